@@ -43,7 +43,7 @@ class Problem:
     """One mistake: where it is, what is wrong, what to do.
 
     `where` is a file (and line), `key` a setting such as `training.learning_rate`, `excerpt` the beginning of the row;
-    each may be empty.
+    each may be empty. `suggested` is the value of the setting that the hint recommends, if there is one.
     """
 
     message: str
@@ -51,6 +51,7 @@ class Problem:
     key: str = ""
     hint: str = ""
     excerpt: str = ""
+    suggested: object = None
 
     def __str__(self) -> str:
         place = ": ".join(part for part in (self.where, self.key) if part)

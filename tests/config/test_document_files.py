@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from tui_trainer.config.load import Request, all_settings, load
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.save import document_text, save
 from tui_trainer.errors import ConfigError
-from tui_trainer.launching.drafts import draft_for, keep_draft
+from tui_trainer.launching.drafts import draft_for, keep_draft, leave_drafts
 from tui_trainer.runs.registry import state_folder
 
 NONE = (None, "none")
@@ -217,6 +219,28 @@ def test_a_draft_is_removed_with_its_edits_by_saving_or_when_declined():
     assert list((state_folder() / "drafts").iterdir()) == []
     assert keep_draft(opened(), below={SEED: 5}) is None and draft_for(Request()) is not None
     assert keep_draft(opened()) is None and draft_for(Request()) is None, "nobody wants them"
+
+
+_KEEPS_A_DRAFT = """
+from tests.config.test_document_files import SEED, keep_draft, opened
+document = opened()
+document.set(SEED, 5)
+print(keep_draft(document), flush=True)
+input()
+"""
+
+
+def test_a_draft_of_a_program_that_is_still_open_stays_with_it_and_is_offered_once_afterwards():
+    other = subprocess.Popen([sys.executable, "-c", _KEEPS_A_DRAFT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with other:
+        assert other.stdout.readline() == b"None\n"
+        assert draft_for(Request()) is None is keep_draft(opened())
+        other.kill()
+    assert dict(draft_for(Request()).edits) == {SEED: 5}
+    # The screens of this process are closed; it may train on.
+    leave_drafts()
+    (left,) = (state_folder() / "drafts").iterdir()
+    assert left.stem.endswith("-left") and dict(draft_for(Request()).edits) == {SEED: 5} and not left.exists()
 
 
 def test_a_damaged_draft_is_ignored(subtests):

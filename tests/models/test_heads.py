@@ -60,7 +60,7 @@ def test_question_answering_heads_that_do_not_load_the_published_weights_are_ref
 
 WITHOUT_THE_HEAD = [
     ({"model_type": "bert"}, "causal_lm",
-     ("bert is an encoder", "choose a decoder", "token_classification or question_answering")),
+     ("bert is an encoder", "need a decoder", "token_classification or question_answering")),
     ({"model_type": "t5", "is_encoder_decoder": True}, "causal_lm", ("an encoder-decoder model", "or seq2seq")),
     ({"model_type": "bert"}, "seq2seq_lm", ("bert has no sequence-to-sequence head", "token_classification")),
     ({"model_type": "gpt2"}, "seq2seq_lm", ("gpt2 has no sequence-to-sequence head", "task.type = causal_lm")),

@@ -198,7 +198,7 @@ class CannedBench(Workbench):
     def config_changed(self) -> None:
         if self.document and self.document.plain:
             self.document.take_fitted(self.document.plain, setting_problems(self.document.plain))
-        self._planned_revision = self.document.revision if self.document else -1
+        self._planned_revision = self._checked_revision = self.document.revision if self.document else -1
 
     @property
     def gauges(self) -> Gauges:

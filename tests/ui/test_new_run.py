@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from tests.downloading.test_download_data import put_into_cache
 from tests.tiny_models import save_tiny_model
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
-from tui_trainer import models
-from tui_trainer.launching.choices_here import FROM_SCRATCH, data_here, first_rows, models_here
+from tui_trainer.launching.choices_here import FROM_SCRATCH, Choice, data_here, first_rows, matching, models_here
 from tui_trainer.ui.new_run import column_widths
 
 
@@ -46,16 +44,24 @@ def test_tables_come_before_texts_and_folders_and_samples_last(folder):
 
 
 @pytest.mark.full
-def test_what_runs_learnt_from_before_comes_first_and_once(folder, tiny_run):
+def test_what_is_here_comes_before_what_earlier_runs_used_and_each_path_once(folder, tiny_run):
     run, outcome = tiny_run("first")
     assert outcome.exit_code == 0
     found = values(data_here())
-    assert Path(found[0]).is_file() and len(found) == len({*found})
-    assert values(models_here())[0] == run.name
+    assert found[:3] == ["reviews.csv", "notes.txt", "texts/"] and Path(found[3]).is_file()
+    assert len(found) == len({*found}) and values(models_here()) == ["./my-bert", run.name, FROM_SCRATCH]
     # The same file by its whole path is one.
     run.config.write_text(f'[data]\npath = "{Path.cwd()}/reviews.csv"\n')
-    found = data_here()
-    assert [one.note for one in found if one.value.endswith("reviews.csv")] == ["used by run first"] == [found[0].note]
+    assert [one.value for one in data_here() if one.value.endswith("reviews.csv")] == ["reviews.csv"]
+
+
+def test_a_typed_name_goes_before_names_and_notes_that_only_hold_it():
+    choices = [Choice(value=value, note=note) for value, note in (
+        ("other", "used by run mine-tiny"), ("reviews-tiny-1647", "model from this run"), ("./untiny", ""),
+        ("./my-tiny", ""), ("./tiny-bert", ""), ("./tiny", ""), ("./bert", ""),
+    )]  # fmt: skip
+    found = ["./tiny", "./tiny-bert", "reviews-tiny-1647", "./my-tiny", "./untiny", "other"]
+    assert values(matching("tiny", choices)) == found and values(matching("", choices)) == values(choices)
 
 
 def test_first_rows_of_tables_texts_and_what_cannot_be_read(folder):
@@ -196,6 +202,11 @@ def conversations(work: Path) -> str:
     return "talks.jsonl"
 
 
+def table_of_tags(work: Path) -> str:
+    (work / "people.conll").write_text("\n\n".join(f"Ada{n} B-PER\nis O\nhere O" for n in range(90)) + "\n")
+    return "people.conll"
+
+
 def folder_of_texts(work: Path) -> str:
     (work / "prose").mkdir()
     for n in range(60):
@@ -223,20 +234,19 @@ def data_set_in_the_cache(work: Path) -> str:
     return "org/lines"
 
 
-MOST_KEYS = 12
-TEMPLATES = Path(str(models.__file__)).parent / "chat_templates"
 OWN = [
-    (table_of_labels, "bert", "sequence_classification"),
-    (conversations, "llama", "chat"),
-    (folder_of_texts, "llama", "causal_lm"),
-    (questions_of_squad, "bert", "question_answering"),
-    (data_set_in_the_cache, "bert", "sequence_classification"),
+    (table_of_labels, "r", "", "sequence_classification", 6),
+    (table_of_tags, "pe", "", "token_classification", 6),
+    (folder_of_texts, "pr", "l", "causal_lm", 8),
+    (conversations, "t", "l", "chat", 10),
+    (questions_of_squad, "sq", "", "question_answering", 8),
+    (data_set_in_the_cache, "org", "", "sequence_classification", 8),
 ]
 
 
 @pytest.mark.full
 @in_event_loop
-async def test_own_data_and_a_model_come_to_the_question_before_the_start(tmp_path, monkeypatch, subtests):
+async def test_own_data_and_a_model_train_after_few_keys(tmp_path, monkeypatch, subtests):
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -244,25 +254,35 @@ async def test_own_data_and_a_model_come_to_the_question_before_the_start(tmp_pa
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     for family in ("bert", "llama"):
         save_tiny_model(work / family, family)
-    shutil.copy(TEMPLATES / "chatml.jinja", work / "llama" / "chat_template.jinja")
-    names = [write(work) for write, _, _ in OWN]
+    names = [write(work) for write, *_ in OWN]
     async with open_screens() as screens:
-        for name, (_, family, task) in zip(names, OWN, strict=True):
+        typed: list[str] = []
+
+        async def press(*keys: str) -> None:
+            typed.extend(keys)
+            await screens.press(*keys)
+
+        for name, (_, data, model, task, most_keys) in zip(names, OWN, strict=True):
             with subtests.test(name):
-                await screens.press("n")
-                await screens.shows("1 of 2: your data", name)
-                await screens.press(*name, "enter")
-                await screens.shows("2 of 2: the model", f"./{family}")
-                await screens.press(*f"./{family}")
-                await screens.shows(f"task {task}", "steps")
-                await screens.press("enter")
-                await screens.shows("Start ", task, "Enter start")
+                typed.clear()
+                # Enter waits for the list, and for the plan.
+                await press("n", *data, "enter")
+                await screens.shows("2 of 2: the model", "Model to train on")
+                await press(*model, "enter")
+                if task == "chat":
+                    await screens.shows("Cannot start yet", 'u use task.chat_template = "llama3"')
+                    await press("u")
+                await screens.shows("Start ", f"task        {task}", "Enter start")
+                own = screens.bench.document.own_values()
+                assert own["data.path"] == name
+                assert own["model.model_name_or_path"] == ("./llama" if model else "./bert")
+                assert len([*typed, "enter"]) <= most_keys
                 await screens.press("escape")
                 await screens.shows("t start", gone="Enter start")
 
 
 @pytest.mark.e2e
-def test_own_data_and_model_train_after_at_most_twelve_keys(open_terminal, tmp_path):
+def test_own_data_and_model_train_after_four_keys(open_terminal, tmp_path):
     work = tmp_path / "work"
     work.mkdir()
     name = table_of_labels(work)
@@ -273,4 +293,3 @@ def test_own_data_and_model_train_after_at_most_twelve_keys(open_terminal, tmp_p
         terminal.wait_for(*words)
         terminal.press(key)
     terminal.wait_for_steps(1)
-    assert len(keys) <= MOST_KEYS

@@ -12,9 +12,11 @@ from tests.ui.canned import CPU, CannedBench, CannedRun, NewsRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
+from tui_trainer.lines.plan_and_events import plan_lines
 from tui_trainer.runs.events import EvalDone, RunFailed, RunFinished, RunProblem
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
+from tui_trainer.ui.screens.config_view import figures
 from tui_trainer.ui.spans import ASCII, UNICODE
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.workbench import Leaving
@@ -255,7 +257,13 @@ async def test_the_question_before_a_start_names_what_others_use():
     busy = CannedBench(lambda: Request(), replace(CPU, load_of_others=9.5), UNICODE)
     async with open_screens(bench=busy) as screens:
         await screens.press("t")
-        await screens.shows("busy", "other programs keep the cores busy (load 9.5", "Enter start")
+        shown = await screens.shows("other programs keep the cores busy (load 9.5);", "Enter start")
+        time = figures(busy.plan)["time"]
+        assert f"time        {time}" in shown and "expect about 2.2 times longer while they run" in " ".join(
+            shown.split()
+        )
+        (line,) = [one for one in plan_lines(busy.plan) if one.startswith("time ")]
+        assert line.endswith(busy.plan.busy_words) and time.removeprefix("~") in line
 
 
 @in_event_loop

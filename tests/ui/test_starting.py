@@ -57,6 +57,8 @@ async def test_edits_survive_a_lost_connection_stay_until_somebody_decides_and_c
         screens.bench.apply({"training.max_steps": 7}, "")
 
     async with open_screens(request_of_seconds) as screens:
+        await screens.shows("unsaved edits of an earlier session", gone=" not saved.")
+        await screens.press("t")
         await screens.shows(" not saved.")
         await screens.press("escape")
         screens.bench.apply({"training.seed": 5}, "")

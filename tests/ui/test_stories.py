@@ -276,4 +276,6 @@ async def test_story_help_commands_and_leaving(small, tmp_path):
         await screens.press("q", "q")
         await screens.until(lambda: screens.ended)
     async with open_screens(Request(config_file=small())) as screens:
+        await screens.shows("unsaved edits of an earlier session", gone=" not saved.")
+        await screens.press("2")
         await screens.shows(" not saved.")

@@ -86,8 +86,11 @@ def _refuse_wrong_arguments(command: Any, args: list[str]) -> None:
         from tui_trainer.config.load import option_for
 
         words = " ".join(one_line(word, 60) for word in extra)
-        if meant := " ".join(filter(None, map(option_for, (values.get("config") or "", *extra)))):
-            raise InputError(f"unexpected argument{'s' * (len(extra) > 1)} {words}", hint=f"write {meant}")
+        meant = " ".join(filter(None, map(option_for, (values.get("config") or "", *extra))))
+        one = "one config is taken: put the settings into one file, or add them with --set KEY=VALUE"
+        if meant or "config" in values:
+            hint = f"write {meant}" if meant else one
+            raise InputError(f"unexpected argument{'s' * (len(extra) > 1)} {words}", hint=hint)
     for parameter, times in Counter(parameters).items():
         is_repeatable = getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False)
         if times > 1 and not is_repeatable:

@@ -89,7 +89,8 @@ def refused_values(
     for key, (value, allowed) in settings.items():
         if value not in allowed:
             hint = f"set it to {toml_text(allowed[0])}{otherwise}"
-            yield Problem(message=f"is {toml_text(value)}, which {why}", key=key, hint=hint)
+            message = f"is {toml_text(value)}, which {why}"
+            yield Problem(message=message, key=key, hint=hint, suggested=allowed[0])
 
 
 def parse(setting: Setting, text: str) -> Any:
@@ -132,7 +133,9 @@ def completions(setting: Setting, text: str, *, names: Iterable[str] = ()) -> li
         here = [*(name for name in names if name.startswith(last)), *map(escaped, _paths(last, folders_only=False))]
         return [before + path for path in here[:MOST_COMPLETIONS]]
     if setting.completes in ("file", "folder"):
-        found = _paths(text, folders_only=setting.completes == "folder")
+        # A setting that takes names takes a file as an exception.
+        is_name = any(name.startswith(text) for name in names)
+        found = [] if is_name else _paths(text, folders_only=setting.completes == "folder")
     elif setting.completes == "recipe":
         found = [name for name in profile_names("recipes") if name.startswith(text)]
     elif setting.completes == "hardware profile":

@@ -62,15 +62,15 @@ class FirstRows:
 
 
 def data_here() -> list[Choice]:
-    """What runs of before learnt from, files and folders here, data sets that were fetched, and samples."""
-    return _each_once((*_used_before(DATA_KEY), *_data_files(Path()), *_data_sets(), *_samples()))
+    """Return files and folders here, what earlier runs learned from, data sets that were fetched, and samples."""
+    return _each_once((*_data_files(Path()), *_used_before(DATA_KEY), *_data_sets(), *_samples()))
 
 
 def models_here() -> list[Choice]:
-    """Finished runs, models of runs before, folders here and models that were fetched; last, none."""
+    """Return folders here, models of earlier runs, models that were fetched and finished runs; last, none."""
     runs = (Choice(value=run.name, note="model from this run") for run in _newest_runs() if run.model.is_dir())
     scratch = Choice(value=FROM_SCRATCH, note="small model, random weights")
-    return _each_once((*runs, *_used_before(MODEL_KEY), *_model_folders(Path()), *_fetched_models(), scratch))
+    return _each_once((*_model_folders(Path()), *_used_before(MODEL_KEY), *_fetched_models(), *runs, scratch))
 
 
 def first_rows(path: str) -> FirstRows:
@@ -123,6 +123,25 @@ def _each_once(choices: Sequence[Choice]) -> list[Choice]:
     for one in choices:
         found.setdefault(Path(one.value).absolute(), one)
     return list(found.values())
+
+
+def matching(text: str, choices: Sequence[Choice]) -> list[Choice]:
+    """Return the choices that have the text in their name or their note, the best match first and each path once."""
+    ranks = [(rank, one) for one in _each_once(choices) if (rank := _rank_of(text, one)) is not None]
+    return [one for _, one in sorted(ranks, key=lambda pair: pair[0])]
+
+
+def _rank_of(text: str, choice: Choice) -> int | None:
+    """Return how well a typed text names a choice, 0 for its whole name; None where it does not."""
+    if text and Path(text).absolute() == Path(choice.value).absolute():
+        return 0
+    text, value = text.lower(), choice.value.lower()
+    if value.removeprefix("./").startswith(text) or value.startswith(text):
+        return 1
+    place = value.find(text)
+    if place > 0:
+        return 3 if value[place - 1].isalnum() else 2
+    return 4 if text in choice.note.lower() else None
 
 
 def _newest_runs() -> list[RunFolder]:

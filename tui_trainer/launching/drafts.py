@@ -1,8 +1,8 @@
 """Unsaved edits, kept in the state folder so that a lost connection loses none.
 
 There is one draft for each config file or recipe with the model, data and task that the command line names: edits for
-one model are not offered for another. A draft is a convenience: one that is damaged, or that cannot be written, stops
-nothing.
+one model are not offered for another. It belongs to the process that writes it, and another one takes it over when that
+one has ended. A draft is a convenience: one that is damaged, or that cannot be written, stops nothing.
 """
 
 import hashlib
@@ -10,9 +10,12 @@ import json
 import os
 from collections import ChainMap
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tui_trainer.config.changes import PRESET, Edits
 from tui_trainer.config.document import ConfigDocument
@@ -21,12 +24,14 @@ from tui_trainer.config.paths import absolute
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY
 from tui_trainer.errors import Problem, system_reason
 from tui_trainer.files.local_paths import is_here
+from tui_trainer.hardware.processes import lives
 from tui_trainer.runs.folder import read_plain_file, write_atomically
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import utc_now
 
 _LIMIT_BYTES = 256 * 1024
+_LEFT = "-left"
 _NAMED = {"model": MODEL_KEY, "data": DATA_KEY, "task": "task.type"}
 
 
@@ -44,9 +49,14 @@ class Draft:
 
 
 def draft_for(request: Request) -> Draft | None:
-    """What was left unsaved for what is asked for; None also for a draft that cannot be read."""
+    """Return the draft of a program that has ended for this request, and take it over. Return None without one, and for
+    one that cannot be read."""
+    own = _path(request.config_file, request)
     try:
-        raw = json.loads(read_plain_file(_path(request.config_file, request), _LIMIT_BYTES))
+        same = [] if own.exists() else own.parent.glob(f"{own.stem.partition('-')[0]}*.json")
+        if left := [path for path in same if not _is_owned(path)]:
+            max(left, key=os.path.getmtime).replace(own)
+        raw = json.loads(read_plain_file(own, _LIMIT_BYTES))
         edits = dict(raw["values"]) | {str(key): PRESET for key in raw["resets"]}
         at, digest = str(raw["at"]), raw["digest"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -95,13 +105,30 @@ def keeping(document: ConfigDocument, below: Edits | None = None) -> Callable[[]
     return keep_or_say
 
 
+def leave_drafts() -> None:
+    """Let other programs take the drafts of this process over, whose screens are closed while it may train on."""
+    for path in drafts_folder().glob(f"*-{_owner()}.json"):
+        with suppress(OSError):
+            path.replace(path.with_name(f"{path.stem}{_LEFT}.json"))
+
+
+def _owner() -> str:
+    return f"{os.getpid()}-{psutil.Process().create_time():.2f}"
+
+
+def _is_owned(path: Path) -> bool:
+    """Return whether a program is open that keeps its edits in this draft."""
+    _, *owner = path.stem.split("-")
+    return len(owner) == 2 and lives(int(owner[0]), float(owner[1]))
+
+
 def drafts_folder() -> Path:
     return state_folder() / "drafts"
 
 
 def _path(config_file: Path | None, request: Request) -> Path:
     whole = ", ".join(f"{kind} {_whole(kind, name)}" for kind, name in _subject(config_file, request).items())
-    return drafts_folder() / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
+    return drafts_folder() / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}-{_owner()}.json"
 
 
 def _subject(config_file: Path | None, request: Request) -> dict[str, str]:

@@ -289,6 +289,8 @@ def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> 
         begun = [name for name, (_, begins) in tried.items() if begins or (asks and name == _CLASSES)]
         is_question = kind is not None and kind.columns[0].strip().lower() in ("question", "query")
         meant = [name for name in can if find_task(name).is_only_by_columns == is_question]
+        if not readable and rows and _CHAT not in can and not _refusal_of_rows(config, _CHAT, rows)[0]:
+            return _CHAT, "the rows are conversations"  # refused for the model
         fits = [*readable, *begun, *meant, *can][0]
         if fits == _ANY_MODEL and _CHAT in tried:
             why, begins = tried[_CHAT]

@@ -29,7 +29,7 @@ from tui_trainer.runs.result import (
 )
 from tui_trainer.runs.state import GaugeSummary, RunState
 from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows
-from tui_trainer.runs.wording import held_out_words, planned_time, rows_words, split_words, takes_words
+from tui_trainer.runs.wording import held_out_words, plan_time, rows_words, split_words, takes_words
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import figure_text, format_bytes, format_bytes_of, format_count, format_rate, format_seconds
@@ -261,15 +261,11 @@ def _figure_lines(plan: Plan) -> Iterator[str]:
     """Yield a line for each figure, and below a sum of memory one for each of its parts."""
     parts = {"memory_bytes": plan.memory_parts, "host_memory_bytes": plan.host_memory_parts}
     for name, figure, planned in plan.shown_figures():
-        text = _time_of(plan) if name == "duration_seconds" else figure_text(figure, planned.value)
+        text = plan_time(plan) if name == "duration_seconds" else figure_text(figure, planned.value)
         text = "all" if name == "loss_chunk_tokens" and not planned.value else one_line(text)
         yield f"{figure.title:<19} {text:>12} {'=' if planned.exact else '~'} {one_line(planned.reason)}"
         for part in parts.get(name, ()):
             yield f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}"
-
-
-def _time_of(plan: Plan) -> str:
-    return planned_time(plan.duration_seconds.value, is_measured=plan.has_measured_steps)
 
 
 def profile_line(profile: Profile, reason: str) -> str:
@@ -308,7 +304,7 @@ def _card_row(one: CardPlan) -> tuple[str, ...]:
         _cards_words(one),
         f"{format_bytes(plan.memory_bytes.value)} of {one.card.memory_gib} GiB" if on_card else "on the CPU",
         "-" if step is None else format_seconds(step),
-        "-" if whole is None or step is None else _time_of(plan),
+        "-" if whole is None or step is None else plan_time(plan),
         plan.precision.value,
         f"{plan.effective_batch_size.value}: "
         + split_words(plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value),

@@ -117,15 +117,15 @@ def no_template(model: str, family: str = "") -> ConfigError:
     """For a model whose tokenizer has no template, and none was named."""
     likely = _OF_FAMILY.get(family)
     hint = f"{_hint()}; chat models of this family use {likely}" if likely else _hint()
-    return _problem("the tokenizer has no chat template", hint, one_line(model, 120))
+    return _problem("the tokenizer has no chat template", hint, one_line(model, 120), likely)
 
 
 def _hint() -> str:
     return f"set it to one of {', '.join(template_names())}, or to a {_ENDING} file"
 
 
-def _problem(message: str, hint: str, where: str = "") -> ConfigError:
-    return ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint, where=where))
+def _problem(message: str, hint: str, where: str = "", suggested: object = None) -> ConfigError:
+    return ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint, where=where, suggested=suggested))
 
 
 # A limit on the processor time that one rendering of a chat template takes: a loop in it may have no end.

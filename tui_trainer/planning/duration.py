@@ -269,10 +269,10 @@ def busy_words(load: float | None, cores: int, threads: int) -> str:
     if load is None or not is_busy(load, threads):
         return ""
     times = max(1.0, (threads + load) / cores)
-    longer = (
-        f"expect about {times:.1f} times as long while they run" if times > 1.05 else "enough cores remain for this run"
-    )
-    return f"other programs keep the cores busy (load {load:.1f} on {cores} cores, not included in this time): {longer}"
+    rounded = f"{round(times, int(times < 3)):g}"
+    longer = f"expect about {rounded} times longer while they run"
+    longer = longer if times > 1.05 else "enough cores remain for this run"
+    return f"other programs keep the cores busy (load {load:.1f}); {longer}"
 
 
 def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str, starts: float) -> Planned[float | None]:

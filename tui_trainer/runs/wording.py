@@ -70,6 +70,11 @@ def planned_time_words(seconds: float | None, *, is_measured: bool) -> str:
     return "time unknown" if seconds is None else time if time == UNDER_A_MINUTE else f"about {time}"
 
 
+def plan_time(plan: object) -> str:
+    """Return the planned time of a `Plan` or a `PlanMade` as `plan` and the screens show it."""
+    return planned_time(_figure(plan, "duration_seconds"), is_measured=_figure(plan, "has_measured_steps"))
+
+
 def plan_time_words(plan: object) -> str:
     """Return the planned time of a `Plan` or a `PlanMade` for a sentence."""
     return planned_time_words(_figure(plan, "duration_seconds"), is_measured=_figure(plan, "has_measured_steps"))

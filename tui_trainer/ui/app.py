@@ -160,11 +160,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
         self.bench.background.do("runs", look, found)
 
-    def found_draft(self, draft: "Draft") -> None:
+    def offer_draft(self, draft: "Draft") -> None:
         from tui_trainer.ui.screens.config_files import offer_draft
 
         if document := self.bench.document:
-            self.bench.ask_when_free(partial(offer_draft, self.bench, document, draft))
+            offer_draft(self.bench, document, draft)
 
     def checked(self, findings: "list[Finding]") -> None:
         if page := cast("ChecklistPage | None", self.pages.get("checklist")):
@@ -309,6 +309,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             if self._tick_seconds != TICK_SECONDS:
                 self.tick()
         if isinstance(event, Key) and not event.is_forwarded:
+            if self.bench.start_wanted and event.key == "enter" and not self.dialog:
+                return  # it was pressed for the question that is still to come
             ended, self.bench.notice = self.bench.notice, None
             if self._has_lasting_news:
                 self._has_lasting_news = False

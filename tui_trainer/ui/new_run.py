@@ -4,7 +4,6 @@ start. What it asks for is the same as `--data` and `--model` on the command lin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -21,6 +20,7 @@ from tui_trainer.launching.choices_here import (
     WhatFollows,
     data_here,
     first_rows,
+    matching,
     models_here,
     what_follows,
 )
@@ -59,6 +59,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
         self._bench, self._key, self._words, self._here = bench, key, words, here
         self._all: list[Choice] | None = None
         self._completed: tuple[str, list[Choice]] = ("", [])
+        self._narrowed_by, self._takes_soon = "", False
         self._known: dict[str, object] = {}
 
     def look(self, value: str) -> object:
@@ -84,17 +85,26 @@ class ChoiceOfPath(SearchDialog[Choice]):
         yield from super().inside()
 
     def narrow(self) -> None:
-        """Show what has the text in its name or its note, and paths that go on from it."""
-        text = self.field.value.strip()
-        rows = [one for one in self._all or () if text.lower() in f"{one.value} {one.note}".lower()]
-        of_text, paths = self._completed
-        known = {Path(one.value).absolute() for one in rows}
-        rows += [one for one in paths if of_text == text and Path(one.value).absolute() not in known]
-        self.list.show(rows, self.list.place)
+        """Show what goes with the text, the best match first. A row that was chosen stays so while the text does."""
+        text, (of_text, paths) = self.field.value.strip(), self._completed
+        moved = self.list.chosen if text == self._narrowed_by and self.list.place else None
+        rows = matching(text, [*(self._all or ()), *(paths if of_text == text else ())])
+        self._narrowed_by = text
+        self.list.show(rows, rows.index(moved) if moved in rows else 0)
 
     def _look_again(self) -> None:
         self.narrow()
         self.choose(self.list.place)
+        if self._takes_soon and not self._is_looking:
+            self.take()
+
+    @property
+    def _is_looking(self) -> bool:
+        """Whether what goes with the text is not known yet. A whole path needs no list, whose disks may be slow."""
+        text, (of_text, paths) = self.field.value.strip(), self._completed
+        if self._all is None and not any(path.value in (text, f"{text}/") for path in paths):
+            return True
+        return bool(text) and of_text != text
 
     @property
     def value(self) -> str:
@@ -114,7 +124,12 @@ class ChoiceOfPath(SearchDialog[Choice]):
     def about(self, width: int, height: int) -> list[Line]:
         value = self.value
         lines = self.facts(value, self._known.get(value), width, height) if value else []
-        return [title_rule(one_line(value, width), width, self.glyphs), *lines]
+        below = len(self.list.rows) - self.list.seen_places.stop
+        note = f"{below} more below" if below > 0 else ""
+        return [title_rule(one_line(value, width), width, self.glyphs, note), *lines]
+
+    def on_line_list_scrolled(self) -> None:
+        self.redraw()
 
     def on_choice(self) -> None:
         value, text = self.value, self.field.value.strip()
@@ -136,13 +151,18 @@ class ChoiceOfPath(SearchDialog[Choice]):
             self._bench.background.do("paths", lambda: completions(setting, text), completed, "paths")
 
     def take(self) -> None:
+        """Use the chosen row, once all that goes with the text is listed."""
         # Letters typed last have not been looked for yet.
         self.narrow()
-        if value := self.value:
+        self._takes_soon = self._is_looking
+        if self._takes_soon:
+            self.on_choice()
+        elif value := self.value:
             self.close()
             self.use(value)
 
     def take_key(self, event: Key) -> bool:
+        self._takes_soon &= event.key == "enter"
         if event.key != "tab":
             return super().take_key(event)
         self.narrow()
@@ -171,7 +191,7 @@ class DataDialog(ChoiceOfPath):
         return [*paragraph(known.what, width, "dim"), *table_lines(known, width)][: max(height, 0)]
 
     def use(self, value: str) -> None:
-        self._bench.app.open_next(ModelDialog(self._bench, value))
+        self._bench.app.open(ModelDialog(self._bench, value))
 
 
 class ModelDialog(ChoiceOfPath):

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tui_trainer.config.changes import Patch, settings_words
+from tui_trainer.config.load import all_settings
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import EXIT_STOPPED, ConfigError, InputError, Problem, RunError
 from tui_trainer.launching.open_run import OpenRun
@@ -36,12 +37,13 @@ _WAIT_SECONDS = 0.2
 
 
 def offer_start(bench: Workbench) -> None:
-    if _is_refused_now(bench):
+    if _is_refused_now(bench) or (not bench.start_wanted and bench.offer_draft()):
         return
-    if bench.document is None or bench.is_planning:
-        # A new user presses `t` at once: the answer comes as soon as the plan is there.
+    if bench.document is None or bench.is_planning or (bench.plan and bench.is_checking):
+        # A new user presses `t` at once: the answer comes as soon as the plan and the checks are there.
         bench.start_wanted = True
-        bench.tell(f"planning: {bench.fitting}" if bench.fitting else "planning ...", "dim")
+        words = "planning ..." if bench.is_planning else "checking the settings ..."
+        bench.tell(f"planning: {bench.fitting}" if bench.fitting else words, "dim")
         return
     from tui_trainer.launching.open_run import name_start, start_problems
 
@@ -113,11 +115,11 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
         ("device", _device_words(plan)),
     ]
     lines: list[Line] = [[(pad(label, _LABEL), "dim"), (text, "text")] for label, text in rows]
+    if plan.busy_words:
+        lines[2:2] = labelled("", plan.busy_words, _LABEL, _PROBLEM_CELLS, "warn")
     if bench.run is not None and bench.run_is_alive:
         words = f"{one_line(bench.run.folder.name)} is training: both would be slower"
         lines.append([(pad("other run", _LABEL), "dim"), (words, "warn")])
-    if plan.busy_words:
-        lines += labelled("busy", plan.busy_words, _LABEL, _PROBLEM_CELLS, "warn")
     mark, role = bench.checks_mark()
     if mark:
         lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   l to see them", "dim")])
@@ -128,8 +130,18 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
 
 
 def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
+    def use(patch: Patch) -> None:
+        refused = bench.apply(patch, settings_words(patch))
+        offer_start(bench) if not refused else bench.tell(one_line(str(refused[0])), "bad")
+
     rows = [row for one in problems for row in ("", *wrapped(one_line(str(one)), _PROBLEM_CELLS))]
-    bench.app.ask(title, rows[1:] or ["the plan is not ready yet"], [("c", "open settings", lambda: bench.go(1))])
+    # A mistake in a file names no setting; the document has it beside the path.
+    known = [*problems, *(bench.document.problems if bench.document else ())]
+    keys = [one.key for one in known if one.key in all_settings()]
+    answers: list[Answer] = [("c", "open settings", lambda: bench.app.show_setting(keys[0]) if keys else bench.go(1))]
+    if patch := {one.key: one.suggested for one in problems if one.suggested is not None}:
+        answers.insert(0, ("u", f"use {one_line(settings_words(patch), _PROBLEM_CELLS)}", lambda: use(patch)))
+    bench.app.ask(title, rows[1:] or ["the plan is not ready yet"], answers)
 
 
 def start(bench: Workbench) -> None:

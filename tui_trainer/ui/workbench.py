@@ -66,6 +66,7 @@ class Application(Protocol):
     def carry_out(self, action_id: str) -> None: ...
     def draw(self) -> None: ...
     def show_page(self, number: int) -> None: ...
+    def show_setting(self, key: str) -> None: ...
     def notify_of(self, text: str, severity: SeverityLevel, page: int) -> None: ...
     def soon(self) -> None: ...
     def open(self, dialog: Dialog) -> None: ...
@@ -75,14 +76,14 @@ class Application(Protocol):
     def leave(self, how: Leaving = Leaving.QUIT) -> None: ...
     def key_of(self, action_id: str) -> str: ...
     def find_living_runs(self) -> None: ...
-    def found_draft(self, draft: Draft) -> None: ...
+    def offer_draft(self, draft: Draft) -> None: ...
     def checked(self, findings: list[Finding]) -> None: ...
     def run_changed(self) -> None: ...
 
 
 _NOTICE_SECONDS = 6
 _NAMED_CELLS = 60
-TRAIN_PAGE = 3
+CONFIG_PAGE, TRAIN_PAGE = 1, 3
 _NEWS_SECONDS, _MOST_NEWS, _NEWS_CHARACTERS = 10.0, 3, 160
 # The pages that show gauges. Behind the others they are read for the trail alone, once in each of its parts.
 _GAUGE_PAGES = (0, TRAIN_PAGE)
@@ -141,6 +142,8 @@ class Workbench:
         self.findings: list[Finding] = []
         self.old_edits: Edits = {}
         """Unsaved edits of an earlier session that nobody has decided on yet."""
+        self._draft: Draft | None = None
+        """They were not offered yet."""
         self.has_no_runs = False
         """Nobody has trained here so far, as far as the index of runs knows; False until it was read."""
         self.start_wanted = False
@@ -148,7 +151,7 @@ class Workbench:
         self.is_attaching = False
         """The journal of a run is read, to show the run: nobody need be asked which."""
         self._has_looked_for_a_draft = False
-        self._planned_revision = self._noted_revision = -1
+        self._planned_revision = self._checked_revision = self._noted_revision = -1
         self._preset_recipe = ""
         self._followed: LoadedConfig | None = None
         """What was last said of recipe and task holds for it."""
@@ -200,7 +203,10 @@ class Workbench:
 
     def end(self) -> None:
         """The screens are gone."""
+        from tui_trainer.launching.drafts import leave_drafts
+
         self.background.finish(_DRAFT, _DRAFT_SECONDS)
+        leave_drafts()
         self.background.end()
         self._sampler.stop()
         for command in self._commands:
@@ -223,11 +229,18 @@ class Workbench:
         self.background.do("draft of before", partial(draft_for, document.request), self._found_draft, _DRAFT)
 
     def _found_draft(self, draft: Draft | None) -> None:
-        self.old_edits = draft.edits if draft else {}
+        self.old_edits, self._draft = draft.edits if draft else {}, draft
         self._has_looked_for_a_draft = True
         self._keep_draft()
+        if draft and not (self.current == CONFIG_PAGE and self.offer_draft()):
+            self._notify(CONFIG_PAGE, "unsaved edits of an earlier session can be restored here", "information")
+
+    def offer_draft(self) -> bool:
+        """Ask once about unsaved edits of an earlier session, never over a run. Return whether there is a question."""
+        draft, self._draft = self._draft, None
         if draft:
-            self.app.found_draft(draft)
+            self.ask_when_free(partial(self.app.offer_draft, draft))
+        return draft is not None
 
     def _keep_draft(self) -> None:
         """Unsaved edits survive a lost connection; those of an earlier session that wait for an answer lie below."""
@@ -339,6 +352,8 @@ class Workbench:
         self.unseen.discard(page)
         self.pace()
         self.app.show_page(page)
+        if page == CONFIG_PAGE:
+            self.offer_draft()
 
     @property
     def has_unsaved_edits(self) -> bool:
@@ -453,6 +468,11 @@ class Workbench:
     def is_planning(self) -> bool:
         return self.document is None or self._planned_revision != self.document.revision
 
+    @property
+    def is_checking(self) -> bool:
+        """Whether `findings` are those of an older config than the one on the table."""
+        return self.document is None or self._checked_revision != self.document.revision
+
     def _choose_hardware(self, requested: str) -> tuple[Profile | None, str]:
         from tui_trainer.planning.hardware_match import choose_hardware_profile
 
@@ -480,6 +500,7 @@ class Workbench:
         if document is None:
             return
         self._noted_revision = document.revision
+        self._planned_revision = self._checked_revision = -1
         self._keep_draft()
         if document.plain is None:
             self._planned(document.own_problems)
@@ -582,10 +603,14 @@ class Workbench:
                 self.tell(words)
         self.plan, self.plan_problems = (None, result) if isinstance(result, tuple) else (result, ())
         document.note_problems(self.plan_problems)
-        if self.start_wanted and not self.app.takes_text:
-            self.notice = None  # it said that the plan is being made
-            self.app.carry_out("app.start")
         self._check(document)
+        self._start_if_wanted()
+
+    def _start_if_wanted(self) -> None:
+        if self.start_wanted and not self.app.takes_text:
+            self.notice = None  # it said what the start waits for
+            self.app.draw()
+            self.app.carry_out("app.start")
         self.app.draw()
 
     def _check(self, document: ConfigDocument) -> None:
@@ -602,9 +627,10 @@ class Workbench:
         self._work_out("checks", check, self._checked)
 
     def _checked(self, findings: list[Finding]) -> None:
-        self.findings = findings
+        assert self.document is not None, "it was checked"
+        self.findings, self._checked_revision = findings, self.document.revision
         self.app.checked(findings)
-        self.app.draw()
+        self._start_if_wanted()
 
     def checks_mark(self) -> tuple[str, Role]:
         """`2 warn` when two should be looked at, `1 fail 2 warn`, `ok`; empty before the first look."""

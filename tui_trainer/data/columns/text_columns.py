@@ -87,6 +87,7 @@ class ColumnChoices:
     def choose(self, head: Sequence[Row], without: Collection[str] = ()) -> str:
         """The column, by the first rows of a file; none of `without`. Raises DataError when there is none."""
         label = file_of(head)
+        refuse_missing(columns_of(head), label, text=self._wanted)
         if without:
             head = [Row(row.where, {k: v for k, v in row.values.items() if k not in without}) for row in head]
         strings = strings_of(head)

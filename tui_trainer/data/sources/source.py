@@ -86,6 +86,7 @@ from tui_trainer.units import MIB, format_bytes
 
 T = TypeVar("T")
 SHOWN_SOURCES, _MOST_SHOWN = 4, 6
+_ABOUT_A_MODEL = ("config.json", "adapter_config.json")
 _NEVER_WALKED = frozenset(map(Path, ("/", "/proc", "/sys", "/dev", "/home", "/usr")))
 _FEW_SETTINGS, _SETTINGS_BYTES = 20, 1 * MIB
 _FETCH_AGAIN = "copy or download the dataset again"
@@ -430,6 +431,9 @@ def _of_a_folder(asked: _Asked, place: Path) -> Source:
     if place.resolve() in _NEVER_WALKED:
         what = f"'{one_line(asked.text, 200)}' is a system folder"
         raise DataError(what, hint="give the folder that contains the data, or a glob such as /data/*.jsonl")
+    if any((place / name).is_file() for name in _ABOUT_A_MODEL) and any(place.glob("*.safetensors")):
+        what = f"'{one_line(asked.text, 200)}' is the folder of a model, not data"
+        raise DataError(what, hint="name your data here, and the model with --model")
     asked = replace(asked, place=place)
     if has_configurations(place):
         return _configured(asked, place)

@@ -13,6 +13,7 @@ from tui_trainer.data.samples import samples
 from tui_trainer.data.sources.hub import names_in_the_cache
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.hub_layout import SAMPLE_PREFIX, is_hub_name
+from tui_trainer.models.chat_rendering import template_names
 from tui_trainer.tasks import task_names
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.commands import download, offer_import
@@ -85,6 +86,7 @@ class ConfigPage(ListPage):
         self.table.name_cells = name_cells()
         data_sets = [f"{SAMPLE_PREFIX}{name}" for name in samples()]
         names = {"data.path": data_sets, "data.eval_path": data_sets, "task.type": task_names()}
+        names["task.chat_template"] = template_names()
         # The cache may be large, and on a disk of another machine.
         self.bench.background.do("cached data sets", names_in_the_cache, data_sets.extend, "cached data sets")
         return ConfigModel(self.bench.document, names, has_gpu=bool(self.bench.hardware.gpus))

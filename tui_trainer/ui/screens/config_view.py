@@ -22,7 +22,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.planning.plan import Plan
-from tui_trainer.runs.wording import UNDER_A_MINUTE, planned_time
+from tui_trainer.runs.wording import UNDER_A_MINUTE, plan_time
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells, reason, value_text
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad, paragraph, title_rule, width_of
@@ -108,7 +108,7 @@ def figures(plan: Plan) -> dict[str, str]:
     """What it takes; `~` stands before what is estimated."""
     placed = sorted((one for one in plan.shown_figures() if one[1].config_place), key=lambda one: one[1].config_place)
     texts = {name: figure_text(figure, planned.value) for name, figure, planned in placed}
-    texts["duration_seconds"] = planned_time(plan.duration_seconds.value, is_measured=plan.has_measured_steps)
+    texts["duration_seconds"] = plan_time(plan)
     if (steps := plan.total_steps.value) >= 100_000:  # the narrowest terminal has room for so much
         texts["total_steps"] = format_count(steps)
     return {
@@ -348,7 +348,8 @@ def detail_lines(
 ) -> list[Line]:  # fmt: skip
     """Problem, why this run does not read it, help, what it takes, where it comes from, effects; whole parts only, the
     last ones left out first."""
-    problems = [editor.error] if editor else [reason(problem) for problem in document.problems_of(setting.key)]
+    known = [reason(problem) for problem in document.problems_of(setting.key)]
+    problems = [editor.error] if editor and editor.error else known
     told = [line for text in problems if text for line in paragraph(one_line(f"{glyphs.bad} {text}"), width, "bad")]
     if len(told) > height > 0:
         more = f"{glyphs.ellipsis} {len(told) - height + 1} more lines: the preview shows all"
