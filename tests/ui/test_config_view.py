@@ -141,7 +141,9 @@ async def test_choices_are_picked_from_a_list_by_steps_letters_and_one_key():
 async def test_an_automatic_value_shows_what_the_plan_makes_of_it_and_why():
     async with opened() as (screens, _, press):
         await press("/ =mixed enter")
-        await screens.shows("auto \u2192 fp32", "value    auto \u2192 fp32 (default)", "reason   at hidden size 128, casts")
+        await screens.shows(
+            "auto \u2192 fp32", "value    auto \u2192 fp32 (default)", "reason   at hidden size 128, casts"
+        )
         shown = await press("right")
         assert "\u2192" not in shown and "reason " not in shown, "a value of one's own is what it says"
     async with open_canned(glyphs=ASCII) as screens:
