@@ -216,7 +216,7 @@ def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):
     for text, shown in (
         ("paused; resume with: tui-trainer ask chat resume", "paused; press p to resume"),
         ("before the first step; start with: tui-trainer resume a.b", "before the first step; press p to start"),
-        ("step 3 is saved; resume from it with `tui-trainer resume a`", "step 3 is saved; resume from it with p on Runs"),
+        ("saved; resume from it with `tui-trainer resume a`", "saved; resume from it with p on Runs"),
         ("`tui-trainer attach q` shows it, `tui-trainer stop q` ends it", "Enter on Runs shows it, S on Runs ends it"),
         ("run tui-trainer preview to see which tokens", "press v on Config to see which tokens"),
         ("why: tui-trainer doctor chat", "why: d on Train"),

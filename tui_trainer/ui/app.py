@@ -217,9 +217,14 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         return [action for action in actions if self.is_available(action)]
 
     def is_available(self, action: Action) -> bool:
-        if action.id in ("app.start", "app.new"):
-            return not self.bench.run_is_ours_and_alive
-        return action.place == "app" or not self.page.refusal(action)
+        is_second = action.id in ("app.start", "app.new") and self.bench.run_is_ours_and_alive
+        return not is_second and not self.refusal(action)
+
+    def refusal(self, action: Action) -> str:
+        """Why the action cannot be done now; empty if it can, or would start a second run."""
+        if self.bench.is_view and action.changes_runs:
+            return "this is a read-only view (attach --view)"
+        return "" if action.place == "app" else self.page.refusal(action)
 
     def tick(self) -> None:
         """Take in what is new and draw it where it shows: once a second, less often while nobody is there."""
@@ -325,11 +330,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
                 self.bench.go(PLACES[1:].index(action.name.removeprefix("go_")))
             else:
                 getattr(self if action.place == "app" else self.page, f"action_{action.name}")()
-        elif action.id in ("app.start", "app.new"):
+        elif not (refusal := self.refusal(action)):
             self.bench.refuse_second_run()
         elif "escape" not in action.keys:
             # Escape that finds nothing to end needs no answer.
-            self.bench.tell(f"{action.label}: {self.page.refusal(action)}", "dim")
+            self.bench.tell(f"{action.label}: {refusal}", "dim")
         if page is self.page:
             self.draw()
         else:

@@ -57,6 +57,10 @@ class Action:
     def id(self) -> str:
         return f"{self.place}.{self.name}"
 
+    @property
+    def changes_runs(self) -> bool:
+        return self.id in CHANGES_RUNS
+
 
 def _action(place: Place, name: str, keys: str, label: str, help: str, footer: int = 0) -> Action:
     return Action(place=place, name=name, keys=tuple(keys.split()), label=label, help=help, footer=footer)
@@ -198,6 +202,13 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("runs", "clear", "escape", "clear", "Clear the filter; if there is none, clear the marks."),
     _action("runs", "again", "r", "refresh", "Read the list of runs again."),
 )  # fmt: skip
+
+
+CHANGES_RUNS: Final = frozenset(
+    "app.start app.new hardware.processes train.pause train.save train.evaluate train.stop train.detach train.export "
+    "train.more runs.resume runs.stop runs.tags runs.note runs.rename runs.delete runs.export runs.more".split()
+)
+"""Actions that start a run, end one, ask it for something, or write into its folder: `attach --view` refuses them."""
 
 
 def key_sign(key: str, *, ascii_only: bool = False) -> str:
