@@ -131,7 +131,7 @@ def test_checkpoint_without_a_manifest_is_reported_and_kept(run):
     weights = (run.checkpoints / "step-10/model.safetensors").read_bytes()
     (run.checkpoints / "step-10/manifest.json").unlink()
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
-    message = "step-10: manifest.json is missing; the run continues from step 8; the damaged checkpoint is kept as "
+    message = "step-10: manifest.json is missing; the run resumes from step 8; the damaged checkpoint is kept as "
     assert problems(run, "checkpoint damaged") == [f"{message}damaged-step-N"]
     assert (run.checkpoints / "damaged-step-10/model.safetensors").read_bytes() == weights
     assert damage_of(run.checkpoints / "step-10", 10) is None

@@ -120,6 +120,8 @@ class Figure:
     """The place on the Config screen, from 1; 0 if it is not shown there."""
     in_journal: bool = False
     """Whether the journal contains the planned value, in `PlanMade.figures`."""
+    setting: str = ""
+    """Name of the setting whose `auto` becomes this figure, if it is not the figure's own name."""
 
 
 def figure_text(figure: Figure, value: Any) -> str:

@@ -155,7 +155,7 @@ def test_a_stopped_run_goes_on_in_as_many_processes_to_the_bit_and_in_another_nu
     assert carry_out(run).exit_code == 0
     assert same(folder, whole)
     run = open_again(other, processes=1)
-    assert "continuing with 1 process instead of 2" in run.moved
+    assert "resuming with 1 process instead of 2" in run.moved
     assert carry_out(run).exit_code == 0 and len(forked_ranks.started) == 2
     assert losses(other) == pytest.approx(losses(whole), rel=1e-4)
 

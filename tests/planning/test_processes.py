@@ -126,12 +126,12 @@ def test_conflicting_settings_are_one_problem(subtests):
 def test_a_run_can_continue_in_another_number_of_processes():
     plan = planned(FOUR, training__effective_batch_size=64, training__per_device_train_batch_size=8)
     fewer, words = in_processes(plan, FOUR, 2)
-    assert words == "continuing with 2 processes instead of 4"
+    assert words == "resuming with 2 processes instead of 4"
     assert (fewer.processes.value, len(fewer.gpu_uuids)) == (2, 2)
     assert (fewer.per_device_train_batch_size.value, fewer.gradient_accumulation_steps.value) == (8, 4)
     assert in_processes(plan, FOUR, None) == (plan, "")
     lost, words = in_processes(plan, machine(*map(card, range(3))), None)
-    assert (lost.processes.value, words) == (3, "continuing with 3 processes instead of 4")
+    assert (lost.processes.value, words) == (3, "resuming with 3 processes instead of 4")
     for count, why in ((5, "5 processes need one GPU each, but only 4 can be used"), (65, "need one GPU each")):
         with pytest.raises(ConfigError, match=why):
             in_processes(plan, FOUR, count)

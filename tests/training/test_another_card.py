@@ -197,13 +197,13 @@ def test_a_run_is_resumed_on_another_card_and_reports_it(machine, stopped):
     carry_out(opened)
     (event,) = problems(folder, "another device")
     assert event.message == (
-        "continuing on GPU 0 (NVIDIA H200) instead of the planned GPU (NVIDIA H100 80GB HBM3), which is not available"
+        "resuming on GPU 0 (NVIDIA H200) instead of the planned GPU (NVIDIA H100 80GB HBM3), which is not available"
     )
     after = read_plan(folder)
     assert after.gpu_uuid == "GPU-0000" and after.effective_batch_size == before.effective_batch_size
     opened = open_again(folder, gpu=1)
     assert opened.plan.gpu_uuid == "GPU-1000"
-    assert opened.moved == "continuing on GPU 1 (NVIDIA H200) instead of the planned GPU (NVIDIA H200)"
+    assert opened.moved == "resuming on GPU 1 (NVIDIA H200) instead of the planned GPU (NVIDIA H200)"
     opened.lock.release()
 
 
@@ -246,7 +246,7 @@ def test_without_a_card_a_run_is_resumed_on_the_cpu_only_on_request(machine, sto
     assert main(["resume", "one", "--no-ui", "--gpu", "none"]) == EXIT_DONE
     assert (folder.model / "model.safetensors").read_bytes() == (whole.model / "model.safetensors").read_bytes()
     (event,) = problems(folder, "another device")
-    assert "continuing on the CPU instead of the planned GPU" in event.message
+    assert "resuming on the CPU instead of the planned GPU" in event.message
     assert (read_plan(folder).device, read_plan(folder).gpu_uuid) == ("cpu", "")
 
 

@@ -103,7 +103,7 @@ def test_a_run_with_a_damaged_checkpoint_is_resumed_from_the_one_before_to_the_b
     events = read_all(folder.journal)
     (damage,) = [event for event in events if isinstance(event, RunProblem)]
     assert damage.kind == "checkpoint damaged" and newest[1].name in damage.message
-    assert "the run continues from step 4;" in damage.hint
+    assert "the run resumes from step 4;" in damage.hint
     assert [event.resumed_from_step for event in events if isinstance(event, RunStarted)] == [None, 4]
     assert tensors_in(folder.checkpoints / "step-10") == tensors_in(whole.checkpoints / "step-10")
 

@@ -167,7 +167,7 @@ def test_a_tokenizer_that_cannot_be_written_beside_the_final_model_names_the_com
         folder, outcome = tiny_run("full")
     assert outcome.exit_code == EXIT_FAILED
     assert "the final model could not be written" in outcome.failure
-    assert "`tui-trainer resume full` continues from it" in outcome.failure and "traceback" not in outcome.failure
+    assert "resume from it with `tui-trainer resume full`" in outcome.failure and "traceback" not in outcome.failure
     assert steps_saved(folder.checkpoints) == [10] and not folder.model.exists()
     assert carry_out(open_again(folder)).exit_code == EXIT_DONE
     written, expected = ((run.model / "model.safetensors").read_bytes() for run in (folder, whole))

@@ -19,7 +19,7 @@ from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.screens import config_files
-from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.spans import ASCII, UNICODE
 
 RATE, HEADS = "training.learning_rate", "model.scratch.num_attention_heads"
 MICRO, SCHEDULE = "training.per_device_train_batch_size", "training.lr_scheduler_type"
@@ -137,6 +137,20 @@ async def test_choices_are_picked_from_a_list_by_steps_letters_and_one_key():
             await press("escape / =data.packing enter enter")
             await press(keys)
             assert value("data.packing") == expected, "a switch that may be auto has three choices"
+
+
+@in_event_loop
+async def test_an_automatic_value_shows_what_the_plan_makes_of_it_and_why():
+    async with opened() as (screens, _, press):
+        await press("/ =mixed enter")
+        await screens.shows(
+            "auto \u2192 fp32", "value    auto \u2192 fp32 (default)", "reason   at hidden size 128, casts"
+        )
+        shown = await press("right")
+        assert "\u2192" not in shown and "reason " not in shown, "a value of one's own is what it says"
+    async with open_canned(glyphs=ASCII) as screens:
+        await screens.press("2")
+        await screens.shows("auto -> ")
 
 
 @pytest.mark.full

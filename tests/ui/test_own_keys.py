@@ -232,9 +232,9 @@ async def test_a_key_that_is_everywhere_is_typed_while_a_field_has_the_focus():
 def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):
     monkeypatch.setattr("tui_trainer.ui.keymap.shown", Keymap())
     for text, shown in (
-        ("paused; continue with: tui-trainer ask chat resume", "paused; press p to continue"),
+        ("paused; resume with: tui-trainer ask chat resume", "paused; press p to resume"),
         ("before the first step; start with: tui-trainer resume a.b", "before the first step; press p to start"),
-        ("step 3 is saved; `tui-trainer resume a` continues from it", "step 3 is saved; p on Runs continues from it"),
+        ("saved; resume from it with `tui-trainer resume a`", "saved; resume from it with p on Runs"),
         ("`tui-trainer attach q` shows it, `tui-trainer stop q` ends it", "Enter on Runs shows it, S on Runs ends it"),
         ("run tui-trainer preview to see which tokens", "press v on Config to see which tokens"),
         ("why: tui-trainer doctor chat", "why: H on Train"),
@@ -251,7 +251,7 @@ def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):
         with subtests.test(text):
             assert in_keys(text) == (shown or text)
     monkeypatch.setattr("tui_trainer.ui.keymap.shown", written('"train.pause" = "z"\n'))
-    assert in_keys("paused; continue with: tui-trainer ask chat resume") == "paused; press z to continue"
+    assert in_keys("paused; resume with: tui-trainer ask chat resume") == "paused; press z to resume"
 
 
 @pytest.mark.full
@@ -262,7 +262,7 @@ async def test_notices_and_events_name_the_key():
         screens.bench.run = run = NewsRun(trained(60), True)
         run.waiting = [PhaseChanged(phase="paused")]
         screens.bench.poll_run()
-        await screens.shows("paused; press z to continue")
+        await screens.shows("paused; press z to resume")
         screens.bench.tell("resume it with `tui-trainer resume q`")
         screens.app.draw()
         await screens.shows("resume it with p on Runs")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tui_trainer.downloading.environment import installation
 from tui_trainer.errors import InputError
 from tui_trainer.launching import export_process
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.ui.own_commands import commands_file
 from tui_trainer.ui.screens.runs import refusal
 from tui_trainer.units import MIB
 
@@ -401,3 +404,49 @@ def test_what_is_installed_is_an_extra_or_a_library_with_its_versions(monkeypatc
         assert any(one.startswith(library) and ">=" in one for one in command)
     with pytest.raises(InputError, match="no package named 'bitsandbite' to install"):
         installation(["bitsandbite"])
+
+
+@in_event_loop
+async def test_an_own_command_runs_on_a_run_after_its_exact_line_was_seen(chat, tmp_path, subtests):
+    root = chat.root.rename(chat.root.parent / "it's a; $(chat)")
+    write = partial(commands_file().write_text, encoding="utf-8")
+    commands_file().parent.mkdir(parents=True, exist_ok=True)
+    write("""[commands]
+look = '''printf "%s|" {path} "of {name}" '${HOME} {print $1}' '''
+fails = "sh -c 'exit 3'"
+wrong = "ls {pth}"
+shell = "sh -c 'ls {path}'"
+quotes = "ls '{path}"
+number = 5
+gone = "no-such-program"
+""")
+    async with open_canned(size=(120, 30)) as screens:
+        await screens.press("5")
+        await screens.shows("it's a;")
+        await screens.press("M")
+        await screens.shows('1  look: printf "%s|" {path}', "2  fails: sh -c 'exit 3'", "3  wrong: ls {pth}")
+        await screens.press("1")
+        await screens.shows(f"printf '%s|' {shlex.quote(str(root))}"[:60], "Enter begin")
+        assert not screens.bench.tools[f"look: {root.name}"].process, "nothing runs before Enter"
+        await screens.press("enter")
+        await screens.ticks(f"{root.name}|of {root.name}|${{HOME}} ", "Enter again")
+        await screens.press("escape", "M", "2", "enter")
+        await screens.ticks("the command ended with exit code 3")
+        await screens.press("escape")
+        for key, words in (
+            ("3", "commands.toml: wrong: unknown placeholder {pth}; use {path} or {name}"),
+            ("4", "commands.toml: shell: in a shell, {path} must be a word of its own"),
+            ("5", "commands.toml: quotes: No closing quotation"),
+            ("6", "commands.toml: number: a command must be a text in quotes"),
+        ):
+            with subtests.test(words):
+                await screens.press("M", key)
+                await screens.shows(words)
+        await screens.press("M", "7", "enter")
+        await screens.shows("could not start a process: No such file")
+        await screens.press(":", *"look")
+        await screens.shows("Runs: look: printf")
+        await screens.press("escape")
+        write("[command]\n")
+        await screens.press("M")
+        await screens.shows("1  commands.toml: it has no table [commands]")

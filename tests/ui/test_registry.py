@@ -11,7 +11,7 @@ from tests.runs.journals import end, run_of, start, steps
 from tests.ui.canned import CannedRun, open_canned, trained
 from tests.ui.pictures import in_event_loop
 from tui_trainer.ui.dialogs import footer_hints, hints_line
-from tui_trainer.ui.keymap import ACTIONS, FAILING_KEYS, PLACES, Action, Keymap, key_sign
+from tui_trainer.ui.keymap import ACTIONS, CHANGES_RUNS, FAILING_KEYS, PLACES, Action, Keymap, key_sign
 from tui_trainer.ui.palette import actions_here
 from tui_trainer.ui.spans import UNICODE, text_of
 
@@ -106,6 +106,24 @@ async def test_the_command_behind_a_screen_and_behind_a_box_is_copied(tmp_path):
             await screens.settled()
             await screens.press("Y", *letters, "enter")
             await screens.until(lambda command=command: screens.app.clipboard.startswith(command))
+
+
+@in_event_loop
+async def test_a_read_only_view_refuses_every_action_that_changes_a_run():
+    refused = [action for action in ACTIONS if action.changes_runs]
+    assert len(refused) == len(CHANGES_RUNS), "each is an action"
+    async with open_canned(run=CannedRun(trained(60), True)) as screens:
+        screens.bench.is_view = True
+        for number, place in enumerate(PLACES[1:], 1):
+            await screens.press(str(number))
+            assert (await screens.settled()).startswith("view "), "instead of the name of the program"
+            for action in refused:
+                if action.place in ("app", place):
+                    await screens.press(action.keys[0])
+                    await screens.shows(f"{action.label}: this is a read-only view (attach --view)")
+                    assert screens.app.dialog is None and action not in screens.app.offered_actions
+        await screens.press("4", "H")
+        await screens.shows("Doctor")
 
 
 def test_the_last_line_has_the_help_at_its_end_and_whole_keys_before_it_at_every_width():

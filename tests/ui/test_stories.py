@@ -240,7 +240,7 @@ async def test_story_help_commands_and_leaving(small, tmp_path):
             ("1", "1 Hardware", "Read the machine again"),
             ("2", "2 Config", "Go to the setting above."),
             ("3", "3 Checklist", "Go to the check above."),
-            ("4", "4 Train", "Pause or continue the run"),
+            ("4", "4 Train", "Pause or resume the run"),
             ("5", "5 Runs", "Go to the run above."),
         ):
             await screens.press(key)

@@ -115,6 +115,12 @@ def test_another_terminal_sees_the_whole_curve_its_keys_work_and_it_tries_the_mo
     second.press("escape")
     first.wait_for_steps(len(first.steps) + 20)
     second.wait_for("events", gone="Try the model")
+    third = open_terminal("attach", "last", "--view")
+    third.wait_for("view", "training", "loss")
+    third.press("S")
+    third.wait_for("stop: this is a read-only view")
+    third.press("q")
+    assert third.wait_for_end() == 0
     second.press("q")
     assert second.wait_for_end() == 0, "a viewer leaves without asking and without stopping anything"
     first.press("q", "s")

@@ -83,19 +83,23 @@ def resume(
 
 @app.command()
 @shares_options
-def attach(shown: Shown, run: RunReference = "last") -> None:
+def attach(
+    shown: Shown,
+    run: RunReference = "last",
+    view: Annotated[bool, typer.Option("--view", help="Read-only: no key of the screens changes a run.")] = False,
+) -> None:
     """Watch a run in another process, or look at one that has ended."""
-    watch(run_named(run), shown)
+    watch(run_named(run), shown, view=view)
 
 
-def watch(folder: "RunFolder", shown: Shown) -> None:
+def watch(folder: "RunFolder", shown: Shown, *, view: bool = False) -> None:
     """Ends the command, with the run's exit code where it is watched without screens."""
     if shown.no_ui:
         from tui_trainer.lines import headless
 
         raise typer.Exit(headless.watch(folder, as_json=shown.as_json))
     shown.refuse_json_on_screens()
-    raise shown.on_screens(attach_to=folder)
+    raise shown.on_screens(attach_to=folder, view=view)
 
 
 @app.command()

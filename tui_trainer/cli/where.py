@@ -35,6 +35,7 @@ def paths() -> Mapping[str, Path]:
     from tui_trainer.planning.records import records_file
     from tui_trainer.runs.registry import index_file, logs_folder
     from tui_trainer.ui.keymap import keys_file
+    from tui_trainer.ui.own_commands import commands_file
     from tui_trainer.ui.preferences import preferences_file
 
     return {
@@ -48,6 +49,7 @@ def paths() -> Mapping[str, Path]:
         "prepared data": prepared_data_folder(),
         "hub cache": cache_folder(),
         "own keys": keys_file(),
+        "own commands": commands_file(),
         "own profiles": own_profiles(),
     }
 

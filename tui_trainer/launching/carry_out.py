@@ -346,7 +346,7 @@ def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointF
         )
     damages: list[str] = []
     checkpoint = newest_whole(folder.checkpoints, damages.append)
-    goes_on = f"continues from step {checkpoint.step}" if checkpoint else "starts over, as no checkpoint is left"
+    goes_on = f"resumes from step {checkpoint.step}" if checkpoint else "starts over, as no checkpoint is left"
     hint = f"the run {goes_on}; the damaged checkpoint is kept as damaged-step-N"
     journal.append(*(RunProblem(kind="checkpoint damaged", message=damage, hint=hint) for damage in damages))
     set_aside_after(folder.checkpoints, checkpoint.step if checkpoint else 0)

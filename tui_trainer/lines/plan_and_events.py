@@ -56,7 +56,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
         case events.BaselinesMeasured():
             return _baselines_line(event)
         case events.PhaseChanged(phase="paused"):
-            return f"paused; continue with: tui-trainer ask {shell_word(state.name)} resume"
+            return f"paused; resume with: tui-trainer ask {shell_word(state.name)} resume"
         case events.PhaseChanged(phase=phase):
             return _PHASES.get(phase)
         case events.StepDone():

@@ -42,11 +42,11 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
         device, reason = training_device(hardware, gpu, chosen)
         if gpu is None or device == "cpu":
             return plan, ""
-        words = f"continuing on GPU {gpu.index} ({full_name(gpu)}) instead of the CPU"
+        words = f"resuming on GPU {gpu.index} ({full_name(gpu)}) instead of the CPU"
         return _onto(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), words)
     if chosen == "none":
         return _onto(
-            plan, hardware, TrainingDevice.of(hardware, chosen), f"continuing on the CPU instead of {_card(plan)}"
+            plan, hardware, TrainingDevice.of(hardware, chosen), f"resuming on the CPU instead of {_card(plan)}"
         )
     own = _own_card(plan, hardware)
     gpu = own if chosen is None and own else choose_gpu(hardware, chosen)[0]
@@ -59,7 +59,7 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
     if gpu.cuda_uuid == plan.gpu_uuid or (chosen is None and not plan.gpu_uuid):
         return plan, ""
     card = f"GPU {gpu.index} ({full_name(gpu)})"
-    words = f"continuing on {card} instead of {_card(plan)}" + ("" if own else ", which is not available")
+    words = f"resuming on {card} instead of {_card(plan)}" + ("" if own else ", which is not available")
     return _onto(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), words)
 
 
@@ -81,7 +81,7 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
     if wanted > plan.effective_batch_size.value:
         message = f"{wanted} processes need a row each, but a step has only {plan.effective_batch_size.value} rows"
         raise ConfigError(Problem(message=message))
-    words = f"continuing with {wanted} {'process' if wanted == 1 else 'processes'} instead of {before}"
+    words = f"resuming with {wanted} {'process' if wanted == 1 else 'processes'} instead of {before}"
     words += f", on {nodes} {'node' if nodes == 1 else 'nodes'} instead of {plan.nodes}" if nodes != plan.nodes else ""
     rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * before
     share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // wanted)

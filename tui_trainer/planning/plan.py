@@ -167,9 +167,11 @@ class Plan(BaseModel):
     data_notes: tuple[str, ...] = ()
     """What was found in the data, in words; none before it is prepared."""
     train_rows: Annotated[Planned[int], Figure(title="rows to train on")]
-    eval_rows: Annotated[Planned[int], Figure(title="rows evaluated")]
+    eval_rows: Annotated[Planned[int], Figure(title="rows evaluated", setting="max_eval_rows")]
     packing: Annotated[Planned[bool], Figure(title="packing", unit="flag")]
-    grouping: Annotated[Planned[bool] | None, Figure(title="batches by length", unit="flag")] = None
+    grouping: Annotated[
+        Planned[bool] | None, Figure(title="batches by length", unit="flag", setting="group_by_length")
+    ] = None
     """Whether batches are drawn by length; None in plans of before."""
     padding_share: Annotated[Planned[float] | None, PADDING] = None
     """None if there is no padding, or it is not known yet."""
@@ -179,11 +181,11 @@ class Plan(BaseModel):
     """Of a classifier: kept or new; None where that is not known, or there was none."""
     parameters: Annotated[Planned[int], Figure(title="parameters", unit="rounded count")]
     trained_parameters: Annotated[Planned[int], Figure(title="trainable", unit="rounded count")]
-    precision: Annotated[Planned[Precision], Figure(title="precision", unit="text")]
+    precision: Annotated[Planned[Precision], Figure(title="precision", unit="text", setting="mixed_precision")]
     best_precision: Precision | None = None
     """What `training.mixed_precision = "auto"` is here; None in plans that do not say."""
-    attention: Annotated[Attention, Figure(title="attention", unit="text")] = NOT_PLANNED
-    weights_dtype: Annotated[Planned[Dtype], Figure(title="weights", unit="text")]
+    attention: Annotated[Attention, Figure(title="attention", unit="text", setting="attn_implementation")] = NOT_PLANNED
+    weights_dtype: Annotated[Planned[Dtype], Figure(title="weights", unit="text", setting="dtype")]
     learning_rate: Annotated[Planned[float], Figure(title="learning rate", unit="number")]
     loraplus_learning_rate: Annotated[Planned[float] | None, Figure(title="LoRA+ rate", unit="number")] = None
     """Learning rate of the B matrix of each adapter; None if it is `learning_rate`."""
@@ -194,8 +196,8 @@ class Plan(BaseModel):
     """Of packed rows that were made narrower when memory ran out; 0: `longest_row`."""
     training_setup: TrainingSetup
     loss_chunk_tokens: Annotated[Planned[int], Figure(title="loss chunk tokens")]
-    kernels: Planned[Kernels] = NOT_USED
-    loader_workers: Annotated[Planned[int], Figure(title="loader threads")]
+    kernels: Annotated[Planned[Kernels], Figure(title="kernels", unit="text")] = NOT_USED
+    loader_workers: Annotated[Planned[int], Figure(title="loader threads", setting="num_workers")]
     train_tokens: Planned[int]
     effective_batch_size: Annotated[Planned[int], Figure(title="effective batch")]
     effective_batch_is_auto: bool = False
@@ -222,7 +224,7 @@ class Plan(BaseModel):
     save_every_steps: Annotated[Planned[int], Figure(title="saves every")]
     sample_every_steps: Annotated[Planned[int], Figure(title="samples every")]
     sample_tokens: Annotated[Planned[int], Figure(title="tokens per sample")] = exact(SAMPLE_TOKENS, "the usual length")
-    threads: Annotated[Planned[int], Figure(title="CPU threads")]
+    threads: Annotated[Planned[int], Figure(title="CPU threads", setting="cpu_threads")]
     checkpoint_bytes: Annotated[Planned[int], Figure(title="checkpoint", unit="bytes")]
     final_model_bytes: int
     disk_bytes: Annotated[Planned[int], Figure(title="disk", unit="bytes", config_place=3)]
@@ -264,24 +266,35 @@ class Plan(BaseModel):
     def processes_per_node(self) -> int:
         return self.processes.value // self.nodes
 
+    def figures(self) -> Iterator[tuple[str, Figure, Planned[Any]]]:
+        """Yield the name, declaration and value of each figure that the plan knows."""
+        for name, figure in figures_of(Plan).items():
+            value = getattr(self, name)
+            if isinstance(value, Attention):
+                value = exact(value.kernel, value.because) if value.kernel else None
+            if value is not None:
+                yield name, figure, value
+
     def shown_figures(self) -> Iterator[tuple[str, Figure, Planned[Any]]]:
-        """Yield the name, declaration and value of each figure that this run uses."""
+        """Yield those figures that this run uses."""
         is_used = {
             "grouping": not self.packing.value,
-            "attention": bool(self.attention.kernel),
             "trained_parameters": self.trained_parameters.value < self.parameters.value,
             "loss_chunk_tokens": self.loss_chunk_tokens.value or self.device == "cuda",
+            "kernels": False,  # the checklist has them
             "loader_workers": self.loader_workers.value,
             "processes": self.is_group,
             "strategy": self.is_group,
             "cpu_offload": self.config.distributed.cpu_offload,
             "sample_tokens": self.sample_every_steps.value and self.sample_tokens.value,
         }
-        for name, figure in figures_of(Plan).items():
-            value = getattr(self, name)
-            if value is not None and is_used.get(name, True):
-                is_kernel = isinstance(value, Attention)
-                yield name, figure, exact(value.kernel, value.because) if is_kernel else value
+        return (one for one in self.figures() if is_used.get(one[0], True))
+
+    def resolved(self) -> dict[str, Planned[Any]]:
+        """Return what the plan makes of settings that may be `auto`, by their keys."""
+        decided = {figure.setting or name: value for name, figure, value in self.figures()}
+        decided["hardware_profile"] = exact(self.hardware_profile or "none", self.hardware_reason)
+        return {key: decided[one.name] for key, one in all_settings().items() if one.name in decided}
 
     def model_shape(self) -> ModelShape:
         """Of its model, as it is now. Raises InputError where that is no longer there."""

@@ -188,7 +188,7 @@ class Interrupts:
             self._first = now
         elif now - self._first > ONE_PRESS_SECONDS:
             try:
-                tell("quit at once without saving; `tui-trainer resume` continues from the latest checkpoint")
+                tell("quit at once without saving; `tui-trainer resume` resumes from the latest checkpoint")
             finally:
                 os._exit(EXIT_FAILED)
 

@@ -456,7 +456,7 @@ class Checkpoints:
         resume = f"`tui-trainer resume {shell_word(folder.name)}`"
         if not step:
             return f"There is no earlier checkpoint: once there is space, {resume} starts from the beginning"
-        return f"The checkpoint of step {step} is kept: once there is space, {resume} continues from it"
+        return f"The checkpoint of step {step} is kept: once there is space, resume from it with {resume}"
 
     def _rotate(self, position: Position) -> None:
         config = self.job.plan.config

@@ -403,7 +403,7 @@ class Session:
         elif warning:
             saved = self.save("memory runs out")
             resume = f"`tui-trainer resume {shell_word(self.job.folder.name)}`"
-            kept = f"step {self.position.step} is saved; {resume} continues from it"
+            kept = f"step {self.position.step} is saved; resume from it with {resume}"
             self._problem("host memory", warning, f"{HINT}; {kept}" if saved else HINT)
 
     def close(self) -> None:

@@ -233,6 +233,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def refusal(self, action: Action) -> str:
         """Why an action of this screen or of all screens cannot be done now; empty when it can."""
+        if self.bench.is_view and action.changes_runs:
+            return "this is a read-only view (attach --view)"
         if action.id in ("app.start", "app.new"):
             return "a run is active" if self.bench.run_is_ours_and_alive else ""
         return "" if action.place == "app" else self.page.refusal(action)
@@ -353,7 +355,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
                 self.bench.go(PLACES[1:].index(action.name.removeprefix("go_")))
             else:
                 getattr(self if action.place == "app" else self.page, f"action_{action.name}")()
-        elif action.id in ("app.start", "app.new"):
+        elif not (refusal := self.refusal(action)):
             self.bench.refuse_second_run()
         elif "escape" not in action.keys:
             # Escape that finds nothing to end needs no answer.

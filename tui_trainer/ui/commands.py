@@ -18,6 +18,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.command_dialogs import MenuDialog, open_tool
 from tui_trainer.ui.dialogs import Answer, Dialog, Row, TextDialog
 from tui_trainer.ui.new_run import ChoiceOfPath, DataDialog
+from tui_trainer.ui.own_commands import own_answers
 from tui_trainer.ui.own_processes import Tool
 from tui_trainer.ui.spans import Line, paragraph
 from tui_trainer.units import format_bytes, format_rate, format_seconds
@@ -193,7 +194,7 @@ def more_answers(bench: Workbench, folder: RunFolder, *, has_model: bool) -> lis
             ("b", "bench: measure its speed", lambda: bench_run(bench, folder)),
             ("u", "publish", lambda: publish(bench, folder)),
         ]
-    return [*answers, ("r", "write a report", lambda: report(bench, folder))]
+    return [*answers, ("r", "write a report", lambda: report(bench, folder)), *own_answers(bench, folder)]
 
 
 def offer_more(bench: Workbench, folder: RunFolder, answers: Sequence[Answer]) -> None:

@@ -58,6 +58,10 @@ class Action:
     def id(self) -> str:
         return f"{self.place}.{self.name}"
 
+    @property
+    def changes_runs(self) -> bool:
+        return self.id in CHANGES_RUNS
+
 
 def _action(place: Place, name: str, keys: str, label: str, help: str, footer: int = 0) -> Action:
     return Action(place=place, name=name, keys=tuple(keys.split()), label=label, help=help, footer=footer)
@@ -150,7 +154,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("checklist", "open_only", "o", "open only", "Show only checks that need attention, or all again.", 40),
     _action("checklist", "again", "r", "check again", "Run all checks again.", 30),
     #
-    _action("train", "pause", "p", "pause", "Pause or continue the run. This does not change the result.", 10),
+    _action("train", "pause", "p", "pause", "Pause or resume the run. This does not change the result.", 10),
     _action("train", "save", "s", "save", "Write a checkpoint after this step.", 20),
     _action("train", "evaluate", "E", "evaluate", "Measure the held-out loss after this step.", 30),
     _action("train", "stop", "S", "stop", "Save and stop after this step; you can resume the run later.", 40),
@@ -201,6 +205,13 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("runs", "clear", "escape", "clear", "Clear the filter; if there is none, clear the marks."),
     _action("runs", "again", "r", "refresh", "Read the list of runs again."),
 )  # fmt: skip
+
+
+CHANGES_RUNS: Final = frozenset(
+    "app.start app.new hardware.processes train.pause train.save train.evaluate train.stop train.detach train.export "
+    "train.more runs.resume runs.stop runs.tags runs.note runs.rename runs.delete runs.export runs.more".split()
+)
+"""Actions that start a run, end one, ask it for something, or write into its folder: `attach --view` refuses them."""
 
 
 def key_sign(key: str, *, ascii_only: bool = False) -> str:
@@ -354,7 +365,7 @@ def load_keymap() -> Keymap:
 # another terminal stays, as `tui-trainer attach` without a name.
 _NAME: Final = r"[^\s`;,)]+"
 _DONE_HERE: Final = tuple(
-    (rf"(?:(?P<what>\w+(?: on)?) with: |(?P<run>run ))?(?:`{command}`|(?<!`)(?<!sync ){command}(?![\w-]))", action)
+    (rf"(?:(?P<what>\w+) with: |(?P<run>run ))?(?:`{command}`|(?<!`)(?<!sync ){command}(?![\w-]))", action)
     for command, action in ((f"tui-trainer {words}", action) for words, action in (
         (f"ask {_NAME} (?:pause|resume)", "train.pause"), (f"resume {_NAME}", "runs.resume"),
         (f"stop {_NAME}", "runs.stop"), (f"attach {_NAME}", "runs.open"), ("runs", "app.go_runs"),
@@ -373,8 +384,8 @@ shown = Keymap()
 
 
 def in_keys(text: str) -> str:
-    """The sentence with a key in the place of each command that a key does: `paused; continue with: tui-trainer ask x
-    resume` becomes `paused; press p to continue`, and `see tui-trainer preview` becomes `see v on Config`."""
+    """The sentence with a key in the place of each command that a key does: `paused; resume with: tui-trainer ask x
+    resume` becomes `paused; press p to resume`, and `see tui-trainer preview` becomes `see v on Config`."""
     if "tui-trainer " in text:
         for command, action in _DONE_HERE:
             text = re.sub(command, partial(_pressed, action), text)

@@ -46,12 +46,14 @@ def run_screens(
     ascii_only: bool = False,
     mouse: bool = True,
     attach_to: RunFolder | None = None,
+    view: bool = False,
     resumed: OpenRun | None = None,
 ) -> int:
     """Show the screens until the user leaves. Returns the exit code. Raises InputError for an unfit terminal.
 
     `make_request` is called once the first screen is shown: what it needs takes longer to load than the screen.
-    `resumed` is a run to go on with, opened by the caller; `attach_to` one to look at.
+    `resumed` is a run to go on with, opened by the caller; `attach_to` one to look at, with a
+    `view` without actions that change runs.
     """
     refuse_unfit(os.environ, f"resume {resumed.folder.name}" if resumed else "")
     # What is imported stays: to look for garbage in it again and again is a tenth of the time to the first screen.
@@ -72,6 +74,7 @@ def run_screens(
 
     glyphs = ASCII if ascii_only or not speaks_unicode(os.environ) else UNICODE
     bench = Workbench(make_request, probe(), glyphs, gpu=gpu)
+    bench.is_view = view
     app = TrainerApp(bench, load_keymap())
     logs = logs_folder()
 

@@ -67,7 +67,8 @@ class TopLine(Pane):
             for page, tab in enumerate(_tabs(bench, width))
         ]
         room = width - width_of(right) - 1
-        left: Line = [(PROGRAM, "title")] if len(PROGRAM) <= room else []
+        title = "view" if bench.is_view else PROGRAM
+        left: Line = [(title, "title")] if len(title) <= room else []
         parts = one_line(hardware.host, _HOST_CELLS), machine_summary(hardware, _MACHINE_CELLS)
         for part in filter(None, parts if width >= _NARROW else reversed(parts)):
             if width_of(left) + 2 + cell_len(part) <= room:

@@ -206,7 +206,7 @@ def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
         device = "the CPU" if gpu == "none" else f"GPU {gpu}"
         how = f", on {device}; the result is bit-identical if the run used {device} before"
     answers = [("enter", "resume", lambda: _resume(bench, folder))]
-    bench.app.ask(f"Resume {one_line(folder.name)}?", [f"The run continues from the latest checkpoint{how}."], answers)
+    bench.app.ask(f"Resume {one_line(folder.name)}?", [f"The run resumes from the latest checkpoint{how}."], answers)
 
 
 def _resume(bench: Workbench, folder: RunFolder) -> None:

@@ -134,7 +134,7 @@ class Workbench:
         self, make_request: Callable[[], Request] | None, hardware: Hardware, glyphs: Glyphs, *, gpu: GpuChoice = None
     ) -> None:
         """`make_request` is called behind the first screen; None asks for nothing but the defaults."""
-        self.hardware, self.chosen_gpu = hardware, gpu
+        self.hardware, self.chosen_gpu, self.is_view = hardware, gpu, False
         self.document: ConfigDocument | None = None
         self.plan: Plan | None = None
         self.preset_plan: Plan | None = None

@@ -89,7 +89,8 @@ class ConfigPage(ListPage):
         names["task.chat_template"] = template_names()
         # The cache may be large, and on a disk of another machine.
         self.bench.background.do("cached data sets", names_in_the_cache, data_sets.extend, "cached data sets")
-        return ConfigModel(self.bench.document, names, has_gpu=bool(self.bench.hardware.gpus))
+        has_gpu, arrow = bool(self.bench.hardware.gpus), self.bench.glyphs.arrow
+        return ConfigModel(self.bench.document, names, has_gpu=has_gpu, arrow=arrow)
 
     @cached_property
     def _own_editor(self) -> files.OwnEditor:
@@ -139,6 +140,8 @@ class ConfigPage(ListPage):
 
     def redraw(self) -> None:
         if self.bench.document and self.is_shown and self.table.is_attached:
+            if not self.bench.is_planning:
+                self.model.note_plan(self.bench.plan)
             self._show_rows()
             self.panes.is_filtering = bool(self.model.filter) or self.focused is self.filter_field
             self.head.set_class(self.panes.is_filtering, "-filtering")

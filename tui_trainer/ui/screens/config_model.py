@@ -6,7 +6,7 @@ Methods that change something return a sentence for the message line where there
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -27,6 +27,8 @@ from tui_trainer.config.explain import groups
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import all_settings
 from tui_trainer.errors import Problem
+from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.search import IN_TEXT, match
@@ -142,9 +144,12 @@ class ConfigModel:
     """`names` are completions by key that config does not know itself (samples, tasks)."""
 
     def __init__(
-        self, document: ConfigDocument, names: Mapping[str, Sequence[str]] | None = None, *, has_gpu: bool = True
-    ) -> None:
-        self.document, self.names, self._has_gpu = document, names or {}, has_gpu
+        self, document: ConfigDocument, names: Mapping[str, Sequence[str]] | None = None, *, has_gpu: bool = True,
+        arrow: str = "->",
+    ) -> None:  # fmt: skip
+        self.document, self.names, self._has_gpu, self._arrow = document, names or {}, has_gpu, arrow
+        self.resolved: dict[str, tuple[str, str]] = {}
+        """What became of each `auto`, and why, by key."""
         self.only_changed = self.show_all = False
         self.filter = ""
         self._rows: tuple[object, list[ListRow]] = (None, [])
@@ -154,14 +159,29 @@ class ConfigModel:
     def rows(self) -> list[ListRow]:
         """Headings and settings that are shown now: the same list while nothing changed."""
         document = self.document
-        columns = document.loaded.columns if document.loaded else {}
-        state = (document.revision, document.problems, self.only_changed, self.show_all, self.filter, columns)
+        state = (document.revision, document.problems, self.only_changed, self.show_all, self.filter, self.resolved)
         if self._rows[0] != state:
             rows = table_rows(document, self._wanted(), self.unread, self.filter)
+            rows = [replace(row, value=self.value_text(row.key)) if row.key in self.resolved else row for row in rows]
             if not (self.only_changed or self.show_all or self.filter):
                 rows.append(ListRow(name=self._folded_words({row.key for row in rows})))
             self._rows = (state, rows)
         return self._rows[1]
+
+    def note_plan(self, plan: Plan | None) -> None:
+        """Keep what became of each `auto`; a setting that becomes `auto` later waits for the next plan."""
+        columns = self.document.loaded.columns if self.document.loaded else {}
+        found = {key: exact(name, "found in the data") for key, name in columns.items()}
+        self.resolved = {
+            key: (_decided_text(all_settings()[key], planned), planned.reason)
+            for key, planned in (found | (plan.resolved() if plan else {})).items()
+            if self.document.value(key) == "auto"
+        }
+
+    def value_text(self, key: str) -> str:
+        """The value with its unit, and behind `auto` what became of it."""
+        text, (decided, _) = value_text(all_settings()[key], self.document.value(key)), self.resolved.get(key, ("", ""))
+        return f"{text} {self._arrow} {decided}" if decided and text == "auto" else text
 
     @property
     def unread(self) -> dict[str, str]:
@@ -281,14 +301,18 @@ def table_rows(
 def _row(document: ConfigDocument, setting: Setting, places: tuple[int, ...], is_unread: bool) -> ListRow:
     begin = len(setting.key) - len(setting.name)
     value, changed = document.value(setting.key), document.is_changed(setting.key)
-    found = document.loaded.columns.get(setting.key, value) if document.loaded else value
-    text = value_text(setting, value) if found == value else f"{one_line(found)} (found)"
     return ListRow(
-        key=setting.key, name=setting.name, value=text, matched=tuple(at - begin for at in places), is_changed=changed,
+        key=setting.key, name=setting.name, value=value_text(setting, value), matched=tuple(at - begin for at in places), is_changed=changed,
         preset=display_text(setting, document.preset_value(setting.key)) if changed else "",
         has_problem=bool(document.problems_of(setting.key)), is_advanced=setting.advanced or is_unread,
         is_placeholder=value in ("", EMPTY, "auto"),
     )  # fmt: skip
+
+
+def _decided_text(setting: Setting, planned: Planned[Any]) -> str:
+    value = planned.value
+    text = f"{value:g}" if isinstance(value, float) else display_text(setting, value)
+    return f"{'' if planned.exact else '~'}{text} {unit_text(setting, value)}".rstrip()
 
 
 def value_text(setting: Setting, value: object) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from tui_trainer.config.document import EDITED_HERE, ConfigDocument
+from tui_trainer.config.document import EDITED_HERE
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.explain import groups
 from tui_trainer.config.fields import Setting
@@ -24,7 +24,7 @@ from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.wording import UNDER_A_MINUTE, plan_time
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells, reason, value_text
+from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells, reason
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad, paragraph, title_rule, width_of
 from tui_trainer.ui.widgets.lists import MARK_CELLS
 from tui_trainer.ui.widgets.settings_table import preset_cells, shortened, value_cells
@@ -281,15 +281,7 @@ class ConfigPanes:
             words = f"No setting matches {one_line(query, 40)!r}." if query else "Nothing differs from the recipe."
             return [title_rule("", width, self._glyphs), [(words, "dim")]]
         setting = all_settings()[self.key]
-        lines = detail_lines(
-            self._model.document,
-            setting,
-            self.editor,
-            self._model.unread.get(self.key, ""),
-            width,
-            height - 1,
-            self._glyphs,
-        )
+        lines = detail_lines(self._model, setting, self.editor, width, height - 1, self._glyphs)
         return [title_rule(self.key, width, self._glyphs), *lines]
 
     def plan(self, width: int, height: int) -> list[Line]:
@@ -343,11 +335,11 @@ class ConfigPanes:
 
 
 def detail_lines(
-    document: ConfigDocument, setting: Setting, editor: Editor | None, unread: str, width: int, height: int,
-    glyphs: Glyphs,
-) -> list[Line]:  # fmt: skip
-    """Problem, why this run does not read it, help, what it takes, where it comes from, effects; whole parts only, the
-    last ones left out first."""
+    model: ConfigModel, setting: Setting, editor: Editor | None, width: int, height: int, glyphs: Glyphs
+) -> list[Line]:
+    """Problem, why this run does not read it, help, the value, what decided an `auto`, what it takes, effects; whole
+    parts only, the last ones left out first."""
+    document, unread = model.document, model.unread.get(setting.key, "")
     known = [reason(problem) for problem in document.problems_of(setting.key)]
     problems = [editor.error] if editor and editor.error else known
     told = [line for text in problems if text for line in paragraph(one_line(f"{glyphs.bad} {text}"), width, "bad")]
@@ -364,8 +356,9 @@ def detail_lines(
     if document.where(setting.key) != "default":
         takes += f" (default {display_text(setting, setting.default)})"
     rows = {
+        "value": _value_and_source(model, setting),
+        "reason": model.resolved.get(setting.key, ("", ""))[1],
         "type": "" if editor and editor.closed else takes,
-        "value": _value_and_source(document, setting),
         "memory": setting.memory,
         "speed": setting.speed,
     }
@@ -402,8 +395,9 @@ def _last_part(setting: Setting, option: str) -> str:
     return option[len(folder) + len(slash) :]
 
 
-def _value_and_source(document: ConfigDocument, setting: Setting) -> str:
-    key, where = setting.key, document.where(setting.key)
+def _value_and_source(model: ConfigModel, setting: Setting) -> str:
+    document, key = model.document, setting.key
+    where = document.where(key)
     source = {EDITED_HERE: "edited", "default": "default"}.get(where, f"from {where}")
     preset = f"; recipe: {display_text(setting, document.preset_value(key))}" if document.is_changed(key) else ""
-    return f"{value_text(setting, document.value(key))} ({source}{preset}{'; advanced' * setting.advanced})"
+    return f"{model.value_text(key)} ({source}{preset}{'; advanced' * setting.advanced})"

@@ -141,7 +141,7 @@ def _detach_refusal(run: WatchedRun) -> str:
         return "the run has ended"
     if not run.is_ours:
         return "the run is already detached"
-    return "the run is paused: continue it before you detach it" if run.state.phase == "paused" else ""
+    return "the run is paused: resume it before you detach it" if run.state.phase == "paused" else ""
 
 
 class TrainPage(FilteredPage):

@@ -537,7 +537,7 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         if state.plan is not None and is_adapter:
             lines += scene.labelled("base", state.plan.base_model, width, _STORY_LABEL)
         does = "classify" if labels_rows(state.task) else "continue"
-        acts = [("try it", "try_model", f"{does} a text that you type"),
+        acts = [("try it", "try_model", f"{does} a text you type"),
                 ("export", "export", f"to another format: {', '.join(format_names())}")]  # fmt: skip
     if scene.report:
         acts.append(("report", "report", f"copies the path of {scene.report.rpartition('/')[2]}"))

@@ -1,0 +1,106 @@
+"""The user's own commands on a run: `commands.toml`, beside `keys.toml`.
+
+    [commands]
+    "push" = "rsync -a {path} server:"
+
+Blanks and quotes separate words as in a shell, but no shell runs: a run's path stays one word, whatever is in it.
+"""
+
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Final
+
+from tui_trainer.errors import system_reason
+from tui_trainer.launching.command_process import JsonProcess
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.command_dialogs import open_tool
+from tui_trainer.ui.dialogs import Answer
+from tui_trainer.ui.keymap import keys_file
+from tui_trainer.ui.own_processes import Tool
+from tui_trainer.ui.workbench import Workbench
+from tui_trainer.worker.child import Child, ending
+
+# `${NAME}` and `{print $1}` are for the command itself.
+_PLACEHOLDER: Final = re.compile(r"(?<!\$)\{(\w+)\}")
+_SHELLS: Final = ("sh", "bash", "dash", "zsh", "fish")
+_KEYS: Final = "1234567890" + ascii_uppercase.replace("E", "")
+_KEPT_LINES: Final = 1000
+
+
+def commands_file() -> Path:
+    return keys_file().with_name("commands.toml")
+
+
+def command_line(text: object, folder: RunFolder) -> list[str]:
+    """Return the words of a command for this run. Raises ValueError that says what is wrong with the command."""
+    values = {"path": str(folder.root.absolute()), "name": folder.name}
+    words = shlex.split(text) if isinstance(text, str) else []
+    if not words:
+        raise ValueError("a command must be a text in quotes, and not empty")
+    for word in words:
+        names = _PLACEHOLDER.findall(word)
+        if unknown := [name for name in names if name not in values]:
+            raise ValueError(f"unknown placeholder {{{unknown[0]}}}; use {{path}} or {{name}}")
+        if names and word != f"{{{names[0]}}}" and Path(words[0]).name in _SHELLS:
+            raise ValueError("""in a shell, {path} must be a word of its own: sh -c 'ls "$1"' sh {path}""")
+    return [_PLACEHOLDER.sub(lambda found: values[found[1]], word) for word in words]
+
+
+def own_answers(bench: Workbench, folder: RunFolder) -> list[Answer]:
+    """Return the user's commands for a menu about this run; if the file cannot be used, an answer that says why."""
+    try:
+        commands = tomllib.loads(commands_file().read_text(encoding="utf-8")).get("commands")
+        if not isinstance(commands, dict):
+            raise ValueError("it has no table [commands]")
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, RecursionError) as error:
+        problem = f"commands.toml: {one_line(system_reason(error), 100)}"
+        return [("1", problem, lambda: bench.tell(problem, "warn"))]
+    return [
+        (key, f"{one_line(name, 30)}: {one_line(str(text), 60)}", partial(_offer, bench, folder, name, text))
+        for key, (name, text) in zip(_KEYS, commands.items(), strict=False)
+    ]
+
+
+def _offer(bench: Workbench, folder: RunFolder, name: str, text: object) -> None:
+    """Show the exact command line; Enter runs it."""
+    try:
+        words = command_line(text, folder)
+    except ValueError as error:
+        bench.tell(f"commands.toml: {one_line(name, 30)}: {error}", "warn")
+        return
+    what = f"{one_line(name, 30)}: {one_line(folder.name, 40)}"
+    about = [one_line(shlex.join(words)), f"Enter runs this without a shell, in {one_line(str(Path.cwd()))}."]
+    open_tool(bench, _OwnCommand(bench, what, words, done=lambda _: f"{what}: done"), what, about)
+
+
+class _OwnCommand(Tool):
+    def start(self) -> str:
+        return self._begin(lambda: _Program(self._arguments))
+
+
+class _Program(JsonProcess):
+    """Any program; what it prints is only shown."""
+
+    part = "running"
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.lines = []
+        Child.__init__(self, words, errors=subprocess.STDOUT)
+
+    def _hear(self, line: str) -> None:
+        self.lines = [*self.lines, one_line(line)][-_KEPT_LINES:]
+        self.part = self.lines[-1]
+
+    def _end(self, exit_code: int) -> None:
+        self.reason = self.cancelled if self.is_cancelled else f"the command {ending(exit_code)}"
+        if exit_code == 0:
+            self.result = {"exit_code": 0}
