@@ -302,7 +302,8 @@ def _row(document: ConfigDocument, setting: Setting, places: tuple[int, ...], is
     begin = len(setting.key) - len(setting.name)
     value, changed = document.value(setting.key), document.is_changed(setting.key)
     return ListRow(
-        key=setting.key, name=setting.name, value=value_text(setting, value), matched=tuple(at - begin for at in places), is_changed=changed,
+        key=setting.key, name=setting.name, value=value_text(setting, value), is_changed=changed,
+        matched=tuple(place - begin for place in places),
         preset=display_text(setting, document.preset_value(setting.key)) if changed else "",
         has_problem=bool(document.problems_of(setting.key)), is_advanced=setting.advanced or is_unread,
         is_placeholder=value in ("", EMPTY, "auto"),
