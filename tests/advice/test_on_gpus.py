@@ -220,6 +220,12 @@ def test_a_mixture_of_experts_reports_that_its_experts_are_multiplied_in_fp32(re
     settings = FULL | {"model.model_name_or_path": tmp_path / "olmoe", "model.init": "scratch"}
     context = context_on(recipe("qwen-lora", settings), H200)
     assert "experts are computed in fp32" in context.planned.weights_dtype.reason
+    assert "in float32, experts are computed one by one" in context.planned.weights_dtype.reason
+    in_bf16 = settings | {"model.dtype": "bfloat16"}
+    for_card = [
+        context_on(recipe("qwen-lora", in_bf16), card).planned.weights_dtype.reason for card in (H200, RTX_4090)
+    ]
+    assert "one by one" not in for_card[0] and "8.9, experts are computed one by one" in for_card[1]
     finding = finding_of("master_weights", context)
     assert any("experts are computed in bf16" in line for line in finding.verdict.details)
     dense = finding_of("master_weights", context_on(recipe("qwen-lora", FULL), H200))

@@ -179,6 +179,19 @@ def weights_dtype(
     return exact(by_precision[chosen], "the weights are frozen, so matmuls use them without a cast")
 
 
+def _expert_wait(weights: Dtype, target: TrainingDevice, shape: ModelShape) -> str:
+    """Return the end of a sentence about experts that are multiplied one by one; empty if they are not.
+
+    Source: torch has a kernel for all experts with bf16 on compute capability 9 and 10 only (`_grouped_mm_cuda` in
+    aten/native/cuda/GroupedBlas.cpp); its fallback asks the card for the number of tokens of each expert.
+    """
+    capability = target.gpu.capability if target.gpu else None
+    if not shape.has_grouped_experts or capability is None or (weights == "bfloat16" and capability[0] in (9, 10)):
+        return ""
+    kind = f"on compute capability {dotted(capability)}" if weights == "bfloat16" else f"in {weights}"
+    return f"; {kind}, experts are computed one by one, and the host waits for the GPU in each layer"
+
+
 def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) -> Planned[int]:
     """Tokens whose logits are there at one time; 0: all of a micro-batch."""
     requested, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
@@ -223,6 +236,7 @@ def choose(
     """
     chosen = precision(loaded, hardware, target, shape)
     weights = weights_dtype(loaded, target, chosen.value, shape, known.processes)
+    weights = weights.model_copy(update={"reason": weights.reason + _expert_wait(weights.value, target, shape)})
     chunk = loss_chunk(loaded, target, shape)
     config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
     lora = tuning.has_adapter
