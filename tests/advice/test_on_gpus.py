@@ -177,7 +177,7 @@ ADVICE_ON_MASTERS = [
     ({}, "with fp32 masters, ddp sums gradients after the backward pass"),
     ({"distributed.strategy": "fsdp"}, "fsdp gathers fp32 weights in bf16: its shards are the masters"),
     ({"distributed.strategy": "deepspeed-2"}, "deepspeed-2 keeps its own fp32 masters"),
-    ({"distributed.processes": 1}, "GiB with weights in bfloat16"),
+    ({"distributed.processes": 1, "model.dtype": "float32"}, "GiB with weights in bfloat16"),
     ({"distributed.processes": 1, "training.mixed_precision": "no"}, "matmuls are in fp32: from --set"),
 ]
 
@@ -192,22 +192,21 @@ def test_bf16_weights_with_masters_are_advised_where_they_cost_nothing_else(reci
 
 
 @pytest.mark.full
-def test_bf16_weights_with_masters_are_not_advised_where_the_memory_would_not_be_enough(recipe):
+def test_bf16_weights_with_masters_are_the_default_unless_only_fp32_weights_fit(recipe):
     """Rows of 128 tokens save less in activations than accumulated gradients and masters add."""
     settings = FULL | {
         "data.packing": "false", "data.max_length": 128, "training.per_device_train_batch_size": 1,
         "training.effective_batch_size": 8,
     }  # fmt: skip
-    plans = [
-        context_on(recipe("qwen-lora", settings | more), H200).planned for more in ({}, {"model.dtype": "bfloat16"})
-    ]
-    needed = [plan.memory_bytes.value for plan in plans]
-    assert needed[0] < needed[1]
-    free = int(sum(needed) / 2 / 0.9)
+    exact, auto = (
+        context_on(recipe("qwen-lora", settings | more), H200).planned for more in ({"model.dtype": "float32"}, {})
+    )
+    assert auto.weights_dtype.value == "bfloat16" and exact.memory_bytes.value < auto.memory_bytes.value
+    free = int((exact.memory_bytes.value + auto.memory_bytes.value) / 2 / 0.9)
     tight = replace(H200, gpus=(replace(H200.gpus[0], memory_free_bytes=free),))
     context = context_on(recipe("qwen-lora", settings), tight)
-    budget = context.basis.room.budget_bytes
-    assert budget is not None and needed[0] <= budget < needed[1]
+    assert context.planned.weights_dtype.value == "float32"
+    assert "fp32 masters do not fit" in context.planned.weights_dtype.reason
     finding = finding_of("master_weights", context)
     assert finding.status == "n/a" and "more than is available" in finding.verdict.evidence
 
@@ -221,6 +220,12 @@ def test_a_mixture_of_experts_reports_that_its_experts_are_multiplied_in_fp32(re
     settings = FULL | {"model.model_name_or_path": tmp_path / "olmoe", "model.init": "scratch"}
     context = context_on(recipe("qwen-lora", settings), H200)
     assert "experts are computed in fp32" in context.planned.weights_dtype.reason
+    assert "in float32, experts are computed one by one" in context.planned.weights_dtype.reason
+    in_bf16 = settings | {"model.dtype": "bfloat16"}
+    for_card = [
+        context_on(recipe("qwen-lora", in_bf16), card).planned.weights_dtype.reason for card in (H200, RTX_4090)
+    ]
+    assert "one by one" not in for_card[0] and "8.9, experts are computed one by one" in for_card[1]
     finding = finding_of("master_weights", context)
     assert any("experts are computed in bf16" in line for line in finding.verdict.details)
     dense = finding_of("master_weights", context_on(recipe("qwen-lora", FULL), H200))

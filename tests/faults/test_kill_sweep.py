@@ -21,14 +21,15 @@ def in_a_fork(arguments):
 
 
 @pytest.mark.parametrize(
-    ("interval", "start"),
+    ("interval", "start", "more"),
     [
-        pytest.param(3, in_its_own_process, marks=pytest.mark.slow),
-        pytest.param(9, in_a_fork, marks=pytest.mark.e2e),
+        pytest.param(3, in_its_own_process, (), marks=pytest.mark.slow),
+        pytest.param(9, in_a_fork, (), marks=pytest.mark.e2e),
+        pytest.param(9, in_a_fork, ("--background",), marks=pytest.mark.e2e),
     ],
 )
-def test_a_run_killed_at_any_change_on_the_disk_resumes_to_the_same_bits(interval, start):
-    done = start(["--json", "--each", str(interval)])
+def test_a_run_killed_at_any_change_on_the_disk_resumes_to_the_same_bits(interval, start, more):
+    done = start(["--json", "--each", str(interval), *more])
     report = json.loads(done.stdout)
     changes, kills = report["seen"], report["swept"]
     assert {change.split()[0] for change in changes} == {"create", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}

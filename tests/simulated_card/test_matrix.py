@@ -16,10 +16,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.simulated_card.cases import TASKS, TaskCase, of_kind
+from tests.simulated_card.cases import TASKS, TaskCase, of_kind, saved_tensors
 from tests.simulated_card.kernels import VARLEN, VARLEN_BACKWARD
 from tests.simulated_card.liger_stand_in import calls as liger
 from tests.simulated_card.waits import EVALUATION, LOG, ONCE_AN_EVALUATION, unexpected_waits
+from tests.tiny_models import save_tiny_model, tiny_model
 from tests.toy_tasks import toy_pairs
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.methods.optimizers import MUON, OPTIMIZERS
@@ -211,3 +212,22 @@ def test_a_mixture_of_experts_waits_for_the_card_only_where_listed(run_on_card, 
             assert not failure, failure
             assert unexpected_waits(card) == []
             assert len(of_kind(folder, StepDone)) == 2
+
+
+@pytest.mark.full
+def test_a_model_stored_in_16_bits_trains_in_bf16_with_masters_of_its_stored_weights(run_on_card, models, subtests):
+    for dtype in (torch.bfloat16, torch.float16):
+        name = str(dtype).removeprefix("torch.")
+        with subtests.test(name):
+            folder = save_tiny_model(models / f"llama-{name}", "llama")
+            tiny_model("llama").to(dtype).save_pretrained(folder)
+            settings = {"model.model_name_or_path": folder, "tuning.method": "full", "training.learning_rate": 1e-9}
+            card, run, failure = run_on_card("causal_lm", settings | {"training.mixed_precision": "auto"}, name=name)
+            assert not failure, failure
+            planned = read_plan(run).weights_dtype
+            assert (planned.value, card.tf32_products) == ("bfloat16", 0) and f"stored in {name}" in planned.reason
+            stored, state = load_file(folder / "model.safetensors"), saved_tensors(run, 2)
+            masters = {key.removesuffix(".master"): x for (_, key), x in state.items() if key.endswith(".master")}
+            assert masters.keys() <= stored.keys() and len(masters) > 10
+            for key, master in masters.items():
+                torch.testing.assert_close(master, stored[key].float(), atol=1e-8, rtol=0)

@@ -14,7 +14,7 @@ from tests.tiny_models import tiny_model
 from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.errors import CheckpointError, RunError
 from tui_trainer.methods.optimizers import OPTIMIZERS
-from tui_trainer.training.optimizer import RunOptimizer
+from tui_trainer.training.optimizer import RunOptimizer, round_weights
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.tuning import find_method
 
@@ -126,6 +126,15 @@ def test_masters_are_updated_like_fp32_weights_to_the_bit(optim):
     assert all(torch.equal(state[name], value) for name, value in reference.tensors().items())
     assert state.keys() - reference.tensors().keys() == masters
     assert any(not torch.equal(weight, before) for weight, before in zip(model.parameters(), start, strict=True))
+
+
+def test_masters_begin_with_the_weights_as_they_are_stored():
+    model, stored = tiny_model("llama"), tiny_model("llama").state_dict()
+    round_weights(model, torch.bfloat16)
+    optimizer = RunOptimizer(model, TrainingSection(), lr=0.01)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert all(torch.equal(master, stored[name]) for name, master in optimizer.masters.items())
+    assert any(not torch.equal(p.float(), stored[name]) for name, p in model.named_parameters())
 
 
 def test_the_state_of_another_model_is_refused():

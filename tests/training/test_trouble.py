@@ -3,6 +3,8 @@
 import math
 import shutil
 from importlib.metadata import version
+from itertools import product
+from threading import Event
 
 import pytest
 import torch
@@ -110,6 +112,33 @@ def test_a_resumed_run_reports_a_lost_best_checkpoint_and_looks_for_the_best_ane
     problem = next(one for one in of_kind(folder, RunProblem) if one.kind == "best checkpoint lost")
     assert "step-2" in problem.message
     assert of_kind(folder, RunFinished)[-1].model_step == 8
+
+
+def test_training_continues_while_a_checkpoint_is_written(tiny_run, saves_fail_at, monkeypatch):
+    saves_fail_at.add(6)
+    save, take_step, went_on = checkpoint.save_checkpoint, Session.take_step, Event()
+
+    def save_late(checkpoints, components, position, plan, **more):
+        if position.step == 3:
+            assert went_on.wait(600), "training waits for the checkpoint"
+        return save(checkpoints, components, position, plan, **more)
+
+    def step_and_report(self, step):
+        take_step(self, step)
+        if step == 5:
+            went_on.set()
+
+    settings = {"checkpoint.save_steps": 3, "checkpoint.save_total_limit": 5}
+    whole, _ = tiny_run("whole", settings)
+    monkeypatch.setattr(checkpoint, "save_checkpoint", save_late)
+    monkeypatch.setattr(Session, "take_step", step_and_report)
+    folder, outcome = tiny_run("beside", settings | {"checkpoint.save_in_background": "true"})
+    assert outcome.exit_code == EXIT_DONE
+    assert steps_saved(folder.checkpoints) == [10, 9, 3]
+    assert [(one.step, one.kind) for one in of_kind(folder, RunProblem)] == [(6, "save failed")]
+    for step, name in product((3, 9, 10), ("model.safetensors", "optimizer.safetensors", "rng_state.safetensors")):
+        one, other = (run.checkpoints / f"step-{step}" / name for run in (whole, folder))
+        assert one.read_bytes() == other.read_bytes(), f"{name} of step {step}"
 
 
 def test_a_stop_that_cannot_save_fails(tiny_run, saves_fail_at, monkeypatch):

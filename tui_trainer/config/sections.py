@@ -556,8 +556,11 @@ class EvaluationSection(SettingsSection):
 
 
 class CheckpointSection(SettingsSection):
-    save_steps: StepsOrShare = option(0.2, unit="steps", speed="training waits while a checkpoint is written")
+    save_steps: StepsOrShare = option(0.2, unit="steps", speed="training waits while a checkpoint is copied or written")
     """Save a checkpoint every this many steps; below 1: a share of all steps; 0: only at the end."""
+    save_in_background: bool | Auto = option("auto", speed="training waits only while weights and state are copied")
+    """Write scheduled checkpoints while training continues, from a copy in host memory; auto: on one GPU, if host
+    memory has room for the copy."""
     save_total_limit: int = option(2, low=1, high=10**6)
     """Number of checkpoints to keep; an old one is deleted only once a newer one is complete."""
 

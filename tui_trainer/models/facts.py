@@ -75,7 +75,8 @@ class ModelFacts:
     @property
     def shape(self) -> ModelShape:
         """What is trained. The first answer about a model takes seconds. Raises ConfigError where nobody can tell."""
-        found = shape_of(self.config, self.headers, head=self.head, labels=self.labels)
+        counted = shape_of(self.config, self.headers, head=self.head, labels=self.labels)
+        found = replace(counted, stored_dtype=self.dtype or "")
         return found if self.stored_vocabulary is None else with_more_rows(found, self.stored_shape)
 
     @property

@@ -124,6 +124,8 @@ class ModelShape:
     towers: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Weights of what turns images into vectors beside the language model, by module: frozen, and not among
     `parameters`. Everything else here is the language model's."""
+    stored_dtype: str = ""
+    """What most of the stored weights are in, as torch names it; empty for a model from scratch."""
     logits: LogitTransform | None = None
     """What becomes of the head's product; None for classifiers, and where no loss in chunks could do it."""
 

@@ -155,12 +155,18 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
         yield key, f"{name}: {words}", "set it to auto"
 
 
-def weights_dtype(loaded: LoadedConfig, chosen: Precision, shape: ModelShape) -> Planned[Dtype]:
-    """What the model's own weights are kept in: fp32 where they train, else what matmuls take."""
+def weights_dtype(
+    loaded: LoadedConfig, target: TrainingDevice, chosen: Precision, shape: ModelShape, processes: int = 1
+) -> Planned[Dtype]:
+    """Return what the model's own weights are kept in: what matmuls take if they are frozen, else fp32, or bf16 with
+    fp32 masters on one GPU, which saves the casts of autocast and the bytes of fp32 activations."""
     requested, trains = loaded.config.model.dtype, not loaded.config.tuning.has_adapter
     if requested != "auto":
         masters = "; bf16 weights are copies of the fp32 master weights that the optimizer updates"
         return exact(requested, f"from {loaded.where(DTYPE)}{masters if trains and requested == 'bfloat16' else ''}")
+    is_16_bits = shape.stored_dtype in ("bfloat16", "float16")
+    if trains and target.device == "cuda" and chosen == "bf16" and processes == 1 and is_16_bits:
+        return exact("bfloat16", f"stored in {shape.stored_dtype}; the optimizer updates fp32 master weights")
     if trains:
         reason = "the weights are trained, and 16 bits would lose small updates"
         if shape.has_grouped_experts and chosen != "fp32":
@@ -171,6 +177,19 @@ def weights_dtype(loaded: LoadedConfig, chosen: Precision, shape: ModelShape) ->
         reason = "dtype of the weights that are not in 4 bits; 4-bit weights are unpacked to this dtype"
         return exact(by_precision[chosen], reason)
     return exact(by_precision[chosen], "the weights are frozen, so matmuls use them without a cast")
+
+
+def _expert_wait(weights: Dtype, target: TrainingDevice, shape: ModelShape) -> str:
+    """Return the end of a sentence about experts that are multiplied one by one; empty if they are not.
+
+    Source: torch has a kernel for all experts with bf16 on compute capability 9 and 10 only (`_grouped_mm_cuda` in
+    aten/native/cuda/GroupedBlas.cpp); its fallback asks the card for the number of tokens of each expert.
+    """
+    capability = target.gpu.capability if target.gpu else None
+    if not shape.has_grouped_experts or capability is None or (weights == "bfloat16" and capability[0] in (9, 10)):
+        return ""
+    kind = f"on compute capability {dotted(capability)}" if weights == "bfloat16" else f"in {weights}"
+    return f"; {kind}, experts are computed one by one, and the host waits for the GPU in each layer"
 
 
 def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) -> Planned[int]:
@@ -216,7 +235,9 @@ def choose(
     Raises ConfigError for targets that match nothing.
     """
     chosen = precision(loaded, hardware, target, shape)
-    weights, chunk = weights_dtype(loaded, chosen.value, shape), loss_chunk(loaded, target, shape)
+    weights = weights_dtype(loaded, target, chosen.value, shape, known.processes)
+    weights = weights.model_copy(update={"reason": weights.reason + _expert_wait(weights.value, target, shape)})
+    chunk = loss_chunk(loaded, target, shape)
     config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
     lora = tuning.has_adapter
     # A classifier's head is trained with the adapters, named or not.

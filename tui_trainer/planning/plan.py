@@ -449,6 +449,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         label_share=_label_share(facts) if shape.head == CAUSAL else 1.0,
         target_tokens=facts.target_tokens,
         fused_loss=fuses_loss(loaded, hardware, target, shape),
+        processes=processes,
     )
     setup, chosen = choices.choose(loaded, hardware, target, shape, rows_of_data)
     if packed.value and asked.config.data.packing == "auto" and setup.device == "cpu":
@@ -471,6 +472,13 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         one_row = replace(setup, shards=shards)
         return room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= room.budget_bytes
 
+    if asked.config.model.dtype == "auto" and setup.method == "full" and setup.weights != "float32" and not fits(1):
+        exact_weights = resolved(
+            decided(asked, choices.DTYPE, value="float32", reason="auto: fp32 masters do not fit as well")
+        )
+        alone = decide(exact_weights, hardware, facts, chosen_gpu)
+        if needed_bytes(shape, alone.setup, config, 1) <= (room.budget_bytes or 0):
+            return alone
     strategy = strategy_of(loaded, group, fits, offloads=offloads)
     setup = split_over(setup, strategy.value, processes, group.per_node)
     tunes = config.training.per_device_train_batch_size == TUNE

@@ -124,6 +124,8 @@ class TrainingSetup:
     """Who loads and adapts the model."""
     target_tokens: int = 0
     """Behind an encoder: tokens of the longest answer, with which every row is reckoned."""
+    processes: int = 1
+    """Processes that train the model together."""
     shards: int = 1
     """Processes over which weights, gradients and the optimizer's state are split."""
     zero_stage: int = 0

@@ -11,8 +11,10 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
@@ -26,6 +28,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from tui_trainer.errors import CheckpointError, RunError, system_reason
+from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.models.files import shards
 from tui_trainer.models.loading import save_tokenizer
 from tui_trainer.planning.memory.host import PINNED_BYTES
@@ -44,7 +47,7 @@ from tui_trainer.training.optimizer import apart
 from tui_trainer.training.position import Position
 from tui_trainer.training.ranks import ALONE, Ranks, sendable
 from tui_trainer.training.together import Box, box_of, fill, is_in_boxes, placed_as, whole, writes_part
-from tui_trainer.tuning.full import InParts
+from tui_trainer.tuning.full import InParts, Method
 
 # Tensors in the files of a checkpoint, and back: each process writes a share of them, and reads what it needs.
 #
@@ -291,6 +294,36 @@ def _count(box: Box) -> int:
 OPTIMIZER, RANDOM = "optimizer.safetensors", "rng_state.safetensors"
 
 
+@dataclass(frozen=True, slots=True)
+class HostCopy:
+    """What a checkpoint is written from: weights, optimizer state, and state of the generators and the loss scale."""
+
+    weights: Mapping[str, Tensor | InParts]
+    state: Mapping[str, Tensor | InParts]
+    random: dict[str, Tensor]
+
+    @classmethod
+    def without_copying(cls, components: Components, random: dict[str, Tensor] | None = None) -> Self:
+        """Return the tensors that the run trains; training has to wait until they are written."""
+        random = (random or random_tensors()) | components.mixed_precision.tensors()
+        return cls(components.weights(), components.optimizer.tensors(), random)
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in (*self.weights.values(), *self.state.values()))
+
+    def copied(self) -> Self:
+        """Return a copy in host memory of its own, so that training can continue. Raises MemoryError."""
+        weights, state = (
+            {
+                name: copy if getattr(tensors[name], "is_cuda", False) else copy.clone()
+                for name, copy in _on_host(tensors, tensors).items()
+            }
+            for tensors in (self.weights, self.state)
+        )
+        return replace(self, weights=weights, state=state)
+
+
 def save_checkpoint(
     checkpoints: Path,
     components: Components,
@@ -298,23 +331,26 @@ def save_checkpoint(
     plan: Plan,
     *,
     random: dict[str, Tensor] | None = None,
+    copied: "HostCopy | None" = None,
 ) -> CheckpointFolder:
-    """Write a checkpoint of this moment. Raises OSError or SafetensorError; then nothing is left behind.
+    """Write a checkpoint of this moment, or of the one that was `copied`. Raises OSError or SafetensorError; then
+    nothing is left behind.
 
     Of a model that is split all processes call this: each writes its part, the first the rest, and what comes of it,
     or goes wrong in one of them, does so in all. `plan`: as the run follows it now. `random`: the state of the
     generators of all processes.
     """
+    copied = copied or HostCopy.without_copying(components, random)
     ranks = components.ranks if components.together.splits_state else ALONE
     folder = ranks.by_first(partial(checkpoint_folder.begin, checkpoints, position.step))
     out = TensorWriter(folder, ranks)
     try:
-        _save_weights(components, out)
-        whole, parts = divided(components.optimizer.tensors())
+        _save_weights(copied.weights, components.method, out)
+        whole, parts = divided(copied.state)
         out.write_whole(whole, OPTIMIZER)
         out.write_parts(parts, OPTIMIZER)
         if ranks.is_first:
-            out.attempt(partial(_save_rest, components, position, plan, folder, random or random_tensors()))
+            out.attempt(partial(_save_rest, components, position, plan, folder, copied.random))
         described: dict[str, Any] = {}
         out.attempt(lambda: described.update(checkpoint_folder.describe(folder, out.files)))
         for error, found in ranks.gathered((sendable(out.error), described)):
@@ -329,17 +365,16 @@ def save_checkpoint(
 
 
 def _save_rest(components: Components, position: Position, plan: Plan, folder: Path, random: dict[str, Tensor]) -> None:
-    save_file(random | components.mixed_precision.tensors(), folder / RANDOM)
+    save_file(random, folder / RANDOM)
     (folder / POSITION).write_text(json.dumps(position.to_json(), indent=1))
     (folder / PLAN).write_bytes(plan_bytes(plan))
     components.method.describe(components.model, folder)
     save_tokenizer(components.tokenizer, folder)
 
 
-def _save_weights(components: Components, out: TensorWriter) -> None:
-    """Whole, so that transformers and peft load them. Split ones are gathered for it, as in a forward pass."""
-    method = components.method
-    weights = components.weights()
+def _save_weights(weights: Mapping[str, Tensor | InParts], method: Method, out: TensorWriter) -> None:
+    """Write them whole, so that transformers and peft load them. Split ones are gathered for it, as in a forward
+    pass."""
     files = out.write_whole(weights, method.weights_file, in_one_file=not method.index_file, metadata={"format": "pt"})
     if len(files) > 1 and out.is_first:
         index = json.dumps(shards.index_of(files, sum(tensor.nbytes for tensor in weights.values())), indent=1)
@@ -391,6 +426,8 @@ def load_weights(folder: Path, components: Components) -> None:
 
 NOT_WRITTEN = (OSError, SafetensorError, MemoryError)
 _FAILED_SAVES_IN_A_ROW = 3
+# Nothing that the run does next depends on these checkpoints.
+_MAY_TAKE_TIME = ("scheduled", "requested")
 
 
 @dataclass(slots=True)
@@ -405,9 +442,13 @@ class Checkpoints:
     failure: str = ""
     """Why the last one could not be written; empty: it was."""
     _failed_steps: set[int] = field(default_factory=set)
+    _writer: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1, "checkpoint"))
+    _pending: "tuple[Future[CheckpointFolder], Position, str, float] | None" = None
+    """The checkpoint that is written while training continues: its position, reason, and how long training waited."""
 
     def save(self, position: Position, plan: Plan, reason: str) -> bool:
-        """As `Session.save`."""
+        """As `Session.save`. A scheduled or requested one may still be written when this returns."""
+        self.finish()
         if position.step == self.saved_step:
             return True
         self.journal.sync()
@@ -416,37 +457,81 @@ class Checkpoints:
         if ranks.count > 1:
             for tensors in ranks.gathered(random_tensors(ranks.number)):
                 random |= tensors
-        folder = self.job.folder
-        write = partial(save_checkpoint, folder.checkpoints, self.components, position, plan, random=random)
+        write = partial(save_checkpoint, self.job.folder.checkpoints, self.components)
+        position = deepcopy(position)
         try:
+            if reason in _MAY_TAKE_TIME and (copied := self._host_copy()):
+                pending = self._writer.submit(write, position, plan, copied=copied)
+                self._pending = pending, position, reason, perf_counter() - started
+                return True
+            write = partial(write, position, plan, random=random)
             if self.components.together.splits_state:
                 saved = write()
             else:
                 saved = ranks.by_first(partial(attempt_twice, write, self.components.device))
         except NOT_WRITTEN as error:
-            self._failed_steps.add(position.step)
-            self.failure = str(error)
-            message = f"the checkpoint of step {position.step} could not be written: {system_reason(error)}"
-            if len(self._failed_steps) >= _FAILED_SAVES_IN_A_ROW:
-                raise RunError(f"{message}. This was the third failure in a row. {self.stands()}") from error
-            self._problem(position.step, "save failed", message, "the previous checkpoint is kept")
-            return False
+            return self._failed(position, error)
+        self._saved(saved, position, reason, perf_counter() - started)
+        return True
+
+    def finish(self, *, waits: bool = True) -> None:
+        """Report the checkpoint that was written while training continued. Raises RunError after three failures in a
+        row. With `waits` false, one that is still being written is left for later."""
+        if self._pending is None or not (waits or self._pending[0].done()):
+            return
+        (future, position, reason, seconds), self._pending = self._pending, None
+        started = perf_counter()
+        try:
+            saved = future.result()
+        except NOT_WRITTEN as error:
+            self._failed(position, error)
+        else:
+            self._saved(saved, position, reason, seconds + perf_counter() - started)
+
+    def close(self) -> None:
+        """Wait for a checkpoint that is being written, also where the run has failed."""
+        with suppress(RunError):
+            self.finish()
+        self._writer.shutdown()
+
+    def _host_copy(self) -> HostCopy | None:
+        """Return a copy to write from while training continues; None if training has to wait."""
+        wanted, device = self.job.plan.config.checkpoint.save_in_background, self.components.device
+        if wanted is False or self.components.ranks.host is not None or (wanted == "auto" and device.type != "cuda"):
+            return None
+        given = HostCopy.without_copying(self.components)
+        if given.bytes + shards.SHARD_BYTES > memory_available_now():
+            return None
+        try:
+            return attempt_twice(given.copied, device)
+        except MemoryError:
+            return None
+
+    def _failed(self, position: Position, error: Exception) -> bool:
+        self._failed_steps.add(position.step)
+        self.failure = str(error)
+        message = f"the checkpoint of step {position.step} could not be written: {system_reason(error)}"
+        if len(self._failed_steps) >= _FAILED_SAVES_IN_A_ROW:
+            raise RunError(f"{message}. This was the third failure in a row. {self.stands()}") from error
+        self._problem(position.step, "save failed", message, "the previous checkpoint is kept")
+        return False
+
+    def _saved(self, saved: CheckpointFolder, position: Position, reason: str, seconds: float) -> None:
+        """`seconds`: how long training waited."""
         self.saved_step, self.failure = position.step, ""
         self._failed_steps.clear()
-        seconds = perf_counter() - started
         self.between.count(seconds)
         self.journal.append(
             CheckpointSaved(
                 step=saved.step,
-                path=str(saved.path.relative_to(folder.root)),
+                path=str(saved.path.relative_to(self.job.folder.root)),
                 bytes=saved.bytes,
                 seconds=round(seconds, 3),
                 reason=reason,
             )
         )
-        if ranks.is_first:
+        if self.components.ranks.is_first:
             self._rotate(position)
-        return True
 
     def stands(self) -> str:
         """What a run that cannot write can be gone on with."""

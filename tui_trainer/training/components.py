@@ -37,7 +37,7 @@ from tui_trainer.training.clock import Clock, Communication
 from tui_trainer.training.compiled import compile_layers, decoder_layers
 from tui_trainer.training.fused_kernels import check_attention, fuse_adapters, use_kernels
 from tui_trainer.training.job import Job, Meter, ReportProblem
-from tui_trainer.training.optimizer import RunOptimizer
+from tui_trainer.training.optimizer import RunOptimizer, round_weights
 from tui_trainer.training.precision import MixedPrecision, keep_rotary_exact
 from tui_trainer.training.probes import packing_leaks
 from tui_trainer.training.process import device_of, reason_to_fall_back
@@ -71,11 +71,12 @@ def build_model(
     config = plan.config
     torch.manual_seed(config.training.seed)
     dtype = getattr(torch, plan.weights_dtype.value)
-
+    task, rounds = find_task(config.task.type), False
+    if config.tuning.method == "full" and ranks.count == 1 and not (config.is_from_scratch or unsloth.is_asked(config)):
+        rounds = dtype != torch.float32 and task.model_shape(config, 0).stored_dtype != plan.weights_dtype.value
     hint = "expected for a new task: the new weights are trained on your data"
-    model = find_task(config.task.type).build_model(
-        config, job.data, tokenizer, dtype, device, lambda words: tell("new weights", words, hint)
-    )
+    built = torch.float32 if rounds else dtype
+    model = task.build_model(config, job.data, tokenizer, built, device, lambda words: tell("new weights", words, hint))
     refuse_poisoned(model, config.model.model_name_or_path)
     if unsloth.is_asked(config):
         # With its own way to checkpoint activations.
@@ -86,9 +87,9 @@ def build_model(
             config.tuning,
             seed=config.training.seed,
             autocast=plan.precision.value != "fp32",
-            token_ids=find_task(config.task.type).trained_token_ids(config),
+            token_ids=task.trained_token_ids(config),
         )
-        adapter = adapter_of(config, find_task(config.task.type).head)
+        adapter = adapter_of(config, task.head)
         if adapter and goes_on(config.tuning):
             load_adapter(adapted, adapter.folder)
         if not job.checkpoint and (taken_out := taken_out_of(adapted)) is not None:
@@ -99,6 +100,8 @@ def build_model(
     if alpha := config.training.neftune_noise_alpha:
         add_noise(adapted, alpha)
     place(adapted, device, towers_on_host=plan.training_setup.towers_on_host)
+    if rounds:
+        round_weights(adapted, dtype)
     adapted.train()
     # What is drawn from here on (dropout) depends on the seed alone, not on how the model was made.
     torch.manual_seed(config.training.seed + ranks.number)

@@ -23,7 +23,24 @@ SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 # Of a group of weights: how many times the run's learning rate it takes.
 _LR_RATIO = "lr_ratio"
 MASTER = "master"
+EXACT_VALUES = "tui_trainer_exact_values"
+"""Attribute of a parameter of 16 bits with the fp32 weights that it was rounded from."""
 """The last part of the name of an fp32 copy."""
+
+
+def round_weights(model: Any, dtype: torch.dtype) -> None:
+    """Round the fp32 weights of a model to 16 bits.
+
+    Trained ones keep their fp32 values until `RunOptimizer` makes its masters of them: masters begin with the weights
+    as they are stored.
+    """
+    strict = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
+    for name, parameter in model.named_parameters():
+        if parameter.dtype == torch.float32 and not set(strict) & set(name.split(".")):
+            exact, parameter.data = parameter.data, parameter.data.to(dtype)
+            if parameter.requires_grad:
+                setattr(parameter, EXACT_VALUES, exact)
+    model.config.dtype = dtype
 
 
 class RunOptimizer:
@@ -42,7 +59,7 @@ class RunOptimizer:
         self.name, self.spec = training.optim, OPTIMIZERS[training.optim]
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.masters = {
-            name: nn.Parameter(p.detach().float())
+            name: nn.Parameter(p.__dict__.pop(EXACT_VALUES, p.detach().float()))
             for name, p in self._named.items()
             if has_masters and p.dtype in SIXTEEN_BITS
         }

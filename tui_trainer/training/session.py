@@ -136,6 +136,7 @@ class Session:
         smaller passes. Raises RunError when a pass of one row is too large.
         """
         components = self.components
+        self._checkpoints.finish(waits=False)
         work = partial(self._step, step)
         self.between.step_begins(step)
         while isinstance(report := attempt(work, components.device, components.give_up_step), Shortage):
@@ -407,6 +408,7 @@ class Session:
             self._problem("host memory", warning, f"{HINT}; {kept}" if saved else HINT)
 
     def close(self) -> None:
+        self._checkpoints.close()
         self.components.close()
 
     def _problem(self, kind: str, message: str, hint: str) -> None:
