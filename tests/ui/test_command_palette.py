@@ -160,7 +160,7 @@ async def test_the_last_news_that_come_while_a_dialog_is_open_are_shown_behind_i
     monkeypatch.setattr(app_module, "_NEWS_SECONDS", 1e6)
     async with open_canned() as screens:
         await screens.press("2", "?")
-        await screens.shows("Go to the setting above.")
+        await screens.shows("Edit the value in place.")
         for number in range(5):
             screens.bench.tell_end(4, f"chat is evaluated, {number}", "good")
             screens.app.tick()

@@ -82,3 +82,9 @@ async def test_a_text_is_edited_refused_with_the_reason_pasted_harmless_and_hand
         await screens.shows("xq"), "q is a letter here"
         await screens.press("escape")
         await screens.shows("? help", gone="Save as")
+        for keys in (("2", "/"), ("5", "/"), (":",), ("n",)):
+            await screens.press(*keys, *"one two", "ctrl+w", "ctrl+a", "x", "ctrl+e", "y")
+            await screens.until(lambda: screens.app.focused.value == "xone y")
+            await screens.press("ctrl+u", "z", "ctrl+a", "ctrl+k", "end")
+            await screens.until(lambda: screens.app.focused.value == "")
+            await screens.press("escape")

@@ -64,7 +64,7 @@ async def test_own_keys_are_in_the_footer_in_the_help_and_do_what_they_say():
         await screens.press("z")
         await screens.shows("Choose a recipe")
         await screens.press("escape", "f2")
-        rows = (await screens.shows("Go to the setting above.")).splitlines()
+        rows = (await screens.shows("Edit the value in place.")).splitlines()
         for _ in range(3):  # the keys are followed by a page of the guide
             await screens.press("pagedown")
             rows += (await screens.settled()).splitlines()
@@ -109,7 +109,7 @@ async def test_any_key_may_be_chosen_keys_can_be_swapped_and_what_is_chosen_for_
         await screens.press("r")
         assert document.value("training.max_steps") != 7
         await screens.press("t")
-        await screens.shows("Go to the setting above."), "and nothing is started"
+        await screens.shows("Edit the value in place."), "and nothing is started"
         await screens.press("escape", "4", "q")
         assert "Quit?" not in await screens.settled() and not screens.ended
 

@@ -33,6 +33,9 @@ def test_every_action_has_a_key_of_its_own_that_terminals_pass_on():
     assert key_problems(iter(ACTIONS)) == []
     assert Keymap().problems == [] and Keymap().actions == list(ACTIONS)
     assert len({action.id for action in ACTIONS}) == len(ACTIONS) > 60
+    # tmux takes Ctrl+B, GNU screen Ctrl+A, and zellij the others.
+    taken = {f"ctrl+{letter}" for letter in "baptnhsogq"}
+    assert not [action.id for action in ACTIONS if taken.issuperset(action.keys)]
 
 
 # Of each letter that several screens have: what it means, and its labels.
@@ -68,7 +71,10 @@ def test_a_letter_means_the_same_on_every_screen():
 
 
 @in_event_loop
-async def test_last_line_and_commands_offer_what_can_be_done_on_every_page_and_each_does_something():
+async def test_last_line_and_commands_offer_what_can_be_done_on_every_page_and_each_does_something(
+    program, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     swept = 0
     async with open_canned(size=(220, 60)) as screens:
         app = screens.app
@@ -85,6 +91,11 @@ async def test_last_line_and_commands_offer_what_can_be_done_on_every_page_and_e
                 line = screens.lines[-1]
                 shown = [one for one in offered if f"{key_sign(one.keys[0])} " in line and one.footer]
                 assert len(shown) > 1 and line.endswith("? help")
+                for action in shown:
+                    if action.dots and action.name != "tune":
+                        await screens.press(action.keys[0])
+                        await screens.until(lambda: app.dialog)
+                        await screens.press("escape")
                 for action in ACTIONS:
                     owner = app if action.place == "app" else app.page
                     is_here = action.place in (place, "app") and not action.name.startswith("go_")
@@ -133,6 +144,6 @@ def test_the_last_line_has_the_help_at_its_end_and_whole_keys_before_it_at_every
         text = text_of([hints_line(hints, width, UNICODE)])
         assert cell_len(text) == width and text.endswith("? help"), text
         shown = text.removesuffix("? help").split("   ")
-        assert len([one for one in shown if one.strip()]) >= 4
+        assert len([one for one in shown if one.strip()]) >= 3
         labels = [f"{key_sign(hint.key)} {hint.label}" for hint in hints]
         assert all(one.strip() in labels for one in shown if one.strip())

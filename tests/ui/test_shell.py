@@ -30,14 +30,14 @@ def bench(glyphs=UNICODE) -> CannedBench:
 async def test_a_window_that_becomes_too_small_says_so_and_gives_everything_back_when_it_grows():
     async with open_screens(bench=bench()) as screens:
         await screens.press("2", "?")
-        await screens.shows("Go to the setting above.")
+        await screens.shows("Edit the value in place.")
         for width, height in ((60, 19), (59, 24), (20, 3)):
             await screens.resize(width, height)
             lines = [line for line in (await screens.settled()).splitlines() if line]
             assert lines == ["needs 60x20", f"this is {width}x{height}"]
             await screens.press("1", "t", "escape", "ctrl+p", "x")
         await screens.resize(120, 35)
-        await screens.shows("Go to the setting above.", gone="needs")
+        await screens.shows("Edit the value in place.", gone="needs")
         await screens.press("escape")
         await screens.shows("max_length", "Enter edit"), "keys went nowhere"
         await screens.resize(60, 19)
@@ -60,9 +60,9 @@ async def test_a_window_that_becomes_too_small_says_so_and_gives_everything_back
 async def test_keys_of_the_screens_do_nothing_below_a_dialog_or_the_commands():
     async with open_screens(bench=bench()) as screens:
         await screens.press("2", "?")
-        await screens.shows("Go to the setting above.")
+        await screens.shows("Edit the value in place.")
         await screens.press("3", "ctrl+p", ":", "t", "tab", "ctrl+c", "ctrl+l")
-        assert "Go to the setting above." in await screens.settled()
+        assert "Edit the value in place." in await screens.settled()
         await screens.press("escape", ":")
         await screens.shows("Search actions, settings")
         await screens.press("tab", "ctrl+q", "ctrl+p", *"reset")

@@ -238,10 +238,10 @@ async def test_story_help_commands_and_leaving(small, tmp_path):
     async with open_screens(Request(config_file=small())) as screens:
         for key, title, words in (
             ("1", "1 Hardware", "Read the machine again"),
-            ("2", "2 Config", "Go to the setting above."),
-            ("3", "3 Checklist", "Go to the check above."),
+            ("2", "2 Config", "Edit the value in place."),
+            ("3", "3 Checklist", "Apply the fix that this check"),
             ("4", "4 Train", "Pause or resume the run"),
-            ("5", "5 Runs", "Go to the run above."),
+            ("5", "5 Runs", "Open the run on the Train"),
         ):
             await screens.press(key)
             await screens.shows(title, "? help")
@@ -251,11 +251,11 @@ async def test_story_help_commands_and_leaving(small, tmp_path):
             await screens.shows("? help", gone="Esc close")
         await screens.press("tab", "tab")
         await screens.shows("Enter edit")
-        await screens.press(":", *"svas")
+        await screens.press(":", *"save as")
         await screens.shows("Config: save as", "Save to another file.")
         await screens.press("escape")
         await screens.shows("? help", gone="Save to another file.")
-        await screens.press(":", *"check")
+        await screens.press(":", *"checklist")
         await screens.shows("is the run ready, and is it fast?")
         await screens.press("enter")
         await screens.shows("checks", "finding")

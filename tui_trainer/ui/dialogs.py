@@ -109,7 +109,7 @@ def footer_hints(actions: Sequence[Action], label_of: Callable[[Action], str], w
     """The most useful keys of this screen, in the order of the registry; `? help` is always at the end."""
     shown = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
     most = _KEYS_NARROW if width < _WIDE else _KEYS_WIDE
-    return [KeyHint(action.keys[0], label_of(action)) for action in shown[:most]] + help_hint(actions)
+    return [KeyHint(action.keys[0], label_of(action) + action.dots) for action in shown[:most]] + help_hint(actions)
 
 
 def lines_of(rows: Sequence[Row]) -> list[Line]:

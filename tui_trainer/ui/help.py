@@ -1,21 +1,25 @@
 """The help: the keys of a screen, and the guides, one section at a time."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
 from textual.containers import VerticalScroll
 from textual.events import Click
+from textual.geometry import Region
 from textual.widget import Widget
 from textual.widgets import Markdown
 
 from tui_trainer.lines.guides import GuideSection, guides, sections
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.keymap import TITLES, Action, Keymap, Place, key_sign
-from tui_trainer.ui.spans import Line, hanging, pad, paragraph
+from tui_trainer.ui.spans import Line, cursor_line, fit, hanging, pad, paragraph
+from tui_trainer.ui.widgets.lists import VI_KEYS
 from tui_trainer.ui.widgets.pane import Pane
 
 _KEYS_WIDTH = 16
+_MOST_USED = 5
+_MOVES = ("up", "down", "page_up", "page_down", "first", "last")
 _SCREENS = "screens"
 
 
@@ -31,15 +35,24 @@ class GuideText(Markdown):
 class HelpDialog(Dialog):
     """What every key does on a screen and everywhere, with the page about the screen; or a page of any guide.
 
-    A click on an action does it. A guide as a whole would take a second to lay out: there is one section at a time.
+    Enter or a click on an action does it. A guide as a whole would take a second to lay out: there is one section at a
+    time.
     """
 
-    keys = (("up down", "scroll"), ("left right", "page"), ("/", "all guides"), ("escape", "close"))
     app: Any
 
     def __init__(self, keymap: Keymap, place: Place, section: GuideSection | None = None) -> None:
         super().__init__()
-        self._keymap, self._place = keymap, place
+        self._keymap, self._place, self._chosen = keymap, place, 0
+        here, everywhere = keymap.of(place), keymap.of("app")
+        first = sorted(filter(lambda one: one.footer, here + everywhere), key=lambda one: one.footer)[:_MOST_USED]
+        moves = [one for one in here if one.name in _MOVES]
+        self._groups = {
+            f"{TITLES[place]}: most used": first,
+            f"{TITLES[place]}: more": [one for one in here if one not in first + moves],
+            TITLES["app"]: [one for one in everywhere if one not in first], "Move": moves,
+        }  # fmt: skip
+        self._entries = [action for actions in self._groups.values() for action in actions]
         self.section = section or page_of(place)
         self._actions = Pane(lambda width, _: [line for _, line in self._rows(width)])
         self._guide = GuideText(open_links=False)
@@ -52,6 +65,11 @@ class HelpDialog(Dialog):
     def heading(self) -> str:  # type: ignore[override]
         section = self.section
         return "Keys" if self._has_keys else section.title or guides()[section.guide]
+
+    @property
+    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
+        choose = (("enter", "do it"), ("up down", "choose")) if self._has_keys else (("up down", "scroll"),)
+        return (*choose, ("left right", "page"), ("/", "all guides"), ("escape", "close"))
 
     def inside(self) -> Iterable[Widget]:
         with VerticalScroll(id="inside", can_focus=False):
@@ -75,8 +93,34 @@ class HelpDialog(Dialog):
             self.call_next(self.show, pages[(pages.index(self.section) + (1 if key == "right" else -1)) % len(pages)])
         elif character == "/":
             self.app.find_guide()
+        elif key == "enter" and self._chosen_rows:
+            self._do(self._entries[self._chosen])
         found = self._keymap.find("app", key, character)
-        return key != "enter" and (found is None or found.id != "app.help")
+        return found is None or found.id != "app.help"
+
+    @property
+    def _chosen_rows(self) -> list[int]:
+        """The rows of the chosen action that are in sight."""
+        rows, seen = self._rows(self._actions.size.width), self.query_one("#inside")
+        chosen = self._entries[self._chosen]
+        is_seen = range(round(seen.scroll_y), round(seen.scroll_y) + seen.size.height).__contains__
+        return [at for at, (action, _) in enumerate(rows) if self._has_keys and action is chosen and is_seen(at)]
+
+    def scrolls(self, key: str) -> bool:
+        """Choose the next action while the chosen one is in sight, else scroll."""
+        chosen = self._chosen + {"up": -1, "down": 1}.get(VI_KEYS.get(key, key), len(self._entries))
+        if not (0 <= chosen < len(self._entries) and self._chosen_rows):
+            return super().scrolls(key)
+        self._chosen = chosen
+        rows = self._rows(self._actions.size.width)
+        at = [row for row, (action, _) in enumerate(rows) if action is self._entries[chosen]]
+        self.query_one("#inside").scroll_to_region(Region(0, at[0], 1, len(at)), animate=False, immediate=True)
+        self.redraw()
+        return True
+
+    def _do(self, action: Action) -> None:
+        self.close()
+        self.app.call_next(self.app.carry_out, action.id)
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
         """A link to another guide, as the guides have them: `scripts.md#exit-codes`."""
@@ -91,17 +135,18 @@ class HelpDialog(Dialog):
         if self.get_widget_at(*event.screen_offset)[0] is self._actions:
             action, _ = self._rows(self._actions.size.width)[event.screen_y - self._actions.region.y]
             if action:
-                self.close()
-                self.app.call_next(self.app.carry_out, action.id)
+                self._do(action)
 
     def _rows(self, width: int) -> list[tuple[Action | None, Line]]:
         rows: list[tuple[Action | None, Line]] = []
-        for place in (self._place, "app"):
-            rows.append((None, [(TITLES[place], "title")]))
-            for action in self._keymap.of(place):
+        for title, actions in self._groups.items():
+            rows.append((None, [(title, "title")]))
+            for action in actions:
                 keys = " ".join(key_sign(key, ascii_only=self.glyphs.ascii) for key in action.keys)
                 start: Line = [(pad(f"  {keys}", _KEYS_WIDTH), "key")]
                 text = paragraph(action.help, max(width - _KEYS_WIDTH, 20))
-                rows += [(action, line) for line in hanging(start, text)]
+                is_chosen = action is self._entries[self._chosen]
+                lines = hanging(start, text)
+                rows += [(action, cursor_line(fit(line, width)) if is_chosen else line) for line in lines]
             rows.append((None, []))
         return rows

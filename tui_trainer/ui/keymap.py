@@ -39,6 +39,13 @@ SIGNS: Final[dict[str, str]] = {
 }  # fmt: skip
 _ASCII_SIGNS: Final = {"up": "Up", "down": "Down", "left": "Left", "right": "Right"}
 
+# The actions of the footer that open a question or a box.
+_OPENING: Final[dict[str, str]] = {
+    "app": "start new", "hardware": "processes", "config": "recipe preview rehearse tune",
+    "train": "stop detach doctor try_model export more curves",
+    "runs": "resume stop tags compare rename delete export more",
+}  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
@@ -61,6 +68,11 @@ class Action:
     @property
     def changes_runs(self) -> bool:
         return self.id in CHANGES_RUNS
+
+    @property
+    def dots(self) -> str:
+        """Behind the label in the footer where the key opens a question or a box."""
+        return "..." if self.name in _OPENING.get(self.place, "").split() else ""
 
 
 def _action(place: Place, name: str, keys: str, label: str, help: str, footer: int = 0) -> Action:
@@ -124,7 +136,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "reset", "r", "reset", "Reset this setting to the recipe's value."),
     _action("config", "reset_all", "R", "reset all", "Reset all settings to the recipe's values; undo restores them."),
     _action("config", "recipe", "p", "recipes", "Choose a recipe; you see first what it would change.", 30),
-    _action("config", "filter", "/", "filter", "Show only settings whose name contains what you type.", 50),
+    _action("config", "filter", "/", "filter", "Show only settings that match the words you type.", 50),
     _action("config", "clear", "escape", "clear", "Clear the filter."),
     _action("config", "changed_only", "o", "changed", "Show only what differs from the recipe, or all again.", 60),
     _action("config", "show_all", "+", "all", "Show or hide settings rarely changed or not used by this run."),

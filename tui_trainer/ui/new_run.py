@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 LOOKING = "what is here"
 _PREVIEW = "preview of a choice"
-# No letter: those are for the field.
-_COLUMNS_KEY = "ctrl+t"
+# No letter: those are for the field. Zellij takes the second one.
+_COLUMNS_KEYS = ("f2", "ctrl+t")
 _WIDEST_COLUMN, _NAME_CELLS = 40, 44
 # What a run is about goes; where it is kept, and what it may take of the machine, stays.
 _OF_A_RUN = ("profile", "task.", "data.", "model.", "tuning.", "training.", "evaluation.", "output.name")
@@ -207,7 +207,7 @@ class ModelDialog(ChoiceOfPath):
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
         *keys, last = ChoiceOfPath.keys
-        return (*keys, (_COLUMNS_KEY, "columns"), last) if self._has_columns else ChoiceOfPath.keys
+        return (*keys, (_COLUMNS_KEYS[0], "columns"), last) if self._has_columns else ChoiceOfPath.keys
 
     @property
     def _has_columns(self) -> bool:
@@ -215,7 +215,7 @@ class ModelDialog(ChoiceOfPath):
         return isinstance(known, WhatFollows) and bool(known.loaded and known.first.columns)
 
     def take_key(self, event: Key) -> bool:
-        if event.key != _COLUMNS_KEY or not self._has_columns:
+        if event.key not in _COLUMNS_KEYS or not self._has_columns:
             return super().take_key(event)
         known = self._known[self.value]
         assert isinstance(known, WhatFollows) and known.loaded is not None, "it has columns"
