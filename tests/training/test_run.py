@@ -288,11 +288,12 @@ def test_a_run_is_named_after_its_data_model_and_time_and_names_are_unique(tmp_p
     ):
         with subtests.test(start):
             written = {"data.path": path, "model.model_name_or_path": model}
+            written |= {"output.runs_dir": tmp_path}
             settings = tuple(f"{key}={value}" for key, value in written.items() if value)
             loaded = load(Request(profile=recipe, assignments=settings), lambda _: (None, ""))
             names = []
             for _ in range(4):
-                names.append(free_name(tmp_path, loaded))
+                names.append(free_name(loaded))
                 RunFolder.create(tmp_path, names[-1])
             assert all(re.fullmatch(re.escape(start) + r"-\d{4}(-[23])?", name) for name in names[:3]), names
             assert len(set(names)) == 4

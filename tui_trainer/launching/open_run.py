@@ -109,9 +109,7 @@ def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoi
         estimated_plan(loaded, gpu=gpu)
     if problems := start_problems(loaded):
         raise ConfigError(problems)
-    output = loaded.config.output
-    runs_dir = Path(output.runs_dir)
-    folder = RunFolder.create(runs_dir, output.name or free_name(runs_dir, loaded))
+    folder = RunFolder.create(Path(loaded.config.output.runs_dir), free_name(loaded))
     lock = RunLock(folder.lock)
     try:
         lock.acquire()
@@ -179,8 +177,8 @@ def name_start(loaded: LoadedConfig) -> str:
     return "-".join(filter(None, (re.sub("-{2,}", "-", part).strip("-._") for part in parts))) or "run"
 
 
-def free_name(runs_dir: Path, loaded: LoadedConfig) -> str:
-    """Return DATA-MODEL-HHMM, followed by a number if a run has that name already."""
-    first = f"{name_start(loaded)}-{datetime.now():%H%M}"
+def free_name(loaded: LoadedConfig) -> str:
+    """Return the chosen name, else DATA-MODEL-HHMM, followed by a number if a run has that name already."""
+    output, first = loaded.config.output, f"{name_start(loaded)}-{datetime.now():%H%M}"
     names = chain([first], (f"{first}-{number}" for number in count(2)))
-    return next(name for name in names if not os.path.lexists(runs_dir / name))
+    return output.name or next(name for name in names if not os.path.lexists(Path(output.runs_dir) / name))

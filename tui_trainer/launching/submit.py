@@ -106,8 +106,7 @@ def planned_root(loaded: LoadedConfig) -> Path:
     can hold."""
     if problems := [*name_problems(loaded), *start_problems(loaded)]:
         raise ConfigError(problems)
-    runs_dir = Path(loaded.config.output.runs_dir)
-    root = runs_dir.expanduser().resolve() / (loaded.config.output.name or free_name(runs_dir, loaded))
+    root = Path(loaded.config.output.runs_dir).expanduser().resolve() / free_name(loaded)
     if not str(root).isprintable():
         message = f"{one_line(str(root), 200)} has a line break or a control character, which batch scripts cannot have"
         raise ConfigError(message, hint="set output.runs_dir to another folder")

@@ -7,6 +7,8 @@ from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
+
 from tui_trainer.runs import events
 from tui_trainer.runs.labels import tag_words
 from tui_trainer.runs.result import (
@@ -314,7 +316,7 @@ def _card_row(one: CardPlan) -> tuple[str, ...]:
 
 
 _RUN_COLUMNS: dict[str, Callable[[RunOverview, datetime], str]] = {
-    "run": lambda one, _: one_line(one.name, 32),
+    "run": lambda one, _: one_line(one.name),
     "state": lambda one, _: one.status_words,
     "steps": lambda one, _: steps_words(one) if one.is_run else "",
     "loss": lambda one, _: loss_words(one.loss),
@@ -340,16 +342,15 @@ def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> li
 
 def table_lines(rows: Sequence[Sequence[str]], width: int, right: Collection[str] = ()) -> list[str]:
     """Rows below each other, as many columns as fit; those of the titles `right` are set to the right."""
-    columns = [(max(map(len, cells)), cells[0] in right) for cells in zip(*rows, strict=True)]
+    columns = [(max(map(cell_len, cells)), cells[0] in right) for cells in zip(*rows, strict=True)]
     ends = list(accumulate(size + 2 for size, _ in columns))
     fitting = max(sum(end - 2 <= width for end in ends), 1)
-    shown = [
-        [
-            cell.rjust(size) if to_right else cell.ljust(size)
-            for cell, (size, to_right) in zip(row, columns, strict=True)
-        ]
-        for row in rows
-    ]
+
+    def placed(cell: str, size: int, to_right: bool) -> str:
+        blanks = " " * (size - cell_len(cell))
+        return blanks + cell if to_right else cell + blanks
+
+    shown = [[placed(cell, *column) for cell, column in zip(row, columns, strict=True)] for row in rows]
     return ["  ".join(cells[:fitting]).rstrip() for cells in shown]
 
 

@@ -213,7 +213,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("runs", "report", "ctrl+y", "copy report", "Copy the path of the run's report.html (OSC 52)."),
     _action("runs", "sort", "o", "sort", "Sort by the next column; after the last column, newest runs first again."),
     _action("runs", "reverse", "O", "reverse", "Reverse the sort order."),
-    _action("runs", "filter", "/", "filter", "Show only matching runs, for example chat #tag loss<1.5.", 32),
+    _action("runs", "filter", "/", "filter", "Show only matching runs: words, #tag, model:bert, accuracy>0.8.", 32),
     _action("runs", "clear", "escape", "clear", "Clear the filter; if there is none, clear the marks."),
     _action("runs", "again", "r", "refresh", "Read the list of runs again."),
 )  # fmt: skip

@@ -13,7 +13,6 @@ from tui_trainer.advice.examine import Examination, FoundCause
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import InputError, TuiTrainerError
 from tui_trainer.launching.model_process import ChildWriter, ModelProcess, Place, find_place
-from tui_trainer.runs.state import RunState
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line, visible
 from tui_trainer.ui.background import GivenUp
@@ -103,7 +102,8 @@ class TryDialog(FieldDialog):
         if self._chats:
             # A sample's prompt has the signs of the chat template.
             self._text = ""
-        self._newest = f"latest checkpoint: {_newest(state)}, training continues; " if bench.run.alive else ""
+        newest = f"step {state.checkpoints[-1].step:,}" if state.checkpoints else "not written yet"
+        self._newest = f"latest checkpoint: {newest}, training continues; " if bench.run.alive else ""
         self._has_base = state.plan is not None and bool(state.plan.base_model)
         does = "continue the text" if task.continues else "ask the model"
         self.keys = (("enter", does), *[("tab", "compare base model")] * self._has_base, ("escape", "close"))
@@ -258,10 +258,6 @@ class TryDialog(FieldDialog):
             self.redraw()
 
 
-def _newest(state: RunState) -> str:
-    return f"step {state.checkpoints[-1].step:,}" if state.checkpoints else "not written yet"
-
-
 def _made(writer: ChildWriter, prompt: str, sampling: Sampling) -> str:
     if not writer.continues:
         return f"{prompt}\n\n{writer.answer(prompt, sampling)}"
@@ -282,18 +278,3 @@ def offer_try(bench: Workbench) -> None:
             bench.app.open(TryDialog(bench, run.folder, words))
         except InputError as error:  # of a task that this program does not have
             bench.tell(str(error), "bad")
-
-
-def show_and_try(bench: Workbench, folder: RunFolder) -> None:
-    """Show a run that is over on the Train screen, and try its model there."""
-    run = WatchedRun(folder)
-
-    def shown(_: bool) -> None:
-        if bench.run_is_ours_and_alive:
-            bench.tell("a run is active in this process: the Train screen keeps showing it", "warn")
-        else:
-            bench.take_run(run)
-            offer_try(bench)
-        bench.app.draw()
-
-    bench.background.do("a run", run.poll, shown, f"try {folder.root}")

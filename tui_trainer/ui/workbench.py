@@ -418,7 +418,9 @@ class Workbench:
         else:
             self.go(TRAIN_PAGE)
 
-    def attach_to(self, folder: RunFolder, *, go: bool = True, words: str = "") -> None:
+    def attach_to(
+        self, folder: RunFolder, *, go: bool = True, words: str = "", then: Callable[[], object] = lambda: None
+    ) -> None:
         """Show a run once its journal is read, which takes seconds for a long one; `go` to its screen then, and tell
         `words`."""
         from tui_trainer.ui.watch import WatchedRun
@@ -431,6 +433,9 @@ class Workbench:
                 self.tell(words, "good")
             if not self.run_is_ours_and_alive:
                 (self.take_run if go else self.put_on_the_table)(run)
+                then()
+            elif go:
+                self.tell("a run is active in this process: the Train screen keeps showing it", "warn")
             self.app.draw()
 
         self.is_attaching = True

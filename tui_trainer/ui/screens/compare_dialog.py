@@ -94,13 +94,8 @@ def _signed(points: _Points, place: int, count: int) -> _Points:
 
 def metric_names(states: Sequence[RunState]) -> list[str]:
     """What can be drawn of any of the runs: losses and scores first."""
-    found = dict.fromkeys(name for state in states for name in metrics_of(state))
-    return [
-        LOSS,
-        HELD_OUT_LOSS,
-        *(name for name in found if name not in METRICS and name != HELD_OUT_LOSS),
-        *(name for name in METRICS if name != LOSS),
-    ]
+    scores = [name for state in states for name in metrics_of(state) if name not in METRICS]
+    return list(dict.fromkeys([LOSS, HELD_OUT_LOSS, *scores, *METRICS]))
 
 
 def metric_points(state: RunState, metric: Metric, unit: str) -> _Points:

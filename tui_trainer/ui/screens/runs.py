@@ -32,7 +32,7 @@ from tui_trainer.ui.dialogs import Answer, Row, TextDialog
 from tui_trainer.ui.export_dialogs import ExportDialog
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NO_REPORT, FilteredPage, ListPage, bindings
-from tui_trainer.ui.run_dialogs import show_and_try
+from tui_trainer.ui.run_dialogs import offer_try
 from tui_trainer.ui.screens import runs_view as view
 from tui_trainer.ui.screens.compare_dialog import CompareDialog
 from tui_trainer.ui.spans import Line, beside, paragraph
@@ -45,7 +45,6 @@ from tui_trainer.units import format_bytes
 T = TypeVar("T")
 WIDE: Final = 120
 """From this width on the chosen run stands beside the list, with its curve."""
-_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
 _READ_EVERY_TICKS = 3
 # Sizes are measured in the thread of all slow work, which plans and checks as well.
 _MEASURING_SECONDS = 0.2
@@ -105,7 +104,7 @@ class RunsPage(FilteredPage, ListPage):
     AUTO_FOCUS = ""
     table: LineList
     chart: LossChart
-    HORIZONTAL_BREAKPOINTS = _BREAKPOINTS
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012
     ACTS: ClassVar[dict[str, Callable[[RunsPage], object]]] = {
         "resume": lambda page: offer_resume(page.bench, page.folder),
         "stop": lambda page: offer_stop(page.bench, page.folder),
@@ -130,13 +129,12 @@ class RunsPage(FilteredPage, ListPage):
             empty=lambda: view.empty_words(self.model, bench.app.key_of("app.start")),
         )
         self._below = KeyedPane(self._summary, id="summary", from_left=False)
-        self.chart = LossChart(lambda: self._state, id="curve")
+        self.chart = LossChart(lambda: chosen.journal.state if (chosen := self._chosen_run) else RunState(), id="curve")
         self._ticks = 0
         self._measured: dict[Path, object] = {}
         """At which `_stage` of its run the size of a folder was measured."""
         self._looked_at: OrderedDict[Path, tuple[object, ChosenRun]] = OrderedDict()
         """The runs that were chosen last, at which `_stage`."""
-        self._is_looking = False
 
     def body(self) -> ComposeResult:
         with Container(id="workspace"):
@@ -163,11 +161,6 @@ class RunsPage(FilteredPage, ListPage):
         return self.size.width >= WIDE
 
     @property
-    def _state(self) -> RunState:
-        chosen = self._chosen_run
-        return chosen.journal.state if chosen else RunState()
-
-    @property
     def _chosen_run(self) -> ChosenRun | None:
         """None while its journal is being read, and where no run is chosen."""
         known = self._looked_at.get(self.model.path) if self.model.path else None
@@ -177,7 +170,7 @@ class RunsPage(FilteredPage, ListPage):
         """Look at the chosen run where it is shown and not known yet: one at a time, and the newest choice next."""
         one, chosen = self.model.chosen, self._chosen_run
         self.chart.display = self.is_wide and chosen is not None and bool(chosen.journal.state.steps)
-        if not self.is_wide or one is None or not one.is_run or self._is_looking:
+        if not self.is_wide or one is None or not one.is_run or self.bench.background.is_busy(_LOOKING):
             return
         stage, known = _stage(one, one.step), self._looked_at.get(one.path)
         if known is not None and known[0] == stage:
@@ -189,10 +182,8 @@ class RunsPage(FilteredPage, ListPage):
             self._looked_at.move_to_end(one.path)
             while len(self._looked_at) > _JOURNALS_KEPT:
                 self._looked_at.popitem(last=False)
-            self._is_looking = False
             self.bench.app.draw()
 
-        self._is_looking = True
         work = partial(look_at, one, self.model.found or (), journal)
         self.bench.background.do(_LOOKING, work, looked, _LOOKING)
 
@@ -354,8 +345,6 @@ class RunsPage(FilteredPage, ListPage):
         folder, run = self.folder, self.bench.run
         if run is not None and run.folder == folder:
             self.bench.take_run(run)
-        elif self.bench.run_is_ours_and_alive:
-            self.bench.tell("a run is active in this process: the Train screen keeps showing it", "warn")
         else:
             self.bench.attach_to(folder)
 
@@ -366,7 +355,8 @@ class RunsPage(FilteredPage, ListPage):
         own: list[Answer] = []
         if self._chosen.status == "finished":
             own.append(("x", "export", partial(self.action_do, "export")))
-            own.append(("w", "try the model", partial(show_and_try, self.bench, self.folder)))
+            then = partial(offer_try, self.bench)
+            own.append(("w", "try the model", partial(self.bench.attach_to, self.folder, then=then)))
         offer_more(self.bench, self.folder, [*own, *self.more_answers()])
 
     def action_again(self) -> None:
@@ -387,8 +377,7 @@ class RunsPage(FilteredPage, ListPage):
 
     def action_tags(self) -> None:
         one = self._chosen
-        words = "Words to filter by (`#word`). Leave empty to remove all tags."
-        tags = " ".join(one.tags)
+        words, tags = "Words to filter by (`#word`). Leave empty to remove all tags.", " ".join(one.tags)
         self._ask_for(f"Tags of {one.name}", words, tags, lambda text: partial(label, tags=parsed_tags(text)))
 
     def action_note(self) -> None:

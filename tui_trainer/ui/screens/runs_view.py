@@ -45,6 +45,7 @@ _STATE_ROLES: Final[dict[str, Role]] = {
     "unreadable": "bad", "half deleted": "warn", "finished": "good", "stopped": "warn",
 }  # fmt: skip
 _NAME, _CURVE, _CURVE_CELLS = "run", "curve", (24, 12, 6)
+_OF_ANY_FOLDER: Final = (_NAME, "state", "size")
 # Names that take a larger share of the list are cut before a column is left out.
 _SHARE_OF_NAMES, _LABEL_CELLS = 0.4, 11
 
@@ -63,8 +64,6 @@ class Column:
     falls: bool = False
     """Sorted by it, the largest comes first."""
     is_right: bool = False
-    of_runs: bool = False
-    """It says nothing of a folder that is no run."""
     role: Callable[[RunOverview], Role] | None = None
     """Where it does not look as the rest of the row."""
 
@@ -91,19 +90,17 @@ COLUMNS: Final = {column.title: column for column in (
            falls=True, is_right=True),
     Column(_CURVE, _CURVE_CELLS[-1], 4, None, lambda one, age, cells, glyphs: sparkline(one.loss_curve, cells, glyphs),
            role=lambda _: "chart_smooth"),
-    Column("loss", 7, 10, attrgetter("loss"), lambda one, *_: loss_words(one.loss), is_right=True, of_runs=True),
-    Column("held out", 8, 2, attrgetter("eval_loss"), lambda one, *_: loss_words(one.eval_loss),
-           is_right=True, of_runs=True),
+    Column("loss", 7, 10, attrgetter("loss"), lambda one, *_: loss_words(one.loss), is_right=True),
+    Column("held out", 8, 2, attrgetter("eval_loss"), lambda one, *_: loss_words(one.eval_loss), is_right=True),
     Column("score", 18, 7, _score, lambda one, *_: one.score, falls=True),
     Column("OOM", 3, 11, attrgetter("out_of_memory_events"), lambda one, *_: str(one.out_of_memory_events or ""),
-           falls=True, is_right=True, of_runs=True, role=lambda _: "warn"),
+           falls=True, is_right=True, role=lambda _: "warn"),
     Column("data", 14, 5, attrgetter("data"), lambda one, *_: short_name(one.data.partition(",")[0])),
     Column("model", 18, 6, _model_words, lambda one, *_: _model_words(one)),
     Column("task", 23, 13, attrgetter("task"), lambda one, *_: one.task),
     Column("began", 16, 12, attrgetter("started_at"), lambda one, *_: one.started_at[:16].replace("T", " "),
            falls=True),
-    Column("last event", 11, 8, attrgetter("last_event_at"), lambda one, age, *_: age,
-           falls=True, is_right=True, of_runs=True),
+    Column("last event", 11, 8, attrgetter("last_event_at"), lambda one, age, *_: age, falls=True, is_right=True),
     Column("size", 10, 9, attrgetter("size_bytes"),
            lambda one, *_: "" if one.size_bytes is None else format_bytes(one.size_bytes), falls=True, is_right=True),
 )}
@@ -126,6 +123,7 @@ _EXPLANATIONS: Final = {
     "unreadable": "The journal of this run cannot be read, or is a link.",
     "gone": "The folder of this run is gone: delete the run to remove it from the list.",
 }
+# No terminal shows more beside the list.
 _MOST_DIFFERENCES: Final = 30
 
 
@@ -159,7 +157,7 @@ class RunsModel:
         self.marked = [path for path in self.marked if path in listed]
         self._cells = {}
         for title, column in COLUMNS.items():
-            shown = (one for one in found if one.is_run or not column.of_runs)
+            shown = (one for one in found if one.is_run or title in _OF_ANY_FOLDER)
             texts = (column.text(one, "age", column.cells, UNICODE).strip() for one in shown)
             if title == _CURVE or column.is_right:
                 self._cells[title] = column.cells * any(texts)
@@ -323,7 +321,7 @@ def run_row(model: RunsModel, place: int, now: datetime, width: int, glyphs: Gly
     age, line = age_words(one, now), [(model.sign(one.path, glyphs), usual)]
     for title, size in model.columns(width):
         column = COLUMNS[title]
-        text = one_line(column.text(one, age, size, glyphs)) if one.is_run or not column.of_runs else ""
+        text = one_line(column.text(one, age, size, glyphs)) if one.is_run or title in _OF_ANY_FOLDER else ""
         text = text.rjust(size) if column.is_right else cut_inside(text, size, glyphs)
         role = column.role(one) if column.role else usual
         line += [(" ", "text"), *fit([(text, role)], size, glyphs.ellipsis)]
@@ -365,7 +363,7 @@ def _facts(one: RunOverview, now: datetime) -> dict[str, str]:
         "loss": f"{loss_words(one.loss)}, held out {loss_words(one.eval_loss)}",
         "best": "" if one.best is None else f"{plain(one.metric)} {number(one.best)}",
         "scores": ", ".join(f"{plain(name)} {number(value)}" for name, value in one.scores.items()),
-        "memory": f"ran out {one.out_of_memory_events} times" if one.out_of_memory_events else "",
+        "memory": f"ran out, times: {one.out_of_memory_events}" if one.out_of_memory_events else "",
         "started": f"{one.started_at[:16].replace('T', ' ')} UTC" if one.started_at else "",
         "last event": age_words(one, now) + " ago" * ((one.age_seconds(now) or 0) >= 0),
         "size": format_bytes(one.size_bytes) + f" (deleting it frees {format_bytes(one.freed_bytes or 0)})" * is_shared,
@@ -376,10 +374,9 @@ def _facts(one: RunOverview, now: datetime) -> dict[str, str]:
 def run_before(one: RunOverview, found: Sequence[RunOverview], ancestor: str) -> RunOverview | None:
     """What a run is compared with: the run that its model was started from, else the one of its task before it."""
     others = [other for other in found if other.is_run and other.path != one.path]
-    if started_from := [other for other in others if ancestor and other.name == ancestor]:
-        return max(started_from, key=lambda other: other.started_at)
+    started_from = [other for other in others if ancestor and other.name == ancestor]
     earlier = [other for other in others if other.task == one.task and "" < other.started_at < one.started_at]
-    return max(earlier, key=lambda other: other.started_at, default=None)
+    return max(started_from or earlier, key=lambda other: other.started_at, default=None)
 
 
 def difference_lines(
@@ -394,5 +391,4 @@ def difference_lines(
     for one in differences[:_MOST_DIFFERENCES]:
         old, new = (one_line(value_words(value), width) for value in one.values)
         lines += paragraph(f"{one_line(one.key)}  {old} {glyphs.arrow} {new}", width)
-    more = len(differences) - _MOST_DIFFERENCES
-    return [*lines, [(f"and {more} more", "dim")]] if more > 0 else lines
+    return lines
