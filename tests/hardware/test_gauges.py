@@ -16,7 +16,6 @@ from tui_trainer.hardware.gauges import (
     CpuTimes,
     DiskRate,
     GaugeSampler,
-    core_times,
     cpu_share,
     cpu_times,
     disk_bytes,
@@ -71,8 +70,8 @@ def test_the_cpu_share_is_counted_between_two_looks_and_of_a_quota():
     assert cpu_share(CpuTimes(1, 2), CpuTimes(1, 2)) is None
     assert cpu_share(CpuTimes(1, 2), CpuTimes(2, 6)) == 0.25
     assert cpu_share(CpuTimes(1, 2), CpuTimes(9, 4)) == 1.0
-    assert cpu_times(CgroupLimits(cores=1.5, cpu_used_seconds=3.0), [], lambda: 10.0) == CpuTimes(3.0, 15.0)
-    whole = cpu_times(CgroupLimits(), core_times())
+    assert cpu_times(CgroupLimits(cores=1.5, cpu_used_seconds=3.0), lambda: 10.0) == CpuTimes(3.0, 15.0)
+    whole = cpu_times(CgroupLimits())
     assert 0 < whole.busy_seconds <= whole.room_seconds
 
 

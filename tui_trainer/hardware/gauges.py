@@ -59,10 +59,13 @@ class CpuTimes:
     room_seconds: float
 
 
-def cpu_times(limits: CgroupLimits, cores: Sequence[CpuTimes], now: Callable[[], float] = monotonic) -> CpuTimes:
+def cpu_times(
+    limits: CgroupLimits, now: Callable[[], float] = monotonic, cores: Sequence[CpuTimes] | None = None
+) -> CpuTimes:
     """Of the container where it has a quota, else of the cores that this process may use."""
     if limits.cores and limits.cpu_used_seconds is not None:
         return CpuTimes(limits.cpu_used_seconds, now() * limits.cores)
+    cores = core_times() if cores is None else cores
     return CpuTimes(sum(core.busy_seconds for core in cores), sum(core.room_seconds for core in cores))
 
 
@@ -176,7 +179,7 @@ class GaugeSampler:
         limits, cores, after, share = CgroupLimits(), list[CpuTimes](), None, None
         with suppress(*UNREADABLE):
             limits, cores = read_limits(), core_times()
-            after = cpu_times(limits, cores, self._now)
+            after = cpu_times(limits, self._now, cores)
             share = cpu_share(self._before, after)
         before, self._cores_before = self._cores_before, cores
         gauges = replace(
