@@ -238,18 +238,13 @@ class ProcessesDialog(Dialog):
         rows.append((", ".join(words), "dim"))
         if run is not None:
             stop = self._bench.app.key_of("runs.stop")
-            rows.append(
-                (f"This is the run {one_line(run.name, 60)}: {stop} on the Runs screen saves and stops it.", "warn")
-            )
+            whose = f"This is the run {one_line(run.name, 60)}: {stop} on the Runs screen saves and stops it."
+            rows.append((whose, "warn"))
         answers: list[Answer] = [("k", "end it (SIGTERM)", partial(self._end, one, run, signal.SIGTERM))]
         asked = self._asked.get(one.key)
         if asked is not None and monotonic() - asked >= PATIENCE_SECONDS:
-            rows.append(
-                (
-                    f"The process was asked to end {format_seconds(monotonic() - asked)} ago, but is still running.",
-                    "warn",
-                )
-            )
+            ago = format_seconds(monotonic() - asked)
+            rows.append((f"The process was asked to end {ago} ago, but is still running.", "warn"))
             answers.append(("K", "kill it (SIGKILL)", partial(self._end, one, run, signal.SIGKILL)))
         self._bench.app.ask("Still running" if again else "End this process?", rows, answers)
 

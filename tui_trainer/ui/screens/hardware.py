@@ -50,9 +50,9 @@ from tui_trainer.units import GIB, format_bytes
 
 LABEL = 11
 _BAR = 10
-_LIBRARY_GAP = 2
-# Of a core: its number, bar and share. More lines of them than this are drawn as a sign each.
-_CORE_CELLS, _MOST_CORE_LINES = 22, 8
+_GAP = 2
+# More lines of cores than this are drawn as a sign each.
+_MOST_CORE_LINES = 8
 # The facts beside the processes take about so many lines.
 _FACTS_LINES, _FEWEST_PROCESSES, _MOST_PROCESSES = 31, 4, 40
 _PROCESSES_EVERY_SECONDS, _SHARE_OF_A_CORE = 10.0, 0.002
@@ -213,15 +213,19 @@ class Machine:
         shares = [round(20 * (share or 0)) / 20 for share in self.gauges.core_shares] if self.gauges else []
         if not shares or self.hardware.gpus:
             return []
-        down = -(-len(shares) // max(self.width // _CORE_CELLS, 1))
-        if not self.wide or down > _MOST_CORE_LINES:
-            room = min(self.width - LABEL, len(shares))
-            return self.row("cores", sparkline(shares, room, self.glyphs, low=0.0, high=1.0), "chart_raw")
-        cores: list[Line] = [
+        lines = self._in_columns([
             [(f"{core:>3} ", "dim"), (bar(share, _BAR, self.glyphs), "accent"), (f" {100 * share:>3.0f} %  ", "text")]
             for core, share in enumerate(shares)
-        ]
-        return self.titled("cores", [[span for core in cores[row::down] for span in core] for row in range(down)])
+        ])  # fmt: skip
+        if self.wide and len(lines) <= _MOST_CORE_LINES:
+            return self.titled("cores", lines)
+        signs = sparkline(shares, min(self.width - LABEL, len(shares)), self.glyphs, low=0.0, high=1.0)
+        return self.row("cores", signs, "chart_raw")
+
+    def _in_columns(self, cells: Sequence[Line]) -> list[Line]:
+        """Arrange cells that are equally wide in as many columns as there is room for, each from above."""
+        down = -(-len(cells) // max((self.width + _GAP) // width_of(cells[0]), 1)) if cells else 0
+        return [[span for cell in cells[row::down] for span in cell] for row in range(down)]
 
     def processes_section(self) -> list[Line]:
         rows: list[Line] = [
@@ -256,16 +260,10 @@ class Machine:
     def libraries_section(self) -> list[Line]:
         installed, missing = describe.library_words(self.hardware)
         name_width = max((cell_len(name) for name, _ in installed), default=0) + 1
-        cell = name_width + max((cell_len(version) for _, version in installed), default=0) + _LIBRARY_GAP
-        down = -(-len(installed) // max((self.width + _LIBRARY_GAP) // cell, 1))
-        lines: list[Line] = [
-            [
-                part
-                for name, version in installed[row::down]
-                for part in ((pad(name, name_width), "dim"), (pad(version, cell - name_width), "text"))
-            ]
-            for row in range(down)
-        ]
+        cell = name_width + max((cell_len(version) for _, version in installed), default=0) + _GAP
+        lines = self._in_columns(
+            [[(pad(name, name_width), "dim"), (pad(version, cell - name_width), "text")] for name, version in installed]
+        )
         if missing:
             lines += self.row("missing", ", ".join(missing), "dim")
         return self.titled("libraries", lines) if lines else []
