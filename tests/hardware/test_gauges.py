@@ -12,7 +12,15 @@ import pytest
 
 from tui_trainer.hardware.cgroup import CgroupLimits
 from tui_trainer.hardware.facts import Gpu
-from tui_trainer.hardware.gauges import CpuTimes, GaugeSampler, cpu_share, cpu_times, read_gauges
+from tui_trainer.hardware.gauges import (
+    CpuTimes,
+    DiskRate,
+    GaugeSampler,
+    cpu_share,
+    cpu_times,
+    disk_bytes,
+    read_gauges,
+)
 from tui_trainer.hardware.nvml import Nvml
 from tui_trainer.hardware.processor import CoreWaits, DiskReads
 
@@ -65,6 +73,22 @@ def test_the_cpu_share_is_counted_between_two_looks_and_of_a_quota():
     assert cpu_times(CgroupLimits(cores=1.5, cpu_used_seconds=3.0), lambda: 10.0) == CpuTimes(3.0, 15.0)
     whole = cpu_times(CgroupLimits())
     assert 0 < whole.busy_seconds <= whole.room_seconds
+
+
+def test_rates_are_of_each_core_and_of_each_disk_that_is_a_device(tmp_path, monkeypatch):
+    for name, sectors in (("sda", (2, 4)), ("loop0", (8, 8))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "stat").write_text("1 0 {} 0 1 0 {} 0 0 0 0".format(*sectors))
+    (tmp_path / "sda/device").mkdir()
+    assert disk_bytes(tmp_path) == {"sda": (1024, 2048)}
+    counts, clock = iter([{"sda": (0, 100)}, {"sda": (500, 300), "new": (7, 7)}]), [0.0]
+    monkeypatch.setattr("tui_trainer.hardware.gauges.disk_bytes", lambda: next(counts))
+    cores = iter([[CpuTimes(1, 2), CpuTimes(1, 1)], [CpuTimes(2, 6), CpuTimes(1, 5)]])
+    monkeypatch.setattr("tui_trainer.hardware.gauges.core_times", lambda: next(cores))
+    sampler = GaugeSampler(tmp_path, now=lambda: clock[0])
+    assert (sampler.look().core_shares, sampler.latest.disk_rates) == ((), ())
+    clock[0] = 5.0
+    assert (sampler.look().core_shares, sampler.latest.disk_rates) == ((0.25, 0.0), (DiskRate("sda", 100.0, 40.0),))
 
 
 def until(true: Callable[[], object], thread: threading.Thread) -> None:

@@ -19,7 +19,7 @@ from tui_trainer.config.changes import Change
 from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
-from tui_trainer.hardware.gauges import Gauges
+from tui_trainer.hardware.gauges import DiskRate, Gauges
 from tui_trainer.launching.export_process import ExportChoice
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.conflicts import setting_problems
@@ -207,8 +207,11 @@ class CannedBench(Workbench):
                      power_watts=512.0, memory_bytes=141 * GIB, temperature_celsius=71.0, power_limit_watts=700.0)
             for gpu in self.hardware.gpus
         )  # fmt: skip
-        return Gauges(cpu_share=0.6, memory_used_bytes=12 * GIB, memory_bytes=64 * GIB,
-                      disk_used_bytes=182 * GIB, disk_bytes=252 * GIB, gpus=cards)  # fmt: skip
+        return Gauges(
+            cpu_share=0.6, core_shares=(1.0, 0.05, 0.62, 0.0, 0.3, 0.98, 0.5, 0.75), memory_used_bytes=12 * GIB,
+            memory_bytes=64 * GIB, disk_used_bytes=182 * GIB, disk_bytes=252 * GIB, gpus=cards,
+            disk_rates=(DiskRate("nvme0n1", 12e6, 340e6), DiskRate("sda", 0.0, 4096.0)),
+        )  # fmt: skip
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -143,3 +144,18 @@ async def test_an_own_process_is_asked_to_end_and_then_may_be_killed(monkeypatch
         await screens.shows(f"process {stubborn.pid} was killed")
         assert stubborn.wait() == -9
         await screens.until(lambda: stubborn.pid not in pids())
+
+
+@in_event_loop
+async def test_a_machine_without_a_card_shows_its_cores_disks_and_busiest_processes(monkeypatch):
+    monkeypatch.setattr("tui_trainer.ui.screens.hardware.ProcessReader", lambda: Reader(SECOND, FIRST))
+    async with open_canned(CPU_ONLY, size=(120, 35)) as screens:
+        await screens.shows("looking ...", "  2 ", "nvme0n1        reads 11.4 MiB/s, writes 324.2 MiB/s", "sda")
+        await screens.ticks("350 %    2.0 GiB  python job-4711.py")
+        first, second = (next(y for y, line in enumerate(screens.lines) if f"job-{n}" in line) for n in (4711, 4712))
+        assert second == first + 1
+        assert any(re.match(r"  2 .{10}  60 %    6 .{10}  50 %", line) for line in screens.lines)
+        await screens.resize(200, 50)
+        await screens.shows("job-4711", "  7 ")
+        await screens.resize(80, 24)
+        await screens.shows("cores      \u2588\u2581\u2585\u2581\u2583\u2588\u2585\u2586", gone="job-4711")

@@ -1,12 +1,14 @@
 """What the machine is doing right now, for the screen. `None` is "not reported", never zero."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from threading import Condition, Event, Thread
 from time import monotonic
+from typing import NamedTuple
 
 import psutil
 
@@ -22,14 +24,26 @@ SEEN_SECONDS = 1.0
 UNSEEN_SECONDS = 5.0
 STALE_SECONDS = 3.0
 # How a counter fails that is not there, is closed to this user, or has other words than expected: it is not reported.
+_BUSY = ("user", "system", "nice", "irq", "softirq", "steal")
 UNREADABLE = (psutil.Error, OSError, RuntimeError, LookupError, ValueError, TypeError)
+
+
+class DiskRate(NamedTuple):
+    """What one disk reads and writes, in bytes per second since the look before."""
+
+    name: str
+    read: float
+    write: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gauges:
-    """One look at the machine. `cpu_share` is over the cores this process may use, since the look before."""
+    """One look at the machine. `cpu_share` is over the cores this process may use, since the look before, and
+    `core_shares` are those of each of these cores."""
 
     cpu_share: float | None = None
+    core_shares: tuple[float | None, ...] = ()
+    disk_rates: tuple[DiskRate, ...] = ()
     memory_used_bytes: int | None = None
     memory_bytes: int | None = None
     disk_used_bytes: int | None = None
@@ -45,18 +59,36 @@ class CpuTimes:
     room_seconds: float
 
 
-def cpu_times(limits: CgroupLimits, now: Callable[[], float] = monotonic) -> CpuTimes:
+def cpu_times(
+    limits: CgroupLimits, now: Callable[[], float] = monotonic, cores: Sequence[CpuTimes] | None = None
+) -> CpuTimes:
     """Of the container where it has a quota, else of the cores that this process may use."""
     if limits.cores and limits.cpu_used_seconds is not None:
         return CpuTimes(limits.cpu_used_seconds, now() * limits.cores)
+    cores = core_times() if cores is None else cores
+    return CpuTimes(sum(core.busy_seconds for core in cores), sum(core.room_seconds for core in cores))
+
+
+def core_times() -> list[CpuTimes]:
+    """Return the times of each core that this process may use."""
     cores = psutil.cpu_times(percpu=True)
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(cores))
-    used = [cores[index] for index in allowed if index < len(cores)] or cores
+    used = [cores[index] for index in sorted(allowed) if index < len(cores)] or cores
     # Guest time is part of user time, and iowait is idling.
-    busy = sum(core.user + core.system + getattr(core, "nice", 0) + getattr(core, "irq", 0) for core in used)
-    busy += sum(getattr(core, "softirq", 0.0) + getattr(core, "steal", 0.0) for core in used)
-    idle = sum(core.idle + getattr(core, "iowait", 0.0) for core in used)
-    return CpuTimes(busy, busy + idle)
+    busy = [sum(getattr(core, name, 0.0) for name in _BUSY) for core in used]
+    return [CpuTimes(b, b + core.idle + getattr(core, "iowait", 0.0)) for b, core in zip(busy, used, strict=True)]
+
+
+@cache
+def _disks(block_devices: Path) -> tuple[Path, ...]:
+    """Return the disks that are devices, without their parts and what lies on them. To look for them takes long."""
+    return tuple(device.parent for device in sorted(block_devices.glob("*/device")))
+
+
+def disk_bytes(block_devices: Path = Path("/sys/block")) -> dict[str, tuple[int, int]]:
+    """Return the bytes read from and written to each disk so far. Source: the kernel's Documentation/block/stat.rst."""
+    counts = {disk.name: (disk / "stat").read_text().split() for disk in _disks(block_devices)}
+    return {name: (512 * int(count[2]), 512 * int(count[6])) for name, count in counts.items()}
 
 
 def cpu_share(before: CpuTimes | None, after: CpuTimes) -> float | None:
@@ -103,6 +135,8 @@ class GaugeSampler:
         self.folder, self._period_seconds, self._now = folder, period_seconds, now
         self._nvml = nvml
         self._before: CpuTimes | None = None
+        self._cores_before: list[CpuTimes] = []
+        self._disks_before: tuple[float, dict[str, tuple[int, int]]] = now(), {}
         self._newest: tuple[Gauges, float] | None = None
         self._cards: tuple[tuple[Gpu, ...], float] = ((), 0.0)
         """As `_newest`: what was seen, and until when that is the present."""
@@ -142,14 +176,29 @@ class GaugeSampler:
 
     def look(self) -> Gauges:
         """Look once at the machine, here and now; of the cards what was seen last."""
-        limits, after, share = CgroupLimits(), None, None
+        limits, cores, after, share = CgroupLimits(), list[CpuTimes](), None, None
         with suppress(*UNREADABLE):
-            limits = read_limits()
-            after = cpu_times(limits, self._now)
+            limits, cores = read_limits(), core_times()
+            after = cpu_times(limits, self._now, cores)
             share = cpu_share(self._before, after)
-        gauges = replace(read_gauges(self.folder, share, limits), gpus=self._gpus())
+        before, self._cores_before = self._cores_before, cores
+        gauges = replace(
+            read_gauges(self.folder, share, limits), gpus=self._gpus(), disk_rates=self._disk_rates(),
+            core_shares=tuple(cpu_share(*times) for times in zip(before, cores, strict=False)),
+        )  # fmt: skip
         self._before, self._newest = after, (gauges, self._good_until)
         return gauges
+
+    def _disk_rates(self) -> tuple[DiskRate, ...]:
+        (then, before), at, disks = self._disks_before, self._now(), dict[str, tuple[int, int]]()
+        with suppress(*UNREADABLE):
+            disks = disk_bytes()
+        self._disks_before, seconds = (at, disks), max(at - then, 1e-3)
+        return tuple(
+            DiskRate(name, *(max(now - old, 0) / seconds for now, old in zip(count, before[name], strict=True)))
+            for name, count in disks.items()
+            if name in before
+        )
 
     def look_at_cards(self) -> None:
         """Look once at the cards, for as long as the driver takes. A driver that was loaded since is found."""

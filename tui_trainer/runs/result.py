@@ -90,8 +90,8 @@ def number(value: float) -> str:
 _CLEARLY_WORSE = 1.02
 # Shares of the best rate of this machine, or of the usual one. They are the bounds of a guide that grades 2,000 samples
 # a second as excellent, 1,500 as good, 1,000 as acceptable and fewer than 500 as a problem.
-_GOOD, _WAITING, _NOTED_OTHERS_SHARE = 0.75, 2.5, 0.1
-_GRADES = ((0.95, "excellent"), (_GOOD, "good"), (0.5, "acceptable"), (0.25, "slow"), (0.0, "very slow"))
+_GOOD, _SLOW, _WAITING, _NOTED_OTHERS_SHARE = 0.75, 0.5, 2.5, 0.1
+_GRADES = ((0.95, "excellent"), (_GOOD, "good"), (_SLOW, "acceptable"), (0.25, "slow"), (0.0, "very slow"))
 
 
 def final_evaluation(state: RunState) -> EvalDone | None:
@@ -279,7 +279,13 @@ def beaten_words(is_beaten: bool | None) -> str:
 
 
 def grade(state: RunState, samples_per_second: float | None = None) -> str:
-    """Return `good, 82 % of the best speed here (1.42 k rows/s)` for a rate, by default that of the whole run so far.
+    """Return the words of `rated_speed`."""
+    return rated_speed(state, samples_per_second)[0]
+
+
+def rated_speed(state: RunState, samples_per_second: float | None = None) -> tuple[str, bool]:
+    """Return `good, 82 % of the best speed here (1.42 k rows/s)` for a rate, by default that of the whole run so far,
+    and whether that is slow.
 
     Without such steps on this machine it is `good, 82 % of the usual speed for this model width`, by the plan's rates,
     or why that would mean nothing. It is empty if neither is known.
@@ -289,30 +295,30 @@ def grade(state: RunState, samples_per_second: float | None = None) -> str:
     plan = state.plan
     samples_per_second = _samples_per_second(state) if samples_per_second is None else samples_per_second
     if plan is None or samples_per_second <= 0:
-        return ""
+        return "", False
     if best := plan.best_samples_per_second:
         return _graded(samples_per_second / best, f"of the best speed here ({format_rate(best, 'rows')})", state)
     rates, reached = plan.compute_rates, _flops_per_second(samples_per_second, plan)
     # The usual share is that of the maker's rate on a card, and of the measured one on a CPU.
     rate = rates and (rates.maker if plan.cpu_threads is None else rates.measured)
     if rates is None or reached is None or not rate:
-        return ""
+        return "", False
     computing = rates.row_flops * plan.effective_batch_size / plan.processes / (rate * rates.usual_share)
     starting = rates.starting_seconds * plan.gradient_accumulation_steps
     if starting > computing:
         compared = f"overhead {format_seconds(starting)}, computing {format_seconds(computing)}"
-        return f"not rated: steps are so small that launch overhead dominates ({compared})"
+        return f"not rated: steps are so small that launch overhead dominates ({compared})", False
     return _graded(reached / rate / rates.usual_share, "of the usual speed for this model width", state)
 
 
-def _graded(share: float, what: str, state: RunState) -> str:
+def _graded(share: float, what: str, state: RunState) -> tuple[str, bool]:
     graded = f"{next(word for least, word in _GRADES if share >= least)}, {100 * share:.0f} % {what}"
     others = others_words(state) if state.plan and state.plan.cpu_threads else ""
     if not others:
-        return graded
+        return graded, share < _SLOW
     # Threads wait for the slowest of them: beside one busy process two threads on two cores reached 0.18 to 0.5 of it.
     is_explained = max(1 - _others_share(state), 0.0) ** _WAITING <= share < _GOOD
-    return f"not rated: {others}" if is_explained else f"{others}; {graded}"
+    return (f"not rated: {others}", False) if is_explained else (f"{others}; {graded}", share < _SLOW)
 
 
 def others_words(state: RunState) -> str:

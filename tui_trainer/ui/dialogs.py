@@ -213,15 +213,18 @@ class DialogKeys(KeyLine):
 
 
 class ChoiceDialog(Dialog):
-    """A question with one key for each answer. Escape answers nothing."""
+    """A question with one key for each answer. Escape answers nothing. `rows` may be a function of the width."""
 
-    def __init__(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None:
+    def __init__(
+        self, heading: str, rows: Sequence[Row] | Callable[[int], list[Line]], answers: Sequence[Answer]
+    ) -> None:
         super().__init__()
-        self.heading, self._lines, self._answers = heading, lines_of(rows), list(answers)
+        self.heading, self._rows, self._answers = heading, rows, list(answers)
         self.keys = [(key, label) for key, label, _ in answers] + [("escape", "back")]
 
     def lines(self, width: int) -> list[Line]:
-        return [row for line in self._lines for row in folded(line, width)]
+        lines = self._rows(width) if callable(self._rows) else lines_of(self._rows)
+        return [row for line in lines for row in folded(line, width)]
 
     def takes(self, key: str) -> bool:
         return any(key == one for one, _, _ in self._answers)

@@ -47,6 +47,11 @@ SORTS: Final[dict[str, Callable[[ProcessUse], float]]] = {
 }
 
 
+def in_order(processes: Iterable[ProcessUse], name: str) -> list[ProcessUse]:
+    """Return those with most first; of equal ones those with more memory, and then always in the same order."""
+    return sorted(processes, key=lambda one: (-SORTS[name](one), -(one.memory_bytes or 0), one.pid))
+
+
 def _card_words(one: ProcessUse) -> str:
     """`0: 12.0 GiB`, of each card that it is on."""
     sizes = sorted(one.card_bytes.items())
@@ -97,9 +102,7 @@ class ProcessTable(ChoiceList[ProcessUse]):
         self._arrange(look.processes)
 
     def _arrange(self, processes: Sequence[ProcessUse]) -> None:
-        chosen, measure = self.chosen, SORTS[self.sorted_by]
-        # Of equal ones those with more memory come first, and then always in the same order.
-        rows = sorted(processes, key=lambda one: (-measure(one), -(one.memory_bytes or 0), one.pid))
+        chosen, rows = self.chosen, in_order(processes, self.sorted_by)
         keys = [one.key for one in rows]
         self.show(rows, keys.index(chosen.key) if chosen and chosen.key in keys else self.place)
 
@@ -235,18 +238,13 @@ class ProcessesDialog(Dialog):
         rows.append((", ".join(words), "dim"))
         if run is not None:
             stop = self._bench.app.key_of("runs.stop")
-            rows.append(
-                (f"This is the run {one_line(run.name, 60)}: {stop} on the Runs screen saves and stops it.", "warn")
-            )
+            whose = f"This is the run {one_line(run.name, 60)}: {stop} on the Runs screen saves and stops it."
+            rows.append((whose, "warn"))
         answers: list[Answer] = [("k", "end it (SIGTERM)", partial(self._end, one, run, signal.SIGTERM))]
         asked = self._asked.get(one.key)
         if asked is not None and monotonic() - asked >= PATIENCE_SECONDS:
-            rows.append(
-                (
-                    f"The process was asked to end {format_seconds(monotonic() - asked)} ago, but is still running.",
-                    "warn",
-                )
-            )
+            ago = format_seconds(monotonic() - asked)
+            rows.append((f"The process was asked to end {ago} ago, but is still running.", "warn"))
             answers.append(("K", "kill it (SIGKILL)", partial(self._end, one, run, signal.SIGKILL)))
         self._bench.app.ask("Still running" if again else "End this process?", rows, answers)
 

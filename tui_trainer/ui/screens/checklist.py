@@ -17,7 +17,7 @@ from tui_trainer.config.load import all_settings, value_of
 from tui_trainer.config.sections import Config
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.commands import install
-from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.dialogs import ChoiceDialog
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.own_processes import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
@@ -68,25 +68,6 @@ def finding_lines(finding: Finding, width: int, glyphs: Glyphs, config: Config |
     for symptom in rule.during:
         lines += labelled("in run", f"{symptom.title}: {symptom.why}", _LABEL_COLUMNS, width, "dim")
     return lines
-
-
-class FindingDialog(Dialog):
-    """All of a finding: the page shows what it has room for."""
-
-    def __init__(self, draw: Callable[[int, Glyphs], list[Line]], apply: Callable[[], object] | None) -> None:
-        """`apply` takes its fix; None where there is none."""
-        super().__init__()
-        self.heading, self._draw, self._apply = "Finding", draw, apply
-        self.keys = (*[("a", "apply fix")] * (apply is not None), ("escape", "close"))
-
-    def lines(self, width: int) -> list[Line]:
-        return self._draw(width, self.glyphs)
-
-    def press(self, key: str, character: str | None) -> bool:
-        if character != "a" or self._apply is None:
-            return True
-        self._apply()
-        return False
 
 
 class ChecklistPage(ListPage):
@@ -251,8 +232,9 @@ class ChecklistPage(ListPage):
 
     def action_show(self) -> None:
         if chosen := self._chosen:
-            apply = self.action_apply if self._chosen_fix else None
-            self.bench.app.open(FindingDialog(partial(finding_lines, chosen, config=self._config), apply))
+            answers = [("a", "apply fix", self.action_apply)] if self._chosen_fix else []
+            draw = partial(finding_lines, chosen, glyphs=self.bench.glyphs, config=self._config)
+            self.bench.app.open(ChoiceDialog("Finding", draw, answers))
 
     def action_apply(self) -> None:
         chosen = self._chosen_fix

@@ -5,7 +5,9 @@ Its parts are drawn into a column of any width: a label has its own column, long
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
+from time import monotonic, time
 from typing import cast
 
 from rich.cells import cell_len
@@ -18,6 +20,7 @@ from tui_trainer.hardware.diagnosis import GpuChoice, HardwareProblem, MachineDi
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.hardware.probe import probe_again
+from tui_trainer.hardware.processes import ProcessLook, ProcessReader
 from tui_trainer.hardware.storage import read_place
 from tui_trainer.measure.trial import Trial, kept_trial, trial_problems, trial_rows, try_machine
 from tui_trainer.planning.hardware_match import choose_hardware_profile
@@ -25,15 +28,34 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.own_processes import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
-from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, hanging, labelled, pad, paragraph, title_rule, width_of
+from tui_trainer.ui.spans import (
+    Glyphs,
+    Line,
+    Role,
+    Span,
+    bar,
+    fit,
+    hanging,
+    labelled,
+    pad,
+    paragraph,
+    sparkline,
+    title_rule,
+    width_of,
+)
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeBar, card_gauges, gauges_of
 from tui_trainer.ui.widgets.pane import Area, KeyedPane, Scroller
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.units import GIB
+from tui_trainer.units import GIB, format_bytes
 
 LABEL = 11
 _BAR = 10
-_LIBRARY_GAP = 2
+_GAP = 2
+# More lines of cores than this are drawn as a sign each.
+_MOST_CORE_LINES = 8
+# The facts beside the processes take about so many lines.
+_FACTS_LINES, _FEWEST_PROCESSES, _MOST_PROCESSES = 31, 4, 40
+_PROCESSES_EVERY_SECONDS, _SHARE_OF_A_CORE = 10.0, 0.002
 _TWO_COLUMNS, _ANY_WIDTH = 120, 80
 _TRIAL = "trial"
 _EXAMPLE = "trains an example here in about a minute; needs no network and no GPU"
@@ -60,6 +82,8 @@ class Machine:
     trial: Trial | None = None
     """What was tried of it, newest; None where nothing was."""
     try_key: str = "m"
+    processes: tuple[tuple[str, str, str], ...] = ()
+    """The busiest ones, where the screen has room for them."""
     welcome: tuple[tuple[str, str], ...] = ()
     """Keys and what they do, for somebody who has no run yet."""
 
@@ -183,6 +207,34 @@ class Machine:
     def processor_section(self) -> list[Line]:
         return self.rows("processor", describe.processor_rows(self.hardware))
 
+    def cores_section(self) -> list[Line]:
+        """A small gauge for each core; a sign for each where those would take many lines."""
+        # A change too small to be seen is none.
+        shares = [round(20 * (share or 0)) / 20 for share in self.gauges.core_shares] if self.gauges else []
+        if not shares or self.hardware.gpus:
+            return []
+        lines = self._in_columns([
+            [(f"{core:>3} ", "dim"), (bar(share, _BAR, self.glyphs), "accent"), (f" {100 * share:>3.0f} %  ", "text")]
+            for core, share in enumerate(shares)
+        ])  # fmt: skip
+        if self.wide and len(lines) <= _MOST_CORE_LINES:
+            return self.titled("cores", lines)
+        signs = sparkline(shares, min(self.width - LABEL, len(shares)), self.glyphs, low=0.0, high=1.0)
+        return self.row("cores", signs, "chart_raw")
+
+    def _in_columns(self, cells: Sequence[Line]) -> list[Line]:
+        """Arrange cells that are equally wide in as many columns as there is room for, each from above."""
+        down = -(-len(cells) // max((self.width + _GAP) // width_of(cells[0]), 1)) if cells else 0
+        return [[span for cell in cells[row::down] for span in cell] for row in range(down)]
+
+    def processes_section(self) -> list[Line]:
+        rows: list[Line] = [
+            fit([(f"{cpu:>6} {memory:>10}  ", "text"), (command, "dim")], self.width, self.glyphs.ellipsis)
+            for cpu, memory, command in self.processes
+        ]
+        is_shown = self.wide and not self.hardware.gpus
+        return self.titled("busiest processes: CPU, memory", rows or [[("looking ...", "dim")]]) if is_shown else []
+
     def system_section(self) -> list[Line]:
         return self.rows("system", describe.system_rows(self.hardware) if self.wide else [])
 
@@ -199,21 +251,19 @@ class Machine:
                 lines.append([*start, (path, "dim")])
             else:
                 lines += [start, *self.hanging([(" " * label_width, "text")], path, "dim")]
+        rates = self.gauges.disk_rates[: None if self.wide else 1] if self.gauges and not self.hardware.gpus else ()
+        for rate in rates:
+            words = f"reads {format_bytes(round(rate.read))}/s, writes {format_bytes(round(rate.write))}/s"
+            lines.append([(pad(rate.name, label_width), "dim"), (words, "text")])
         return self.titled("disk", lines) if places else []
 
     def libraries_section(self) -> list[Line]:
         installed, missing = describe.library_words(self.hardware)
         name_width = max((cell_len(name) for name, _ in installed), default=0) + 1
-        cell = name_width + max((cell_len(version) for _, version in installed), default=0) + _LIBRARY_GAP
-        down = -(-len(installed) // max((self.width + _LIBRARY_GAP) // cell, 1))
-        lines: list[Line] = [
-            [
-                part
-                for name, version in installed[row::down]
-                for part in ((pad(name, name_width), "dim"), (pad(version, cell - name_width), "text"))
-            ]
-            for row in range(down)
-        ]
+        cell = name_width + max((cell_len(version) for _, version in installed), default=0) + _GAP
+        lines = self._in_columns(
+            [[(pad(name, name_width), "dim"), (pad(version, cell - name_width), "text")] for name, version in installed]
+        )
         if missing:
             lines += self.row("missing", ", ".join(missing), "dim")
         return self.titled("libraries", lines) if lines else []
@@ -271,20 +321,23 @@ class HardwarePage(ListPage):
         self._is_trying = False
         self._diagnose()
         self._runs_folder = Path()
+        self._reader, self._processes, self._next_look = ProcessReader(), tuple[tuple[str, str, str], ...](), 0.0
         self._bars = {name: GaugeBar(id=name) for name in ("busy", "memory", "gpu-busy", "gpu-memory")}
         self._trail = Area(Part(Machine.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"], id="trail")
-        self._cards = Part(Machine.gpu_table, is_live=True)
         self._scroller = Scroller(Area(*self._columns(), id="columns"))
 
     def _columns(self) -> ComposeResult:
         yield Area(
-            Part(Machine.welcome_section), Part(Machine.device_section), Part(Machine.problems_section), self._cards,
-            Part(Machine.card_section), Part(Machine.processor_section, id="processor"),
-            self._bars["busy"], self._bars["memory"], classes="column left",
+            Part(Machine.welcome_section), Part(Machine.device_section), Part(Machine.problems_section),
+            Part(Machine.gpu_table, is_live=True), Part(Machine.card_section),
+            Part(Machine.processor_section, id="processor"), self._bars["busy"], self._bars["memory"],
+            Part(Machine.cores_section, is_live=True), classes="column left",
         )  # fmt: skip
-        middle = Area(self._trail, Part(Machine.peak_section), Part(Machine.users_section), classes="column middle")
+        parts = map(Part, (Machine.peak_section, Machine.users_section, Machine.processes_section))
+        middle = Area(self._trail, *parts, classes="column middle")
         facts = (Machine.trial_section, Machine.disk_section, Machine.libraries_section, Machine.system_section)
-        yield Area(middle, Area(*map(Part, facts), classes="column"), id="others")
+        # Disks have rates.
+        yield Area(middle, Area(*(Part(it, is_live=it == facts[1]) for it in facts), classes="column"), id="others")
 
     def body(self) -> ComposeResult:
         yield self._scroller
@@ -298,6 +351,7 @@ class HardwarePage(ListPage):
             diagnosis=self._diagnosis, hardware=self.bench.hardware, gauges=self.bench.gauges if is_live else None,
             profile=self._profile, wide=self.size.width >= _TWO_COLUMNS, width=width, glyphs=self.bench.glyphs,
             trial=self._trial, try_key=self.bench.app.key_of("hardware.try_out"),
+            processes=self._processes[: max(self.size.height - _FACTS_LINES, _FEWEST_PROCESSES)],
             welcome=tuple((self.bench.app.key_of(one), words) for one, words in welcome.items()) if is_new else (),
         )  # fmt: skip
 
@@ -308,7 +362,28 @@ class HardwarePage(ListPage):
 
     def tick(self) -> None:
         self._show_gauges()
-        self._cards.redraw()
+        self._look_at_processes()
+        for part in self.query(Part):
+            if part.is_live:
+                part.redraw()
+
+    def _look_at_processes(self) -> None:
+        """Look at them where there is room for them and somebody to see them, for a small share of a core."""
+        has_room = self.size.width >= _TWO_COLUMNS and not self.bench.hardware.gpus
+        if has_room and not self.bench.is_unattended and monotonic() >= self._next_look:
+            self._next_look = inf
+            self.bench.background.do("busiest processes", self._reader.look, self._found_processes, "processes")
+
+    def _found_processes(self, look: ProcessLook) -> None:
+        from tui_trainer.ui.processes import cells, in_order
+
+        self._next_look = monotonic()
+        # What each keeps busy is known from the second look on.
+        if any(one.cores is not None for one in look.processes):
+            self._next_look += max(_PROCESSES_EVERY_SECONDS, look.cpu_seconds / _SHARE_OF_A_CORE)
+            texts = [cells(one, time()) for one in in_order(look.processes, "cpu")[:_MOST_PROCESSES]]
+            self._processes = tuple((one["cpu"], one["memory"], one["command"]) for one in texts)
+            self.redraw()
 
     def _show_gauges(self) -> None:
         gauges, sparks, gpu = self.bench.gauges or Gauges(), self.bench.sparks, self._diagnosis.gpu

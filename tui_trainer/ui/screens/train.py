@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.events import MouseScrollDown, MouseScrollUp
 
 from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.runs.result import memory_words, targets_summary
+from tui_trainer.runs.result import memory_above_plan, memory_words, targets_summary
 from tui_trainer.runs.state import slowest_rank
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import MOST_HALVINGS, ChartView, LossChart
@@ -32,7 +32,7 @@ from tui_trainer.ui.workbench import Workbench
 
 _WIDEST_GAUGES: Final = 100
 Draw = Callable[[TrainScene, int, int], list[Line]]
-Heading = Callable[[TrainScene], tuple[str, str]]
+Heading = Callable[[TrainScene], tuple[str, str | Line]]
 _LOG_ROWS = 200
 _MOST_CURVES, _LOSSES = 2, (LOSS, HELD_OUT_LOSS)
 _LEAST_FOR_TWO = 8
@@ -72,11 +72,11 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
     return frozenset(parts | {name for name, there in of_the_run.items() if there})
 
 
-def _memory(scene: TrainScene) -> str:
-    words = memory_words(scene.run, view.screens_bytes(scene.run)) if scene.run.steps else ""
-    targets = targets_summary(scene.run).partition(",")[0]
-    parts = [f"targets {targets}" if targets else "", f"memory {words}" if words else ""]
-    return ", ".join(filter(None, parts))
+def _memory(scene: TrainScene) -> Line:
+    counted, targets = (scene.run, view.screens_bytes(scene.run)), targets_summary(scene.run).partition(",")[0]
+    words, is_above = memory_words(*counted) if scene.run.steps else "", memory_above_plan(*counted)
+    line: Line = [(f"targets {targets}{', ' if words else ''}", "dim")] if targets else []
+    return [*line, (f"memory {words}", "warn" if is_above else "dim")] if words else line
 
 
 def _readings_heading(scene: TrainScene) -> tuple[str, str]:

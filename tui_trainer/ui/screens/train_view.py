@@ -19,7 +19,6 @@ from tui_trainer.runs.result import (
     better_words,
     ended_after_words,
     ending_words,
-    grade,
     held_out_loss,
     kept_at_words,
     kept_weights,
@@ -29,6 +28,7 @@ from tui_trainer.runs.result import (
     newest_scores,
     number,
     planned_epoch_seconds,
+    rated_speed,
     score_words,
     scores_of,
     targets_of,
@@ -362,10 +362,13 @@ class TrainScene:
             *([("attention", self.shown(plan.attention))] if plan.attention else []),
             *figure_rows(state),
         ]
-        role: Role = "warn" if memory_above_plan(state, screens_bytes(state)) else "text"
-        memory = _field(f"{'memory':<{_LABEL}}", memory_words(state, screens_bytes(state)), role)
+        is_above = bool(memory_above_plan(state, screens_bytes(state)))
+        words = memory_words(state, screens_bytes(state))
+        memory = [_field(f"{'memory':<{_LABEL}}", words, "warn" if is_above else "text")]
+        if is_above:
+            memory += self.labelled("", "later plans of these settings go by measured peaks", width, _LABEL)
         time = self.labelled("time", time_words(state), width, _LABEL)
-        return [*(_field(f"{name:<{_LABEL}}", text) for name, text in rows), memory, *time]
+        return [*(_field(f"{name:<{_LABEL}}", text) for name, text in rows), *memory, *time]
 
     def _base_name(self, plan: PlanMade) -> str:
         return self.shown(plan.came_from or plan.base_model.rstrip("/").rpartition("/")[2])
@@ -524,10 +527,10 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
             lines.append([("target   ", "dim"), (f"{words} ", "text"), (f"{sign} {target.verdict}", role)])
         if words := better_words(state):
             lines.append([(words, "warn")])
-    rows, graded = speed_rows(state), grade(state)
+    rows, (graded, is_slow) = speed_rows(state), rated_speed(state)
     # Where there is room for them, the rows at the end say it.
     if rows and width < _WIDE_RESULT and graded:
-        lines += scene.labelled("speed", graded, width, _STORY_LABEL)
+        lines += scene.labelled("speed", graded, width, _STORY_LABEL, "warn" if is_slow else "text")
         rows = [(label, more) for label, words in rows if (more := words.removeprefix(graded).removeprefix("; "))]
     acts: list[tuple[str, str, str]] = []
     if finished.model_path:

@@ -195,7 +195,11 @@ class Section(KeyedPane):
     DEFAULT_CSS = "Section { height: auto; }"
 
     def __init__(
-        self, heading: Callable[[], tuple[str, str]], draw: Callable[[int, int], list[Line]], *, id: str | None = None
+        self,
+        heading: Callable[[], tuple[str, str | Line]],
+        draw: Callable[[int, int], list[Line]],
+        *,
+        id: str | None = None,
     ) -> None:
         def with_heading(width: int, height: int) -> list[Line]:
             title, note = heading()
