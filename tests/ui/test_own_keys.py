@@ -214,7 +214,7 @@ async def test_a_key_that_is_everywhere_is_typed_while_a_field_has_the_focus():
 def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):
     monkeypatch.setattr("tui_trainer.ui.keymap.shown", Keymap())
     for text, shown in (
-        ("paused; continue with: tui-trainer ask chat resume", "paused; press p to continue"),
+        ("step 5: paused; continue with: tui-trainer ask chat resume", "step 5: paused; press p to continue"),
         ("before the first step; start with: tui-trainer resume a.b", "before the first step; press p to start"),
         ("step 3 is saved; `tui-trainer resume a` continues from it", "step 3 is saved; p on Runs continues from it"),
         ("`tui-trainer attach q` shows it, `tui-trainer stop q` ends it", "Enter on Runs shows it, S on Runs ends it"),

@@ -165,7 +165,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "clear", "escape", "clear", "Clear the event filter; if there is none, remove the crosshair."),
     _action("train", "doctor", "d", "doctor", "Show where the run loses time, and what to change next time.", 45),
     _action("train", "log", "L", "log", "Show or hide the log: what was written to standard output."),
-    _action("train", "table", "c", "scores", "Show the scores per class (confusion matrix) or per kind of tag."),
+    _action("train", "table", "c", "scores", "Show the scores per class (confusion matrix) or per kind of tag.", 32),
     _action("train", "freeze", "space", "freeze", "Freeze or unfreeze the display; training continues."),
     _action("train", "filter", "/", "filter events", "Show only events and log lines that contain what you type.", 90),
     _action("train", "up", "up k", "older", "Show older events."),

@@ -281,7 +281,7 @@ class TrainPage(FilteredPage):
                 pane.redraw()
 
     def run_changed(self) -> None:
-        self._frozen, self._events_back = False, 0
+        self._frozen, self._table_open, self._events_back = False, False, 0
         self._curves_of, self._curves = "", [LOSS]
         if self.is_mounted:
             for chart in self.query(LossChart):
