@@ -188,9 +188,18 @@ async def test_scores_stand_beside_the_loss_their_table_opens_and_the_end_says_w
         screens.bench.run.waiting = (replace(trained(149)[-1], sums={"margin": 3.5}, counts={"margin": 2}),)
         screens.app.tick()
         await screens.shows("margin 1.750")
-        await screens.press("c")
+        await screens.resize(80, 24)
+        await screens.shows("c scores")
+        screens.app.carry_out("train.table")
         text = await screens.shows("scores: true class / predicted", "after step 148")
         assert all(f"{n + 1} class {n}" in text for n in range(8))
+        assert screens.app.page.query_one("#chart").size.height >= 6
+        await show(screens, trained(148), alive=True)
+        await screens.shows("rows/s", gone="true class")
+        await show(screens, [*trained(148), to_beat, SCORED], alive=True)
+        screens.app.carry_out("train.table")
+        await screens.shows("scores: true class / predicted")
+        await screens.resize(120, 35)
         await screens.press("c", "L")
         await screens.shows("nothing has been written", gone="true class / predicted")
         await screens.press("L")
@@ -223,6 +232,21 @@ async def test_news_and_gauges_come_with_a_tick_and_a_picture_that_is_held_still
         app.tick()
         await screens.press("4")
         await screens.shows("step 251 of 500")
+
+
+@in_event_loop
+async def test_each_part_is_made_large_by_one_key_and_all_are_back_by_another():
+    async with opened(trained(148)) as screens:
+        for title, gone in (("loss", "speed"), ("events", "loss"), ("samples", "events")):
+            await screens.press("W")
+            await screens.shows(f"── {title} ", "step 148 of 500", gone=f"── {gone} ")
+        assert "after step 50" in screens.text, "older ones as well"
+        await screens.press("escape")
+        await screens.shows("── loss ", "── speed ", "── events ", gone="── samples")
+        await screens.press("L", "W")
+        await screens.shows("── loss ", gone="── log ")
+        await show(screens, trained(60), alive=True)
+        await screens.shows("── log ", "── loss ", "── events ")
 
 
 @in_event_loop

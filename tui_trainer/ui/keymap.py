@@ -160,6 +160,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "zoom_out", "-", "zoom out", "Show more steps."),
     _action("train", "zoom_all", "0", "all steps", "Show all steps again."),
     _action("train", "tail", "a", "latest steps", "Show only the latest steps, or all steps again."),
+    _action("train", "large", "W", "enlarge", "Enlarge the curve, then events, log, samples; Esc shows all again."),
     _action("train", "cross_left", "left h", "read left", "Move the crosshair to the left, to read off values."),
     _action("train", "cross_right", "right l", "read right", "Move the crosshair to the right, to read off values."),
     _action("train", "clear", "escape", "clear", "Clear the event filter; if there is none, remove the crosshair."),

@@ -67,7 +67,7 @@ class TrainScene:
 
     `is_beside` when the run is alive in this process, so that the machine's gauges are the run's; `interrupted` when it
     has not ended and its process is gone; `events_back` counts the newest events that are scrolled away; `words` are
-    those that events and lines of the log are filtered by; `offer` are
+    those that events and lines of the log are filtered by; `large` is the part that has all the room; `offer` are
     sentences on what a start would do; `report` is the path of the run's page, empty
     without one; `resume` is what to press to go on.
     """
@@ -84,6 +84,7 @@ class TrainScene:
     interrupted: bool = False
     log_open: bool = False
     table_open: bool = False
+    large: str = ""
     frozen: bool = False
     events_back: int = 0
     words: str = ""
@@ -254,7 +255,7 @@ class TrainScene:
         for sample in reversed(self.run.samples):
             text = self.wrapped(f"{sample.prompt[-200:]}{sample.text}", width - 2, most=6)
             block: list[Line] = [[(f"after step {sample.step}", "dim")], *([("  ", "text"), *line] for line in text)]
-            if len(rows) + len(block) > _SAMPLE_LINES:
+            if len(rows) + len(block) > _SAMPLE_LINES and not self.large:
                 return rows or block[:_SAMPLE_LINES]
             rows += block
         return rows
