@@ -89,7 +89,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return f"step {event.step}: saved {event.path} ({cost})"
         case events.TextSampled():
             verb = "writes" if not labels_rows(state.task) else "reads"
-            return f"step {event.step}: {verb} | {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
+            return f"step {event.step}: {verb}: {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
         case events.ControlApplied(action="resume" | "stop"):  # the others have an event of their own
             return f"step {event.step}: {event.action} (requested)"
         case events.RunProblem():
