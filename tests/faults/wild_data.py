@@ -1364,7 +1364,7 @@ KNOWN = (
         content='id,comment_text,toxic,severe_toxic,insult\na1,"Sheep, again!",1,0,1\na2,Thank you.,0,0,0\n',
         model="encoder",
         task="sequence_classification", learnt=("Sheep, again! -> insult, toxic", "Thank you. -> "),
-        notes=("other candidates: id", "3 classes: toxic 1, insult 1, severe_toxic 0"),
+        notes=("other candidates: id", "3 classes: toxic: 1 rows, insult: 1, severe_toxic: 0"),
     ),
     Wild(
         name="multi_nli under a decoder",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tui_trainer.runs import events as e
 from tui_trainer.runs.state import RunState, fold
 from tui_trainer.ui.chart import ChartView, LossChart
 from tui_trainer.ui.curves import METRICS, Series, metrics_of
-from tui_trainer.ui.plot import GUTTER, Bounds, domain_steps
+from tui_trainer.ui.plot import GUTTER, Bounds, domain_steps, with_y_axis
 from tui_trainer.ui.screens.compare_dialog import ROLES, ComparedCurve, curves_lines
 from tui_trainer.ui.spans import ASCII, UNICODE, sparkline, text_of, width_of
 
@@ -111,17 +112,25 @@ def test_steps_within_the_ranges_change_only_the_tail_and_the_axes_move_rarely()
         for number in range(count + 1, count + 8):
             drawn.state.apply(step(number, 3 * math.exp(-number / 80) + 1 + numbers.gauss(0, 0.1)))
         after = drawn.lines(80, 12)
-        if axes(after) == axes(before):
-            pairs = zip(cells(before)[:-1], cells(after)[:-1], strict=True)
-            touched = [x for one, other in pairs for x in range(len(one)) if one[x] != other[x]]
-            domain = domain_steps(count, 1000)
-            assert all(x >= GUTTER + int(count / domain * (80 - GUTTER)) for x in touched), (count, touched)
-            assert 0 < len(touched) <= 30
+        pairs = zip(cells(before)[:-1], cells(after)[:-1], strict=True)
+        touched = [x for one, other in pairs for x in range(len(one)) if one[x] != other[x]]
+        if min(touched) >= GUTTER + int(count / domain_steps(count, 1000) * (80 - GUTTER)):
+            assert axes(after) == axes(before) and len(touched) <= 30
             swept += 1
         else:
             moved += 1
         before, count = after, count + 7
     assert swept >= 80 and moved <= 20
+
+
+def test_labels_of_the_y_axis_are_even_and_never_on_neighbouring_lines():
+    for low, high in ((6.405, 6.455), (1.2, 4.6), (1.4, 1.9), (0.001, 0.0032), (0.0, 100.0)):
+        for rows in range(2, 21):
+            plot = with_y_axis([[]] * rows, Bounds(low, high), min(rows // 2 + 1, 5), UNICODE, log=False)
+            labelled = [row for row, line in enumerate(plot) if line[0][0].strip()]
+            gaps = [below - above for above, below in pairwise(labelled)]
+            assert gaps and min(gaps) >= min(2, rows - 1), (low, high, rows, labelled)
+            assert max(gaps) - min(gaps) <= 1, (low, high, rows, labelled)
 
 
 def test_a_loss_that_is_not_a_number_is_a_gap_a_red_mark_and_a_sentence():

@@ -76,10 +76,10 @@ async def test_keys_that_a_text_names_are_pressed_by_a_click_on_their_words(monk
         await screens.shows("Press t to start", gone="Esc back")
         screens.bench.run = CannedRun([*trained(3), DONE], False)
         screens.app.draw()
-        await screens.click("to another format")
+        await screens.click("x export")
         await screens.shows("Export quickstart-")
         await screens.click("Esc close")
-        await screens.click("try it")
+        await screens.click("that you type")
         await screens.shows("Try the model")
 
 

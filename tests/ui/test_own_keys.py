@@ -232,7 +232,7 @@ async def test_a_key_that_is_everywhere_is_typed_while_a_field_has_the_focus():
 def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):
     monkeypatch.setattr("tui_trainer.ui.keymap.shown", Keymap())
     for text, shown in (
-        ("paused; resume with: tui-trainer ask chat resume", "paused; press p to resume"),
+        ("step 5: paused; resume with: tui-trainer ask chat resume", "step 5: paused; press p to resume"),
         ("before the first step; start with: tui-trainer resume a.b", "before the first step; press p to start"),
         ("saved; resume from it with `tui-trainer resume a`", "saved; resume from it with p on Runs"),
         ("`tui-trainer attach q` shows it, `tui-trainer stop q` ends it", "Enter on Runs shows it, S on Runs ends it"),

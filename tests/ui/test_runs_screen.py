@@ -75,6 +75,8 @@ async def test_every_kind_of_folder_is_listed_for_what_it_is_and_what_is_left_of
         await screens.press("home", "down", "D")
         await screens.shows("Frees ", "Esc")
         await screens.press("D")
+        await screens.shows("freed")
+        await screens.press("f9")
         await screens.shows("3 here")
         assert not (runs / ".deleting-half").exists()
         await screens.press("/", *"gone", "enter", "D")

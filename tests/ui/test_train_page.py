@@ -99,7 +99,7 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
             ([*trained(148), STARTED_AGAIN, WORK], True, ("step 100 of 500",)),
             ([*trained(500), DONE], False, ("Finished after 500 steps, 1 min 05 s of training.",
                                             "2.4768  bigram baseline", "beaten",
-                                            "not beaten", "/model", "try it", "an earlier evaluation was better")),
+                                            "not beaten", "/model", "next     w continue a text that you type   x export", "an earlier evaluation was better")),
             ([*trained(120), STOPPED], False, ("Stopped at step 120 of 500.", "press p",
                                                "from step 100, exactly as if it had never stopped")),
             ([*BEGUN, replace(STOPPED, step=0)], False, ("from the beginning",)),
@@ -189,16 +189,25 @@ async def test_scores_stand_beside_the_loss_their_table_opens_and_the_end_says_w
         screens.bench.run.waiting = (replace(trained(149)[-1], sums={"margin": 3.5}, counts={"margin": 2}),)
         screens.app.tick()
         await screens.shows("margin 1.750")
-        await screens.press("C")
+        await screens.resize(80, 24)
+        await screens.shows("C scores")
+        screens.app.carry_out("train.table")
         text = await screens.shows("scores: true class / predicted", "after step 148")
         assert all(f"{n + 1} class {n}" in text for n in range(8))
+        assert screens.app.page.query_one("#chart").size.height >= 6
+        await show(screens, trained(148), alive=True)
+        await screens.shows("rows/s", gone="true class")
+        await show(screens, [*trained(148), to_beat, SCORED], alive=True)
+        screens.app.carry_out("train.table")
+        await screens.shows("scores: true class / predicted")
+        await screens.resize(120, 35)
         await screens.press("C", "L")
         await screens.shows("nothing has been written", gone="true class / predicted")
         await screens.press("L")
         await screens.resize(200, 50)
         end = replace(DONE, step=148, eval_loss=0.5)
         text = await show(screens, [*trained(148), to_beat, SCORED, end], alive=False)
-        assert re.search(r"accuracy +0\.834.*most frequent class 0\.310.*beaten", text), text
+        assert re.search(r"accuracy +0\.834  . beaten  0\.310 most frequent class", text), text
 
 
 @in_event_loop
@@ -224,6 +233,21 @@ async def test_news_and_gauges_come_with_a_tick_and_a_picture_that_is_held_still
         app.tick()
         await screens.press("4")
         await screens.shows("step 251 of 500")
+
+
+@in_event_loop
+async def test_each_part_is_made_large_by_one_key_and_all_are_back_by_another():
+    async with opened(trained(148)) as screens:
+        for title, gone in (("loss", "speed"), ("events", "loss"), ("samples", "events")):
+            await screens.press("W")
+            await screens.shows(f"── {title} ", "step 148 of 500", gone=f"── {gone} ")
+        assert "after step 50" in screens.text, "older ones as well"
+        await screens.press("escape")
+        await screens.shows("── loss ", "── speed ", "── events ", gone="── samples")
+        await screens.press("L", "W")
+        await screens.shows("── loss ", gone="── log ")
+        await show(screens, trained(60), alive=True)
+        await screens.shows("── log ", "── loss ", "── events ")
 
 
 @in_event_loop

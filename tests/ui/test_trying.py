@@ -67,6 +67,8 @@ async def test_a_text_is_continued_and_other_tasks_answer_below_the_prompt(monke
         monkeypatch.setattr(FakeWriter, "continues", task == "char_lm")
         async with trying(monkeypatch, task=task) as screens:
             assert "weights" not in screens.text and key in screens.text
+            await screens.press(*"my own")
+            assert screens.app.dialog.field.value == "my own", "it takes the place of the example"
             await ask(screens, "a text", shown, "weights of model, on GPU 0, where it fits")
 
 

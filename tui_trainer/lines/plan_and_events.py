@@ -58,7 +58,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
         case events.BaselinesMeasured():
             return _baselines_line(event)
         case events.PhaseChanged(phase="paused"):
-            return f"paused; resume with: tui-trainer ask {shell_word(state.name)} resume"
+            return f"step {event.step}: paused; resume with: tui-trainer ask {shell_word(state.name)} resume"
         case events.PhaseChanged(phase=phase):
             return _PHASES.get(phase)
         case events.StepDone():
@@ -91,8 +91,8 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return f"step {event.step}: saved {event.path} ({cost})"
         case events.TextSampled():
             verb = "writes" if not labels_rows(state.task) else "reads"
-            return f"step {event.step}: {verb} | {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
-        case events.ControlApplied():
+            return f"step {event.step}: {verb}: {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
+        case events.ControlApplied(action="resume" | "stop"):  # the others have an event of their own
             return f"step {event.step}: {event.action} (requested)"
         case events.RunProblem():
             return f"step {event.step}: " + "; ".join(one_line(text) for text in (event.message, event.hint) if text)

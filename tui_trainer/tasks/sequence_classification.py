@@ -389,10 +389,11 @@ class LabelledTexts(TableReader):
         return [f"{' and '.join(found)} are different classes: use one spelling if they are the same"] if found else []
 
     def _class_words(self) -> Iterator[str]:
-        """`3 classes: joy 812, anger 90, ...`, the largest first."""
+        """`3 classes: joy: 812 rows, anger: 90, ...`, the largest first."""
         shown = self._counts.most_common(_SHOWN_CLASSES)
         for place, (name, count) in enumerate(shown):
-            yield (f"{len(self._names)} classes: " if not place else "") + f"{one_line(name, 30)} {count:,}"
+            start, rows = ("", "") if place else (f"{len(self._names)} classes: ", " rows")
+            yield f"{start}{one_line(name, 30)}: {count:,}{rows}"
         if more := len(self._names) - len(shown):
             yield f"and {more:,} more"
 

@@ -7,7 +7,7 @@ only when the values leave it or use little of it.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Final
 
@@ -139,9 +139,26 @@ def column_of(step: float, window: Bounds, columns: int) -> int:
     return min(max(int((step - window.low) / window.span * columns), 0), columns - 1)
 
 
+def _labelled_rows(bounds: Bounds, rows: int, most: int, *, log: bool) -> dict[int, str]:
+    """Return the label of each row that has one: nice values with a row between them, evenly if possible, or both ends."""
+    options: list[tuple[bool, dict[int, str]]] = []
+    for count in range(most, 1, -1):
+        marks = (log_ticks if log else ticks)(bounds, count)
+        places = [row_of(tick.at, bounds, rows) for tick in marks]
+        gaps = [low - high for low, high in pairwise(places)]
+        if gaps and min(gaps) > 1:
+            # On a tall chart one row more or less is not seen; powers of ten and their halves are uneven by nature.
+            is_uneven = not log and max(gaps) - min(gaps) > min(gaps) // 3
+            options.append((is_uneven, {row: tick.label for row, tick in zip(places, marks, strict=True)}))
+    if options:
+        return min(options, key=itemgetter(0))[1]
+    ends = [10.0**end if log else end for end in (bounds.high, bounds.low)]
+    return dict(zip((0, rows - 1), labels(ends, (ends[0] - ends[1]) / 10), strict=True))
+
+
 def with_y_axis(plot: Sequence[Line], bounds: Bounds, most: int, glyphs: Glyphs, *, log: bool) -> list[Line]:
     """The rows of a plot behind `GUTTER` cells each: the label of the tick that falls into it, and the axis."""
-    names = {row_of(tick.at, bounds, len(plot)): tick.label for tick in (log_ticks if log else ticks)(bounds, most)}
+    names = _labelled_rows(bounds, len(plot), most, log=log)
     return [
         [
             (names.get(row, "").rjust(LABEL_CELLS), "dim"),

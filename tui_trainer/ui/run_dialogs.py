@@ -122,6 +122,8 @@ class TryDialog(FieldDialog):
         yield Pane(lambda width, _: paragraph(self._status, width, "dim"), classes="status")
 
     def on_mount(self) -> None:
+        # The text is an example: what is typed replaces it.
+        self.field.select_all()
         self._status = f"{self._newest}looking for free memory ..."
         self._bench.background.do("place", self._find_place, self._found_place, lane=TRYING)
 

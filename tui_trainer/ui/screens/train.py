@@ -23,7 +23,7 @@ from tui_trainer.ui.palette import Command, MarkingPalette
 from tui_trainer.ui.run_dialogs import DoctorDialog, offer_try
 from tui_trainer.ui.screens import train_view as view
 from tui_trainer.ui.screens.train_view import TrainScene
-from tui_trainer.ui.spans import Line
+from tui_trainer.ui.spans import Line, next_of
 from tui_trainer.ui.starting import offer_detach, offer_lines, offer_resume, offer_stop
 from tui_trainer.ui.watch import WatchedRun, tail_of
 from tui_trainer.ui.widgets.gauge import gauge_lines
@@ -36,6 +36,7 @@ Heading = Callable[[TrainScene], tuple[str, str | Line]]
 _LOG_ROWS = 200
 _MOST_CURVES, _LOSSES = 2, (LOSS, HELD_OUT_LOSS)
 _LEAST_FOR_TWO = 8
+_CAN_BE_LARGE = ("charts", "events", "log", "samples")
 _OF_THE_RUN = ("pause", "save", "evaluate", "stop")
 _WITHOUT_A_RUN = ("log", "freeze", "up", "down")
 _BESIDE_THE_PICTURE = (*_OF_THE_RUN, "freeze", "doctor", "try_model", "export", "report", "more")
@@ -44,10 +45,12 @@ _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 def visible_parts(scene: TrainScene) -> frozenset[str]:
     if scene.state is None:
-        return frozenset({"invitation", "speed", "gauges"})
+        return frozenset({"left", "invitation", "speed", "gauges"})
+    if scene.large:
+        return frozenset({"run", "progress", "right" if scene.large in _BESIDE_THE_CHART else "left", scene.large})
     state = scene.state
     has_steps, reads_itself = bool(state.steps), bool(state.gauges) and not scene.is_beside
-    parts = {"run", "events", "right", "machine", "charts" if has_steps else "preparation"}
+    parts = {"run", "events", "left", "right", "machine", "charts" if has_steps else "preparation"}
     if scene.table_open:
         parts.add("table")
     elif scene.log_open:
@@ -178,6 +181,7 @@ class TrainPage(FilteredPage):
         self._shown_scene: TrainScene | None = None
         self._by_clock: object = None
         self._log_open = self._table_open = self._frozen = False
+        self._large = ""
         self._events_back = 0
         self._curves_of, self._curves = "", [LOSS]
         """Of which task, and by which names."""
@@ -220,7 +224,7 @@ class TrainPage(FilteredPage):
             what_is_on=[one.verdict.switch for one in bench.findings if one.verdict.switch],
             verdict=run.doctor.verdict if run else None, is_beside=bench.run_is_ours_and_alive,
             interrupted=run is not None and run.is_interrupted, log_open=self._log_open, table_open=self._table_open,
-            frozen=self._frozen, events_back=self._events_back, key_of=key_of,
+            large=self._large, frozen=self._frozen, events_back=self._events_back, key_of=key_of,
             words=self._filter.value.strip(),
             report=str(run.folder.report) if run and run.state.finished and run.has_report else "",
             resume=f"press {key_of('train.pause')}",
@@ -236,7 +240,8 @@ class TrainPage(FilteredPage):
         self.set_class(scene.state is None, "-no-run")
         self.set_class(not scene.run.steps, "-no-steps")
         self.set_class(scene.is_over, "-over")
-        for name in (*PARTS, "charts", "small", "right"):
+        self.set_class(bool(scene.large), "-large")
+        for name in (*PARTS, "charts", "small", "left", "right"):
             self.query_one(f"#{name}").set_class(name not in visible, "-absent")
         self.take_curves()
 
@@ -281,7 +286,7 @@ class TrainPage(FilteredPage):
                 pane.redraw()
 
     def run_changed(self) -> None:
-        self._frozen, self._events_back = False, 0
+        self._frozen, self._table_open, self._large, self._events_back = False, False, "", 0
         self._curves_of, self._curves = "", [LOSS]
         if self.is_mounted:
             for chart in self.query(LossChart):
@@ -328,7 +333,7 @@ class TrainPage(FilteredPage):
             has_table = any(done.table_rows for done in run.state.evals)
             return "" if has_table else "no evaluation of this run has a table of scores yet"
         if name == "clear":
-            is_there = self._filter.value or (self.is_mounted and self.chart.view.cross_step is not None)
+            is_there = self._filter.value or self._large or (self.is_mounted and self.chart.view.cross_step is not None)
             return "" if is_there else NOTHING_TO_DO
         return "" if run.state.steps or name == "filter" else NOTHING_TO_DO
 
@@ -413,7 +418,7 @@ class TrainPage(FilteredPage):
         self.bench.app.draw()
 
     def action_log(self) -> None:
-        self._log_open = not self._log_open
+        self._log_open, self._large = not self._log_open, ""
         guard = self.bench.guard
         if self._log_open and (guard is None or guard.log_path is None):
             self.bench.tell(
@@ -421,7 +426,11 @@ class TrainPage(FilteredPage):
             )
 
     def action_table(self) -> None:
-        self._table_open = not self._table_open
+        self._table_open, self._large = not self._table_open, ""
+
+    def action_large(self) -> None:
+        visible = visible_parts(replace(self._scene, large=""))
+        self._large = next_of(["", *(name for name in _CAN_BE_LARGE if name in visible)], self._large)
 
     def action_freeze(self) -> None:
         frozen, self._frozen = not self._frozen, False
@@ -431,12 +440,17 @@ class TrainPage(FilteredPage):
         self._frozen = self.chart.disabled = self.second.disabled = frozen
 
     def scroll_events(self, back: int) -> None:
+        if self._large == "samples":
+            self.query_one("#right", Scroller).scroll_lines(-back)
+            return
         self._events_back = min(max(self._events_back + back, 0), max(len(self._scene.found_events) - 1, 0))
 
     def action_clear(self) -> None:
         if self.is_typing or self._filter.value:
             self._filter.value = ""
             self.action_take()
+        elif self._large:
+            self._large = ""
         else:
             self.chart.clear_cross()
 

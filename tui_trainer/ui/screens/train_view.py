@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import PurePath
 from typing import Final
 
 from rich.cells import cell_len
 
 from tui_trainer.advice.examine import Examination
-from tui_trainer.exporting.formats import format_names
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.lines.plan_and_events import event_line, gauges_words
 from tui_trainer.runs.events import EvalDone, PlanMade, StepDone
@@ -36,7 +36,7 @@ from tui_trainer.runs.result import (
 from tui_trainer.runs.state import STOPPED_EARLY, GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import eta_seconds, figure_rows, speed_rows, time_words
 from tui_trainer.runs.wording import batch_words, gone_words, plan_time_words, rows_words, sentence, trained_words
-from tui_trainer.tasks import labels_rows, loss_unit
+from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.keymap import in_keys
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, rows_of, width_of
@@ -67,7 +67,7 @@ class TrainScene:
 
     `is_beside` when the run is alive in this process, so that the machine's gauges are the run's; `interrupted` when it
     has not ended and its process is gone; `events_back` counts the newest events that are scrolled away; `words` are
-    those that events and lines of the log are filtered by; `offer` are
+    those that events and lines of the log are filtered by; `large` is the part that has all the room; `offer` are
     sentences on what a start would do; `report` is the path of the run's page, empty
     without one; `resume` is what to press to go on.
     """
@@ -84,6 +84,7 @@ class TrainScene:
     interrupted: bool = False
     log_open: bool = False
     table_open: bool = False
+    large: str = ""
     frozen: bool = False
     events_back: int = 0
     words: str = ""
@@ -254,7 +255,7 @@ class TrainScene:
         for sample in reversed(self.run.samples):
             text = self.wrapped(f"{sample.prompt[-200:]}{sample.text}", width - 2, most=6)
             block: list[Line] = [[(f"after step {sample.step}", "dim")], *([("  ", "text"), *line] for line in text)]
-            if len(rows) + len(block) > _SAMPLE_LINES:
+            if len(rows) + len(block) > _SAMPLE_LINES and not self.large:
                 return rows or block[:_SAMPLE_LINES]
             rows += block
         return rows
@@ -445,8 +446,7 @@ _READING_WIDTH: Final = 100
 _STORY_LABEL: Final = 9
 _SPEED_LABEL: Final = 12
 _NAME_WIDTH: Final = 16
-_LONGEST_NAME: Final = 24
-_BASELINE_WIDTH: Final = 36
+_SHORT_NAME, _LONGEST_NAME = 5, 24
 
 
 def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
@@ -532,21 +532,18 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
     if rows and width < _WIDE_RESULT and graded:
         lines += scene.labelled("speed", graded, width, _STORY_LABEL, "warn" if is_slow else "text")
         rows = [(label, more) for label, words in rows if (more := words.removeprefix(graded).removeprefix("; "))]
-    acts: list[tuple[str, str, str]] = []
+    acts: list[tuple[str, str]] = []
     if finished.model_path:
         is_adapter = state.plan is not None and bool(state.plan.lora_rank)
         what, path = "adapter" if is_adapter else "model", f"{scene.run_folder or '.'}/{finished.model_path}"
         lines += scene.labelled(what, path, width, _STORY_LABEL)
         if state.plan is not None and is_adapter:
             lines += scene.labelled("base", state.plan.base_model, width, _STORY_LABEL)
-        does = "classify" if labels_rows(state.task) else "continue"
-        acts = [("try it", "try_model", f"{does} a text you type"),
-                ("export", "export", f"to another format: {', '.join(format_names())}")]  # fmt: skip
-    if scene.report:
-        acts.append(("report", "report", f"copies the path of {scene.report.rpartition('/')[2]}"))
-    for label, act, words in acts:
-        key = scene.key_of(f"train.{act}")
-        lines.append([(label.ljust(_STORY_LABEL), "dim"), (key, "key"), (f"  {words}", "text")])
+        does = "classify" if labels_rows(state.task) else "answer" if holds_conversations(state.task) else "continue"
+        acts = [("try_model", f"{does} a text you type"), ("export", "export")]
+    acts += [("report", "copy report path")] * bool(scene.report)
+    keys = [[(scene.key_of(f"train.{act}"), "key"), (f" {words}   ", "text")] for act, words in acts]
+    lines += [[("next".ljust(_STORY_LABEL), "dim"), *chain(*keys)]] if keys else []
     # Last, as a small terminal has no place for them.
     for label, words in rows:
         lines += scene.labelled(label, words, width, _SPEED_LABEL)
@@ -570,8 +567,9 @@ def _score_row(scene: TrainScene, score: ScoreWords) -> Line:
     line: Line = [(name, "dim"), (number(score.value), "bold")]
     if score.baseline is None:
         return line
-    beside = fit([(f"  {scene.shown(score.baseline_words)} ", "dim")], _BASELINE_WIDTH, scene.glyphs.ellipsis)
-    return [*line, *beside, scene.beaten(bool(score.beaten))]
+    # The name of the baseline comes last: it is what may be cut.
+    to_beat = f"  {number(score.baseline[1])} {scene.shown(score.baseline[0])}"
+    return [*line, ("  ", "text"), scene.beaten(bool(score.beaten)), (to_beat, "dim")]
 
 
 def verdict_of(is_met: bool | None, glyphs: Glyphs) -> Span:
@@ -598,16 +596,17 @@ def score_rows(scene: TrainScene, width: int, height: int) -> list[Line]:
 
 
 def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Line]:
-    """A row of numbers for each class. Columns that are classes too have their row's number as a title, so that twenty
-    of them fit; what does not fit is counted."""
+    """A row of numbers for each class. Columns that are classes with long names have their row's number as a title, so
+    that twenty of them fit; what does not fit is counted."""
     names, titles = ([glyphs.only(one_line(name)) for name in found] for found in (done.table_rows, done.table_columns))
     square = list(done.table_columns) == list(done.table_rows)
-    if square:
+    numbered = square and max(map(cell_len, names)) > _SHORT_NAME
+    if numbered:
         names = [f"{at:>3} {name[:_LONGEST_NAME]}" for at, name in enumerate(names, 1)]
         titles = [str(at) for at in range(1, len(names) + 1)]
     cells = _cells(done, square)
     widest = max(len(text) for text in (*titles, *(cell for row in cells for cell in row))) + 2
-    label = min(max(map(cell_len, names)), _LONGEST_NAME + 4 * square)
+    label = min(max(map(cell_len, names)), _LONGEST_NAME + 4 * numbered)
     columns = max(min((width - label) // widest, len(titles)), 1)
     rows = min(len(names), most - 1 - (columns < len(titles) or len(names) > most - 1))
     lines: list[Line] = [[(" " * label, "dim"), *((f"{title:>{widest}}", "dim") for title in titles[:columns])]]

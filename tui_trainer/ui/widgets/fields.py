@@ -33,8 +33,8 @@ class LineInput(Input):
         self.call_after_refresh(self._show_cursor)
 
     def _show_cursor(self) -> None:
-        at, self.cursor_position = self.cursor_position, 0
-        self.cursor_position = at
+        selection, self.cursor_position = self.selection, 0
+        self.selection = selection
 
     def put(self, text: str) -> None:
         self.value = one_line(text)

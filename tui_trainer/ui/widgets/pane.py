@@ -44,6 +44,7 @@ class Pane(HasGlyphs, Widget):
         super().__init__(id=id, classes=classes)
         self._draw = draw
         self._lines: list[Line] = []
+        self._asked_height = 0
         self._widest: int | None = None
         """Of the lines for which it was laid out; None where its width does not go by them."""
         self._strips: list[Strip] = []
@@ -61,8 +62,11 @@ class Pane(HasGlyphs, Widget):
         wanted = self.styles.height
         if wanted is not None and wanted.is_auto:
             lines = self._computed(width, _ANY_SIZE)
-            if len(lines) != height:
+            if len(lines) not in (height, self._asked_height):
                 self.refresh(layout=True)
+            elif len(lines) > height:
+                # There is less room than it asked for: what it draws may depend on that.
+                lines = self._computed(width, height)[:height]
         else:
             lines = self._computed(width, height)[:height]
             lines += [fit([], width)] * (height - len(lines))
@@ -97,7 +101,8 @@ class Pane(HasGlyphs, Widget):
         return max(map(width_of, self._draw(_ANY_SIZE, _ANY_SIZE)), default=0)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return len(self._draw(width, _ANY_SIZE))
+        self._asked_height = len(self._draw(width, _ANY_SIZE))
+        return self._asked_height
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         return selection.extract(text_of(self._lines)), "\n"
