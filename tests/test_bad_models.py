@@ -190,7 +190,7 @@ CASES = [
     Case("damaged config", write("config.json", b"{"), ("config.json cannot be read as JSON",)),
     Case("hostile config", configure(model_type="\x1b[0m", architectures=["\x1b[31mForMaskedLM"]), ("is a masked",)),
     Case("encoder", configure(model_type="bert", architectures=["BertForMaskedLM"]),
-         ("BertForMaskedLM is a masked language model", "text; conversations and plain text need a decoder")),
+         ("BertForMaskedLM is a masked language model", "text; plain text and conversations need a decoder")),
     Case("seq2seq", configure(model_type="t5", is_encoder_decoder=True, architectures=["T5ForConditionalGeneration"]),
          ("an encoder-decoder model", "need a decoder")),
     Case("classifier", configure(architectures=["LlamaForSequenceClassification"]), ("is a text classifier",)),
@@ -229,7 +229,7 @@ def test_data_that_no_run_of_this_model_can_learn_is_refused_by_name(copied, cap
     (tmp_path / "stars.csv").write_text("\n".join(["id,review,stars", *stars]))
     for data, told in (
         ("bert", "is the folder of a model, not data; name your data here, and the model with --model"),
-        ("chat.jsonl", "conversations and plain text need a decoder, such as a Llama"),
+        ("chat.jsonl", "plain text and conversations need a decoder, such as a Llama"),
         ("stars.csv", "there is no column 'text'; columns found: id, review, stars; set data.text_column"),
     ):
         with subtests.test(data):
