@@ -190,7 +190,7 @@ CASES = [
     Case("damaged config", write("config.json", b"{"), ("config.json cannot be read as JSON",)),
     Case("hostile config", configure(model_type="\x1b[0m", architectures=["\x1b[31mForMaskedLM"]), ("is a masked",)),
     Case("encoder", configure(model_type="bert", architectures=["BertForMaskedLM"]),
-         ("BertForMaskedLM is a masked language model", "cannot be trained to continue text; need a decoder")),
+         ("BertForMaskedLM is a masked language model", "text; plain text and conversations need a decoder")),
     Case("seq2seq", configure(model_type="t5", is_encoder_decoder=True, architectures=["T5ForConditionalGeneration"]),
          ("an encoder-decoder model", "need a decoder")),
     Case("classifier", configure(architectures=["LlamaForSequenceClassification"]), ("is a text classifier",)),
@@ -219,6 +219,22 @@ def test_bad_model_is_refused_in_one_line_before_there_is_a_run(copied, capsys, 
             assert message.count(f"{folder}: {MODEL}: ") == case.lines
             for word in case.words:
                 assert word in message
+
+
+def test_data_that_no_run_of_this_model_can_learn_is_refused_by_name(copied, capsys, barred, tmp_path, subtests):
+    model = copied("bert", "bert")
+    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    (tmp_path / "chat.jsonl").write_text("\n".join([json.dumps({"messages": turns})] * 30))
+    stars = [f"{n},review {n} as it was,{n % 5}" for n in range(30)]
+    (tmp_path / "stars.csv").write_text("\n".join(["id,review,stars", *stars]))
+    for data, told in (
+        ("bert", "is the folder of a model, not data; name your data here, and the model with --model"),
+        ("chat.jsonl", "plain text and conversations need a decoder, such as a Llama"),
+        ("stars.csv", "there is no column 'text'; columns found: id, review, stars; set data.text_column"),
+    ):
+        with subtests.test(data):
+            words = ["plan", "--model", str(model), "--data", str(tmp_path / data), "--set", "data.text_column=text"]
+            assert told in refused(capsys, main(words[: None if data == "stars.csv" else -2]))
 
 
 def test_missing_folder_file_and_hub_name_are_told_apart(place, capsys, barred):

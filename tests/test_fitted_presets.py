@@ -52,7 +52,7 @@ CASES = [
     ("t5", {"document": "Many sheep.", "summary": "Sheep."}, "seq2seq", "T5ForConditionalGeneration is"),
     # Nothing fits: the nearest task reports what is wrong.
     ("bert", {"text": "a sheep"}, "sequence_classification", "BertModel is an encoder"),
-    ("bert", {"messages": TURNS}, "sequence_classification", "BertModel is an encoder"),
+    ("bert", {"messages": TURNS}, "chat", "the rows are conversations"),
     ("t5", {"text": "a sheep"}, "seq2seq", "T5ForConditionalGeneration is an encoder-decoder model"),
     ("llama", {"id": "a1", "messages": [{"role": "nobody", "content": "a"}]}, "chat", "the rows are conversations"),
     ("llama", {"id": "a1", "conversations": "no list"}, "chat", "the rows are conversations"),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tests.runs.journals import run_of, start, steps
-from tests.ui.canned import CPU, CannedBench, CannedRun, open_canned, trained
+from tests.tiny_models import save_tiny_model
+from tests.ui.canned import CPU, FINDINGS, CannedBench, CannedRun, open_canned, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
+from tests.ui.test_new_run import conversations
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_STOPPED
 from tui_trainer.launching.drafts import draft_for
@@ -72,6 +75,45 @@ async def test_edits_survive_a_lost_connection_stay_until_somebody_decides_and_c
         await screens.until(lambda: not screens.bench.has_unsaved_edits)
         await screens.press("q")
         await screens.until(lambda: screens.ended)
+
+
+@in_event_loop
+async def test_the_question_waits_for_the_checks_of_these_settings_and_an_early_enter_does_not_end_that():
+    async with open_canned() as screens:
+        bench, (_, failed, *calm) = screens.bench, FINDINGS
+        assert bench.checks_mark()[0] == "1 fail 1 warn"
+        bench._checked_revision = -1  # the settings have changed, and are being checked
+        await screens.press("t")
+        await screens.shows("checking the settings ...", gone="Enter start")
+        await screens.press("enter")
+        await screens.shows("checking the settings ...", gone="Enter start")
+        bench._checked([failed, *calm])
+        await screens.shows("checklist   1 fail   l to see them", "Enter start", gone="checking")
+        await screens.press("escape")
+        bench._checked_revision = -1
+        # Another key is a change of mind.
+        await screens.press("t", "2")
+        bench._checked(calm)
+        assert "Enter start" not in await screens.settled()
+
+
+@pytest.mark.full
+@in_event_loop
+async def test_from_a_start_that_is_refused_to_the_field_with_its_choices(tmp_path):
+    save_tiny_model(tmp_path / "llama", "llama")
+    data = tmp_path / conversations(tmp_path)
+    request = Request(shortcuts={"data.path": str(data), "model.model_name_or_path": str(tmp_path / "llama")})
+    async with open_screens(request, ready=attrgetter("plan_problems")) as screens:
+        await screens.press("t")
+        await screens.shows("Cannot start yet", "chat models of this family use llama3", "u use task.chat_template")
+        await screens.press("c")
+        await screens.shows("task.chat_template \u2500", gone="Cannot start yet")
+        await screens.press("enter")
+        await screens.shows("the tokenizer has no chat template", "alpaca", "zephyr")
+        await screens.press(*"ch", "tab", "enter", "t")
+        await screens.shows("Start ", "task        chat", "checklist ", "Enter start")
+        assert screens.bench.document.own_values()["task.chat_template"] == "chatml"
+        assert not screens.bench.is_checking
 
 
 @in_event_loop

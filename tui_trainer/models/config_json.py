@@ -138,7 +138,7 @@ def refuse_other_kinds(config: Mapping[str, Any], where: str = "", head: Head | 
     if head == CAUSAL:
         what, hint = _no_decoder(config, name), instead(model_type)
     if what:
-        needs = "conversations and plain text need a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM"
+        needs = "plain text and conversations need a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM"
         hint = "; ".join(filter(None, (needs, hint)))
         raise bad_model(f"{name or model_type} is {what}, which cannot be trained to continue text", hint, where)
     if head not in (None, CAUSAL) and is_unfit(model_type, head):

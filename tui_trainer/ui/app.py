@@ -421,9 +421,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         offer_start(self.bench)
 
     def action_new(self) -> None:
-        from tui_trainer.ui.new_run import offer_new_run
+        from tui_trainer.ui.new_run import DataDialog
 
-        offer_new_run(self.bench)
+        self.open(DataDialog(self.bench))
 
     def do_on(self, place: Place, do: Callable[[], object]) -> None:
         """Go to a screen, and do something there once it is whole."""

@@ -343,7 +343,3 @@ def column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: 
         else:
             wanted.pop()
     return wanted
-
-
-def offer_new_run(bench: Workbench) -> None:
-    bench.app.open(DataDialog(bench))

@@ -130,17 +130,14 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
 
 
 def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
-    def use(patch: Patch) -> None:
-        refused = bench.apply(patch, settings_words(patch))
-        offer_start(bench) if not refused else bench.tell(one_line(str(refused[0])), "bad")
-
     rows = [row for one in problems for row in ("", *wrapped(one_line(str(one)), _PROBLEM_CELLS))]
     # A mistake in a file names no setting; the document has it beside the path.
     known = [*problems, *(bench.document.problems if bench.document else ())]
     keys = [one.key for one in known if one.key in all_settings()]
     answers: list[Answer] = [("c", "open settings", lambda: bench.app.show_setting(keys[0]) if keys else bench.go(1))]
     if patch := {one.key: one.suggested for one in problems if one.suggested is not None}:
-        answers.insert(0, ("u", f"use {one_line(settings_words(patch), _PROBLEM_CELLS)}", lambda: use(patch)))
+        words = one_line(settings_words(patch), _PROBLEM_CELLS)
+        answers.insert(0, ("u", f"use {words}", lambda: bench.apply(patch, words) or offer_start(bench)))
     bench.app.ask(title, rows[1:] or ["the plan is not ready yet"], answers)
 
 
@@ -265,9 +262,7 @@ def offer_quit(bench: Workbench) -> None:
     if bench.run_is_ours_and_alive:
         rows = ["A run is active in this process."]
         words = "Detach: training continues in a background process, and this terminal is free. Close the screens: "
-        words += (
-            "training continues here and prints lines. You may close the terminal; `tui-trainer attach` shows the run."
-        )
+        words += "training continues here and prints lines. You may close the terminal; `tui-trainer attach` shows it."
         rows.append((words, "dim"))
         answers: list[Answer] = [
             ("d", "detach and quit", lambda: detach(bench, then_leave=True)),
@@ -303,11 +298,9 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
         return
     newest = living[-1]
     rows: list[Row] = [[(one_line(newest.name), "bold"), (" is training on this machine.", "text")]]
-    if len(living) > 1:
+    if others := len(living) - 1:
         key = bench.app.key_of("app.go_runs")
-        rows.append(
-            (f"{len(living) - 1} other active run{'s' * (len(living) > 2)}: press {key} for the list of runs", "dim")
-        )
+        rows.append((f"{others} other active run{'s' * (others > 1)}: press {key} for the list of runs", "dim"))
     bench.app.ask("A run is active", rows, [("enter", "watch", lambda: bench.attach_to(newest))])
 
 

@@ -197,8 +197,7 @@ def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> Non
 
     count, when = len(draft.edits), one_line(draft.at[:16]).replace("T", " ")
     subject = f"{count} edits from {when} UTC were" if count > 1 else f"An edit from {when} UTC was"
-    rows: list[Row] = [f"{subject} not saved."]
-    rows.append(("Recovered from your last session.", "dim"))
+    rows: list[Row] = [f"{subject} not saved.", ("Recovered from your last session.", "dim")]
     rows += paragraph(f"Changes to {one_line(draft.subject)}.", 70, "dim")
     if draft.digest != document.digest:
         rows.append(("The config file has changed since: review the edits before you save.", "warn"))
