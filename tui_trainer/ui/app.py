@@ -29,7 +29,7 @@ from tui_trainer.ui import palette
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.keymap import PLACES, TITLES, Action, Keymap, KeysInOrder, Place, textual_key
+from tui_trainer.ui.keymap import CHANGES_RUNS, PLACES, TITLES, Action, Keymap, KeysInOrder, Place, textual_key
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
 from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.spans import Role
@@ -222,7 +222,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def refusal(self, action: Action) -> str:
         """Why the action cannot be done now; empty if it can, or would start a second run."""
-        if self.bench.is_view and action.changes_runs:
+        if self.bench.is_view and action.id in CHANGES_RUNS:
             return "this is a read-only view (attach --view)"
         return "" if action.place == "app" else self.page.refusal(action)
 

@@ -57,10 +57,6 @@ class Action:
     def id(self) -> str:
         return f"{self.place}.{self.name}"
 
-    @property
-    def changes_runs(self) -> bool:
-        return self.id in CHANGES_RUNS
-
 
 def _action(place: Place, name: str, keys: str, label: str, help: str, footer: int = 0) -> Action:
     return Action(place=place, name=name, keys=tuple(keys.split()), label=label, help=help, footer=footer)
