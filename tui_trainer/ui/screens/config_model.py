@@ -181,10 +181,14 @@ class ConfigModel:
             for key in decided if self.document.value(key) == "auto"
         }  # fmt: skip
 
+    def decided(self, key: str) -> tuple[str, str]:
+        """What became of `auto`, and why; empty for any other value, and until it is planned."""
+        return self.resolved.get(key, ("", "")) if self.document.value(key) == "auto" else ("", "")
+
     def value_text(self, key: str) -> str:
         """The value with its unit, and behind `auto` what became of it."""
-        text, (decided, _) = value_text(all_settings()[key], self.document.value(key)), self.resolved.get(key, ("", ""))
-        return f"{text} {self._arrow} {decided}" if decided and text == "auto" else text
+        text, decided = value_text(all_settings()[key], self.document.value(key)), self.decided(key)[0]
+        return f"{text} {self._arrow} {decided}" if decided else text
 
     @property
     def unread(self) -> dict[str, str]:
