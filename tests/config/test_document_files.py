@@ -17,7 +17,7 @@ from tui_trainer.config.load import Request, all_settings, load
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.save import document_text, save
 from tui_trainer.errors import ConfigError
-from tui_trainer.launching.drafts import draft_for, keep_draft, leave_drafts
+from tui_trainer.launching.drafts import draft_for, keeping, leave_drafts
 from tui_trainer.runs.registry import state_folder
 
 NONE = (None, "none")
@@ -165,7 +165,7 @@ def test_unsaved_edits_are_offered_again():
     first.set(RATE, 2e-4)
     first.reset(SEED)
     first.set("data.path", "sample:python-reference/x")
-    assert keep_draft(first) is None
+    assert keeping(first)() is None
     draft = draft_for(Request(config_file=path.absolute()))
     assert draft.at.startswith("20") and draft.digest == first.digest
     second = opened(path)
@@ -183,7 +183,7 @@ def test_a_draft_belongs_to_its_model_and_data(tmp_path, monkeypatch):
     document = opened(shortcuts={"model.model_name_or_path": "./llama"})
     save(document, Path("new.toml"))
     document.set(RATE, 2e-4)
-    keep_draft(document)
+    keeping(document)()
     assert draft_for(Request(config_file=Path("new.toml"))).subject == "file new.toml"
 
     def asked(model: str, data: str = "notes.jsonl") -> Request:
@@ -192,7 +192,7 @@ def test_a_draft_belongs_to_its_model_and_data(tmp_path, monkeypatch):
     (tmp_path / "llama").mkdir()
     first = ConfigDocument(asked("./llama"), lambda requested: NONE)
     first.set(RATE, 2e-4)
-    keep_draft(first)
+    keeping(first)()
     draft = draft_for(asked("./llama"))
     assert draft.subject == "recipe finetune, model ./llama, data notes.jsonl"
     assert draft_for(asked("./other")) is None is draft_for(asked("./llama", "other.jsonl"))
@@ -208,24 +208,24 @@ def test_a_draft_belongs_to_its_model_and_data(tmp_path, monkeypatch):
 def test_a_draft_is_removed_with_its_edits_by_saving_or_when_declined():
     document = opened()
     document.set(SEED, 5)
-    keep_draft(document)
+    keeping(document)()
     document.undo()
-    keep_draft(document)
+    keeping(document)()
     assert draft_for(Request()) is None
     document.set(SEED, 6)
-    keep_draft(document)
+    keeping(document)()
     save(document, Path("a.toml"))
-    keep_draft(document)
+    keeping(document)()
     assert list((state_folder() / "drafts").iterdir()) == []
-    assert keep_draft(opened(), below={SEED: 5}) is None and draft_for(Request()) is not None
-    assert keep_draft(opened()) is None and draft_for(Request()) is None, "nobody wants them"
+    assert keeping(opened(), below={SEED: 5})() is None and draft_for(Request()) is not None
+    assert keeping(opened())() is None and draft_for(Request()) is None, "nobody wants them"
 
 
 _KEEPS_A_DRAFT = """
-from tests.config.test_document_files import SEED, keep_draft, opened
+from tests.config.test_document_files import SEED, keeping, opened
 document = opened()
 document.set(SEED, 5)
-print(keep_draft(document), flush=True)
+print(keeping(document)(), flush=True)
 input()
 """
 
@@ -234,7 +234,7 @@ def test_a_draft_of_a_program_that_is_still_open_stays_with_it_and_is_offered_on
     other = subprocess.Popen([sys.executable, "-c", _KEEPS_A_DRAFT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with other:
         assert other.stdout.readline() == b"None\n"
-        assert draft_for(Request()) is None is keep_draft(opened())
+        assert draft_for(Request()) is None is keeping(opened())()
         other.kill()
     assert dict(draft_for(Request()).edits) == {SEED: 5}
     # The screens of this process are closed; it may train on.
@@ -246,7 +246,7 @@ def test_a_draft_of_a_program_that_is_still_open_stays_with_it_and_is_offered_on
 def test_a_damaged_draft_is_ignored(subtests):
     document = opened()
     document.set(SEED, 5)
-    keep_draft(document)
+    keeping(document)()
     (path,) = (state_folder() / "drafts").iterdir()
     assert draft_for(Request()) is not None
     for damage in (b"", b"{", b"[]", b'{"values": 3}', b"[" * 100_000, b"\xff"):
@@ -259,7 +259,7 @@ def test_a_draft_that_cannot_be_written_is_reported(private_home):
     private_home.write_text("a file")
     document = opened()
     document.set(SEED, 5)
-    problem = keep_draft(document)
+    problem = keeping(document)()
     assert "could not be stored" in problem.message and "TUI_TRAINER_HOME" in problem.hint
 
 

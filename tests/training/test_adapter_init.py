@@ -17,6 +17,7 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again, open_new
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.lines.plan_and_events import plan_lines
+from tui_trainer.planning.memory.parts import begun_bytes
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import Progress, RunProblem
@@ -108,7 +109,7 @@ def test_it_is_merged_and_continued_as_plain_lora_of_twice_the_rank(settings, ti
     plan = read_plan_file(first.plan.read_bytes())
     on_disk = (first.model / "adapter_model.safetensors").stat().st_size
     assert on_disk == pytest.approx(8 * plan.trained_parameters.value, abs=4096)
-    assert plan.training_setup.begun_bytes == 4 * plan.trained_parameters.value
+    assert begun_bytes(plan.training_setup) == 4 * plan.trained_parameters.value
     loaded = tiny_config("next", {"model.model_name_or_path": "first", "profile": "finetune"})
     tuning = loaded.config.tuning
     assert (tuning.r, tuning.lora_alpha, tuning.init_lora_weights) == (8, 64.0, "default")

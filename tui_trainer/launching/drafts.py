@@ -65,16 +65,12 @@ def draft_for(request: Request) -> Draft | None:
     return Draft(edits=edits, at=at, digest=digest, subject=subject) if edits else None
 
 
-def keep_draft(document: ConfigDocument, below: Edits | None = None) -> Problem | None:
-    """Note down what is not saved now; without such edits there is no draft. A problem stops no editing.
+def keeping(document: ConfigDocument, below: Edits | None = None) -> Callable[[], Problem | None]:
+    """Return what notes down the edits that are not saved now, at any time in any thread; without such edits it removes
+    the draft. A problem stops no editing.
 
     `below` are edits of an earlier session that nobody has decided on yet: they stay, where they are not edited again.
     """
-    return keeping(document, below)()
-
-
-def keeping(document: ConfigDocument, below: Edits | None = None) -> Callable[[], Problem | None]:
-    """The same with the edits of now, to be done at any time by any thread."""
     edits = {**(below or {}), **document.unsaved()}
     file, request = document.file, document.request
     kept = {

@@ -5,7 +5,7 @@ When a disk is found full while something is written, `full_disk_words` of `erro
 
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory.parts import state_bytes
+from tui_trainer.planning.memory.parts import begun_bytes, state_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB, format_bytes
 
@@ -18,7 +18,7 @@ def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]
     """The trained weights, their fp32 copies where they have 16 bits, the optimizer's state, and small files."""
     each, trained = _trained_bytes_each(setup), setup.trained_parameters
     copies = 4 if each < 4 else 0
-    total = (each + copies) * trained + state_bytes(shape, setup, trained) + setup.begun_bytes
+    total = (each + copies) * trained + state_bytes(shape, setup, trained) + begun_bytes(setup)
     if not setup.has_adapter:
         total += each * sum(shape.towers.values())
     state = OPTIMIZERS[setup.optim].state_words or f"{setup.optim}'s state"
@@ -29,7 +29,7 @@ def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]
 def final_model_bytes(parameters: int, setup: TrainingSetup) -> int:
     """The whole model, or with LoRA the adapter."""
     trained = setup.trained_parameters if setup.has_adapter else parameters
-    return _trained_bytes_each(setup) * trained + setup.begun_bytes + SMALL_FILES_BYTES
+    return _trained_bytes_each(setup) * trained + begun_bytes(setup) + SMALL_FILES_BYTES
 
 
 def run_bytes(

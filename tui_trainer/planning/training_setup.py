@@ -1,6 +1,5 @@
 """How a model is trained, as far as memory and time depend on it."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
@@ -148,16 +147,6 @@ class TrainingSetup:
         looked_up = self.lora_linears or self.lora_experts
         return self.lora_linears if looked_up else adapted(shape, self.lora_targets)
 
-    def adapter_matrices(self, shape: ModelShape) -> Iterator[tuple[int, int, int]]:
-        """Yield (rows, columns, how many) of the matrices of all adapters: two for each layer, and two for each tensor
-        of experts."""
-        for linear in self.adapted(shape):
-            yield self.lora_rank, linear.inputs, linear.count
-            yield linear.outputs, self.lora_rank, linear.count
-        for tensor in self.lora_experts:
-            for width in (tensor.rows, tensor.columns):
-                yield tensor.experts * tensor.rank, width, tensor.count
-
     @property
     def towers_on_host(self) -> bool:
         """Whether a card has none of the towers. With `cpu_offload` it has none of the model, all of which is split."""
@@ -174,11 +163,6 @@ class TrainingSetup:
         """Whether the matrix that makes logits is trained."""
         whole = (self.method == "full" and not self.freezes_layers) or self.saves_head
         return whole or (self.trained_tokens > 0 and self.head not in CLASSIFYING)
-
-    @property
-    def begun_bytes(self) -> int:
-        """Of what adapters began with, in fp32, where they are a part of the weights."""
-        return 4 * (self.trained_parameters - self.saved_parameters) if self.mutates_weights else 0
 
     @property
     def has_adapter(self) -> bool:

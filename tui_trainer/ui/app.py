@@ -32,7 +32,7 @@ from tui_trainer.ui import palette
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.keymap import PLACES, TITLES, Action, Keymap, KeysInOrder, Place, textual_key
+from tui_trainer.ui.keymap import CHANGES_RUNS, PLACES, TITLES, Action, Keymap, KeysInOrder, Place, textual_key
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
 from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.spans import Role
@@ -233,7 +233,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def refusal(self, action: Action) -> str:
         """Why an action of this screen or of all screens cannot be done now; empty when it can."""
-        if self.bench.is_view and action.changes_runs:
+        if self.bench.is_view and action.id in CHANGES_RUNS:
             return "this is a read-only view (attach --view)"
         if action.id in ("app.start", "app.new"):
             return "a run is active" if self.bench.run_is_ours_and_alive else ""

@@ -18,7 +18,6 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.command_dialogs import MenuDialog, open_tool
 from tui_trainer.ui.dialogs import Answer, Dialog, Row, TextDialog
 from tui_trainer.ui.new_run import ChoiceOfPath, DataDialog
-from tui_trainer.ui.own_commands import own_answers
 from tui_trainer.ui.own_processes import Tool
 from tui_trainer.ui.spans import Line, paragraph
 from tui_trainer.units import format_bytes, format_rate, format_seconds
@@ -185,6 +184,8 @@ def offer_install(bench: Workbench) -> None:
 
 def more_answers(bench: Workbench, folder: RunFolder, *, has_model: bool) -> list[Answer]:
     """What can be done with a run beside the keys that its screen has itself."""
+    from tui_trainer.ui.own_commands import own_answers
+
     answers: list[Answer] = []
     if has_model:
         answers += [

@@ -66,10 +66,6 @@ class Action:
         return f"{self.place}.{self.name}"
 
     @property
-    def changes_runs(self) -> bool:
-        return self.id in CHANGES_RUNS
-
-    @property
     def dots(self) -> str:
         """Behind the label in the footer where the key opens a question or a box."""
         return "..." if self.name in _OPENING.get(self.place, "").split() else ""

@@ -32,8 +32,6 @@ MAPPED_BLOCK_BYTES = 32 * MIB
 TEMPORARY_SHARE, FILLED_SHARE = 0.67, 0.74
 # T5's norms, its GELU and the masks of its scores are chains of results: each takes the place of one before it.
 CHAIN_TEMPORARY_SHARE = 0.2
-# Results of adapters are as wide as what they follow; in 16 bits they fit into the places of fp32 results.
-ADAPTER_SHARE = {FLOAT: 0.45, HALF: 0.22}
 # With checkpointing, a layer's results are there once for the forward and again for the backward pass, and gradients
 # and inputs of layers stand between them: so many times one layer's results, by the size of a number between layers.
 CHECKPOINTED_LAYERS = {FLOAT: 2.5, HALF: 1.4}
@@ -48,7 +46,7 @@ _FROZEN_KERNELS, _TRAINED_KERNELS, _ATTENTION_KERNELS = 2, 3, 7
 # Labels of passes differ by a factor of four: two octaves of `coarse`.
 _LABEL_SIZES = 16
 # Of the results of a layer in an evaluation, the share that is resident at one time: nothing keeps their places apart.
-EVALUATION_SHARE, EVALUATION_ADAPTER_SHARE = 0.55, 0.25
+EVALUATION_SHARE = 0.55
 
 
 def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tuple[MemoryPart, ...]:
@@ -74,15 +72,10 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
         *steps,
         _evaluation(model, batch, there),
         *model.before_training(there),
-        *_begun(model),
+        *model.first_adapters(),
         *_kernels(model, batch),
         MemoryPart("libraries", LIBRARY_BYTES, "code of libraries, loaded at first use, whatever the model"),
     )
-
-
-def _begun(model: ModelMemory) -> tuple[MemoryPart, ...]:
-    formula = "4 bytes x adapters: their initial values"
-    return (MemoryPart("first adapters", found, formula),) if (found := model.setup.begun_bytes) else ()
 
 
 def _gradients(model: ModelMemory, accumulation: int, activations: int) -> MemoryPart:
@@ -134,10 +127,10 @@ def _temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
 
 def _plain_temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     through = model.shape.layers * batch.tokens
-    own, adapters = through * model.own_temporaries, through * model.adapter_temporaries
+    own, adapters = through * model.own_temporaries, through * model.adapter_temporaries(batch.row_tokens)
     gradients = model.sum_bytes * (2 if batch.accumulation > 1 else 1)
     share = CHAIN_TEMPORARY_SHARE if "t5" in model.shape.model_type else TEMPORARY_SHARE
-    found = share * own - FILLED_SHARE * min(own, gradients) + ADAPTER_SHARE[model.compute_size] * adapters
+    found = share * own - FILLED_SHARE * min(own, gradients) + model.ADAPTER_SHARE[model.compute_size] * adapters
     mapped = FLOAT * model.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
     return MemoryPart(
         "temporaries",
@@ -188,9 +181,9 @@ def _kernels(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
 
 def _evaluation(model: ModelMemory, batch: BatchSizes, there: int) -> MemoryPart:
     """One layer's results, as nothing is kept, and then the logits; gradients are gone by then. No dropout here."""
-    adapters = model.adapter_temporaries
+    adapters = model.adapter_temporaries(batch.row_tokens)
     own = model.counted.evaluated - adapters
-    results = batch.eval_tokens * (EVALUATION_SHARE * own + EVALUATION_ADAPTER_SHARE * adapters)
+    results = batch.eval_tokens * (EVALUATION_SHARE * own + model.EVALUATION_ADAPTER_SHARE * adapters)
     wanted = int(results) + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
     formula = "what an evaluation batch needs beyond the memory of a step's activations and gradients"
     return MemoryPart("evaluation", max(0, wanted - there), formula)

@@ -19,10 +19,10 @@ from tui_trainer.units import GIB
 PIECES_SHARE = 0.03
 # CUDA's context and kernels, with the workspace of its matrix library: 0.5 to 0.9 GiB by card and version.
 CONTEXT_BYTES = int(0.7 * GIB)
-# Of the results of a layer in an evaluation, which nothing keeps, the most that is there at one time, and the same of
-# those of adapters: chosen by hand so that 46 simulated passes of seven families fit. What a whole pass had at its
+# Of the results of a layer in an evaluation, which nothing keeps, the most that is there at one time. It was chosen by
+# hand, with EVALUATION_ADAPTER_SHARE, so that 46 simulated passes of seven families fit. What a whole pass had at its
 # peak, ends and masks included, was up to 0.72 (BERT) and 0.83 (BART) of a layer's results.
-EVALUATION_SHARE, EVALUATION_ADAPTER_SHARE = 0.6, 0.25
+EVALUATION_SHARE = 0.6
 
 
 def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tuple[MemoryPart, ...]:
@@ -153,11 +153,11 @@ def _workspace(model: ModelMemory, batch: BatchSizes, always: bool = False) -> t
 
 def _evaluation(model: ModelMemory, batch: BatchSizes, there: int) -> MemoryPart:
     """The input of a layer and the results that are there at one time, logits, and weights as products take them."""
-    adapters = model.adapter_temporaries
+    adapters = model.adapter_temporaries(batch.row_tokens)
     own = max(0, model.counted.evaluated - adapters)
     # Scores may be one result, as large as all others together.
     scores = min(own, model.counted.made_per_pair * batch.row_tokens)
-    each = model.layer_input + scores + EVALUATION_SHARE * (own - scores) + EVALUATION_ADAPTER_SHARE * adapters
+    each = model.layer_input + scores + EVALUATION_SHARE * (own - scores) + model.EVALUATION_ADAPTER_SHARE * adapters
     results = int(batch.eval_tokens * each)
     wanted = results + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
     wanted += model.unpacking_bytes(batch.eval_tokens) if model.setup.four_bits else 0

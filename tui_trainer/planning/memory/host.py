@@ -75,8 +75,7 @@ def _parts(
         kept = (zero_on_host(static),) if setup.zero_stage else tuple(split_part(x, setup.shards) for x in parts)
     at_work = (*kept, saving)
     yield from at_work if sum(part.bytes for part in at_work) >= loading.bytes else (loading,)
-    if begun := setup.begun_bytes:
-        yield MemoryPart("first adapters", begun, "4 bytes x adapters: their initial values")
+    yield from Static(shape, setup).first_adapters()
     if loader_workers:
         rows = pass_rows(setup, setup.most_rows or step_rows(config))
         steps = loader_workers * config.dataloader.prefetch_factor

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from typing import ClassVar
 
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.four_bits import quantised_linears
@@ -60,23 +61,17 @@ class BatchSizes:
 
 
 @dataclass(frozen=True)
-class Static:
-    """Bytes that do not depend on the batch."""
+class AdapterMemory:
+    """Memory that adapters take beside their gradients, optimizer state and copies, which go by `Static.trained` as
+    those of other weights do. Their kernels on a CPU: `cpu.py`; gradients of a layer's results on a GPU: `gpu.py`."""
 
     shape: ModelShape
     setup: TrainingSetup
 
-    @property
-    def trained(self) -> int:
-        if known := self.setup.trained_parameters:
-            return known
-        is_whole = self.setup.method == "full"
-        return self.shape.parameters if is_whole else sum(map(prod, self.setup.adapter_matrices(self.shape)))
-
-    @property
-    def classes(self) -> int:
-        """How many logits a label has: words of the vocabulary, or classes."""
-        return self.shape.labels or self.shape.vocabulary
+    # Of `adapter_temporaries` on a CPU, the share whose places stay empty: in 16 bits they fit into those of fp32
+    # results. The other one is what is there at one time in an evaluation, chosen with that of a layer's own results.
+    ADAPTER_SHARE: ClassVar = {FLOAT: 0.45, HALF: 0.22}
+    EVALUATION_ADAPTER_SHARE: ClassVar = 0.25
 
     @property
     def weight_size(self) -> int:
@@ -87,6 +82,96 @@ class Static:
     def compute_size(self) -> int:
         """Bytes of a number that matmuls are computed in."""
         return HALF if self.setup.precision != "fp32" else self.weight_size
+
+    def adapter_matrices(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (rows, columns, how many) of the matrices of all adapters: two for each layer, and two for each tensor
+        of experts."""
+        rank = self.setup.lora_rank
+        for linear in self.setup.adapted(self.shape):
+            yield rank, linear.inputs, linear.count
+            yield linear.outputs, rank, linear.count
+        for tensor in self.setup.lora_experts:
+            for width in (tensor.rows, tensor.columns):
+                yield tensor.experts * tensor.rank, width, tensor.count
+
+    def adapter_temporaries(self, row_tokens: int) -> int:
+        """Of one token in one layer, what is computed forward and not kept: the widened result, scaled, and added to
+        that of the layer."""
+        if not self.setup.has_adapter:
+            return 0
+        # How many vectors a product is given for each token of the input.
+        vectors = {"source": 1.0, "target": self.setup.target_tokens / row_tokens, "row": 1 / row_tokens}
+        widened = (x.outputs * x.count * vectors[x.reads] for x in self.setup.adapted(self.shape))
+        return int(3 * self.compute_size * sum(widened) / self.shape.layers)
+
+    def adapted_experts(self) -> tuple[MemoryPart, ...]:
+        """Of tensors with an adapter: peft gives each pass the sum of tensor and update, which the backward pass needs,
+        and makes a gradient of one whole sum at a time. Source: `ParamWrapper._activate_lora` of peft 0.21."""
+        tensors = self.setup.lora_experts
+        if not tensors:
+            return ()
+        layers = 1 if self.setup.gradient_checkpointing else max(tensor.count for tensor in tensors)
+        sums = sum(tensor.numbers // tensor.count * min(tensor.count, layers) for tensor in tensors)
+        gradient = max(tensor.numbers // tensor.count for tensor in tensors)
+        formula = f"{self.weight_size} bytes x tensors of experts with their updates, and the gradient of the largest"
+        return (MemoryPart("adapted experts", self.weight_size * (sums + gradient), formula),)
+
+    def dora_norms(self) -> tuple[MemoryPart, ...]:
+        """Return the temporary tensors from which DoRA computes the norms of one layer: the update, the scaled update,
+        the weight with the update, and an identity matrix. Source: `DoraLinearLayer.forward` of peft 0.21."""
+        if not self.setup.use_dora:
+            return ()
+        matrices = max((3 * x.inputs * x.outputs + x.inputs**2 for x in self.setup.adapted(self.shape)), default=0)
+        formula = "4 bytes x three copies of the largest adapted matrix and an identity matrix, for DoRA's norms"
+        return (MemoryPart("DoRA norms", FLOAT * matrices, formula),)
+
+    def token_tables(self, labels: int) -> tuple[MemoryPart, ...]:
+        """Tables of which the rows of new tokens train; empty where none do.
+
+        peft writes the rows into a copy of the head, which stays until the backward pass, and the copy has a gradient
+        as large (that of logits in chunks is among those of the loss). The embedding's copy is gone before.
+        """
+        if not self.setup.trained_tokens:
+            return ()
+        table = self.shape.vocabulary * self.shape.hidden_size
+        casts = HALF * (self.setup.precision != "fp32" and self.weight_size == FLOAT)
+        each = self.weight_size * (1 if self.setup.chunks_loss(labels) else 2) + casts
+        return (MemoryPart("token tables", each * table, f"{each} bytes x embeddings with trainable new tokens"),)
+
+    def first_adapters(self) -> Iterator[MemoryPart]:
+        if found := begun_bytes(self.setup):
+            yield MemoryPart("first adapters", found, "4 bytes x adapters: their initial values")
+
+    def _decomposition_bytes(self, x: Linear) -> int:
+        """All in fp32: the matrix, LAPACK's copy, the vectors of both sides, and 4 k^2 of work where k is the smaller
+        side (`LWORK` of LAPACK's gesdd); beside a copy as wide as the weights."""
+        least = min(x.inputs, x.outputs)
+        numbers = 2 * x.inputs * x.outputs + least * (x.inputs + x.outputs) + 4 * least**2
+        return FLOAT * numbers + self.weight_size * x.inputs * x.outputs
+
+    @property
+    def merge_bytes(self) -> int:
+        """The adapter, and of the largest matrix a copy, its update in fp32, and that as wide as the weights."""
+        each = 2 * self.weight_size + FLOAT
+        return FLOAT * self.setup.merged_parameters + each * max(
+            (x.inputs * x.outputs for x in self.shape.linears), default=0
+        )
+
+
+class Static(AdapterMemory):
+    """Bytes that do not depend on the batch."""
+
+    @property
+    def trained(self) -> int:
+        if known := self.setup.trained_parameters:
+            return known
+        is_whole = self.setup.method == "full"
+        return self.shape.parameters if is_whole else sum(map(prod, self.adapter_matrices()))
+
+    @property
+    def classes(self) -> int:
+        """How many logits a label has: words of the vocabulary, or classes."""
+        return self.shape.labels or self.shape.vocabulary
 
     @property
     def has_masters(self) -> bool:
@@ -122,19 +207,6 @@ class Static:
             own += int(packed * (four_bits.bits_per_weight / 8 - self.weight_size))
             formula = f"{four_bits.bits_per_weight:.3f} bits x matrices inside the layers, {formula}"
         return MemoryPart("weights", own + FLOAT * self.trained + saved, formula)
-
-    def token_tables(self, labels: int) -> tuple[MemoryPart, ...]:
-        """Tables of which the rows of new tokens train; empty where none do.
-
-        peft writes the rows into a copy of the head, which stays until the backward pass, and the copy has a gradient
-        as large (that of logits in chunks is among those of the loss). The embedding's copy is gone before.
-        """
-        if not self.setup.trained_tokens:
-            return ()
-        table = self.shape.vocabulary * self.shape.hidden_size
-        casts = HALF * (self.setup.precision != "fp32" and self.weight_size == FLOAT)
-        each = self.weight_size * (1 if self.setup.chunks_loss(labels) else 2) + casts
-        return (MemoryPart("token tables", each * table, f"{each} bytes x embeddings with trainable new tokens"),)
 
     def towers(self) -> MemoryPart:
         """Their weights, which no text goes through."""
@@ -178,21 +250,6 @@ class Static:
             there = max(0, there - size)
         return tuple(parts)
 
-    def _decomposition_bytes(self, x: Linear) -> int:
-        """All in fp32: the matrix, LAPACK's copy, the vectors of both sides, and 4 k^2 of work where k is the smaller
-        side (`LWORK` of LAPACK's gesdd); beside a copy as wide as the weights."""
-        least = min(x.inputs, x.outputs)
-        numbers = 2 * x.inputs * x.outputs + least * (x.inputs + x.outputs) + 4 * least**2
-        return FLOAT * numbers + self.weight_size * x.inputs * x.outputs
-
-    @property
-    def merge_bytes(self) -> int:
-        """The adapter, and of the largest matrix a copy, its update in fp32, and that as wide as the weights."""
-        each = 2 * self.weight_size + FLOAT
-        return FLOAT * self.setup.merged_parameters + each * max(
-            (x.inputs * x.outputs for x in self.shape.linears), default=0
-        )
-
     @property
     def gradient_bytes(self) -> int:
         """Those of one pass, as the backward pass makes them."""
@@ -217,27 +274,6 @@ class Static:
         if self.setup.precision == "fp32" or self.weight_size == HALF:
             return 0
         return HALF * max((x.inputs * x.outputs for x in self.shape.linears), default=0)
-
-    def adapted_experts(self) -> tuple[MemoryPart, ...]:
-        """Of tensors with an adapter: peft gives each pass the sum of tensor and update, which the backward pass needs,
-        and makes a gradient of one whole sum at a time. Source: `ParamWrapper._activate_lora` of peft 0.21."""
-        tensors = self.setup.lora_experts
-        if not tensors:
-            return ()
-        layers = 1 if self.setup.gradient_checkpointing else max(tensor.count for tensor in tensors)
-        sums = sum(tensor.numbers // tensor.count * min(tensor.count, layers) for tensor in tensors)
-        gradient = max(tensor.numbers // tensor.count for tensor in tensors)
-        formula = f"{self.weight_size} bytes x tensors of experts with their updates, and the gradient of the largest"
-        return (MemoryPart("adapted experts", self.weight_size * (sums + gradient), formula),)
-
-    def dora_norms(self) -> tuple[MemoryPart, ...]:
-        """Return the temporary tensors from which DoRA computes the norms of one layer: the update, the scaled update,
-        the weight with the update, and an identity matrix. Source: `DoraLinearLayer.forward` of peft 0.21."""
-        if not self.setup.use_dora:
-            return ()
-        matrices = max((3 * x.inputs * x.outputs + x.inputs**2 for x in self.setup.adapted(self.shape)), default=0)
-        formula = "4 bytes x three copies of the largest adapted matrix and an identity matrix, for DoRA's norms"
-        return (MemoryPart("DoRA norms", FLOAT * matrices, formula),)
 
     def router_loss(self, tokens: int) -> tuple[MemoryPart, ...]:
         """Logits of the routers, which the model collects, and what softmax makes of them, up to the backward pass."""
@@ -335,17 +371,7 @@ class ModelMemory(Static):
         """
         found = self.counted
         wide = found.wide if self.weight_size == HALF and self.shape.head == CAUSAL else 0
-        return int(max(0, found.made - found.kept - self.adapter_temporaries - wide))
-
-    @property
-    def adapter_temporaries(self) -> int:
-        """The same of adapters: the widened result, scaled, and added to that of the layer."""
-        if not self.setup.has_adapter:
-            return 0
-        # How many vectors a product is given for each token of the input.
-        vectors = {"source": 1.0, "target": self._answer_share, "row": 1 / self.row_tokens}
-        widened = (x.outputs * x.count * vectors[x.reads] for x in self.setup.adapted(self.shape))
-        return int(3 * self.compute_size * sum(widened) / self.shape.layers)
+        return int(max(0, found.made - found.kept - self.adapter_temporaries(self.row_tokens) - wide))
 
     @property
     def layer_input(self) -> int:
@@ -365,6 +391,11 @@ def largest_parameter(shape: ModelShape) -> int:
     return max([shape.vocabulary * shape.hidden_size, *matrices])
 
 
+def begun_bytes(setup: TrainingSetup) -> int:
+    """Return the bytes of what adapters began with, in fp32, where they are a part of the weights."""
+    return 4 * (setup.trained_parameters - setup.saved_parameters) if setup.mutates_weights else 0
+
+
 def state_bytes(shape: ModelShape, setup: TrainingSetup, trained: int) -> int:
     """What an optimizer keeps beside so many weights that train, in memory and in a checkpoint the same."""
     optimizer = OPTIMIZERS[setup.optim]
@@ -375,7 +406,7 @@ def state_bytes(shape: ModelShape, setup: TrainingSetup, trained: int) -> int:
         return int(optimizer.hidden_state_bytes * hidden + optimizer.state_bytes * (trained - hidden))
     if not optimizer.factored_state:
         return int(optimizer.state_bytes * trained)
-    tensors = [*(setup.adapter_matrices(shape) if setup.has_adapter else _weights(shape))]
+    tensors = [*(AdapterMemory(shape, setup).adapter_matrices() if setup.has_adapter else _weights(shape))]
     if setup.has_adapter and (rest := trained - sum(map(prod, tensors))):
         # What else trains are modules that are saved, as wide as the layers.
         tensors.append((max(rest, 0) // shape.hidden_size, shape.hidden_size, 1))

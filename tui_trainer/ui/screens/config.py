@@ -8,6 +8,7 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.events import Click
 from textual.widget import Widget
 
+from tui_trainer.config.editing import toml_text
 from tui_trainer.config.explain import groups
 from tui_trainer.data.samples import samples
 from tui_trainer.data.sources.hub import names_in_the_cache
@@ -322,11 +323,8 @@ class ConfigPage(ListPage):
 
     def action_changed_only(self) -> None:
         self.model.only_changed = not self.model.only_changed
-        self.bench.tell(
-            "only settings that differ from the recipe"
-            if self.model.only_changed
-            else "also settings that do not differ from the recipe"
-        )
+        which = "only settings that" if self.model.only_changed else "also settings that do not"
+        self.bench.tell(f"{which} differ from the recipe")
 
     def action_show_all(self) -> None:
         self.model.show_all = not self.model.show_all
@@ -352,7 +350,7 @@ class ConfigPage(ListPage):
 
     def action_copy(self) -> None:
         if self.key:
-            text = self.model.copied_text(self.key)
+            text = f"{self.key} = {toml_text(self.model.document.value(self.key))}"
             self.app.copy_to_clipboard(text)
             self.bench.tell(f"copied, if your terminal lets programs copy (OSC 52): {one_line(text)}")
 

@@ -33,8 +33,7 @@ _ROLES: Final[dict[str, Role]] = {
 
 
 def tune(bench: Workbench) -> None:
-    apply = "apply the fastest", "the results of tune"
-    begin(CommandDialog(bench, bench.tunings, "Tune", _tune_lines, apply=apply))
+    begin(CommandDialog(bench, bench.tunings, "Tune", _tune_lines, apply=("apply the fastest", "the results of tune")))
 
 
 def _tune_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line]:

@@ -18,14 +18,7 @@ from typing import Any
 from textual.app import App
 
 from tui_trainer.config.document import ConfigDocument
-from tui_trainer.config.save import (
-    OverwriteError,
-    document_text,
-    line_of,
-    marked_text,
-    without_marks,
-    writing,
-)
+from tui_trainer.config.save import OverwriteError, document_text, line_of, marked_text, without_marks, writing
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.files.local_paths import at_home, from_the_root
 from tui_trainer.launching.drafts import Draft

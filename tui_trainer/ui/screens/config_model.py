@@ -20,7 +20,6 @@ from tui_trainer.config.editing import (
     display_text,
     edit_text,
     parse,
-    toml_text,
     unit_text,
 )
 from tui_trainer.config.explain import groups
@@ -172,16 +171,20 @@ class ConfigModel:
         """Keep what became of each `auto`; a setting that becomes `auto` later waits for the next plan."""
         columns = self.document.loaded.columns if self.document.loaded else {}
         found = {key: exact(name, "found in the data") for key, name in columns.items()}
+        decided = found | (plan.resolved() if plan else {})
         self.resolved = {
-            key: (_decided_text(all_settings()[key], planned), planned.reason)
-            for key, planned in (found | (plan.resolved() if plan else {})).items()
-            if self.document.value(key) == "auto"
-        }
+            key: (_decided_text(key, decided[key]), decided[key].reason)
+            for key in decided if self.document.value(key) == "auto"
+        }  # fmt: skip
+
+    def decided(self, key: str) -> tuple[str, str]:
+        """What became of `auto`, and why; empty for any other value, and until it is planned."""
+        return self.resolved.get(key, ("", "")) if self.document.value(key) == "auto" else ("", "")
 
     def value_text(self, key: str) -> str:
         """The value with its unit, and behind `auto` what became of it."""
-        text, (decided, _) = value_text(all_settings()[key], self.document.value(key)), self.resolved.get(key, ("", ""))
-        return f"{text} {self._arrow} {decided}" if decided and text == "auto" else text
+        text, decided = value_text(all_settings()[key], self.document.value(key)), self.decided(key)[0]
+        return f"{text} {self._arrow} {decided}" if decided else text
 
     @property
     def unread(self) -> dict[str, str]:
@@ -214,12 +217,9 @@ class ConfigModel:
             for setting in settings
             if everything
             or self.document.is_changed(setting.key)
-            or (not self.only_changed and self._is_everyday(setting))
             or (not self.only_changed and setting.key in troubled)
+            or not (self.only_changed or setting.advanced or setting.key in self.unread)
         )
-
-    def _is_everyday(self, setting: Setting) -> bool:
-        return not setting.advanced and setting.key not in self.unread
 
     def reveal(self, key: str) -> None:
         if not any(row.key == key for row in self.rows):
@@ -273,9 +273,6 @@ class ConfigModel:
         count = before - len(self.document.changes())
         return f"reset {settings_count(count)}; undo restores them" if count else "nothing to reset"
 
-    def copied_text(self, key: str) -> str:
-        return f"{key} = {toml_text(self.document.value(key))}"
-
 
 def table_rows(
     document: ConfigDocument, wanted: frozenset[str], unread: Mapping[str, str], query: str
@@ -310,8 +307,8 @@ def _row(document: ConfigDocument, setting: Setting, places: tuple[int, ...], is
     )  # fmt: skip
 
 
-def _decided_text(setting: Setting, planned: Planned[Any]) -> str:
-    value = planned.value
+def _decided_text(key: str, planned: Planned[Any]) -> str:
+    setting, value = all_settings()[key], planned.value
     text = f"{value:g}" if isinstance(value, float) else display_text(setting, value)
     return f"{'' if planned.exact else '~'}{text} {unit_text(setting, value)}".rstrip()
 

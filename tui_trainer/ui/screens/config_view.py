@@ -357,7 +357,7 @@ def detail_lines(
         takes += f" (default {display_text(setting, setting.default)})"
     rows = {
         "value": _value_and_source(model, setting),
-        "reason": model.resolved.get(setting.key, ("", ""))[1],
+        "reason": model.decided(setting.key)[1],
         "type": "" if editor and editor.closed else takes,
         "memory": setting.memory,
         "speed": setting.speed,
