@@ -31,8 +31,6 @@ from tui_trainer.ui.widgets.pane import KeyedPane, Pane
 from tui_trainer.ui.widgets.settings_table import SettingsTable
 from tui_trainer.ui.workbench import Workbench
 
-_OF_A_SETTING = ("edit", "toggle", "less", "more", "reset", "copy")
-
 
 class Groups(Pane):
     """The groups of settings below a heading; a click on one goes to its first setting."""
@@ -271,7 +269,7 @@ class ConfigPage(ListPage):
             "clear": lambda: self.model.filter,
             "next_problem": lambda: document.problems,
             "preview": lambda: document.plain is not None and not document.own_problems,
-            **dict.fromkeys(_OF_A_SETTING, lambda: self.key),
+            **dict.fromkeys(("edit", "toggle", "less", "more", "reset", "copy"), lambda: self.key),
         }
         return "" if can.get(action.name, lambda: True)() else NOTHING_TO_DO
 

@@ -13,7 +13,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import GivenUp
 from tui_trainer.ui.command_dialogs import CommandDialog, begin, rows_as_text
 from tui_trainer.ui.dialogs import Dialog
-from tui_trainer.ui.spans import Glyphs, Line, Role, bar, paragraph, progress_line, wrapped
+from tui_trainer.ui.spans import Glyphs, Line, Role, bar, paragraph, progress_line, rows_of
 from tui_trainer.ui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -184,11 +184,8 @@ class PreviewDialog(Dialog):
         """Lines of numbers as they are, with their columns; a longer one in several, the later ones indented."""
         from tui_trainer.launching.preview import ASCII_SIGNS, UNICODE_SIGNS, summary_lines
 
-        lines: list[Line] = []
-        for text in summary_lines(preview, ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS):
-            first, *rest = [text] if len(text) <= width else wrapped(text, width - 2)
-            lines += [[(row, "text")] for row in (first, *(f"  {row}" for row in rest))]
-        return lines
+        texts = summary_lines(preview, ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS)
+        return [[(row, "text")] for text in texts for row in rows_of(text, width, subsequent_indent="  ") or [""]]
 
     def press(self, key: str, character: str | None) -> bool:
         if self._preview is None or character not in ("n", "p", "a"):

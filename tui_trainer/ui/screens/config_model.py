@@ -202,11 +202,6 @@ class ConfigModel:
         parts = [f"{rare} rarely changed"] * bool(rare) + [f"{unread} not used by this run"] * bool(unread)
         return f"{len(folded)} more settings: {', '.join(parts)}; + shows them"
 
-    @property
-    def count(self) -> str:
-        shown, every = sum(bool(row.key) for row in self.rows), sum(len(settings) for _, _, settings in groups())
-        return f"{shown} of {every}"
-
     def _wanted(self) -> frozenset[str]:
         """What was changed and what has a problem is always shown; a filter looks at all."""
         everything = not self.only_changed and (self.show_all or bool(self.filter))

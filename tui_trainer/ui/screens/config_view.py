@@ -268,7 +268,8 @@ class ConfigPanes:
         kind = ", changed only" if model.only_changed else ", all" if model.show_all else ""
         line = " " * MARK_CELLS + pad(f"setting{kind}", name_cells() + 1)
         line += pad("value", value_cells(width, name_cells()) + 1)
-        right: Line = [(model.count, "dim")]
+        shown, every = sum(bool(row.key) for row in model.rows), sum(len(settings) for *_, settings in groups())
+        right: Line = [(f"{shown} of {every}", "dim")]
         if not model.show_all and not model.filter:
             right += [(", ", "dim"), (self._bench.app.key_of("config.show_all"), "key"), (" all", "dim")]
         has_room = preset_cells(width) and cell_len(f"{line}recipe ") + width_of(right) <= width
