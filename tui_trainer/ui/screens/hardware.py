@@ -385,8 +385,7 @@ class HardwarePage(ListPage):
             self._next_look += max(_PROCESSES_EVERY_SECONDS, look.cpu_seconds / _SHARE_OF_A_CORE)
             texts = [cells(one, time()) for one in in_order(look.processes, "cpu")[:_MOST_PROCESSES]]
             self._processes = tuple((one["cpu"], one["memory"], one["command"]) for one in texts)
-            if self.app.screen is self:
-                self.redraw()
+            self.redraw()
 
     def _show_gauges(self) -> None:
         gauges, sparks, gpu = self.bench.gauges or Gauges(), self.bench.sparks, self._diagnosis.gpu
