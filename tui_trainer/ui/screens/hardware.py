@@ -361,13 +361,11 @@ class HardwarePage(ListPage):
         super().redraw()
 
     def tick(self) -> None:
-        # What is below a dialog stands still.
-        if self.app.screen is self:
-            self._show_gauges()
-            self._look_at_processes()
-            for part in self.query(Part):
-                if part.is_live:
-                    part.redraw()
+        self._show_gauges()
+        self._look_at_processes()
+        for part in self.query(Part):
+            if part.is_live:
+                part.redraw()
 
     def _look_at_processes(self) -> None:
         """Look at them where there is room for them and somebody to see them, for a small share of a core."""
