@@ -62,8 +62,8 @@ def finding_lines(finding: Finding, width: int, glyphs: Glyphs, config: Config |
     lines += labelled("why", rule.why, _LABEL_COLUMNS, width)
     for place, detail in enumerate(verdict.details):
         lines += labelled("" if place else "more", one_line(detail), _LABEL_COLUMNS, width, "dim")
-    for key in rule.settings if config else ():
-        lines += labelled("now", patch_words({key: value_of(config, key)}), _LABEL_COLUMNS, width)
+    for key, value in ({key: value_of(config, key) for key in rule.settings} if config else {}).items():
+        lines += labelled("now", patch_words({key: value}), _LABEL_COLUMNS, width)
         lines += labelled("", all_settings()[key].help, _LABEL_COLUMNS, width, "dim")
     for symptom in rule.during:
         lines += labelled("in run", f"{symptom.title}: {symptom.why}", _LABEL_COLUMNS, width, "dim")
