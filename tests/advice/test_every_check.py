@@ -174,9 +174,9 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "n/a": QUICKSTART,
     },
     "master_weights": {
-        "pass": given({**FULL, DTYPE: "bfloat16"}, H100),
+        "pass": [given(FULL, H100), given({**FULL, DTYPE: "bfloat16"}, H100)],
         "warn": [
-            given(FULL, H100, fix=(DTYPE,)),
+            given({**FULL, DTYPE: "float32"}, H100, fix=(DTYPE,)),
             given(FULL, H100, "scratch-llama", fix=(DTYPE,)),
             given({**FULL, **SMALL, DTYPE: "bfloat16"}, T4, fix=(DTYPE,)),
         ],

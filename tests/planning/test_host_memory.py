@@ -68,6 +68,7 @@ def test_a_model_from_scratch_is_counted_on_the_host():
 @pytest.mark.full
 def test_a_text_only_model_is_loaded_on_the_host():
     named = {"model__model_name_or_path": "google/gemma-3-4b-it", "tuning__method": "full", "data__path": "rows.jsonl"}
+    named["model__dtype"] = "float32"
     plan = planned("finetune", model__text_only="true", **named)
     assert parts(plan)["loading"] == 4 * plan.parameters.value
     assert parts(planned("finetune", **named)).get("loading", 0) < parts(plan)["loading"]

@@ -164,8 +164,8 @@ def weights_dtype(
     if requested != "auto":
         masters = "; bf16 weights are copies of the fp32 master weights that the optimizer updates"
         return exact(requested, f"from {loaded.where(DTYPE)}{masters if trains and requested == 'bfloat16' else ''}")
-    is_16_bits = shape.stored_dtype in ("bfloat16", "float16")
-    if trains and target.device == "cuda" and chosen == "bf16" and processes == 1 and is_16_bits:
+    is_alone = target.device == "cuda" and processes == 1 and not loaded.config.distributed.cpu_offload
+    if trains and is_alone and chosen == "bf16" and shape.stored_dtype in ("bfloat16", "float16"):
         return exact("bfloat16", f"stored in {shape.stored_dtype}; the optimizer updates fp32 master weights")
     if trains:
         reason = "the weights are trained, and 16 bits would lose small updates"

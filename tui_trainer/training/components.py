@@ -72,7 +72,11 @@ def build_model(
     torch.manual_seed(config.training.seed)
     dtype = getattr(torch, plan.weights_dtype.value)
     task, rounds = find_task(config.task.type), False
-    if config.tuning.method == "full" and ranks.count == 1 and not (config.is_from_scratch or unsloth.is_asked(config)):
+    if (
+        config.tuning.method == "full"
+        and ranks.host is None
+        and not (config.is_from_scratch or unsloth.is_asked(config))
+    ):
         rounds = dtype != torch.float32 and task.model_shape(config, 0).stored_dtype != plan.weights_dtype.value
     hint = "expected for a new task: the new weights are trained on your data"
     built = torch.float32 if rounds else dtype
