@@ -76,7 +76,7 @@ def test_a_run_is_exported_by_keyboard(open_terminal, adapted_run):
     terminal = open_terminal(size=(80, 24))
     terminal.wait_for("1 Hardware", "threads")
     terminal.press("5")
-    terminal.wait_for(folder.name[:4], "finished", "held-out loss")
+    terminal.wait_for(folder.name[:4], "finished", "held out")
     terminal.press("x")
     terminal.wait_for(f"Export {folder.name}", "onnx", " free.", "\u25b8 adapter")
     terminal.press("enter")

@@ -120,7 +120,7 @@ class RunsPage(FilteredPage, ListPage):
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
-        self.model = view.RunsModel()
+        self.model: view.RunsModel = view.RunsModel()
         self._overviews = Overviews()
         self.table = LineList(
             lambda place, width: view.run_row(self.model, place, _now(), width, bench.glyphs),

@@ -363,7 +363,7 @@ def _facts(one: RunOverview, now: datetime) -> dict[str, str]:
         "loss": f"{loss_words(one.loss)}, held out {loss_words(one.eval_loss)}",
         "best": "" if one.best is None else f"{plain(one.metric)} {number(one.best)}",
         "scores": ", ".join(f"{plain(name)} {number(value)}" for name, value in one.scores.items()),
-        "memory": f"ran out, times: {one.out_of_memory_events}" if one.out_of_memory_events else "",
+        "memory": f"ran out {shortages} time{'s' * (shortages > 1)}" if (shortages := one.out_of_memory_events) else "",
         "started": f"{one.started_at[:16].replace('T', ' ')} UTC" if one.started_at else "",
         "last event": age_words(one, now) + " ago" * ((one.age_seconds(now) or 0) >= 0),
         "size": format_bytes(one.size_bytes) + f" (deleting it frees {format_bytes(one.freed_bytes or 0)})" * is_shared,
