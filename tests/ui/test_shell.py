@@ -261,7 +261,7 @@ async def test_the_question_before_a_start_names_what_others_use():
         time = figures(busy.plan)["time"]
         assert f"time        {time}" in shown
         assert busy.plan.busy_words.endswith("expect about 2.1 times longer while they run")
-        (line,) = [one for one in plan_lines(busy.plan) if one.startswith("time ")]
+        (line,) = [one for one in plan_lines(busy.plan) if one.startswith("time  ")]
         assert line.endswith(busy.plan.busy_words) and time.removeprefix("~") in line
 
 

@@ -12,6 +12,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import utc_now
 
 _LIMIT_BYTES = 256 * 1024
-_LEFT = "-left"
 _NAMED = {"model": MODEL_KEY, "data": DATA_KEY, "task": "task.type"}
 
 
@@ -105,10 +105,12 @@ def leave_drafts() -> None:
     """Let other programs take the drafts of this process over, whose screens are closed while it may train on."""
     for path in drafts_folder().glob(f"*-{_owner()}.json"):
         with suppress(OSError):
-            path.replace(path.with_name(f"{path.stem}{_LEFT}.json"))
+            path.replace(path.with_name(f"{path.stem}-left.json"))
 
 
+@cache
 def _owner() -> str:
+    # Asked once: the system's idea of a start moves while its clock is adjusted.
     return f"{os.getpid()}-{psutil.Process().create_time():.2f}"
 
 

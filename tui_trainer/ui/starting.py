@@ -130,14 +130,19 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
 
 
 def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
+    def use() -> None:
+        if not bench.apply(patch, words):
+            offer_start(bench)
+
     rows = [row for one in problems for row in ("", *wrapped(one_line(str(one)), _PROBLEM_CELLS))]
     # A mistake in a file names no setting; the document has it beside the path.
     known = [*problems, *(bench.document.problems if bench.document else ())]
     keys = [one.key for one in known if one.key in all_settings()]
     answers: list[Answer] = [("c", "open settings", lambda: bench.app.show_setting(keys[0]) if keys else bench.go(1))]
-    if patch := {one.key: one.suggested for one in problems if one.suggested is not None}:
-        words = one_line(settings_words(patch), _PROBLEM_CELLS)
-        answers.insert(0, ("u", f"use {words}", lambda: bench.apply(patch, words) or offer_start(bench)))
+    patch = {one.key: one.suggested for one in problems if one.suggested is not None}
+    words = one_line(settings_words(patch), _PROBLEM_CELLS)
+    if patch:
+        answers.insert(0, ("u", f"use {words}", use))
     bench.app.ask(title, rows[1:] or ["the plan is not ready yet"], answers)
 
 

@@ -600,7 +600,6 @@ class Workbench:
         document = self.document
         assert document is not None, "a plan was made from a document"
         self._planned_revision = document.revision
-        self._tell_what_followed()
         if self.plan is not None and not isinstance(result, tuple):
             from tui_trainer.planning.summary import moved_words
 
