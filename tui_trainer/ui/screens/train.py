@@ -421,9 +421,8 @@ class TrainPage(FilteredPage):
         self._log_open, self._large = not self._log_open, ""
         guard = self.bench.guard
         if self._log_open and (guard is None or guard.log_path is None):
-            self.bench.tell(
-                "no log: the state folder is not writable; set TUI_TRAINER_HOME to a writable folder", "warn"
-            )
+            words = "no log: the state folder is not writable; set TUI_TRAINER_HOME to a writable folder"
+            self.bench.tell(words, "warn")
 
     def action_table(self) -> None:
         self._table_open, self._large = not self._table_open, ""

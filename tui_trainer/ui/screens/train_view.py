@@ -489,9 +489,8 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
         return _result(scene, width)
     lines: list[Line] = []
     if failed is not None:
-        lines = scene.wrapped(in_keys(failed.message), width, most=4, role="bad") or [
-            [("failed without a message", "bad")]
-        ]
+        message = in_keys(failed.message).strip() or "failed without a message"
+        lines = scene.wrapped(message, width, most=4, role="bad")
         if path := failed.log_path:
             path = path if path.startswith("/") else f"{scene.run_folder or '.'}/{path}"
             lines += scene.labelled("log", path, width, _STORY_LABEL)
