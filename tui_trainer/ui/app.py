@@ -211,17 +211,14 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             # A late answer of the background while the screens go.
             return
         self._shown_by_clock = self._by_clock()
-        for screen in self._shown_screens:
-            screen.redraw()
+        # Also what lies below a dialog: a run goes on behind it.
+        for screen in self.screen_stack:
+            if isinstance(screen, Page | Dialog | TooSmall):
+                screen.redraw()
 
     def _by_clock(self) -> object:
         """What the picture shows that changes by itself: while it stays as it is, no new picture is computed."""
         return self.size, self.bench.by_clock(), [one.by_clock() for one in (self.page, self.dialog) if one]
-
-    @property
-    def _shown_screens(self) -> "list[Page | Dialog | TooSmall]":
-        """The page and what lies on it: all of them are drawn, so that a run goes on behind a dialog."""
-        return [screen for screen in self.screen_stack if isinstance(screen, Page | Dialog | TooSmall)]
 
     @property
     def offered_actions(self) -> list[Action]:
@@ -471,10 +468,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.copy_to_clipboard(selected)
             self.bench.tell("copied, if your terminal lets programs copy (OSC 52)", "good")
             return
-        self.bench.tell(
-            f"Ctrl+C stops nothing here: {self.key_of('app.quit')} quits; if a run is active, you are asked first",
-            "warn",
-        )
+        ends = f"{self.key_of('app.quit')} quits; if a run is active, you are asked first"
+        self.bench.tell(f"Ctrl+C stops nothing here: {ends}", "warn")
 
     def action_command(self) -> None:
         self.open(palette.Palette("Copy a command", palette.command_lines(self)))
@@ -487,23 +482,19 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def action_bell(self) -> None:  # type: ignore[override]
         self.preferences.bell = not self.preferences.bell
         self.preferences.save()
-        self.bench.tell(
-            "bell on: it rings if a run ends while another window has the focus"
-            if self.preferences.bell
-            else "bell off"
-        )
+        on = "bell on: it rings if a run ends while another window has the focus"
+        self.bench.tell(on if self.preferences.bell else "bell off")
 
     def action_redraw(self) -> None:
         self.refresh(layout=True)
 
     def action_save_screen(self) -> None:
+        role: Role
         try:
             path = Path(self.save_screenshot(strftime("tui-trainer-screen-%Y%m%d-%H%M%S.svg"), path=str(Path.cwd())))
-        except OSError as error:
-            role: Role = "bad"
-            words = f"could not save the screen: {system_reason(error)}"
-        else:
             words, role = f"screen saved to ./{path.name}", "good"
+        except OSError as error:
+            words, role = f"could not save the screen: {system_reason(error)}", "bad"
         self.bench.tell(words, role)
         if self.dialog:
             # It may hide the notice.

@@ -41,7 +41,6 @@ _CURVE_SAMPLES = 600
 PROGRAM = "tui-trainer"
 Tab = tuple[str, str]
 """The title of a screen and its state."""
-_NOTICE_LINES = 2
 # More than any list has.
 _MOST_LINES = 1_000_000
 NOTHING_TO_DO = "nothing to do now"
@@ -184,8 +183,13 @@ class Page(Screen[None], inherit_bindings=False):
     def compose(self) -> ComposeResult:
         yield TopLine(self.bench)
         yield from self.body()
-        yield Notice(self.bench)
+        yield Pane(self._notice_lines, id="notice")
         yield KeyHints(self)
+
+    def _notice_lines(self, width: int, _: int) -> list[Line]:
+        glyphs, (text, role) = self.bench.glyphs, self.bench.notice or ("", "text")
+        rows = rows_of(text, width - 2, max_lines=2, placeholder=f" {glyphs.ellipsis}")
+        return [[(f"{glyphs.vertical} {row}", role)] for row in rows]
 
     def on_mount(self) -> None:
         self._styled_for = self.app.theme
@@ -323,22 +327,6 @@ class FilteredPage(Page):
     def action_cancel(self) -> None:
         self.action_clear()
         self.bench.app.draw()
-
-
-class Notice(Pane):
-    """What the screen says about the last key, above the keys, for as long as it holds: over what is drawn there."""
-
-    # A layer of its own leaves the place of all else as it is. Textual has no `layers` within those of a screen.
-    DEFAULT_CSS = "Notice { dock: bottom; layer: notice; height: auto; margin-bottom: 1; }"
-
-    def __init__(self, bench: Workbench) -> None:
-        def drawn(width: int, _: int) -> list[Line]:
-            text, role = bench.notice or ("", "text")
-            edge, end = f"{self.glyphs.vertical} ", f" {self.glyphs.ellipsis}"
-            rows = rows_of(text, width - len(edge), max_lines=_NOTICE_LINES, placeholder=end)
-            return [[(f"{edge}{row}", role)] for row in rows]
-
-        super().__init__(drawn)
 
 
 class KeyHints(KeyLine):

@@ -140,15 +140,15 @@ def column_of(step: float, window: Bounds, columns: int) -> int:
 
 
 def _labelled_rows(bounds: Bounds, rows: int, most: int, *, log: bool) -> dict[int, str]:
-    """Return the label of each row that has one: nice values with a row between them, evenly if possible, or both ends."""
+    """Return the labels by row: nice values with a row between them, evenly if possible; else the two ends."""
     options: list[tuple[bool, dict[int, str]]] = []
     for count in range(most, 1, -1):
         marks = (log_ticks if log else ticks)(bounds, count)
         places = [row_of(tick.at, bounds, rows) for tick in marks]
         gaps = [low - high for low, high in pairwise(places)]
         if gaps and min(gaps) > 1:
-            # On a tall chart one row more or less is not seen; powers of ten and their halves are uneven by nature.
-            is_uneven = not log and max(gaps) - min(gaps) > min(gaps) // 3
+            # On a tall chart one row more or less is not seen.
+            is_uneven = max(gaps) - min(gaps) > min(gaps) // 3
             options.append((is_uneven, {row: tick.label for row, tick in zip(places, marks, strict=True)}))
     if options:
         return min(options, key=itemgetter(0))[1]

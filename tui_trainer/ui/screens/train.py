@@ -18,7 +18,7 @@ from tui_trainer.ui.curves import HELD_OUT_LOSS, LOSS, METRICS, metric_of, metri
 from tui_trainer.ui.dialogs import Answer
 from tui_trainer.ui.export_dialogs import ExportDialog
 from tui_trainer.ui.keymap import Action, in_keys
-from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, FilteredPage, KeyHints, Notice, TopLine, bindings
+from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, FilteredPage, KeyHints, TopLine, bindings
 from tui_trainer.ui.palette import Command, MarkingPalette
 from tui_trainer.ui.run_dialogs import DoctorDialog, offer_try
 from tui_trainer.ui.screens import train_view as view
@@ -139,6 +139,23 @@ PARTS: Final[Parts] = {
 }  # fmt: skip
 
 
+_ENDED = "the run has ended"
+# What an action needs, and why it is refused without that.
+_NEEDS: Final[dict[str, tuple[Callable[[WatchedRun], object], str]]] = {
+    **dict.fromkeys(_OF_THE_RUN, (lambda run: run.alive, _ENDED)),
+    "pause": (lambda run: run.alive or run.is_interrupted or run.state.status in ("stopped", "failed"), _ENDED),
+    "try_model": (lambda run: run.state.checkpoints or run.state.finished, NOTHING_TO_DO),
+    "more": (lambda run: not run.alive, "the run is still active"),
+    "export": (lambda run: not run.alive and (end := run.state.finished) and end.model_path,
+               "this run has no final model yet"),
+    "doctor": (lambda run: run.doctor.verdict is not None and run.state.steps, NOTHING_TO_DO),
+    "report": (lambda run: run.has_report, NO_REPORT),
+    "table": (lambda run: any(done.table_rows for done in run.state.evals),
+              "no evaluation of this run has a table of scores yet"),
+    "filter": (lambda _: True, ""),
+}  # fmt: skip
+
+
 def _detach_refusal(run: WatchedRun) -> str:
     if not run.alive:
         return "the run has ended"
@@ -227,7 +244,6 @@ class TrainPage(FilteredPage):
             large=self._large, frozen=self._frozen, events_back=self._events_back, key_of=key_of,
             words=self._filter.value.strip(),
             report=str(run.folder.report) if run and run.state.finished and run.has_report else "",
-            resume=f"press {key_of('train.pause')}",
             run_folder=str(run.folder.root) if run else "", offer=[] if run else self._offer(),
         )  # fmt: skip
 
@@ -268,7 +284,7 @@ class TrainPage(FilteredPage):
             self._shown_scene = self._look()
             self._arrange()
         for pane in self.query(Pane):
-            if isinstance(pane, TopLine | Notice | KeyHints) or (pane.is_on_screen and not self._frozen):
+            if isinstance(pane, TopLine | KeyHints) or pane.id == "notice" or (pane.is_on_screen and not self._frozen):
                 pane.redraw()
 
     def tick(self) -> None:
@@ -311,31 +327,15 @@ class TrainPage(FilteredPage):
             return ""
         if run is None:
             return f"no run; press {self.bench.app.key_of('app.start')} to start one"
-        if name in _OF_THE_RUN:
-            can_go_on = name == "pause" and (run.is_interrupted or run.state.status in ("stopped", "failed"))
-            return "" if run.alive or can_go_on else "the run has ended"
         if name == "detach":
             return _detach_refusal(run)
         if name == "try_model" and run.alive and not run.state.checkpoints:
             return f"no checkpoint to try yet: press {self.bench.app.key_of('train.save')} to save one"
-        if name == "try_model":
-            return "" if run.state.checkpoints or run.state.finished else NOTHING_TO_DO
-        if name == "more":
-            return "the run is still active" if run.alive else ""
-        if name == "export":
-            finished = run.state.finished
-            return "" if finished and finished.model_path and not run.alive else "this run has no final model yet"
-        if name == "doctor":
-            return "" if run.doctor.verdict is not None and run.state.steps else NOTHING_TO_DO
-        if name == "report":
-            return "" if run.has_report else NO_REPORT
-        if name == "table":
-            has_table = any(done.table_rows for done in run.state.evals)
-            return "" if has_table else "no evaluation of this run has a table of scores yet"
         if name == "clear":
             is_there = self._filter.value or self._large or (self.is_mounted and self.chart.view.cross_step is not None)
             return "" if is_there else NOTHING_TO_DO
-        return "" if run.state.steps or name == "filter" else NOTHING_TO_DO
+        is_possible, why = _NEEDS.get(name, (lambda run: run.state.steps, NOTHING_TO_DO))
+        return "" if is_possible(run) else why
 
     def label_of(self, action: Action) -> str:
         run = self.bench.run
@@ -421,9 +421,8 @@ class TrainPage(FilteredPage):
         self._log_open, self._large = not self._log_open, ""
         guard = self.bench.guard
         if self._log_open and (guard is None or guard.log_path is None):
-            self.bench.tell(
-                "no log: the state folder is not writable; set TUI_TRAINER_HOME to a writable folder", "warn"
-            )
+            words = "no log: the state folder is not writable; set TUI_TRAINER_HOME to a writable folder"
+            self.bench.tell(words, "warn")
 
     def action_table(self) -> None:
         self._table_open, self._large = not self._table_open, ""

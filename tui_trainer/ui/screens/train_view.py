@@ -68,8 +68,7 @@ class TrainScene:
     `is_beside` when the run is alive in this process, so that the machine's gauges are the run's; `interrupted` when it
     has not ended and its process is gone; `events_back` counts the newest events that are scrolled away; `words` are
     those that events and lines of the log are filtered by; `large` is the part that has all the room; `offer` are
-    sentences on what a start would do; `report` is the path of the run's page, empty
-    without one; `resume` is what to press to go on.
+    sentences on what a start would do; `report` is the path of the run's page, empty without one.
     """
 
     state: RunState | None
@@ -90,7 +89,6 @@ class TrainScene:
     words: str = ""
     key_of: Callable[[str], str] = str
     report: str = ""
-    resume: str = "press p"
     run_folder: str = ""
     offer: Sequence[str] = ()
 
@@ -494,9 +492,8 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
         return _result(scene, width)
     lines: list[Line] = []
     if failed is not None:
-        lines = scene.wrapped(in_keys(failed.message), width, most=4, role="bad") or [
-            [("failed without a message", "bad")]
-        ]
+        message = in_keys(failed.message).strip() or "failed without a message"
+        lines = scene.wrapped(message, width, most=4, role="bad")
         if path := failed.log_path:
             path = path if path.startswith("/") else f"{scene.run_folder or '.'}/{path}"
             lines += scene.labelled("log", path, width, _STORY_LABEL)
@@ -510,7 +507,7 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
     where = "from the beginning: no checkpoint was written"
     if state.checkpoints:
         where = f"from step {state.checkpoints[-1].step:,}, exactly as if it had never stopped"
-    lines += scene.labelled("resume", scene.resume, width, _STORY_LABEL, "key")
+    lines += scene.labelled("resume", f"press {scene.key_of('train.pause')}", width, _STORY_LABEL, "key")
     return [*lines, *scene.labelled("", where, width, _STORY_LABEL)]
 
 
@@ -542,7 +539,7 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         does = "classify" if labels_rows(state.task) else "answer" if holds_conversations(state.task) else "continue"
         acts = [("try_model", f"{does} a text you type"), ("export", "export")]
     acts += [("report", "copy report path")] * bool(scene.report)
-    keys = [[(scene.key_of(f"train.{act}"), "key"), (f" {words}   ", "text")] for act, words in acts]
+    keys: list[Line] = [[(scene.key_of(f"train.{act}"), "key"), (f" {words}   ", "text")] for act, words in acts]
     lines += [[("next".ljust(_STORY_LABEL), "dim"), *chain(*keys)]] if keys else []
     # Last, as a small terminal has no place for them.
     for label, words in rows:
