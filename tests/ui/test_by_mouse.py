@@ -63,7 +63,7 @@ def test_a_run_is_set_up_started_read_opened_again_and_left_by_mouse_alone(open_
     terminal.wait_for("open only  ")
 
     mouse.click("? help")
-    terminal.wait_for("Keys", "Go to the check above.")
+    terminal.wait_for("Keys", "Apply the fix that this check")
     mouse.click("Esc close")
     terminal.wait_for("finding", gone="Esc close")
 

@@ -48,7 +48,7 @@ async def test_help_has_the_keys_of_the_screen_then_its_page_and_leads_to_all_gu
         await screens.shows("3 Checklist", gone="Esc close")
         await screens.press("2", "?")
         text = await screens.shows("Config: most used", "Config: more")
-        assert text.index("Show the plan of the run") < text.index("Config: more") < text.index("Undo the last")
+        assert text.index("Show the plan of the run") < text.index("Config: more") < text.index("Redo the change")
         await screens.press("down", "down", "j", "enter")
         await screens.shows("Choose a recipe", gone="most used")
 

@@ -226,7 +226,7 @@ async def test_a_key_that_is_everywhere_is_typed_while_a_field_has_the_focus():
         await screens.press("escape", "5", "/", "z", "Z")
         await screens.shows("0 matching 'zz'", "zZ")
         await screens.press("enter", "z")
-        await screens.shows("Go to the run above."), "and does what it says when nobody types"
+        await screens.shows("Open the run on the Train"), "and does what it says when nobody types"
 
 
 def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):

@@ -293,6 +293,10 @@ async def test_formats_are_listed_with_what_they_need_and_an_export_can_be_cance
         await screens.press("c")
         await screens.ticks("cancelled; nothing was saved", "Enter export")
         assert program.commands == [f"export {chat.root} --to adapter"]
+        await screens.press("Y")
+        await screens.shows("Copy a command")
+        await screens.press("enter")
+        await screens.until(lambda: screens.app.clipboard == f"tui-trainer {program.commands[0]}")
 
 
 @pytest.mark.full

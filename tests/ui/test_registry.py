@@ -109,9 +109,9 @@ async def test_the_command_behind_a_screen_and_behind_a_box_is_copied(tmp_path):
     run = run_of(tmp_path / "runs", "chat", start(20), *steps(1, 20), end(20))
     async with open_canned(size=(100, 30)) as screens:
         for keys, letters, command in (
-            ("1", "refresh", "tui-trainer diagnose"), ("2", "start", "tui-trainer train --set "),
-            ("3", "check again", "tui-trainer check --set "), ("5", "open", f"tui-trainer attach {run.root}"),
-            ("5M", "open", f"tui-trainer attach {run.root}"),
+            ("1", "diagnose", "tui-trainer diagnose"), ("2", "train", "tui-trainer train --set "),
+            ("3", "check", "tui-trainer check --set "), ("5", "attach", f"tui-trainer attach {run.root}"),
+            ("5M", "attach", f"tui-trainer attach {run.root}"),
         ):  # fmt: skip
             await screens.press(*keys)
             await screens.settled()

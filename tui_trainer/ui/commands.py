@@ -95,9 +95,8 @@ def bench_run(bench: Workbench, folder: RunFolder) -> None:
         f"Measures how fast {name} answers: one by one, in batches, with beams, quantized, compiled, exported.",
         "Each variant runs in a fresh process on held-out rows. This takes minutes.",
     ]
-    card = [] if bench.chosen_gpu is None else ["--gpu", str(bench.chosen_gpu)]
     tool = Tool(
-        bench, f"bench {name}", ["bench", "run", str(folder.root), *card], measures=True,
+        bench, f"bench {name}", ["bench", "run", str(folder.root), *_card(bench)], measures=True,
         done=lambda _: f"measured the speed of {name}",
     )  # fmt: skip
     open_tool(bench, tool, f"Speed of {name}", about, show)

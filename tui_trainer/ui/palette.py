@@ -34,15 +34,15 @@ _MOVES = ("up", "down", "page_up", "page_down", "first", "last", "clear", "cance
 _READING = "runs for the palette"
 # The command line that does what an action of the screens does.
 _COMMANDS: Final = {
-    "app.start": "train SETTINGS", "hardware.look_again": "diagnose", "hardware.try_out": "diagnose --try",
-    "config.edit": "plan SETTINGS", "config.preview": "preview SETTINGS", "config.rehearse": "rehearse SETTINGS",
-    "config.tune": "tune SETTINGS", "config.sizes": "tune --effective SETTINGS",
-    "config.switches": "bench train SETTINGS", "checklist.again": "check SETTINGS",
-    "checklist.measure_all": "check --measure all SETTINGS", "train.pause": "ask RUN pause",
-    "train.save": "ask RUN save", "train.evaluate": "ask RUN evaluate", "train.stop": "stop RUN",
-    "train.doctor": "doctor RUN", "train.try_model": "generate RUN", "train.more": "report RUN",
-    "runs.open": "attach RUN", "runs.resume": "resume RUN", "runs.stop": "stop RUN", "runs.delete": "delete RUN",
-    "runs.more": "evaluate RUN",
+    "app.start": "train {settings}", "hardware.look_again": "diagnose", "hardware.try_out": "diagnose --try",
+    "config.edit": "plan {settings}", "config.preview": "preview {settings}", "config.rehearse": "rehearse {settings}",
+    "config.tune": "tune {settings}", "config.sizes": "tune --effective {settings}",
+    "config.switches": "bench train {settings}", "checklist.again": "check {settings}",
+    "checklist.measure_all": "check --measure all {settings}", "train.save": "ask {run} save",
+    "train.evaluate": "ask {run} evaluate", "train.stop": "stop {run}", "train.doctor": "doctor {run}",
+    "train.try_model": "generate {run}", "train.more": "report {run}", "runs.open": "attach {run}",
+    "runs.resume": "resume {run}", "runs.stop": "stop {run}", "runs.delete": "delete {run}",
+    "runs.more": "evaluate {run}",
 }  # fmt: skip
 
 
@@ -303,27 +303,23 @@ def command_lines(app: Any) -> list[Command]:
     """Return the command lines for what can be done in the dialog on top, or else on this screen, to copy them."""
     from tui_trainer.measure.config_process import config_options
 
-    bench, dialog = app.bench, app.dialog
-    settings = config_options(loaded, bench.chosen_gpu) if (loaded := bench.document and bench.document.loaded) else []
-    lines: list[tuple[str, list[str]]] = [(dialog.heading, list(dialog.command_words))] if dialog else []
-    if not (lines and lines[0][1]):
-        lines = [(action.label, _COMMANDS.get(action.id, "").split()) for action in app.offered_actions]
-    found = []
-    for label, words in lines:
-        if words[-1:] == ["SETTINGS"]:
-            words = [*words[:-1], *settings] if settings else []
-        elif "RUN" in words:
-            run = app.page.folder if app.page.place == "runs" else bench.run.folder
-            words = [str(run.root) if word == "RUN" else word for word in words]
-        if words:
-            line = shlex.join(["tui-trainer", *words])
-            found.append(Command(label, one_line(line), partial(_copy, app, line)))
-    return found
+    bench, page, lines = app.bench, app.page, dict[str, str]()
+    if app.dialog and (words := app.dialog.command_words):
+        lines[words[0]] = shlex.join(words)
+    loaded = bench.document and bench.document.loaded
+    for line in (_COMMANDS.get(action.id, "") for action in ([] if lines else app.offered_actions)):
+        if "{run}" in line:
+            folder = page.folder if page.place == "runs" else bench.run.folder
+            lines[line.replace(" {run}", "")] = line.format(run=shlex.quote(str(folder.root)))
+        elif line and (loaded or "{" not in line):
+            settings = shlex.join(config_options(loaded, bench.chosen_gpu)) if loaded else ""
+            lines[line.replace(" {settings}", "")] = line.format(settings=settings)
+    return [Command(name, f"tui-trainer {one_line(line)}", partial(_copy, app, line)) for name, line in lines.items()]
 
 
 def _copy(app: Any, line: str) -> None:
-    app.copy_to_clipboard(line)
-    app.bench.tell(f"copied (OSC 52): {one_line(line)}", "good")
+    app.copy_to_clipboard(f"tui-trainer {line}")
+    app.bench.tell(f"copied (OSC 52): tui-trainer {one_line(line)}", "good")
 
 
 def add_runs(app: Any, palette: Palette) -> None:

@@ -23,7 +23,6 @@ SYNONYMS: Final = {
 }  # fmt: skip
 IN_TEXT: Final = 3
 """The rank from which on words were found in the description only."""
-_BEGIN, _END = r"(?<![^\W_])", r"(?![^\W_])"
 
 
 class Match(NamedTuple):
@@ -58,10 +57,7 @@ def _words(text: str) -> list[str]:
 
 def _find(word: str, names: str, text: str) -> tuple[int, tuple[int, int]] | None:
     """Return the rank of a word, and where it begins and ends in the names."""
-    for rank, pattern in enumerate((f"{_BEGIN}{word}{_END}", _BEGIN + word, word)):
-        if found := re.search(pattern, names):
-            return rank, found.span()
-    for rank, pattern in enumerate((f"{_BEGIN}{word}{_END}", _BEGIN + word), IN_TEXT):
-        if re.search(pattern, text):
-            return rank, (0, 0)
-    return None
+    whole, begin = rf"(?<![^\W_]){word}(?![^\W_])", rf"(?<![^\W_]){word}"
+    ways = ((whole, names), (begin, names), (word, names), (whole, text), (begin, text))
+    found = ((rank, re.search(pattern, where)) for rank, (pattern, where) in enumerate(ways))
+    return next(((rank, hit.span() if rank < IN_TEXT else (0, 0)) for rank, hit in found if hit), None)
