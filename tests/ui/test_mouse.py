@@ -94,7 +94,7 @@ async def test_a_click_marks_a_curve_and_two_draw_it_alone(monkeypatch, tmp_path
         await screens.click("V curves")
         await screens.click("learning rate")
         await screens.shows("\u25cf learning rate", "\u25cf loss")
-        await screens.click("Enter draw   Space")
+        await screens.click("Enter draw  Space")
         await screens.shows("\u2500\u2500 loss ", "\u2500\u2500 learning rate ", gone="Enter draw")
         await screens.click("V curves")
         await screens.click("tokens/s", times=2)

@@ -143,7 +143,7 @@ def test_the_last_line_has_the_help_at_its_end_and_whole_keys_before_it_at_every
         hints = footer_hints(actions, lambda action: action.label, width)
         text = text_of([hints_line(hints, width, UNICODE)])
         assert cell_len(text) == width and text.endswith("? help"), text
-        shown = text.removesuffix("? help").split("   ")
+        shown = text.removesuffix("? help").split("  ")
         assert len([one for one in shown if one.strip()]) >= 3
         labels = [f"{key_sign(hint.key)} {hint.label}" for hint in hints]
         assert all(one.strip() in labels for one in shown if one.strip())

@@ -47,7 +47,7 @@ class KeyHint:
         return keys[sum(x >= end for end in ends)]
 
     def line(self, glyphs: Glyphs) -> Line:
-        gap = "" if self.at_end else "   "
+        gap = "" if self.at_end else "  "
         return [(key_sign(self.key, ascii_only=glyphs.ascii), "key"), (f" {self.label}{gap}", "dim")]
 
 
