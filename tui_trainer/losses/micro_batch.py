@@ -105,7 +105,7 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool =
             text = np.flatnonzero(batch.documents.ravel() >= 0)
             named = {name: values.ravel()[text] for name, values in named.items()}
             places, is_full = np.searchsorted(text, places), True
-            lengths = np.bincount(batch.documents.ravel()[text])
+            lengths = np.bincount(batch.documents.ravel()[text]).astype(np.int32)
         named = {name: values.reshape(1, -1) for name, values in named.items()}
     else:
         lengths = None
@@ -123,7 +123,7 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool =
     )
 
 
-def _lengths(document_lengths: NDArray[np.integer[Any]]) -> dict[str, Any]:
+def _lengths(document_lengths: NDArray[np.int32]) -> dict[str, Any]:
     """In the words of transformers: running sums from 0, int32 [documents + 1], and the longest."""
     ends = torch.from_numpy(np.concatenate([[0], np.cumsum(document_lengths)]).astype(np.int32))
     longest = int(document_lengths.max())

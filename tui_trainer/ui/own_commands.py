@@ -84,7 +84,7 @@ def _offer(bench: Workbench, folder: RunFolder, name: str, text: object) -> None
 
 class _OwnCommand(Tool):
     def start(self) -> str:
-        return self._begin(lambda: _Program(self._arguments))
+        return self._begin(lambda: _Program(self.arguments))
 
 
 class _Program(JsonProcess):
