@@ -63,7 +63,7 @@ class CommandDialog(Dialog):
 
     @property
     def command_words(self) -> Sequence[str]:  # type: ignore[override]
-        return self.command.arguments if isinstance(self.command, Tool) else ()
+        return self.command.arguments if type(self.command) is Tool else ()
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
