@@ -296,7 +296,7 @@ def test_every_link_has_a_target_and_every_guide_is_linked():
 
 def test_anchor_is_that_of_github():
     text = "# The machine's `memory`, and more\n[a](#the-machines-memory-and-more)"
-    page = "tui_trainer/guides/memory.md#weights-in-the-machines-memory"
+    page = "tui_trainer/guides/memory.md#weights-in-host-memory"
     assert wrong_links(f"[a]({page})") == [] and anchor(text.splitlines()[0][2:]) in text
 
 

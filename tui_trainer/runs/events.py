@@ -503,7 +503,7 @@ def from_line(line: str | bytes) -> Event:
 def _event(data: dict[str, Any]) -> Event:
     kind = data.pop("event", None)
     if not isinstance(kind, str):
-        raise ValueError("no kind of event")
+        raise ValueError("the field `event` is missing")
     if (table := _TABLES.get(kind)) is None:
         at, step = _read_text(data.pop("at", "")), whole(data.pop("step", 0))
         return Unknown(kind=kind, at=at, step=step, data=data)

@@ -198,8 +198,8 @@ IMPORTER = Importer(
             "train_from_scratch": To("model.init", values={True: "scratch", False: "pretrained"}),
             "use_fast_tokenizer": Same((True,), "the fast tokenizer is used", "{} here"),
             "split_special_tokens": Refused(
-                "set this in tokenizer_config.json for plain texts; in chats, only the special tokens of the template "
-                "stay whole"
+                "for plain texts, set it in tokenizer_config.json; in chats, all special tokens are split here, except "
+                "those of the template"
             ),
             "init_special_tokens": Only(
                 ("noise_init",), f"{MEAN_ROWS}, without noise", f"{MEAN_ROWS}, not from descriptions"
