@@ -117,7 +117,7 @@ def test_measurement_of_checks_runs_the_command_with_the_settings_of_the_screens
     until(process.poll)
     asked = (tmp_path / "asked").read_text().splitlines()
     assert asked[:4] == ["-P", "-m", "tui_trainer", "check"]
-    assert asked[-5:] == ["--measure=padding", "--measure=tf32", "--gpu", "none", "--json"]
+    assert asked[-5:] == ["--gpu", "none", "--measure=padding", "--measure=tf32", "--json"]
     assignments = tuple(asked[asked.index("--set") + 1 : -5 : 2])
     again = load_config(Request(assignments=assignments))
     assert again.config.training.weight_decay == 0.5 and again.config.output.name == "a 'b'"

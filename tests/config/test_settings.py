@@ -64,7 +64,7 @@ IN_WORDS = """
 """.split()
 BETWEEN_STEPS = """
     data.num_proc tuning.init_lora_weights evaluation.eval_steps evaluation.generate_rows checkpoint.save_steps
-    logging.logging_steps logging.report_to
+    checkpoint.save_in_background logging.logging_steps logging.report_to
 """.split()
 
 

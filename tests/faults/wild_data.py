@@ -175,12 +175,12 @@ TEXTS = (
     Wild(name="plain text for an encoder", file="a.txt", content=STORY, model="encoder", refused=("without columns",)),
     Wild(
         name="conversations for an encoder", content=[{"messages": TURNS}], model="encoder",
-        refused=("no column has a usual name for labels",),
+        refused=("conversations need a decoder",),
     ),
     Wild(
         name="labelled conversations for an encoder", content=[{"messages": TURNS, "label": "good", "id": STORY}],
         model="encoder",
-        refused=("the rows are conversations (messages), not texts",),
+        refused=("conversations need a decoder",),
     ),
     Wild(
         name="texts without labels for an encoder", content=[{"text": "a sheep"}], model="encoder",

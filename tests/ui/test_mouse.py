@@ -79,7 +79,7 @@ async def test_keys_that_a_text_names_are_pressed_by_a_click_on_their_words(monk
         await screens.click("x export")
         await screens.shows("Export quickstart-")
         await screens.click("Esc close")
-        await screens.click("that you type")
+        await screens.click("a text you type")
         await screens.shows("Try the model")
 
 

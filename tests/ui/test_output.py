@@ -178,13 +178,13 @@ def test_all_screens_and_dialogs_on_every_kind_of_terminal(open_terminal, small_
     terminal.press("escape")
     terminal.wait_for("t start", gone="Keys")
     terminal.start_run()
-    terminal.wait_for("finished", "that you type", seconds=120)
+    terminal.wait_for("finished", "you type", seconds=120)
     terminal.press("w")
     terminal.wait_for("Try the model")
     terminal.press("enter")
     terminal.wait_for("Enter to generate again")
     terminal.press("escape")
-    terminal.wait_for("that you type", gone="Enter to generate again")
+    terminal.wait_for("you type", gone="Enter to generate again")
     terminal.press("q")
     assert terminal.wait_for_end() == 0
 

@@ -424,7 +424,7 @@ quotes = "ls '{path}"
 number = 5
 gone = "no-such-program"
 """)
-    async with open_canned(size=(120, 30)) as screens:
+    async with open_canned(size=(200, 30)) as screens:
         await screens.press("5")
         await screens.shows("it's a;")
         await screens.press("M")

@@ -99,7 +99,7 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
             ([*trained(148), STARTED_AGAIN, WORK], True, ("step 100 of 500",)),
             ([*trained(500), DONE], False, ("Finished after 500 steps, 1 min 05 s of training.",
                                             "2.4768  bigram baseline", "beaten",
-                                            "not beaten", "/model", "w continue a text that you type   x export",
+                                            "not beaten", "/model", "w continue a text you type   x export",
                                             "an earlier evaluation was better")),
             ([*trained(120), STOPPED], False, ("Stopped at step 120 of 500.", "press p",
                                                "from step 100, exactly as if it had never stopped")),

@@ -268,7 +268,8 @@ def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> 
     if reads := [name for name in can if set(named) <= set(find_task(name).reads_columns)]:
         refusals |= {name: f"{name} does not use data.{named[-1]}" for name in can if name not in reads}
         can = reads
-    if any(not find_task(name).labels_rows for name in can):
+    writes = any(not find_task(name).labels_rows for name in can)
+    if writes:
         # A model that writes learns to write the answers; one of its kind that marks them is asked for by name.
         can = [name for name in can if not find_task(name).is_only_by_columns]
     if not can:
@@ -289,8 +290,8 @@ def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> 
         begun = [name for name, (_, begins) in tried.items() if begins or (asks and name == _CLASSES)]
         is_question = kind is not None and kind.columns[0].strip().lower() in ("question", "query")
         meant = [name for name in can if find_task(name).is_only_by_columns == is_question]
-        if not readable and rows and _CHAT not in can and not _refusal_of_rows(config, _CHAT, rows)[0]:
-            return _CHAT, "the rows are conversations"  # refused for the model
+        if not (readable or writes) and kind and kind.tasks == (_CHAT,):
+            return _CHAT, f"the rows are {kind.what}"  # which refuses the model
         fits = [*readable, *begun, *meant, *can][0]
         if fits == _ANY_MODEL and _CHAT in tried:
             why, begins = tried[_CHAT]

@@ -233,7 +233,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if self.bench.is_view and action.id in CHANGES_RUNS:
             return "this is a read-only view (attach --view)"
         if action.id in ("app.start", "app.new"):
-            return "a run is active" if self.bench.run_is_ours_and_alive else ""
+            return self.bench.active_run_words if self.bench.run_is_ours_and_alive else ""
         return "" if action.place == "app" else self.page.refusal(action)
 
     def tick(self) -> None:
@@ -352,8 +352,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
                 self.bench.go(PLACES[1:].index(action.name.removeprefix("go_")))
             else:
                 getattr(self if action.place == "app" else self.page, f"action_{action.name}")()
-        elif not (refusal := self.refusal(action)):
-            self.bench.refuse_second_run()
         elif "escape" not in action.keys:
             # Escape that finds nothing to end needs no answer.
             self.bench.tell(f"{action.label}: {refusal}", "dim")

@@ -65,7 +65,7 @@ def offer_start(bench: Workbench) -> None:
 def _is_refused_now(bench: Workbench) -> bool:
     """One run at a time."""
     if bench.run_is_ours_and_alive:
-        bench.refuse_second_run()
+        bench.tell(bench.active_run_words, "warn")
     elif bench.background.is_busy(OPENING):
         bench.tell("a run is being started", "warn")
     elif bench.background.is_busy(DETACHING):

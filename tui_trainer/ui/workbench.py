@@ -307,9 +307,11 @@ class Workbench:
         """Whether what the notice announces is still to come: a plan to start from, a run of a process of its own."""
         return self.start_wanted or self.background.is_busy(OPENING) or self.background.is_busy(DETACHING)
 
-    def refuse_second_run(self) -> None:
+    @property
+    def active_run_words(self) -> str:
+        """Why no second run can be started."""
         stop, detach = self.app.key_of("train.stop"), self.app.key_of("train.detach")
-        self.tell(f"a run is already active: on the Train screen, {stop} stops it and {detach} detaches it", "warn")
+        return f"a run is already active: on the Train screen, {stop} stops it and {detach} detaches it"
 
     def take_refusals(self) -> tuple[Problem, ...]:
         """What was wrong with a run that was refused before its first step; such a run has left no folder."""
