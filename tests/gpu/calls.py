@@ -218,15 +218,12 @@ _CARD_FIELDS = ("name", "memory.total", "driver_version", "compute_cap", "power.
 
 def card() -> dict[str, str] | None:
     """The first card, by the names of nvidia-smi; None where there is no such program, or no card."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
+    if not (program := shutil.which("nvidia-smi")):
         return None
     query = [program, f"--query-gpu={','.join(_CARD_FIELDS)}", "--format=csv,noheader,nounits"]
     done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
-    rows = done.stdout.strip().splitlines()
-    if done.returncode or not rows:
-        return None
-    return dict(zip(_CARD_FIELDS, (value.strip() for value in rows[0].split(",")), strict=False))
+    row = done.stdout.partition("\n")[0]
+    return dict(zip(_CARD_FIELDS, row.split(", "), strict=False)) if row and not done.returncode else None
 
 
 def end_with_parent() -> None:
@@ -247,12 +244,10 @@ def machine(work: Work) -> None:
     gpu, driver = (ours["gpus"] or [{}])[0], ours["driver"] or {}
     memory, power = gpu.get("memory_bytes"), gpu.get("power_limit_watts")
     found = {
-        "name": gpu.get("name"),
-        "memory.total": memory and str(round(memory / 2**20)),
-        "driver_version": driver.get("version"),
+        "name": gpu.get("name"), "memory.total": memory and str(round(memory / 2**20)),
+        "driver_version": driver.get("version"), "power.limit": power and f"{power:.2f}",
         "compute_cap": gpu.get("capability") and ".".join(map(str, gpu["capability"])),
-        "power.limit": power and f"{power:.2f}",
-    }
+    }  # fmt: skip
     different = [key for key in found if theirs and found[key] != theirs.get(key)]
     work.note(diagnose=found, nvidia_smi=theirs, different=different, problems=ours["problems"])
 

@@ -84,14 +84,10 @@ def environment(work: Path, packages: Path, *, dry: bool) -> dict[str, str]:
     """An item finds the wheels' packages and this checkout, no network, and a state folder of its own."""
     paths = [str(packages), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "PYTHONUNBUFFERED": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TUI_TRAINER_HOME": str(work / "home"),
-        "XDG_CONFIG_HOME": str(work / "config"),
+        **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1",
+        "HF_HUB_OFFLINE": "1", "TUI_TRAINER_HOME": str(work / "home"), "XDG_CONFIG_HOME": str(work / "config"),
         **({"CUDA_VISIBLE_DEVICES": ""} if dry else {}),
-    }
+    }  # fmt: skip
 
 
 def bring(carried: Path, out: Path) -> None:

@@ -42,10 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 class _Notes:
     def __init__(self, results: Path) -> None:
-        self._results = results
-        self._session: Any = None
+        self._results, self._session = results, None
 
-    def pytest_sessionstart(self, session: pytest.Session) -> None:
+    def pytest_sessionstart(self, session: Any) -> None:
         self._session = session
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
