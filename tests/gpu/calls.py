@@ -238,8 +238,7 @@ def machine(work: Work) -> None:
     probe(work, "launches")
     if not work.dry:
         torch.zeros(1, device="cuda")
-        settings = {**torch.cuda.memory._snapshot().get("allocator_settings", {})}
-        work.note(allocator={"backend": torch.cuda.get_allocator_backend(), **settings})
+        work.note(allocator=str(torch.cuda.memory._snapshot().get("allocator_settings")))
     ours, theirs = json.loads(work.program("diagnose", "--json", answers=(0, 1))), card()
     gpu, driver = (ours["gpus"] or [{}])[0], ours["driver"] or {}
     memory, power = gpu.get("memory_bytes"), gpu.get("power_limit_watts")
@@ -447,7 +446,8 @@ ITEMS: dict[str, Item] = {
         }.items()
     },
 
-    "8b lora": Item(call="B", carry_out=partial(steps, shape="8b-4096", count=15, traced=10), settings=_ONE),
+    "8b lora": Item(call="B", carry_out=partial(steps, shape="8b-4096", count=15, traced=10), settings=_ONE,
+                    seconds=90),
     **{
         f"{title}, {name}": Item(call="B", carry_out=partial(steps, shape=shape, count=traced + 4, traced=traced),
                                  settings=settings | dtype)

@@ -86,7 +86,8 @@ def environment(work: Path, packages: Path, *, dry: bool) -> dict[str, str]:
     return {
         **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1",
         "HF_HUB_OFFLINE": "1", "TUI_TRAINER_HOME": str(work / "home"), "XDG_CONFIG_HOME": str(work / "config"),
-        **({"CUDA_VISIBLE_DEVICES": ""} if dry else {}),
+        # As a run sets it, which is too late once a probe has used the card.
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **({"CUDA_VISIBLE_DEVICES": ""} if dry else {}),
     }  # fmt: skip
 
 
