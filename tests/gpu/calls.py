@@ -40,7 +40,7 @@ _LIBC, _SET_PDEATHSIG = ctypes.CDLL(None), 1  # linux/prctl.h
 
 
 class ItemFailed(Exception):
-    """What an item asked for did not come about."""
+    """The item did not give what it should."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Work:
             raise ItemFailed("; ".join(wrong))
 
     def program(self, *words: object, answers: Sequence[int] = (0,)) -> str:
-        """The program's command, in this process; what it printed. Raises ItemFailed with the end of it."""
+        """Run the program's command in this process; return what it printed. Raises ItemFailed with the end of it."""
         from tui_trainer.cli import main
 
         printed, arguments = self.folder / "printed.txt", [*map(str, words)]
@@ -87,7 +87,7 @@ class Work:
         return text
 
     def arguments(self, name: str, shape: str, **settings: object) -> list[str]:
-        """Of a run; `training__max_steps` stands for training.max_steps."""
+        """Return the arguments of a run; `training__max_steps` stands for training.max_steps."""
         model, documents = made(self.models, shape, dry=self.dry)
         chosen = {"output__runs_dir": self.folder, "output__name": name, "logging__sample_steps": 0,
                   **settings, **({"data__max_length": 64} if self.dry else {})}  # fmt: skip
@@ -97,8 +97,9 @@ class Work:
 
 
 def made(place: Path, shape: str, *, dry: bool) -> tuple[Path, Path]:
-    """(model, documents) of a shape of `llamas.py`, or of BERT, unless they are there. Only the 134m model has weights;
-    of the others the file of weights has a header, and a hole: `drawn_weights` stands for them."""
+    """Return (model, documents) of a shape of `llamas.py`, or of BERT, made unless they are there.
+
+    Only the 134m model has weights. The weights file of the others is a header and a hole: use `drawn_weights`."""
     from llamas import SHAPES, make, tokenizer_of, write_documents
 
     small = "tiny" if dry or shape == "bert" else shape
@@ -146,7 +147,7 @@ def drawn_pretrained(
     folder: Path, model: Any, dtype: Any, *, device: Any = None, head: Any = "causal_lm", labels: Any = None,
     pad_token_id: int | None = None, four_bits: Any = None, **_: Any,
 ) -> Any:  # fmt: skip
-    """As `load_pretrained`, with random weights made on the device."""
+    """Return a model as `load_pretrained` does, with random weights made on the device."""
     import torch
     from transformers import AutoConfig
 
@@ -171,7 +172,7 @@ def drawn_pretrained(
 
 @contextmanager
 def drawn_weights(device: str) -> Iterator[None]:
-    """Models are made with random weights on the device, where the program or a script would load them."""
+    """Make models with random weights on the device where the program or a script would load them."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -187,7 +188,7 @@ def drawn_weights(device: str) -> Iterator[None]:
 
 
 def run_figures(folder: Path, left_out: range = range(0)) -> dict[str, Any]:
-    """What a run's plan and its journal have; steps that are left out were not timed fairly."""
+    """Return what a run's plan and journal contain; steps that are left out were not timed fairly."""
     from tests.runs.journals import read_all
     from tui_trainer.planning.measured_steps import NOT_ALLOCATED
     from tui_trainer.runs.events import EvalDone, GaugesRead, RunProblem, StepDone
@@ -217,7 +218,7 @@ _CARD_FIELDS = ("name", "memory.total", "driver_version", "compute_cap", "power.
 
 
 def card() -> dict[str, str] | None:
-    """The first card, by the names of nvidia-smi; None where there is no such program, or no card."""
+    """Return the first card by the names of nvidia-smi; None without that program or a card."""
     if not (program := shutil.which("nvidia-smi")):
         return None
     query = [program, f"--query-gpu={','.join(_CARD_FIELDS)}", "--format=csv,noheader,nounits"]
@@ -232,7 +233,7 @@ def end_with_parent() -> None:
 
 
 def machine(work: Work) -> None:
-    """Allocator, the time of a launch and of a wait, and what `diagnose` finds of the card beside `nvidia-smi`."""
+    """Note the allocator, the time of a launch and of a wait, and the card by `diagnose` beside `nvidia-smi`."""
     import torch
 
     probe(work, "launches")
@@ -252,7 +253,7 @@ def machine(work: Work) -> None:
 
 
 def probe(work: Work, *names: str) -> None:
-    """What the card computes, and how fast: by `tests/gpu/probes.py`, or by names by `card_rates.py`."""
+    """Note what the card computes, by `tests/gpu/probes.py`, or how fast, by these names of `card_rates.py`."""
     import card_rates
 
     from tests.gpu.probes import PROBES
@@ -262,7 +263,7 @@ def probe(work: Work, *names: str) -> None:
 
 
 def short_run(work: Work, **settings: object) -> None:
-    """Six steps, two evaluations and two checkpoints of the 134m model, with all waits from the first step on."""
+    """Take six steps of the 134m model with evaluations and checkpoints; count all waits from the first step on."""
     from tests.compilations import counted_compilations
     from tests.gpu.trace import counted_in_loop, wait_figures
 
@@ -279,7 +280,7 @@ def short_run(work: Work, **settings: object) -> None:
 
 
 def resumed(work: Work, **settings: object) -> None:
-    """A run whose last checkpoint and model are deleted ends the second time as the first, to the bit."""
+    """Resume a run whose last checkpoint and model are deleted: it ends as the first time, to the bit."""
     folder = work.folder / "run"
     work.program(*work.arguments("run", "134m", **_SHORT, **settings))
     whole = fingerprints(folder)
@@ -294,7 +295,7 @@ def resume(work: Work, folder: Path) -> None:
 
 
 def fingerprints(folder: Path) -> dict[str, str]:
-    """Of the weights that a run ended with, and of its optimizer."""
+    """Return hashes of the weights that a run ended with, and of its optimizer."""
     last = max((folder / "checkpoints").glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
     files = [*last.rglob("*.safetensors"), *(folder / "model").rglob("*.safetensors")]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
@@ -308,7 +309,7 @@ def same_files(work: Work, one: Mapping[str, str], other: Mapping[str, str]) -> 
 
 
 def kill_and_resume(work: Work) -> None:
-    """Killed in mid-run and resumed, full tuning ends as a run that was never stopped, to the bit."""
+    """Kill full tuning in mid-run and resume it: it ends as a run that was never stopped, to the bit."""
     from tests.runs.journals import read_all
     from tui_trainer.runs.events import CheckpointSaved, StepDone
 
@@ -335,7 +336,7 @@ def kill_and_resume(work: Work) -> None:
 
 
 def steps(work: Work, shape: str, *, count: int, traced: int = 0, apart: bool = False, **settings: object) -> None:
-    """Steps of the program alone, with weights drawn on the card; two of them traced by groups after `traced`."""
+    """Time steps of the program with weights drawn on the card; trace two of them by groups after `traced`."""
     from tests.gpu.trace import traced_steps
 
     first = min(3, traced) if work.dry else traced + bool(traced)
@@ -348,7 +349,7 @@ def steps(work: Work, shape: str, *, count: int, traced: int = 0, apart: bool = 
 
 
 def race(work: Work) -> None:
-    """Steps of 8B LoRA beside transformers' Trainer and a bare loop, on the same rows."""
+    """Time steps of 8B LoRA beside transformers' Trainer and a bare loop, on the same rows."""
     import speed
 
     shape = "tiny" if work.dry else "8b-4096"
@@ -360,7 +361,7 @@ def race(work: Work) -> None:
 
 
 def tests(work: Work, only: str = "") -> None:
-    """Tests of `pytest -m gpu` by value, each with a line of its own; in a dry run they are only collected."""
+    """Run `pytest -m gpu` by value, each test with a line of its own; in a dry run they are only collected."""
     words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-n", "0", "--timeout", "100", "-p", "no:cacheprovider",
              "-p", "tests.gpu.noted_tests", "--results", str(work.results), "-k", only,
              "tests/gpu/test_on_a_gpu.py", *(["--collect-only"] if work.dry else [])]  # fmt: skip

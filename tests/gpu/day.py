@@ -150,8 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return describe(chosen.call, chosen.carried)
     seconds = 60 * chosen.minutes if chosen.minutes else CALL_SECONDS.get(chosen.run, sum(CALL_SECONDS.values()))
     out = (chosen.out or chosen.carried).resolve()
-    name = "tui-trainer-gpu-day-dry" if chosen.dry else "tui-trainer-gpu-day"
-    work = (chosen.work or Path(tempfile.gettempdir(), name)).resolve()
+    work = (chosen.work or Path(tempfile.gettempdir(), f"tui-trainer-gpu-day{'-dry' * chosen.dry}")).resolve()
     facts = {"dry": chosen.dry, "date": now()[:10], "card": None if chosen.dry else card(),
              "python": platform.python_version(), "cores": os.cpu_count()}  # fmt: skip
     if not chosen.dry and facts["card"] is None:

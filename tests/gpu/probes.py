@@ -31,7 +31,7 @@ _ROUNDINGS = 4
 
 
 def tried(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return its figures, or why a library refuses. Raises what breaks the device."""
+    """Return the figures of `work`, or why a library refuses. Raises what breaks the device."""
     try:
         return work()
     except Exception as error:  # libraries raise whatever their parts raise
@@ -41,7 +41,7 @@ def tried(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def compared(found: dict[str, Tensor], expected: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Any]:
-    """`off` is the largest, and `worst` names whose it is."""
+    """Return the largest difference as `off`; `worst` names the tensor."""
     norms = {name: float((found[name].double() - x).norm() / x.norm()) for name, x in expected.items()}
     # What is no number is the largest.
     worst = max(norms, key=lambda name: (norms[name] != norms[name], norms[name]))
@@ -49,13 +49,13 @@ def compared(found: dict[str, Tensor], expected: dict[str, Tensor], dtype: torch
 
 
 def gradients(result: Tensor, slope: Tensor, **sources: Tensor) -> dict[str, Tensor]:
-    """The result and its gradients, by name."""
+    """Return the result and its gradients, by name."""
     found = torch.autograd.grad(result, list(sources.values()), slope.to(result.dtype))
     return {"result": result.detach(), **{f"d {name}": x for name, x in zip(sources, found, strict=True)}}
 
 
 def drawn(*shape: int, device: str, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Numbers that `dtype` holds exactly, in it, asking for a gradient."""
+    """Return random numbers that ask for a gradient."""
     return torch.randn(*shape, device=device).to(dtype).requires_grad_()
 
 
@@ -64,7 +64,7 @@ def wide(*tensors: Tensor) -> list[Tensor]:
 
 
 def rotary(device: str) -> Found:
-    """Cosines of 8,192 positions, for one row and two, as a run computes them and as transformers does alone."""
+    """Compare cosines of 8,192 positions, for one row and two, as a run has them and by transformers alone."""
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -86,7 +86,7 @@ def rotary(device: str) -> Found:
 
 
 def attention(device: str) -> Found:
-    """Attention of packed rows by each kernel and by a mask: shared keys, windows, and twice with fixed kernels."""
+    """Compare attention of packed rows by each kernel and by a mask: shared keys, windows, twice if deterministic."""
     heads, size, lengths, span = (8, 128, (40, 300, 700), 128) if device == "cuda" else (4, 16, (5, 9, 20), 4)
     tokens = sum(lengths)
     ends = torch.tensor([0, *lengths], device=device).cumsum(0).int()
@@ -133,7 +133,7 @@ def attention(device: str) -> Found:
 
 
 def fused_cross_entropy(device: str) -> Found:
-    """Liger's kernel as a run checks it: a millionth of a loss, one rounding of a gradient."""
+    """Check Liger's kernel as a run does: a millionth of a loss, one rounding of a gradient."""
     from tui_trainer.losses.fused_cross_entropy import find_kernel, reason_against
 
     for vocabulary, name in product((128256, 151936) if device == "cuda" else (64,), ("bf16", "fp16")):
@@ -147,7 +147,7 @@ def fused_cross_entropy(device: str) -> Found:
 
 
 def lora_function(device: str) -> Found:
-    """A layer with its adapter, by the program's function and by peft's, forward and backward."""
+    """Compare a layer with its adapter, by the program's function and by peft's, forward and backward."""
     from peft import LoraConfig, get_peft_model
 
     inputs, outputs, rows = (4096, 14336, 1024) if device == "cuda" else (64, 128, 32)
@@ -163,7 +163,7 @@ def lora_function(device: str) -> Found:
 
                 pack(holder, kept=(), compute_dtype=dtype)
                 weight = dequantize_4bit(holder.proj.weight.data, holder.proj.weight.quant_state)
-            adapted = get_peft_model(holder, LoraConfig(r=16, lora_alpha=32, target_modules=["proj"]))  # type: ignore[arg-type]
+            adapted = get_peft_model(holder, LoraConfig(r=16, lora_alpha=32, target_modules=["proj"]))
             adapted.to(device)
             factors = {n.split(".")[-3]: p for n, p in adapted.named_parameters() if "lora_" in n}
             a, b = factors["lora_A"], factors["lora_B"]
@@ -197,11 +197,11 @@ def pack(model: nn.Module, *, kept: tuple[str, ...], compute_dtype: torch.dtype)
             weight = bnb.nn.Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4")
             packed.weight = weight.to(layer.weight.device)
             model.set_submodule(path, packed)
-    model.is_loaded_in_4bit = True  # type: ignore[assignment]
+    model.is_loaded_in_4bit = True
 
 
 def liger_layers(device: str) -> Found:
-    """Liger's norm, rotary embedding and gate of a hidden size of 4,096."""
+    """Compare Liger's norm, rotary embedding and gate of a hidden size of 4,096."""
     from liger_kernel.transformers import functional as liger
 
     rows, size, heads = (2048, 4096, 32) if device == "cuda" else (8, 64, 2)
@@ -241,7 +241,7 @@ def liger_layers(device: str) -> Found:
 
 
 def host_copies(device: str) -> Found:
-    """A checkpoint's copies of 2 GB to the host, while another stream computes: bit for bit, and bytes a second."""
+    """Copy 2 GB to the host as a checkpoint does, while another stream computes: bit for bit, and bytes a second."""
     size, on_card = (2**28, True) if device == "cuda" else (2**16, False)
     tensors = [torch.randint(256, (size,), dtype=torch.uint8, device=device) for _ in range(8)]
     x = torch.randn(*(8192, 8192) if on_card else (8, 8), device=device)
@@ -259,7 +259,7 @@ def host_copies(device: str) -> Found:
 
 
 def step_with_infinity(device: str) -> Found:
-    """A step of AdamW after a gradient that overflowed: nothing moves, the scale halves, and nothing waits."""
+    """Take a step of AdamW after a gradient that overflowed: nothing moves, the scale halves, and nothing waits."""
     weight = nn.Parameter(torch.ones(64, device=device))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     scaler = torch.amp.GradScaler(device, init_scale=FIRST_SCALE)
@@ -277,7 +277,7 @@ def step_with_infinity(device: str) -> Found:
 
 
 def grouped_products(device: str) -> Found:
-    """The products of experts, forward and backward, and the waits of torch's slower way."""
+    """Compare the products of experts, forward and backward, and count the waits of torch's slower way."""
     experts, rows, inputs, outputs = (8, 512, 1024, 2048) if device == "cuda" else (4, 16, 32, 64)
     grouped = getattr(F, "grouped_mm", None) or torch._grouped_mm
     offsets = torch.arange(1, experts + 1, device=device, dtype=torch.int32) * rows
