@@ -526,11 +526,11 @@ def main() -> int:
     from tui_trainer.hardware.environment import prepare_environment
 
     prepare_environment()
-    folder, models = chosen.work / "run", chosen.work / "models"
     # Each plan asks a process that has loaded torch; a run would end it before its first step.
     with patch("tui_trainer.worker.asking.shapes_worker.close"):
         while names := waiting(found := read(chosen.results), chosen.call, again=len(found.machines), dry=chosen.dry):
-            work = Work(name=names[0], results=chosen.results, folder=folder, models=models, dry=chosen.dry)
+            work = Work(name=names[0], results=chosen.results, folder=chosen.work / "run",
+                        models=chosen.work / "models", dry=chosen.dry)  # fmt: skip
             if not carry_out(work, ITEMS[names[0]]):
                 return 3
     return 0

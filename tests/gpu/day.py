@@ -35,7 +35,7 @@ from time import monotonic
 from typing import Any
 
 from tests.gpu.calls import CALL_SECONDS, CALLS, ITEMS, ROOT, card, waiting
-from tests.gpu.results import FILE, append, now, read
+from tests.gpu.results import FILE, Outcome, append, now, read
 from tui_trainer.hardware.libraries import read_versions
 
 MOST_CARRIED_BYTES = 64 * 2**20
@@ -183,29 +183,30 @@ def _carry_out(call: str, results: Path, work: Path, deadline: float, stop: Even
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     work.mkdir(parents=True, exist_ok=True)
     again = len(read(results).machines)
-    meant = waiting(read(results), call, dry=dry)
     deadline -= _REST_SECONDS
     while not stop.is_set() and deadline - monotonic() > _LEAST_SECONDS:
         if not (before := waiting(read(results), call, again=again, dry=dry)):
             break
         state, reason = _watch(call, results, work, deadline, stop, dry=dry)
         output = (work / "output.txt").read_text(encoding="utf-8", errors="replace")
-        said = [line[:_LINE_CHARACTERS] for line in output.splitlines() if line.strip()][-_ERROR_LINES:]
+        # The innermost calls of a process that was stuck or crashed, or its last words.
+        _, has_stack, end = output.rpartition("(most recent call first):")
+        lines = [line[:_LINE_CHARACTERS] for line in end.splitlines() if line.strip()]
+        said = lines[:_ERROR_LINES] if has_stack else lines[-_ERROR_LINES:]
         for name, outcome in read(results).items.items():
             if outcome.state == "started" and outcome.call == again:
                 append(results, {"name": name, "state": state, "reason": reason, "at": now(), "error": said})
-                print(f"{name}: {state}, {reason}", *said[-3:], sep="\n  | ", flush=True)
+                print(f"{name}: {state}, {reason}", *said[:3], sep="\n  | ", flush=True)
         if before == waiting(read(results), call, again=again, dry=dry):
-            print("\n".join([f"no item began: {reason}", *said]), file=sys.stderr)
+            print(f"no item began: {reason}", *said, sep="\n", file=sys.stderr)
             break
     if stop.is_set():
         print("stopped; the same command goes on with what is not done")
         return 130
-    found = read(results).items
-    missing = [name for name in meant if name not in found or found[name].state not in ("done", "skipped")]
+    found = read(results)
+    missing = [name for name in waiting(found, call, dry=dry) if found.items.get(name, Outcome()).state != "skipped"]
     print(f"results are in {results}; `python -m tests.gpu.report {results.parent}` makes the table")
-    if missing:
-        print(f"not done: {', '.join(missing)}")
+    print(f"not done: {', '.join(missing) or 'none'}")
     return int(bool(missing))
 
 
@@ -235,8 +236,7 @@ def _watch(call: str, results: Path, work: Path, deadline: float, stop: Event, *
             break
         if monotonic() - since > limit:
             end = ("stuck", f"not done in {limit:.0f} s")
-            # It prints where it is.
-            worker.send_signal(signal.SIGABRT)
+            worker.send_signal(signal.SIGABRT)  # it prints where it is
             stop.wait(1)
             break
     until = monotonic() + _LONGEST_END_SECONDS

@@ -16,7 +16,6 @@ from time import perf_counter
 from typing import Any
 from unittest.mock import patch
 
-_LARGEST = 8
 GROUPS = ("products", "attention", "elementwise", "loss", "optimizer")
 # Attention comes first: its kernels are CUTLASS's too, and its fallback is made of products. Inductor's kernels have
 # the names of all operations that they are fused of, and compute none of these three.
@@ -69,7 +68,7 @@ def group_table(parts: Iterable[tuple[str, list[str], float]], steps: int) -> di
         group: {
             "milliseconds": round(sum(times[group].values()), 3),
             "kernels": round(counts[group] / steps),
-            "largest": {name: round(value, 3) for name, value in times[group].most_common(_LARGEST)},
+            "largest": {name: round(value, 3) for name, value in times[group].most_common(8)},
         }
         for group in GROUPS
     }
