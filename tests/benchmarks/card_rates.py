@@ -43,7 +43,7 @@ Found = Iterator[tuple[str, Any]]
 
 def seconds_of(work: Callable[[], object], device: str) -> float:
     timer = Timer("work()", globals={"work": work})
-    return float(timer.blocked_autorange(min_run_time=0.3 if device == "cuda" else 0.01).median)
+    return float(timer.blocked_autorange(min_run_time=0.1 if device == "cuda" else 0.01).median)
 
 
 def products(device: str) -> Found:

@@ -91,17 +91,20 @@ def write_documents(path: Path, llama: Llama) -> list[str]:
     return texts
 
 
-def write_model(folder: Path, llama: Llama, texts: list[str]) -> None:
-    """In fp32 what is small, in bf16 what is large, made on the card where there is one."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+def tokenizer_of(texts: list[str], vocabulary: int) -> Any:
+    from transformers import PreTrainedTokenizerFast
 
     from tui_trainer.data.preparing.byte_bpe import BOS, EOS, PAD, train_tokenizer
 
-    size = min(llama.vocabulary, _TOKENIZER_VOCABULARY)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=train_tokenizer(texts, size), pad_token=PAD, bos_token=BOS, eos_token=EOS
-    )
+    trained = train_tokenizer(texts, min(vocabulary, _TOKENIZER_VOCABULARY))
+    return PreTrainedTokenizerFast(tokenizer_object=trained, pad_token=PAD, bos_token=BOS, eos_token=EOS)
+
+
+def write_model(folder: Path, llama: Llama, texts: list[str]) -> None:
+    """In fp32 what is small, in bf16 what is large, made on the card where there is one."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     torch.manual_seed(0)
     large = llama.hidden_size > 512
     with torch.device("cuda" if large and torch.cuda.is_available() else "cpu"):
@@ -110,7 +113,7 @@ def write_model(folder: Path, llama: Llama, texts: list[str]) -> None:
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**llama.config()))
         torch.set_default_dtype(before)
     model.save_pretrained(folder, max_shard_size=SHARD)
-    tokenizer.save_pretrained(folder)
+    tokenizer_of(texts, llama.vocabulary).save_pretrained(folder)
 
 
 def make(place: Path, shape: str) -> tuple[Path, Path]:

@@ -1,22 +1,23 @@
-"""A day with a GPU in five calls of at most ten minutes: everything that needs a card, the most valuable first.
+"""A day with a GPU in three calls of 200, 240 and 110 seconds: everything that needs a card, the most valuable first.
 
-    python -m tests.gpu.day --call N [--folder gpu-day]     what to carry to a server for call N, and the command there
-    python -m tests.gpu.day --run N|all [--carried gpu-day] [--out gpu-day] [--work FOLDER] [--minutes M] [--dry]
+    python -m tests.gpu.day --call A|B|C [--folder gpu-day]     what to carry to a server for the call, and the command
+    python -m tests.gpu.day --run A|B|C|all [--carried gpu-day] [--out gpu-day] [--work FOLDER] [--minutes M] [--dry]
 
 For a machine with one NVIDIA GPU, no network and a bare image: Python 3.11 or newer, torch 2.11, transformers 5.17 or
 newer. What is missing comes from FOLDER/wheels (`python -m tests.gpu.wheels` fills it) and goes into the work folder;
-the image stays as it is. `tests/gpu/experiments.py` has the experiments, `keeper.py` gives each a process of its own
-and 120 seconds, and every line of OUT/results.jsonl is there as soon as it is known. A call goes on where the results
-that were carried end: first what was never tried, then what a call cut short, last what failed in an earlier one.
-Models, packages and runs are in the work folder, which a later call on the same machine finds again.
+the image stays as it is. `tests/gpu/calls.py` has the items of each call. One process carries them out; where it is
+stuck or crashes, that is noted, and another one goes on with the next item. Each line of OUT/results.jsonl is there as
+soon as it is known. A call goes on where the results that were carried end: first what was never tried, then what a
+call cut short, last what failed in an earlier one.
 
---dry runs one experiment of each kind at tiny sizes on the CPU: exit code 1 when one of them is not done.
+--dry runs all but what needs a card or a compiler at tiny sizes on the CPU: exit code 1 when an item is not done.
 `python -m tests.gpu.report OUT` makes the table.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import platform
 import shutil
@@ -25,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,37 +34,19 @@ from threading import Event
 from time import monotonic
 from typing import Any
 
-from tests.gpu.experiments import CALL_MINUTES, CALLS, EXPERIMENTS, MOST_FILE_BYTES, MOST_FILES, ROOT
-from tests.gpu.results import FILE, Results, append, now, read
+from tests.gpu.calls import CALL_SECONDS, CALLS, ITEMS, ROOT, card, waiting
+from tests.gpu.results import FILE, Outcome, append, now, read
 from tui_trainer.hardware.libraries import read_versions
 
 MOST_CARRIED_BYTES = 64 * 2**20
-LIMIT_SECONDS, _LEAST_SECONDS, _REST_SECONDS = 120.0, 15.0, 5.0
-_DRY_LIMIT_SECONDS = 600.0  # a machine of two cores that does much else
-_TOLD_CHARACTERS = 200
-# Tried in this order; those that are done are not. The reason of what is skipped may be gone: more was carried.
-_ORDER = {"": 0, "started": 1, "interrupted": 1, "skipped": 2, "failed": 2, "timeout": 2}
-_CARD_FIELDS = ("name", "memory.total", "driver_version", "compute_cap", "power.limit")
+_LEAST_SECONDS, _REST_SECONDS = 5.0, 5.0
+# To load torch, and on a dry run also for each item: a machine of two cores that does much else.
+_START_SECONDS, _DRY_SECONDS = 90.0, 600.0
+# A process in the driver may take seconds to go.
+_LONGEST_END_SECONDS = 30.0
+_ERROR_LINES, _LINE_CHARACTERS = 15, 300
+_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _MB = 1_000_000
-
-
-def machine_facts(*, dry: bool) -> dict[str, Any]:
-    """The card as `nvidia-smi` has it, and what it is in."""
-    facts: dict[str, Any] = {"dry": dry, "date": datetime.now(UTC).date().isoformat(), "card": None if dry else card()}
-    return facts | {"python": platform.python_version(), "cores": os.cpu_count()}
-
-
-def card() -> dict[str, str] | None:
-    """The first card, by the names of nvidia-smi; None where there is no such program, or no card."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return None
-    query = [program, f"--query-gpu={','.join(_CARD_FIELDS)}", "--format=csv,noheader,nounits"]
-    done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
-    rows = done.stdout.strip().splitlines()
-    if done.returncode or not rows:
-        return None
-    return dict(zip(_CARD_FIELDS, (value.strip() for value in rows[0].split(",")), strict=False))
 
 
 def install(wheels: Path, target: Path) -> dict[str, Any]:
@@ -98,25 +81,14 @@ def install(wheels: Path, target: Path) -> dict[str, Any]:
 
 
 def environment(work: Path, packages: Path, *, dry: bool) -> dict[str, str]:
-    """An experiment finds the wheels' packages and this checkout, no network, and a state folder of its own."""
+    """An item finds the wheels' packages and this checkout, no network, and a state folder of its own."""
     paths = [str(packages), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "PYTHONUNBUFFERED": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TUI_TRAINER_HOME": str(work / "home"),
-        "XDG_CONFIG_HOME": str(work / "config"),
-        **({"CUDA_VISIBLE_DEVICES": ""} if dry else {}),
-    }
-
-
-def waiting(results: Results, last_call: int, *, dry: bool = False) -> list[str]:
-    """Names of the experiments of the calls up to this one that are not done, in the order to try them."""
-    state = {name: outcome.state for name, outcome in results.experiments.items()}
-    meant = [name for name, one in EXPERIMENTS.items() if one.call <= last_call and (one.is_dry or not dry)]
-    names = [name for name in meant if state.get(name) != "done"]
-    return sorted(names, key=lambda name: _ORDER.get(state.get(name, ""), 0))
+        **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1",
+        "HF_HUB_OFFLINE": "1", "TUI_TRAINER_HOME": str(work / "home"), "XDG_CONFIG_HOME": str(work / "config"),
+        # As a run sets it, which is too late once a probe has used the card.
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **({"CUDA_VISIBLE_DEVICES": ""} if dry else {}),
+    }  # fmt: skip
 
 
 def bring(carried: Path, out: Path) -> None:
@@ -140,36 +112,33 @@ def sizes_to_carry(folder: Path) -> dict[str, int]:
     }
 
 
-def describe(call: int, folder: Path) -> int:
+def describe(call: str, folder: Path) -> int:
     """Print what to carry for a call, its command and what it will do. Exit code 1: it is too much to carry."""
     sizes, results = sizes_to_carry(folder), read(folder / FILE)
     together = sum(sizes.values())
-    print(f"call {call} of {len(CALLS)}: {CALLS[call]}")
+    print(f"call {call}: {CALLS[call]}")
     for name, size in {**sizes, "together": together, "at most": MOST_CARRIED_BYTES}.items():
         print(f"{'carry' if name == 'this checkout' else '':8}{name:<30}{size / _MB:8.1f} MB")
     if not sizes[str(folder / "wheels")]:
         print(f"        no wheels: python -m tests.gpu.wheels {folder / 'wheels'}")
     # Longer than the call takes by itself: it writes down what it had to stop.
-    print(f"run     timeout -s TERM {CALL_MINUTES[call] * 60 + 20:.0f} python3 -m tests.gpu.day --run {call} "
+    print(f"run     timeout -s TERM {CALL_SECONDS[call] + 20:.0f} python3 -m tests.gpu.day --run {call} "
           f"--carried {folder} --out RESULTS")  # fmt: skip
-    print(f"back    into {folder}: at most {MOST_FILES} files of {MOST_FILE_BYTES / _MB:.1f} MB in RESULTS")
-    names = waiting(results, call)
-    states = [(name, results.experiments[name].state if name in results.experiments else "") for name in names]
-    for title, chosen in (("to do", [name for name, state in states if not _ORDER.get(state)]),
-                          ("again", [f"{name} ({state})" for name, state in states if _ORDER.get(state)])):  # fmt: skip
-        for name in chosen:
-            print(f"{title:<8}{name}")
+    print(f"back    RESULTS/{FILE} into {folder}")
+    for name in waiting(results, call):
+        state = results.items[name].state if name in results.items else ""
+        print(f"again   {name} ({state})" if state else f"to do   {name}")
     return int(together > MOST_CARRIED_BYTES)
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--call", type=int, choices=CALLS, help="print what to carry and to type")
-    what.add_argument("--run", choices=[*map(str, CALLS), "all"], help="carry a call out, or all of them in one")
+    what.add_argument("--call", choices=CALLS, help="print what to carry and to type")
+    what.add_argument("--run", choices=[*CALLS, "all"], help="carry a call out, or all of them in one")
     parser.add_argument("--carried", "--folder", type=Path, default=Path("gpu-day"), help="wheels and earlier results")
     parser.add_argument("--out", type=Path, help="the folder of the results; by default what is carried")
-    parser.add_argument("--work", type=Path, help="for models, packages and runs: up to 60 GB")
+    parser.add_argument("--work", type=Path, help="for models, packages and runs: up to 10 GB")
     parser.add_argument("--minutes", type=float, help="for everything; by default those of the call")
     parser.add_argument("--dry", action="store_true", help="tiny sizes on the CPU")
     return parser.parse_args(arguments)
@@ -179,12 +148,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started, chosen = monotonic(), options(arguments)
     if chosen.call:
         return describe(chosen.call, chosen.carried)
-    last = max(CALLS) if chosen.run == "all" else int(chosen.run)
-    minutes = chosen.minutes or (sum(CALL_MINUTES.values()) if chosen.run == "all" else CALL_MINUTES[last])
+    seconds = 60 * chosen.minutes if chosen.minutes else CALL_SECONDS.get(chosen.run, sum(CALL_SECONDS.values()))
     out = (chosen.out or chosen.carried).resolve()
-    name = "tui-trainer-gpu-day-dry" if chosen.dry else "tui-trainer-gpu-day"
-    work = (chosen.work or Path(tempfile.gettempdir(), name)).resolve()
-    facts = machine_facts(dry=chosen.dry)
+    work = (chosen.work or Path(tempfile.gettempdir(), f"tui-trainer-gpu-day{'-dry' * chosen.dry}")).resolve()
+    facts = {"dry": chosen.dry, "date": now()[:10], "card": None if chosen.dry else card(),
+             "python": platform.python_version(), "cores": os.cpu_count()}  # fmt: skip
     if not chosen.dry and facts["card"] is None:
         print("nvidia-smi shows no card here; --dry runs everything at tiny sizes on the CPU", file=sys.stderr)
         return 2
@@ -207,61 +175,78 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: stop.set())
-    return _carry_out(waiting(read(out / FILE), last, dry=chosen.dry), out, work, started + 60 * minutes, stop,
-                      dry=chosen.dry)  # fmt: skip
+    return _carry_out(chosen.run, out / FILE, work, started + seconds, stop, dry=chosen.dry)
 
 
-def _carry_out(names: Sequence[str], out: Path, work: Path, deadline: float, stop: Event, *, dry: bool) -> int:
-    """Exit code 0: all of them are done or have nothing to measure here; 1: not; 130: stopped."""
-    from tests.gpu.keeper import adopt_orphans, end_descendants
-
-    adopt_orphans()
-    may_take = _DRY_LIMIT_SECONDS if dry else LIMIT_SECONDS
-    for name in names:
-        left = deadline - monotonic() - _REST_SECONDS
-        if stop.is_set() or left < _LEAST_SECONDS:
+def _carry_out(call: str, results: Path, work: Path, deadline: float, stop: Event, *, dry: bool) -> int:
+    """Exit code 0: all items are done or have nothing to measure here; 1: not; 130: stopped."""
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    work.mkdir(parents=True, exist_ok=True)
+    again = len(read(results).machines)
+    deadline -= _REST_SECONDS
+    while not stop.is_set() and deadline - monotonic() > _LEAST_SECONDS:
+        if not (before := waiting(read(results), call, again=again, dry=dry)):
             break
-        experiment = EXPERIMENTS[name]
-        if missing := [module for module in experiment.requires if not find_spec(module)]:
-            append(out / FILE, {"name": name, "state": "skipped", "reason": f"{missing[0]} is not installed"})
-        else:
-            print(f"{name}: at most {min(left, may_take):.0f} s", flush=True)
-            append(out / FILE, {"name": name, "state": "started", "at": now()})
-            # Where less is left than an experiment may take, it is cut short, and has not failed.
-            command = [sys.executable, "-m", "tests.gpu.keeper", name, "--results", out / FILE, "--work", work / "run",
-                       "--limit", str(min(left, may_take)), "--may-take", str(may_take),
-                       "--parent", str(os.getpid()), "--", *command_of(name, out / FILE, work, dry=dry)]  # fmt: skip
-            env = environment(work / "run", work / "packages", dry=dry)
-            with subprocess.Popen(command, cwd=ROOT, start_new_session=True, env=env) as keeper:
-                while keeper.poll() is None and not stop.wait(0.1):
-                    pass
-                if stop.is_set():
-                    keeper.terminate()
-            if read(out / FILE).experiments[name].state == "started":
-                end_descendants()
-                reason = f"its keeper ended with {keeper.returncode}"
-                append(out / FILE, {"name": name, "state": "interrupted", "reason": reason})
-        print(words_of(name, read(out / FILE)), flush=True)
+        state, reason = _watch(call, results, work, deadline, stop, dry=dry)
+        output = (work / "output.txt").read_text(encoding="utf-8", errors="replace")
+        # The innermost calls of a process that was stuck or crashed, or its last words.
+        _, has_stack, end = output.rpartition("(most recent call first):")
+        lines = [line[:_LINE_CHARACTERS] for line in end.splitlines() if line.strip()]
+        said = lines[:_ERROR_LINES] if has_stack else lines[-_ERROR_LINES:]
+        for name, outcome in read(results).items.items():
+            if outcome.state == "started" and outcome.call == again:
+                append(results, {"name": name, "state": state, "reason": reason, "at": now(), "error": said})
+                print(f"{name}: {state}, {reason}", *said[:3], sep="\n  | ", flush=True)
+        if before == waiting(read(results), call, again=again, dry=dry):
+            print(f"no item began: {reason}", *said, sep="\n", file=sys.stderr)
+            break
     if stop.is_set():
         print("stopped; the same command goes on with what is not done")
         return 130
-    found = read(out / FILE).experiments
-    missing = [name for name in names if name not in found or found[name].state not in ("done", "skipped")]
-    print(f"results are in {out / FILE}; `python -m tests.gpu.report {out}` makes the table")
-    if missing:
-        print(f"not done: {', '.join(missing)}")
+    found = read(results)
+    missing = [name for name in waiting(found, call, dry=dry) if found.items.get(name, Outcome()).state != "skipped"]
+    print(f"results are in {results}; `python -m tests.gpu.report {results.parent}` makes the table")
+    print(f"not done: {', '.join(missing) or 'none'}")
     return int(bool(missing))
 
 
-def command_of(name: str, results: Path, work: Path, *, dry: bool) -> list[str]:
-    return [sys.executable, "-m", "tests.gpu.experiments", name, "--results", str(results), "--work", str(work / "run"),
-            "--models", str(work / "models"), *(["--dry"] if dry else [])]  # fmt: skip
+def _watch(call: str, results: Path, work: Path, deadline: float, stop: Event, *, dry: bool) -> tuple[str, str]:
+    """Run a process with the items until it ends, is stuck, or the time is over: (state of its last item, reason)."""
+    import psutil
 
-
-def words_of(name: str, results: Results) -> str:
-    outcome = results.experiments[name]
-    words = f"{name}: {outcome.state} in {outcome.seconds:.0f} s" + (f", {outcome.reason}" if outcome.reason else "")
-    return "\n".join([words, *(f"  | {row[:_TOLD_CHARACTERS]}" for row in outcome.error[-3:])])
+    command = [sys.executable, "-m", "tests.gpu.calls", call, "--results", results, "--work", work,
+               *(["--dry"] if dry else [])]  # fmt: skip
+    env, again = environment(work / "run", work / "packages", dry=dry), len(read(results).machines)
+    current, since, end = "", monotonic(), ("interrupted", "the call was stopped")
+    with (work / "output.txt").open("wb") as output:
+        worker = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=output, start_new_session=True,
+                                  env=env)  # fmt: skip
+    while not stop.wait(0.25):
+        # In this order: it may begin and end items in between.
+        code, found = worker.poll(), read(results)
+        begun = (name for name, one in found.items.items() if one.state == "started" and one.call == again)
+        if (running := next(begun, "")) != current:
+            current, since = running, monotonic()
+        limit = _DRY_SECONDS if dry else ITEMS[current].seconds if current else _START_SECONDS
+        if code is not None:
+            end = ("failed", f"the process ended with {code}")
+            break
+        if monotonic() > deadline:
+            end = ("interrupted", f"the time of the call was over after {monotonic() - since:.0f} s of it")
+            break
+        if monotonic() - since > limit:
+            end = ("stuck", f"not done in {limit:.0f} s")
+            worker.send_signal(signal.SIGABRT)  # it prints where it is
+            stop.wait(1)
+            break
+    until = monotonic() + _LONGEST_END_SECONDS
+    while (children := psutil.Process().children(recursive=True)) and monotonic() < until:
+        for process in children:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(children, timeout=1)
+        worker.poll()
+    return end
 
 
 if __name__ == "__main__":

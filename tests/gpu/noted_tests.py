@@ -1,6 +1,6 @@
-"""A plugin of pytest: each test of a group has its line in results.jsonl as soon as it ends.
+"""A plugin of pytest: each test has its line in results.jsonl as soon as it ends.
 
-    pytest -p tests.gpu.noted_tests --results FILE --group NAME tests/gpu
+    pytest -p tests.gpu.noted_tests --results FILE tests/gpu
 
 Tests that passed before, or that this call has tried already, are left out; those that failed before come last. Where a
 test has broken the device, all after it would fail: the session ends, and a new one goes on.
@@ -15,28 +15,15 @@ import pytest
 
 from tests.gpu.results import append, read
 
-# By value. The first group that has a word of a test's name has the test; what is compiled is slow, and comes last.
-GROUPS = {
-    "compile": ("compile",),
-    "attention": ("attention_by_lengths", "two_packed_rows", "takes_the_kernel"),
-    "resume": ("same_bits", "resumed_run"),
-    "memory": ("no_memory_for", "what_is_planned", "takes_less_memory", "leaves_the_card_empty"),
-    "4 and 8 bits": ("4_bits", "8_bits"),
-    "families": ("every_family",),
-    "others": ("",),
-}
+# By value. The first word that is in a test's name ranks it.
+BY_VALUE = ("two_packed_rows", "takes_the_kernel", "same_bits", "no_memory_for",
+            "what_is_planned", "leaves_the_card_empty", "4_bits", "8_bits", "every_family", "")  # fmt: skip
 # The device is gone for the rest of the process after an error of a kernel, not after one of memory.
 _BROKEN = ("CUDA error", "AcceleratorError", "CUBLAS_STATUS_EXECUTION_FAILED", "device-side assert")
 
 
-def group_of(test: str) -> str:
-    name = test.rpartition("::")[2]
-    return next(group for group, words in GROUPS.items() if any(word in name for word in words))
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--results", type=Path, required=True)
-    parser.addoption("--group", choices=GROUPS, required=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -44,10 +31,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     call = len(found.machines)
     known = {name: test for name, test in found.tests.items() if test.state}
     over = {name for name, test in known.items() if test.state in ("passed", "skipped") or test.call == call}
-    words = GROUPS[config.getoption("--group")]
-    chosen = [x for x in items if x.nodeid not in over and group_of(x.nodeid) == config.getoption("--group")]
-    value = {x.nodeid: next(n for n, word in enumerate(words) if word in x.nodeid) for x in chosen}
-    items[:] = sorted(chosen, key=lambda item: (item.nodeid in known, value[item.nodeid]))
+    chosen = [item for item in items if item.nodeid not in over]
+    items[:] = sorted(chosen, key=lambda item: (
+        item.nodeid in known, next(n for n, word in enumerate(BY_VALUE) if word in item.nodeid)))  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,10 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 class _Notes:
     def __init__(self, results: Path) -> None:
-        self._results = results
-        self._session: Any = None
+        self._results, self._session = results, None
 
-    def pytest_sessionstart(self, session: pytest.Session) -> None:
+    def pytest_sessionstart(self, session: Any) -> None:
         self._session = session
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:

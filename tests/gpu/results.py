@@ -1,7 +1,7 @@
 """results.jsonl of a day with a GPU: what began, what was measured, how it ended; it survives a kill at any byte.
 
 Lines are only ever added: {"call", "machine"} where a call begins; {"name", "state": "started"}, then {"name",
-"figures"} as often as there are new ones, then {"name", "state", ...} for an experiment; {"test", "state"} for a test.
+"figures"} as often as there are new ones, then {"name", "state", ...} for an item; {"test", "state"} for a test.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 FILE = "results.jsonl"
-SKIPPED = 77
-"""Exit code of an experiment that found nothing to measure."""
 
 
 @dataclass
 class Outcome:
-    """How an experiment, or a test of pytest, stands. `state`: `started` where the line of its end is missing;
-    `done`, `skipped`, `failed`, `timeout`, `interrupted`; `passed` of a test. `call` counts the calls up to the one
-    that it last began in."""
+    """How an item of a call, or a test of pytest, stands. `state`: `started` where the line of its end is missing;
+    `done`, `skipped`, `failed`, `stuck`, `interrupted`; `passed` of a test. `call` counts the calls up to the one that
+    it last began in."""
 
     state: str = ""
     call: int = 0
@@ -38,7 +36,7 @@ class Outcome:
 class Results:
     machines: list[dict[str, Any]] = field(default_factory=list)
     """What each call ran on, as `day.machine_facts` has it."""
-    experiments: dict[str, Outcome] = field(default_factory=dict)
+    items: dict[str, Outcome] = field(default_factory=dict)
     tests: dict[str, Outcome] = field(default_factory=dict)
 
 
@@ -70,14 +68,16 @@ def read(path: Path) -> Results:
 def _take(found: Results, line: dict[str, Any]) -> None:
     if isinstance(line.get("machine"), dict):
         found.machines.append(line["machine"])
-    for key, known in (("name", found.experiments), ("test", found.tests)):
+    for key, known in (("name", found.items), ("test", found.tests)):
         if not isinstance(name := line.get(key), str):
             continue
         if line.get("state") == "started":
             known[name] = Outcome(call=len(found.machines))
         outcome = known.setdefault(name, Outcome(call=len(found.machines)))
         if isinstance(figures := line.get("figures"), dict):
-            outcome.figures.update(figures)
+            for figure, value in figures.items():
+                both = isinstance(value, dict) and isinstance(before := outcome.figures.get(figure), dict)
+                outcome.figures[figure] = {**before, **value} if both else value
         for attribute in ("state", "seconds", "reason", "error"):
             if isinstance(value := line.get(attribute), type(getattr(outcome, attribute))):
                 setattr(outcome, attribute, value)

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import nn
 from torch.nn.attention import SDPBackend
 from transformers import AutoModelForCausalLM
 
 from tests.benchmarks import attention_table
-from tests.compilations import counted_compilations
 from tests.runs.journals import read_all
-from tests.tiny_models import PACKED, TRAINED, save_tiny_model, texts, tiny_model
+from tests.tiny_models import TRAINED, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import collate, collate_packed
 from tui_trainer.hardware.gpu_models import BF16_FROM
@@ -34,7 +30,6 @@ from tui_trainer.planning.attention import CUDNN, EAGER, AttentionMachine, atten
 from tui_trainer.planning.measured_steps import NOT_ALLOCATED
 from tui_trainer.runs.events import EvalDone, GaugesRead, MicroBatchReduced, RunProblem, StepDone
 from tui_trainer.training import varlen
-from tui_trainer.training.precision import keep_rotary_exact
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda")
@@ -111,15 +106,6 @@ def test_a_run_takes_of_the_card_and_of_the_host_what_is_planned(method, tune, t
     assert host and max(host) <= 1.1 * plan.host_memory_bytes.value
 
 
-def test_a_compiled_run_compiles_nothing_after_the_first_of_each(tune):
-    with counted_compilations() as found:
-        tune("llama", {"training.torch_compile": "true", "evaluation.eval_steps": 4, "logging.sample_steps": 4})
-    assert 0 < found["__init__"][0] <= 4
-    assert found["take_step"] == [0] * 12
-    assert found["evaluate"][0] <= 2 and not any(found["evaluate"][1:])
-    assert found["sample"] and not any(found["sample"])
-
-
 def test_a_run_that_is_over_leaves_the_card_empty_and_its_peak_behind(tune):
     tune("llama", {"training.max_steps": 2})
     # The workspaces of cuBLAS stay with the process.
@@ -169,81 +155,6 @@ def test_beside_weights_in_4_bits_a_model_learns_and_its_adapter_goes_beside_tho
 
     whole = AutoModelForCausalLM.from_pretrained(read_plan(folder).config.model.model_name_or_path)
     assert PeftModel.from_pretrained(whole, folder.model).merge_and_unload()
-
-
-@pytest.mark.parametrize("switch", [
-    {"training.gradient_checkpointing": "true"},
-    {"training.mixed_precision": "no"},
-    {"training.mixed_precision": "fp16"},
-    {"model.dtype": "bfloat16"},
-    {"training.torch_compile": "true"},
-    {"training.loss_chunk_tokens": 32},
-    {"dataloader.num_workers": 0},
-    {"training.deterministic": "true"},
-], ids=str)  # fmt: skip
-def test_switches_learn_the_same_on_the_gpu(switch, tune):
-    ends = []
-    for name, changes in (("plain", {}), ("switched", switch)):
-        folder = tune("llama", {"output.name": name, "tuning.method": "full", **changes})
-        ends.append(of_kind(folder, EvalDone)[-1].loss)
-    assert ends[1] == pytest.approx(ends[0], rel=0.05)
-
-
-def test_a_resumed_run_is_the_same_with_deterministic_kernels(tune):
-    changes = {"training.deterministic": "true", "tuning.method": "full"}
-    whole = tune("llama", {**changes, "output.name": "whole"})
-    parted = tune("llama", {**changes, "output.name": "parted"})
-    shutil.rmtree(parted.checkpoints / "step-12")
-    shutil.rmtree(parted.model)
-    assert carry_out(open_again(parted)).exit_code == 0
-    ends = [(folder.model / "model.safetensors").read_bytes() for folder in (whole, parted)]
-    assert ends[0] == ends[1]
-
-
-@pytest.mark.parametrize("family", PACKED)
-def test_attention_by_lengths_gives_the_logits_of_each_document_alone(family):
-    model = tiny_model(family).to(GPU).eval()
-    kernels = varlen.kernels(GPU, model) if torch.cuda.get_device_capability() >= (8, 0) else []
-    if not kernels:
-        pytest.skip("no kernel for attention by lengths here")
-    draw = np.random.default_rng(5)
-    documents = [draw.integers(3, 380, size=length, dtype=np.int32) for length in (12, 7, 19, 4, 9)]
-    batch = micro_batch(collate_packed([documents], 0), by_lengths=True).to(GPU)
-    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-        alone = torch.cat([model(**micro_batch(collate([d], 0)).to(GPU).inputs).logits[0] for d in documents]).float()
-        for kernel in kernels:
-            assert not varlen.switch_on(model, kernel)
-            packed = model(**batch.inputs, use_cache=False).logits[0].float()
-            assert (packed - alone).abs().max() < 0.05 * alone.abs().max()
-            varlen.switch_off(model)
-
-
-@pytest.mark.parametrize("head", [64, 128])
-@pytest.mark.parametrize("lengths", [(40,), (300,), (700,), (40, 300, 700)], ids=str)
-def test_attention_by_lengths_is_that_of_sdpa_for_each_document(lengths, head):
-    """On Hopper and Blackwell torch takes cuDNN's kernel for documents beyond 128 tokens and Flash below, and each has
-    a backward pass of its own."""
-    kernels = varlen.kernels(GPU) if torch.cuda.get_device_capability() >= (8, 0) else []
-    if not kernels:
-        pytest.skip("no kernel for attention by lengths here")
-    draw = torch.Generator().manual_seed(3)
-    shapes = ((4, sum(lengths), head), (2, sum(lengths), head), (2, sum(lengths), head))
-    three = [torch.randn(1, *shape, generator=draw).bfloat16().to(GPU).requires_grad_() for shape in shapes]
-    slope = torch.randn(1, sum(lengths), 4, head, generator=draw).bfloat16().to(GPU)
-    ends = torch.tensor([0, *lengths]).cumsum(0).int().to(GPU)
-    told = dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), ends)
-    told |= dict.fromkeys(("max_length_q", "max_length_k"), max(lengths))
-    expected = []
-    for start, end in pairwise([0, *accumulate(lengths)]):
-        alone = [x.detach()[:, :, start:end].float().requires_grad_() for x in three]
-        result = F.scaled_dot_product_attention(*alone, is_causal=True, enable_gqa=True).transpose(1, 2)
-        expected.append((result, *torch.autograd.grad(result, alone, slope[:, start:end].float())))
-    results, *gradients = (torch.cat(parts, dim=1 + (at > 0)) for at, parts in enumerate(zip(*expected, strict=True)))
-    for kernel in kernels:
-        found, _ = varlen.attention_by(kernel)(nn.Module(), *three, None, **told)
-        assert (found.float() - results).abs().max() < 0.02 * results.abs().max()
-        for one, gradient in zip(torch.autograd.grad(found, three, slope), gradients, strict=True):
-            assert (one.float() - gradient).norm() < 0.02 * gradient.norm()
 
 
 @pytest.mark.parametrize("rows", ["padded", "full"])
@@ -348,39 +259,3 @@ def test_steps_that_the_card_has_no_memory_for_go_again_in_smaller_passes(tune):
     assert [event.loss_sum for event in of_kind(limited, StepDone)] == [
         event.loss_sum for event in of_kind(smaller, StepDone)
     ]
-
-
-def test_a_chunked_loss_takes_less_memory_and_gives_the_same_gradient():
-    draw = np.random.default_rng(2)
-    rows = [draw.integers(3, 380, size=129, dtype=np.int32) for _ in range(32)]
-    batch = micro_batch(collate(rows, 0)).to(GPU)
-    results = []
-    for chunk in (0, 256):
-        model = tiny_model("llama").to(GPU)
-        loss = NextTokenLoss(model, chunk_tokens=chunk)
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        value = loss(batch)
-        value.backward()
-        gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
-        results.append((value.item(), gradient, torch.cuda.max_memory_allocated() - before))
-    assert results[1][0] == pytest.approx(results[0][0], rel=1e-4)
-    torch.testing.assert_close(results[1][1], results[0][1], atol=1e-2, rtol=1e-2)
-    assert results[1][2] < results[0][2]
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_rotary_angles_of_late_positions_are_exact_also_in_a_run_with_tf32(rows):
-    model = tiny_model("llama").to(GPU)
-    keep_rotary_exact(model)
-    rotary, positions = model.model.rotary_emb, torch.arange(8192, device=GPU).expand(rows, -1)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        cosines, _ = rotary(torch.zeros(1, device=GPU), positions)
-    finally:
-        torch.set_float32_matmul_precision(before)
-    angles = positions.double()[..., None] * rotary.inv_freq.double()
-    expected = torch.cat((angles, angles), dim=-1).cos()
-    # An fp32 angle of 8,192 is exact to 2^-11.
-    assert (cosines.double() - expected).abs().max() < 2**-10

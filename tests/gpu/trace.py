@@ -1,9 +1,7 @@
-"""Some steps of a run under torch's profiler: device time by groups, attention kernels, and every wait of the host.
+"""Steps of a run under torch's profiler, by groups of kernels, and each wait of the host for the card.
 
-The run is the program's own, but for what it would save: nothing is written beside its journal. With torch's sync debug
-mode each operation that waits is counted at the innermost function of the program; waits that
-`tests/simulated_card/waits.py` does not list are given apart. Graphs that the compiler made are counted for the start,
-each step, evaluation and text.
+Torch's sync debug mode warns of each operation that waits. It is counted at the innermost function of the program, and
+waits that `tests/simulated_card/waits.py` does not list are given apart.
 """
 
 from __future__ import annotations
@@ -13,14 +11,11 @@ import traceback
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from time import perf_counter
 from typing import Any
+from unittest.mock import patch
 
-# Calls of CUDA that return when the card has come so far, and operations of torch that read a number from it.
-_WAITING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy", "aten::item",
-            "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero")  # fmt: skip
-_LARGEST = 8
 GROUPS = ("products", "attention", "elementwise", "loss", "optimizer")
 # Attention comes first: its kernels are CUTLASS's too, and its fallback is made of products. Inductor's kernels have
 # the names of all operations that they are fused of, and compute none of these three.
@@ -73,94 +68,120 @@ def group_table(parts: Iterable[tuple[str, list[str], float]], steps: int) -> di
         group: {
             "milliseconds": round(sum(times[group].values()), 3),
             "kernels": round(counts[group] / steps),
-            "largest": {name: round(value, 3) for name, value in times[group].most_common(_LARGEST)},
+            "largest": {name: round(value, 3) for name, value in times[group].most_common(8)},
         }
         for group in GROUPS
     }
 
 
-class Watch:
-    """Profiles the steps of the program from `after + 1` to `after + steps`."""
+@contextmanager
+def counted_waits(waits: Counter[str]) -> Iterator[None]:
+    """Count operations that wait for the card, by the innermost function of the program; without a card, none."""
+    import torch
 
-    def __init__(self, after: int, steps: int, found: Callable[[Mapping[str, Any]], None]) -> None:
-        import torch
+    def note(message: Warning | str, *_: Any, **_named: Any) -> None:
+        # Switched on, the mode warns once that it is a prototype.
+        if "synchroniz" in str(message) and "prototype" not in str(message):
+            waits[_where()] += 1
 
-        self.first, self.last = after + 1, after + steps
-        self.waits: Counter[str] = Counter()
-        self._torch, self._found = torch, found
-        self._on_card = torch.cuda.is_available()
-        self._started = 0.0
-        kinds = torch.profiler.ProfilerActivity
-        activities = [kinds.CPU, *([kinds.CUDA] if self._on_card else [])]
-        self._profiler: Any = torch.profiler.profile(activities=activities, with_flops=True)
+    if not torch.cuda.is_available():
+        yield
+        return
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = note
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
-    def install(self) -> None:
-        from tui_trainer.training.session import Session
 
-        take = Session.take_step
+def wait_figures(waits: Counter[str]) -> dict[str, Any]:
+    from tests.simulated_card.waits import WAITS
+
+    listed = {function for _, function in WAITS}
+    return {
+        "synchronisations": dict(waits.most_common()),
+        "unexpected": sorted(where for where in waits if where not in listed),
+    }
+
+
+@contextmanager
+def counted_in_loop(waits: Counter[str]) -> Iterator[None]:
+    """Count the waits of a run from its first step to its last evaluation and checkpoint."""
+    from tui_trainer.training.session import Session
+
+    take, write = Session.take_step, Session.write_final_model
+    with ExitStack() as counting:
 
         def take_step(session: Session, step: int) -> None:
-            if step == self.first:
-                self._begin()
+            if not begun:
+                begun.append(step)
+                counting.enter_context(counted_waits(waits))
             take(session, step)
-            if step == self.last:
-                self._end()
 
-        Session.take_step = take_step
-        # A checkpoint of a full run of 1.7 billion weights has 20 GB.
-        Session.save = lambda *_: True
-        Session.write_final_model = lambda session: session.job.folder.model.mkdir()
+        def write_final_model(session: Session) -> Any:
+            counting.close()
+            return write(session)
 
-    def _begin(self) -> None:
-        if self._on_card:
-            self._torch.cuda.synchronize()
-            warnings.simplefilter("always")
-            warnings.showwarning = self._note
-            self._torch.cuda.set_sync_debug_mode("warn")
-        self._profiler.start()
-        self._started = perf_counter()
+        begun: list[int] = []
+        with patch.multiple(Session, take_step=take_step, write_final_model=write_final_model):
+            yield
 
-    def _note(self, message: Warning | str, *_: Any) -> None:
-        # Switched on, the mode says once of itself that it is a prototype.
-        if "synchroniz" in str(message) and "prototype" not in str(message):
-            self.waits[_where()] += 1
 
-    def _end(self) -> None:
-        if self._on_card:
-            self._torch.cuda.set_sync_debug_mode("default")
-            self._torch.cuda.synchronize()
-        seconds = perf_counter() - self._started
-        self._profiler.stop()
-        self._found(self._read(seconds))
+@contextmanager
+def traced_steps(first: int, last: int, found: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
+    """Profile these steps of a run inside the block, and call `found` with their figures. Steps count from 1.
 
-    def export(self, file: Path) -> None:
-        """Write the trace for chrome://tracing or Perfetto, gzipped where the name ends so."""
-        self._profiler.export_chrome_trace(str(file))
+    The run saves nothing: a checkpoint of full tuning of 1.7 billion weights has 20 GB.
+    """
+    import torch
 
-    def _read(self, seconds: float) -> dict[str, Any]:
-        from tests.simulated_card.waits import WAITS
+    from tui_trainer.training.session import Session
 
-        steps, events = self.last - self.first + 1, self._profiler.events()
-        parts = list(timed_parts(events, on_card=self._on_card))
-        groups = group_table(parts, steps)
-        kernels = [event for event in events if str(event.device_type).endswith("CUDA")]
-        device_seconds = sum(x.self_device_time_total for x in kernels if not x.is_user_annotation) / 1e6
-        listed = {function for _, function in WAITS}
-        flops = sum(event.flops or 0 for event in events)
-        products = groups["products"]["milliseconds"] * steps / 1000
-        return {
-            "traced_steps": steps,
-            "traced_step_seconds": seconds / steps,
-            "groups": groups,
-            # Operations of compiled code have no count.
-            "product_teraflops": flops / products / 1e12 if products else None,
-            "device_busy_share": device_seconds / seconds if self._on_card else None,
-            # Kernels whose operation the profiler did not find are in no group.
-            "grouped_share": sum(time for *_, time in parts) / 1e6 / device_seconds if device_seconds else None,
-            "synchronisations": dict(self.waits.most_common()),
-            "unexpected": sorted(where for where in self.waits if where not in listed),
-            "waiting_calls": dict(Counter(event.name for event in events if event.name in _WAITING)),
-        }
+    take, on_card, waits = Session.take_step, torch.cuda.is_available(), Counter[str]()
+    kinds = torch.profiler.ProfilerActivity
+    activities = [kinds.CPU, *([kinds.CUDA] if on_card else [])]
+    profiler: Any = torch.profiler.profile(activities=activities, with_flops=True)
+    with ExitStack() as counting:
+
+        def take_step(session: Session, step: int) -> None:
+            nonlocal started
+            if step == first:
+                counting.enter_context(counted_waits(waits))
+                profiler.start()
+                started = perf_counter()
+            take(session, step)
+            if step == last:
+                counting.close()
+                if on_card:
+                    torch.cuda.synchronize()
+                seconds = perf_counter() - started
+                profiler.stop()
+                found(_figures(profiler.events(), last - first + 1, seconds, on_card=on_card) | wait_figures(waits))
+
+        started = 0.0
+        nothing = {"save": lambda *_: True, "write_final_model": lambda session: session.job.folder.model.mkdir()}
+        with patch.multiple(Session, take_step=take_step, **nothing):
+            yield
+
+
+def _figures(events: Sequence[Any], steps: int, seconds: float, *, on_card: bool) -> dict[str, Any]:
+    groups = group_table(timed_parts(events, on_card=on_card), steps)
+    kernels = [event for event in events if str(event.device_type).endswith("CUDA")]
+    device_seconds = sum(x.self_device_time_total for x in kernels if not x.is_user_annotation) / 1e6
+    flops = sum(event.flops or 0 for event in events)
+    products = groups["products"]["milliseconds"] * steps / 1000
+    return {
+        "traced_steps": steps,
+        "traced_step_seconds": seconds / steps,
+        "groups": groups,
+        # Operations of compiled code have no count.
+        "product_teraflops": flops / products / 1e12 if products else None,
+        "device_busy_share": device_seconds / seconds if on_card else None,
+    }
 
 
 def _where() -> str:
@@ -169,22 +190,3 @@ def _where() -> str:
         if "/tui_trainer/" in frame.filename:
             return f"{frame.filename.rpartition('/tui_trainer/')[2]} {frame.name}"
     return "outside the program"
-
-
-def traced_run(
-    arguments: Sequence[str], *, after: int, steps: int, found: Callable[[Mapping[str, Any]], None]
-) -> tuple[int, Watch]:
-    """The exit code of a run of the program with these arguments, and what still has the trace. `found` is called with
-    the figures of the steps, and with the graphs at the end."""
-    from tui_trainer.hardware.environment import prepare_environment
-
-    prepare_environment()
-    watch = Watch(after, steps, found)
-    watch.install()
-    from tests.compilations import counted_compilations
-    from tui_trainer.cli import main as tui_trainer
-
-    with counted_compilations() as graphs:
-        code = tui_trainer(["--no-ui", *arguments])
-    found({"graphs": graphs})
-    return code, watch

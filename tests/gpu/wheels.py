@@ -35,7 +35,7 @@ IMAGE = ("torch==2.11,transformers==5.17,peft,accelerate,pyarrow,scikit-learn,xx
          "pytest,pytest-timeout,pytest-xdist")  # fmt: skip
 # Asked for one by one, after the rest of what the program requires: what the day measures goes without them.
 _LATER = ("datasets", "scikit-learn")
-_USED_WHERE_INSTALLED, _COMPARED = ("liger-kernel", "bitsandbytes", "torchao"), ("trl",)
+_USED_WHERE_INSTALLED = ("liger-kernel", "bitsandbytes", "torchao")
 # transformers is content with versions of these that are older than the ones that we require.
 _MAYBE_OLDER = ("huggingface-hub", "typer")
 # glibc 2.34 and older: that of Ubuntu 22.04 is 2.35.
@@ -112,7 +112,6 @@ def our_groups() -> list[Group]:
     tests = [text for text in project["dependency-groups"]["dev"] if text.startswith("pytest")]
     needed = [text for name, text in ours.items() if name not in _LATER]
     alone = [*(gpu.get(name, name) for name in _USED_WHERE_INSTALLED), *(ours[name] for name in _LATER)]
-    alone += [gpu.get(name, name) for name in _COMPARED]
     groups = [Group("what runs need", needed), Group("tests", tests)]
     return groups + [Group(str(canonicalize_name(Requirement(text).name)), [text]) for text in alone]
 
