@@ -81,6 +81,8 @@ def test_a_run_is_exported_by_keyboard(open_terminal, adapted_run):
     terminal.wait_for(f"Export {folder.name}", "onnx", " free.", "\u25b8 adapter")
     terminal.press("enter")
     terminal.wait_for("exporting", "c cancel the export")
+    # The box and the page behind it both change.
+    terminal.wait_for(" s elapsed", gone=" 0 s elapsed")
     terminal.press("escape")
     terminal.wait_for("Enter open", gone="cancel the export")
     terminal.wait_for("to adapter: ", seconds=240)

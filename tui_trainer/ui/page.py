@@ -14,6 +14,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.css.stylesheet import Stylesheet
 from textual.events import Click, Key, ScreenResume
+from textual.messages import Update
 from textual.screen import ModalScreen, Screen
 
 from tui_trainer.hardware import describe
@@ -241,11 +242,16 @@ class Page(Screen[None], inherit_bindings=False):
         self.redraw()
 
     def _compositor_refresh(self) -> None:
-        super()._compositor_refresh()
-        if not self.is_active:
-            # Textual would send a whole page behind a dialog again for each cell that changes.
-            self._repaint_required = False
-            self._exchange_repaint_regions()
+        if self.is_active:
+            super()._compositor_refresh()
+            return
+        # Textual forgets what has changed in a dialog at the same time, and sends the page behind it for each cell.
+        dialog, regions = self.app.screen, self._compositor._dirty_regions
+        if regions:
+            dialog._set_dirty(*regions)
+            dialog.post_message(Update(dialog))
+        regions.clear()
+        self._dirty_widgets.clear()
 
     def take_key(self, event: Key) -> bool:
         return isinstance(self.focused, TakesKeys) and self.focused.take_key(event)
