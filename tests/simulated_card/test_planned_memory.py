@@ -127,7 +127,14 @@ def test_a_checkpoint_copies_no_more_to_the_host_than_is_planned(sources, run_on
     for module in (shards, host):
         monkeypatch.setattr(module, "SHARD_BYTES", MIB)
     card, folder, failure = run_on_card(
-        "causal_lm", {**SETTINGS, **sources, "tuning.method": "full", "checkpoint.save_steps": 1}
+        "causal_lm",
+        {
+            **SETTINGS,
+            **sources,
+            "tuning.method": "full",
+            "checkpoint.save_steps": 1,
+            "checkpoint.save_in_background": "false",
+        },
     )
     assert not failure, failure
     plan = read_plan(folder)

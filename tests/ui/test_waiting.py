@@ -206,6 +206,9 @@ class Presser:
         found = False
         while dialog := self.app.dialog:
             pressed = self.pressed[type(dialog), dialog.heading]
+            if dialog.heading == "Quit?":
+                # The help runs its entries, this one too.
+                pressed.update(key for key, _ in dialog.keys)
             if isinstance(dialog, TryDialog) or hasattr(dialog, "field"):
                 await self.screens.press("x")
             while self.app.dialog is dialog and (keys := [key for key, _ in dialog.keys if key not in pressed]):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
@@ -296,32 +296,29 @@ OPTIMIZER, RANDOM = "optimizer.safetensors", "rng_state.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """What a checkpoint is written from: weights, optimizer state, and state of the generators and the loss scale."""
+    """What a checkpoint is written from while training continues, in host memory of its own: weights, optimizer state,
+    and the state of the generators and of the loss scale."""
 
     weights: Mapping[str, Tensor | InParts]
     state: Mapping[str, Tensor | InParts]
     random: dict[str, Tensor]
 
     @classmethod
-    def without_copying(cls, components: Components, random: dict[str, Tensor] | None = None) -> Self:
-        """Return the tensors that the run trains; training has to wait until they are written."""
-        random = (random or random_tensors()) | components.mixed_precision.tensors()
-        return cls(components.weights(), components.optimizer.tensors(), random)
+    def of(cls, components: Components) -> Self:
+        """Raises MemoryError."""
+        # One after the other: both may be made for this copy.
+        weights = _copied(components.weights())
+        return cls(weights, _copied(components.optimizer.tensors()), _random(components))
 
-    @property
-    def bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (*self.weights.values(), *self.state.values()))
 
-    def copied(self) -> Self:
-        """Return a copy in host memory of its own, so that training can continue. Raises MemoryError."""
-        weights, state = (
-            {
-                name: copy if getattr(tensors[name], "is_cuda", False) else copy.clone()
-                for name, copy in _on_host(tensors, tensors).items()
-            }
-            for tensors in (self.weights, self.state)
-        )
-        return replace(self, weights=weights, state=state)
+def _copied(tensors: Mapping[str, Tensor | InParts]) -> dict[str, Tensor]:
+    copies = _on_host(tensors, tensors)
+    # What is on the host already was not copied.
+    return {name: x if getattr(tensors[name], "is_cuda", False) else x.clone() for name, x in copies.items()}
+
+
+def _random(components: Components, of_processes: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+    return (of_processes or random_tensors()) | components.mixed_precision.tensors()
 
 
 def save_checkpoint(
@@ -331,7 +328,7 @@ def save_checkpoint(
     plan: Plan,
     *,
     random: dict[str, Tensor] | None = None,
-    copied: "HostCopy | None" = None,
+    copied: HostCopy | None = None,
 ) -> CheckpointFolder:
     """Write a checkpoint of this moment, or of the one that was `copied`. Raises OSError or SafetensorError; then
     nothing is left behind.
@@ -340,17 +337,17 @@ def save_checkpoint(
     or goes wrong in one of them, does so in all. `plan`: as the run follows it now. `random`: the state of the
     generators of all processes.
     """
-    copied = copied or HostCopy.without_copying(components, random)
     ranks = components.ranks if components.together.splits_state else ALONE
     folder = ranks.by_first(partial(checkpoint_folder.begin, checkpoints, position.step))
     out = TensorWriter(folder, ranks)
     try:
-        _save_weights(copied.weights, components.method, out)
-        whole, parts = divided(copied.state)
+        _save_weights(copied.weights if copied else components.weights(), components.method, out)
+        whole, parts = divided(copied.state if copied else components.optimizer.tensors())
         out.write_whole(whole, OPTIMIZER)
         out.write_parts(parts, OPTIMIZER)
         if ranks.is_first:
-            out.attempt(partial(_save_rest, components, position, plan, folder, copied.random))
+            random = copied.random if copied else _random(components, random)
+            out.attempt(partial(_save_rest, components, position, plan, folder, random))
         described: dict[str, Any] = {}
         out.attempt(lambda: described.update(checkpoint_folder.describe(folder, out.files)))
         for error, found in ranks.gathered((sendable(out.error), described)):
@@ -499,11 +496,12 @@ class Checkpoints:
         wanted, device = self.job.plan.config.checkpoint.save_in_background, self.components.device
         if wanted is False or self.components.ranks.host is not None or (wanted == "auto" and device.type != "cuda"):
             return None
-        given = HostCopy.without_copying(self.components)
-        if given.bytes + shards.SHARD_BYTES > memory_available_now():
+        tensors = (self.components.weights, self.components.optimizer.tensors)
+        needed_bytes = sum(tensor.nbytes for one in tensors for tensor in one().values())
+        if needed_bytes + shards.SHARD_BYTES > memory_available_now():
             return None
         try:
-            return attempt_twice(given.copied, device)
+            return attempt_twice(partial(HostCopy.of, self.components), device)
         except MemoryError:
             return None
 
