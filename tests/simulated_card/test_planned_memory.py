@@ -62,7 +62,8 @@ def test_a_run_allocates_on_the_card_what_is_planned(case, sources, run_on_card)
     plan = read_plan(folder)
     planned = sum(part.bytes for part in plan.memory_parts if part.name not in NOT_ALLOCATED)
     peak = max(step.peak_memory_bytes for step in of_kind(folder, StepDone))
-    assert planned == pytest.approx(peak, rel=0.1)
+    # Planned are full rows; what is left of a row is not computed.
+    assert 0.9 * peak <= planned <= 1.15 * peak
 
 
 @pytest.mark.e2e
