@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def test_every_family_is_found_in_a_folder_and_its_weights_fit(make_tiny, tmp_pa
         with subtests.test(variant):
             facts = find_model(str(make_tiny(variant).save(tmp_path / variant)))
             assert facts.shape.parameters == make_tiny(variant).model.num_parameters()
-            assert facts.shape == shape_of(make_tiny(variant).config)
+            assert facts.shape == replace(shape_of(make_tiny(variant).config), stored_dtype="float32")
             assert misfits(facts.shape, facts.headers) == []
             assert embedding_rows(facts.shape, facts.headers) == 96
 

@@ -50,12 +50,12 @@ async def test_each_sign_in_a_dialogs_last_line_is_the_key_that_it_names():
     async with open_screens(bench=bench()) as screens:
         await screens.click("? help")
         await screens.shows("Keys", "all guides")
-        inside = screens.app.screen.query_one("#inside")
-        await screens.click("scroll")
-        await screens.until(lambda: inside.scroll_y == 1)
-        line = next(y for y, line in enumerate(screens.lines) if "\u2191\u2193 scroll" in line)
+        keys = screens.app.screen
+        await screens.click("choose")
+        await screens.until(lambda: keys._chosen == 1)
+        line = next(y for y, line in enumerate(screens.lines) if "\u2191\u2193 choose" in line)
         await screens.pilot.click(offset=(screens.lines[line].index("\u2191\u2193"), line))
-        await screens.until(lambda: inside.scroll_y == 0)
+        await screens.until(lambda: keys._chosen == 0)
         await screens.click("/ all guides")
         await screens.shows("Search the guides")
 

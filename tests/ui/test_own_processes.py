@@ -366,7 +366,9 @@ async def test_the_marked_are_exported_one_after_another_and_each_result_is_repo
         await screens.press("up", "enter")
         await screens.ticks("exporting 1 of 2: run-b to adapter, 25%")
         program.end(exported())
-        await screens.ticks("exported run-b to adapter", "exporting 2 of 2: run-a to adapter, 25%")
+        # The message covers the last line for some seconds.
+        await screens.ticks("exported run-b to adapter")
+        await screens.ticks("exporting 2 of 2: run-a to adapter, 25%")
         program.end("tui-trainer: the disk is full", code=1)
         await screens.ticks(
             "1 of 2 runs exported; could not export run-a to adapter: the disk is full", gone="exporting 2"

@@ -64,5 +64,5 @@ async def test_the_scale_of_losses_is_there_at_the_next_start():
             screens.bench.run = CannedRun(trained(148), True)
             await screens.press("4")
             await screens.until(lambda kept=kept: screens.app.page.chart.view.log == kept)
-            await screens.press("y")
+            await screens.press("Z")
             await screens.until(lambda kept=kept: Preferences.load().log_scale != kept)

@@ -245,7 +245,7 @@ async def test_a_change_beside_a_run_is_for_the_next_one_and_another_start_says_
         await screens.press("l")
         await screens.shows("applies to the next run: the active run keeps its settings")
         await screens.press("t")
-        await screens.shows("other run", "-20261120-180238 is training: both would be slower", "Enter start")
+        await screens.shows("other run", "quickstart-1802 is training: both would be slower", "Enter start")
         await screens.press("escape")
         run.alive = False
         await screens.press("t")
