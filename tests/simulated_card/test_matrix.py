@@ -203,6 +203,9 @@ def test_a_loss_of_named_parts_waits_for_the_card_nowhere_in_a_step(run_on_card,
 
 
 @pytest.mark.full
+@pytest.mark.skipif(
+    torch.__version__ < "2.12", reason="the gradient of torch 2.11's router makes a tensor that is not the card's"
+)
 def test_a_mixture_of_experts_waits_for_the_card_only_where_listed(run_on_card, monkeypatch, subtests):
     monkeypatch.setitem(TASKS, "causal_lm", replace(TASKS["causal_lm"], family="mixtral"))
     for layout in LAYOUTS:
