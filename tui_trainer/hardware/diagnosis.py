@@ -321,14 +321,13 @@ def lack_of_compiler(libraries: Mapping[str, str | None], device: Device) -> str
     Triton compiles its launcher in C when its first kernel starts. Nothing is imported.
     Sources: triton/runtime/build.py; _cpp_compiler_search in torch/_inductor/cpp_builder.py.
     """
-    variable, programs, language = ("CC", ("gcc", "clang"), "C") if device == "cuda" else (
-        "CXX", ("g++", "clang++"), "C++"
-    )  # fmt: skip
+    variable, programs, language = "CXX", ("g++", "clang++"), "C++"
     if device == "cuda":
+        variable, programs, language = "CC", ("gcc", "clang"), "C"
         if (triton := libraries.get("triton", "")) in (None, ASSUMED):
             return "" if triton else "triton is not installed"
         if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
             return "the headers of Python (Python.h) are not installed"
-    asked = os.environ.get(variable, "")
-    is_there = any(map(shutil.which, (asked.split()[:1] if asked else programs)))
-    return "" if is_there else f"no {language} compiler ({programs[0]}) is installed"
+    # The variable may have options behind the program.
+    named = os.environ.get(variable, "").split()[:1]
+    return "" if any(map(shutil.which, named or programs)) else f"no {language} compiler ({programs[0]}) is installed"

@@ -29,7 +29,7 @@ UNREADABLE = (psutil.Error, OSError, RuntimeError, LookupError, ValueError, Type
 
 
 class DiskRate(NamedTuple):
-    """What one disk reads and writes, in bytes per second since the look before."""
+    """Bytes per second that one disk has read and written since the previous reading."""
 
     name: str
     read: float

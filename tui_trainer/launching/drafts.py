@@ -102,7 +102,7 @@ def keeping(document: ConfigDocument, below: Edits | None = None) -> Callable[[]
 
 
 def leave_drafts() -> None:
-    """Let other programs take the drafts of this process over, whose screens are closed while it may train on."""
+    """Release the drafts of this process to other programs: its screens are closed, but it may continue to train."""
     for path in drafts_folder().glob(f"*-{_owner()}.json"):
         with suppress(OSError):
             path.replace(path.with_name(f"{path.stem}-left.json"))

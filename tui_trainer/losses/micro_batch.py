@@ -98,17 +98,16 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool =
     named = {"input_ids": batch.input_ids, **batch.more}
     if batch.position_ids is not None:
         named["position_ids"] = batch.position_ids
-    row_lengths, lengths = batch.row_lengths, batch.document_lengths
-    is_full = row_lengths is None or batch.tokens == batch.input_ids.size
-    if by_lengths and lengths is not None and batch.documents is not None:
-        if not (is_full or keeps_padding):
+    row_lengths = None if batch.tokens == batch.input_ids.size else batch.row_lengths
+    lengths = batch.document_lengths if by_lengths else None
+    if lengths is not None:
+        if row_lengths is not None and batch.documents is not None and not keeps_padding:
+            # The number of a document is -1 where a row is padded.
             text = np.flatnonzero(batch.documents.ravel() >= 0)
             named = {name: values.ravel()[text] for name, values in named.items()}
-            places, is_full = np.searchsorted(text, places), True
+            places, row_lengths = np.searchsorted(text, places), None
             lengths = np.bincount(batch.documents.ravel()[text]).astype(np.int32)
         named = {name: values.reshape(1, -1) for name, values in named.items()}
-    else:
-        lengths = None
     inputs: dict[str, Any] = {name: torch.from_numpy(values) for name, values in named.items()}
     return MicroBatch(
         inputs if lengths is None else inputs | _lengths(lengths),
@@ -118,7 +117,7 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool =
         batch.tokens,
         documents=torch.from_numpy(documents),
         document_labels=counted,
-        row_lengths=_NONE.long() if is_full or row_lengths is None else torch.from_numpy(row_lengths),
+        row_lengths=_NONE.long() if row_lengths is None else torch.from_numpy(row_lengths),
         row_values=_NONE if batch.row_values is None else torch.from_numpy(batch.row_values),
     )
 

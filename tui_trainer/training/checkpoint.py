@@ -296,8 +296,8 @@ OPTIMIZER, RANDOM = "optimizer.safetensors", "rng_state.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """What a checkpoint is written from while training continues, in host memory of its own: weights, optimizer state,
-    and the state of the generators and of the loss scale."""
+    """Weights, optimizer state, and the state of the generators and of the loss scale, in host memory of their own. A
+    checkpoint is written from them while training continues."""
 
     weights: Mapping[str, Tensor | InParts]
     state: Mapping[str, Tensor | InParts]
@@ -305,8 +305,8 @@ class HostCopy:
 
     @classmethod
     def of(cls, components: Components) -> Self:
-        """Raises MemoryError."""
-        # One after the other: both may be made for this copy.
+        """Return a copy of this moment. Raises MemoryError."""
+        # One after the other: weights and state may be tensors that are made for this copy.
         weights = _copied(components.weights())
         return cls(weights, _copied(components.optimizer.tensors()), _random(components))
 
@@ -515,7 +515,7 @@ class Checkpoints:
         return False
 
     def _saved(self, saved: CheckpointFolder, position: Position, reason: str, seconds: float) -> None:
-        """`seconds`: how long training waited."""
+        """Report a checkpoint for which training waited so many seconds, and remove what it replaces."""
         self.saved_step, self.failure = position.step, ""
         self._failed_steps.clear()
         self.between.count(seconds)

@@ -71,13 +71,11 @@ def build_model(
     config = plan.config
     torch.manual_seed(config.training.seed)
     dtype = getattr(torch, plan.weights_dtype.value)
-    task, rounds = find_task(config.task.type), False
-    if (
-        config.tuning.method == "full"
-        and ranks.host is None
-        and not (config.is_from_scratch or unsloth.is_asked(config))
-    ):
-        rounds = dtype != torch.float32 and task.model_shape(config, 0).stored_dtype != plan.weights_dtype.value
+    task = find_task(config.task.type)
+    has_masters = config.tuning.method == "full" and dtype != torch.float32 and ranks.host is None
+    is_stored = not (config.is_from_scratch or unsloth.is_asked(config))
+    # Masters begin with the weights as they are stored.
+    rounds = has_masters and is_stored and task.model_shape(config, 0).stored_dtype != plan.weights_dtype.value
     hint = "expected for a new task: the new weights are trained on your data"
     built = torch.float32 if rounds else dtype
     model = task.build_model(config, job.data, tokenizer, built, device, lambda words: tell("new weights", words, hint))

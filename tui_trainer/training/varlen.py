@@ -86,8 +86,8 @@ def switch_off(model: Any) -> None:
 
 @contextmanager
 def with_masks(model: Any) -> Iterator[None]:
-    """Let attention use masks inside the block, for generation: prompts of several rows are padded at the left, and
-    transformers builds no mask for `NAME`."""
+    """Use SDPA with masks inside the block, for generation: several prompts are padded at the left, and transformers
+    builds no mask for `NAME`."""
     is_by_lengths = model.config._attn_implementation == NAME
     switch_off(model)
     try:

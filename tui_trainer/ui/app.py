@@ -229,7 +229,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         return [*self.keymap.of(self.page.place), *self.keymap.of("app")]
 
     def refusal(self, action: Action) -> str:
-        """Why an action of this screen or of all screens cannot be done now; empty when it can."""
+        """Return why an action of this screen or of all screens cannot be done now; empty if it can."""
         if self.bench.is_view and action.id in CHANGES_RUNS:
             return "this is a read-only view (attach --view)"
         if action.id in ("app.start", "app.new"):
@@ -327,7 +327,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         await super().on_event(event)
 
     def _name_layout(self, letter: str, key: str) -> None:
-        """Say, once, why a letter of another alphabet does nothing."""
+        """Report once why a letter of another alphabet does nothing."""
         is_foreign = letter.isalpha() and "LATIN" not in name(letter, "LATIN")
         has_use = self.takes_text or self.keymap.find(self.page.place, key, letter)
         if is_foreign and not (has_use or self._has_named_layout):

@@ -125,7 +125,7 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
     """What the last line says: `(key, what it does)`."""
     is_closed = False
     command_words: Sequence[str] = ()
-    """Arguments of the program for what is done here."""
+    """Arguments of the `tui-trainer` command that does the same as this dialog; empty if there is none."""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:

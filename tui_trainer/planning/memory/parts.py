@@ -62,14 +62,14 @@ class BatchSizes:
 
 @dataclass(frozen=True)
 class AdapterMemory:
-    """Memory that adapters take beside their gradients, optimizer state and copies, which go by `Static.trained` as
-    those of other weights do. Their kernels on a CPU: `cpu.py`; gradients of a layer's results on a GPU: `gpu.py`."""
+    """Memory of adapters, except gradients, optimizer state and fp32 copies: `Static` counts those for all trained
+    weights. Kernels on a CPU are in `cpu.py`, gradients of a layer's results on a GPU in `gpu.py`."""
 
     shape: ModelShape
     setup: TrainingSetup
 
-    # Of `adapter_temporaries` on a CPU, the share whose places stay empty: in 16 bits they fit into those of fp32
-    # results. The other one is what is there at one time in an evaluation, chosen with that of a layer's own results.
+    # Share of `adapter_temporaries` that a CPU needs in training, by bytes of a number: in 16 bits they fit into the
+    # places of fp32 results. The second is the share that exists at one time in an evaluation, on both devices.
     ADAPTER_SHARE: ClassVar = {FLOAT: 0.45, HALF: 0.22}
     EVALUATION_ADAPTER_SHARE: ClassVar = 0.25
 
@@ -95,8 +95,8 @@ class AdapterMemory:
                 yield tensor.experts * tensor.rank, width, tensor.count
 
     def adapter_temporaries(self, row_tokens: int) -> int:
-        """Of one token in one layer, what is computed forward and not kept: the widened result, scaled, and added to
-        that of the layer."""
+        """Return the bytes that adapters of one layer need for one token in a forward pass and do not keep: the widened
+        result, that result scaled, and its sum with the result of the layer."""
         if not self.setup.has_adapter:
             return 0
         # How many vectors a product is given for each token of the input.
@@ -105,8 +105,8 @@ class AdapterMemory:
         return int(3 * self.compute_size * sum(widened) / self.shape.layers)
 
     def adapted_experts(self) -> tuple[MemoryPart, ...]:
-        """Of tensors with an adapter: peft gives each pass the sum of tensor and update, which the backward pass needs,
-        and makes a gradient of one whole sum at a time. Source: `ParamWrapper._activate_lora` of peft 0.21."""
+        """Return the copies of expert tensors that have an adapter: the sums of tensor and update, which peft keeps for
+        the backward pass, and the gradient of one sum. Source: `ParamWrapper._activate_lora` of peft 0.21."""
         tensors = self.setup.lora_experts
         if not tensors:
             return ()

@@ -178,11 +178,11 @@ class ConfigModel:
         }  # fmt: skip
 
     def decided(self, key: str) -> tuple[str, str]:
-        """What became of `auto`, and why; empty for any other value, and until it is planned."""
+        """Return what the plan makes of `auto`, and why; empty for other values, and before there is a plan."""
         return self.resolved.get(key, ("", "")) if self.document.value(key) == "auto" else ("", "")
 
     def value_text(self, key: str) -> str:
-        """The value with its unit, and behind `auto` what became of it."""
+        """Return the value with its unit, and behind `auto` what the plan makes of it."""
         text, decided = value_text(all_settings()[key], self.document.value(key)), self.decided(key)[0]
         return f"{text} {self._arrow} {decided}" if decided else text
 

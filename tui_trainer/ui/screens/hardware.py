@@ -208,7 +208,7 @@ class Machine:
         return self.rows("processor", describe.processor_rows(self.hardware))
 
     def cores_section(self) -> list[Line]:
-        """A small gauge for each core; a sign for each where those would take many lines."""
+        """Return a small gauge for each core, or one character for each if gauges would take many lines."""
         # A change too small to be seen is none.
         shares = [round(20 * (share or 0)) / 20 for share in self.gauges.core_shares] if self.gauges else []
         if not shares or self.hardware.gpus:

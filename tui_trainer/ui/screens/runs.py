@@ -230,14 +230,14 @@ class RunsPage(FilteredPage, ListPage):
             document = self.bench.document
             folders = dict.fromkeys(["runs", *([str(document.value("output.runs_dir"))] if document else [])])
 
-            def read() -> list[RunOverview]:
+            def read() -> tuple[list[RunOverview], str]:
                 found = self._overviews.read(map(Path, folders))
-                self.model.without_list = "" if found else str(list_problem() or "")
-                return found
+                return found, "" if found else str(list_problem() or "")
 
             self.bench.background.do(_READING, read, self._found)
 
-    def _found(self, found: list[RunOverview]) -> None:
+    def _found(self, result: tuple[list[RunOverview], str]) -> None:
+        found, self.model.without_list = result
         if found != self.model.found:
             self.model.take(found)
             # A run that comes later may have the name of one that was deleted.
