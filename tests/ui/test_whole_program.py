@@ -26,7 +26,7 @@ def test_everything_by_keyboard(open_terminal, small_config):
     terminal.wait_for("the mouse selects text of the terminal: F takes it back")
     assert "\x1b[?1003l" in terminal.sequences
     terminal.press("F")
-    terminal.wait_for("clicks work here again: F leaves the mouse to the terminal")
+    terminal.wait_for("clicks work here: F leaves the mouse to the terminal")
     terminal.press("2")
     terminal.wait_for("profile", "no problems")
     terminal.press("/", *"weight_decay", "enter", "enter", *["backspace"] * 20, *"0.05", "enter")

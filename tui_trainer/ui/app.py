@@ -500,7 +500,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def action_mouse(self) -> None:
         key, has_mouse = self.key_of("app.mouse"), self.terminal is not None and self.terminal.switch_mouse()
-        words = "clicks work here again" if has_mouse else "the mouse selects text of the terminal"
+        words = "clicks work here" if has_mouse else "the mouse selects text of the terminal"
         self.bench.tell(f"{words}: {key} {'leaves the mouse to the terminal' if has_mouse else 'takes it back'}")
 
     def action_suspend(self) -> None:
