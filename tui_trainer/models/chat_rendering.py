@@ -431,7 +431,7 @@ class ConversationRenderer:
         ]
 
     def _end_at_stops(self, text: str, spans: list[Span] | None, controls: list[Span], spelt: int) -> Rendered:
-        """End each answer with the token that stops generation. The last answer gets one if the template writes none."""
+        """End each answer with the token that stops generation, which is added to the last answer if it is missing."""
         stops = [(start, end) for start, end in controls if text[start:end] in self.stops]
         if spans is None:
             is_closed = bool(stops) and not text[stops[-1][1] :].strip()
