@@ -142,10 +142,10 @@ class ModelShape:
         Source: transformers/integrations/moe.py of 5.17."""
         return any("experts" in part.path.split(".") for part in self.parts)
 
-    def matrix_parameters_read(self, by: Reads, /) -> int:
+    def matrix_parameters_read(self, reads: Reads) -> int:
         """Return the weights that one unit of input multiplies: an input token, a target token or a row. Weights count
         once for each use, and a tied head counts."""
-        return sum(linear.matrix_parameters * linear.uses for linear in self.linears if linear.reads == by)
+        return sum(linear.matrix_parameters * linear.uses for linear in self.linears if linear.reads == reads)
 
 
 def shape_of(
