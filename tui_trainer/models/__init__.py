@@ -1,1 +1,2 @@
-"""What a run starts from: model folders, their shapes, and a catalogue of well-known ones. No torch in this room."""
+"""The models that a run starts from: folders, shapes, tokenizers, and a catalogue of well-known models. Modules of this
+room import torch only inside of functions."""

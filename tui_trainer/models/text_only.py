@@ -75,15 +75,10 @@ def load_text_model(
     towers = {path.rpartition(".")[2]: 0 for path in tower_modules(skeleton)}
     tensors = {_text_name(name): tensor for name, tensor in stored_tensors(folder) if not is_of_tower(name, towers)}
     config = text_config(whole, tied="lm_head.weight" not in tensors)
+    options["ignore_mismatched_sizes"] = True  # the caller reports them
     model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     loaded, report = model_class.from_pretrained(
-        None,
-        config=config,
-        state_dict=tensors,
-        dtype=dtype,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
-        **options,
+        None, config=config, state_dict=tensors, dtype=dtype, output_loading_info=True, **options
     )
     if (folder / "generation_config.json").is_file():
         loaded.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)

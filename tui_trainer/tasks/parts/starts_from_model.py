@@ -51,8 +51,7 @@ from tui_trainer.models.loading import (
     tokenizer_of_file,
 )
 from tui_trainer.models.problems import language_problems, length_problems, model_problems
-from tui_trainer.models.rope import POSITIONS, rope_problems, scaled_config
-from tui_trainer.models.rope import is_asked_for as rope_is_asked_for
+from tui_trainer.models.rope import POSITIONS, is_scaling_requested, rope_problems, scaled_config
 from tui_trainer.models.shape import ModelShape, scratch_config, scratch_problems, shape_of
 from tui_trainer.models.targets import head_modules
 from tui_trainer.models.text_only import text_facts
@@ -289,7 +288,7 @@ class StartsFromModel:
                 pad_token_id=pad_token_id(tokenizer),
                 tell=(lambda words: None) if keeps_head else tell,
                 four_bits=FourBits.of(config, facts.shape),
-                positions=facts.config if has_own or rope_is_asked_for(model.rope_scaling) else None,
+                positions=facts.config if has_own or is_scaling_requested(model.rope_scaling) else None,
             )
             if adapter:
                 grow_as_trained(made, adapter.fields, adapter.config)
@@ -320,7 +319,7 @@ class StartsFromModel:
             return ""
         stored, rope = stored_model_of(config, self.head), config.model.rope_scaling
         found = [planned_words(added_tokens(stored, config.model), stored.config.get("vocab_size") or 0)]
-        if rope_is_asked_for(rope):
+        if is_scaling_requested(rope):
             reach = model_of(config, self.head).shape.max_position_embeddings or 0
             found.append(
                 f"{rope.rope_type} positions for {reach:,} tokens instead of "
@@ -380,7 +379,7 @@ def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
         return found
     found = with_added_tokens(found, config.model)
     rope = config.model.rope_scaling
-    return replace(found, config=scaled_config(found.config, rope)) if rope_is_asked_for(rope) else found
+    return replace(found, config=scaled_config(found.config, rope)) if is_scaling_requested(rope) else found
 
 
 def changes_of_scratch(config: Config) -> list[Problem]:
@@ -401,7 +400,7 @@ def own_tokenizer(config: Config, head: Head) -> Tokenizer:
     tokenizer = load_tokenizer(folder, config.model.trust_remote_code)
     if added := added_tokens(facts, config.model):
         give_tokens(tokenizer, added, folder)
-    if rope_is_asked_for(config.model.rope_scaling):
+    if is_scaling_requested(config.model.rope_scaling):
         reach = ConfigFields(scaled_config(facts.config, config.model.rope_scaling)).number(POSITIONS)
         tokenizer.model_max_length = max(tokenizer.model_max_length, reach)
     if hasattr(tokenizer, "set_src_lang_special_tokens"):
