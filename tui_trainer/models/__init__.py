@@ -1,2 +1,2 @@
-"""The models that a run starts from: folders, shapes, tokenizers, and a catalogue of well-known models. Modules of this
-room import torch only inside of functions."""
+"""The models that a run starts from: folders, shapes, tokenizers, a catalogue. torch is imported inside of
+functions."""

@@ -43,8 +43,7 @@ class ExpertTensor:
 
     @property
     def adapter_parameters(self) -> int:
-        """Number of adapter weights: two narrow matrices for each expert. Source: `ParamWrapper.update_layer` of peft
-        0.21."""
+        """Number of weights: two narrow matrices for each expert. Source: `ParamWrapper.update_layer` of peft 0.21."""
         return self.count * self.experts * self.rank * (self.rows + self.columns)
 
 
@@ -106,8 +105,7 @@ def find_adapted(config: Mapping[str, Any], shape: ModelShape, tuning: TuningSec
 
 
 def _expert_problems(tuning: TuningSection, parts: AdaptedParts) -> list[Problem]:
-    """Return the settings that peft supports only for linear layers, or that were not tested with tensors of
-    experts."""
+    """Return the settings that peft supports only for linear layers, or that are untested with tensors of experts."""
     paths = ", ".join(dict.fromkeys(tensor.path for tensor in parts.experts))
     adapters = f"adapters on tensors ({one_line(paths, 120)})"
     remedy = f"name only linear layers in {MODULES_KEY} and leave {PARAMETERS_KEY} empty"

@@ -64,15 +64,13 @@ def goes_on(tuning: TuningSection) -> bool:
 
 
 def merges_apart(config: Config, head: Head) -> bool:
-    """Return whether the run merges the adapter and trains a new one on the result, which the run keeps. Raise
-    ConfigError."""
+    """Return whether the run merges the adapter and trains a new one on the result. Raise ConfigError."""
     tuning = config.tuning
     return tuning.has_adapter and not goes_on(tuning) and adapter_of(config, head) is not None
 
 
 def settings_of_adapter(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
-    """Return the settings of [tuning] with which an adapter was made, by key, without those that no setting can
-    express."""
+    """Return the settings of [tuning] with which an adapter was made, without those that no setting can express."""
     fields = adapter.fields
     settings: dict[str, Any] = {}
     rank, alpha, dropout = (fields.get(name) for name in ("r", "lora_alpha", "lora_dropout"))
@@ -95,8 +93,7 @@ def settings_of_adapter(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
 
 
 def adapter_problems(facts: ModelFacts, config: Config) -> list[Problem]:
-    """Return what prevents a run from starting with its adapter, or from continuing one if the model is not an
-    adapter."""
+    """Return what prevents a run from starting with its adapter, or from continuing one that does not exist."""
     setting, adapter = config.tuning.continue_adapter, facts.adapter
     if adapter is None:
         hint = "start from the folder of an adapter or from a run that trained one, or leave this setting at auto"
@@ -119,8 +116,7 @@ def adapter_problems(facts: ModelFacts, config: Config) -> list[Problem]:
 
 
 def refuse_other_labels(before: tuple[str, ...], now: tuple[str, ...], folder: Path) -> None:
-    """Raise ConfigError if a classifier's adapter would continue with other labels, or with the same labels in another
-    order."""
+    """Raise ConfigError if a classifier's adapter would continue with other labels or with another order of them."""
     if before == now:
         return
     shown = ", ".join(before[:5]) + (", ..." if len(before) > 5 else "")
@@ -163,8 +159,7 @@ def _general_problems(facts: ModelFacts, adapter: Adapter, config: Config) -> It
 
 
 def trained_on(folder: Path) -> str:
-    """Return the fingerprint of the model that a run trained this adapter on; "" if the adapter is not in a run's
-    folder."""
+    """Return the fingerprint of the model that a run trained this adapter on; "" if the adapter is in no run."""
     key = read_fields(folder.parent / "plan.json").get("model_key") if folder.name == "model" else None
     return base_part(key) if isinstance(key, str) else ""
 

@@ -79,8 +79,7 @@ def added_tokens(facts: ModelFacts, model: ModelSection) -> AddedTokens | None:
 
 
 def with_added_tokens(facts: ModelFacts, model: ModelSection) -> ModelFacts:
-    """Return the facts of a model with its future number of embedding rows. Raise ConfigError as `added_tokens`
-    does."""
+    """Return the facts of a model with its future number of embedding rows. Raise ConfigError."""
     added = added_tokens(facts, model)
     rows_before = facts.config.get("vocab_size")
     if added is None or added.rows == rows_before:
@@ -189,7 +188,7 @@ def _obstacles(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: b
 
 
 def planned_words(added: AddedTokens | None, rows_before: int) -> str:
-    """Describe the added tokens in a clause for the plan, empty if there are none."""
+    """Describe the added tokens in a clause for the plan; "" without any."""
     if added is None:
         return ""
     parts = [f"new tokens in {TOKENS}: {len(added.new):,}"] if added.new else []

@@ -64,7 +64,7 @@ def template_names() -> list[str]:
 
 
 def template_text(wanted: str) -> str:
-    """Return the text of a named template or of a file. Raise ConfigError, with the nearest name, if there is none."""
+    """Return the text of a named template or of a file. Raise ConfigError, with the nearest name, without either."""
     if wanted in template_names():
         return (_FOLDER / f"{wanted}{_ENDING}").read_text(encoding="utf-8")
     is_file = "/" in wanted or wanted.endswith(_ENDING)
@@ -87,7 +87,7 @@ def template_text(wanted: str) -> str:
 
 
 def stored_template(folder: Path) -> str:
-    """Return the template that is saved beside a tokenizer, as transformers writes it, or "" if there is none."""
+    """Return the template that is saved beside a tokenizer in transformers' format, else ""."""
     with suppress(OSError, UnicodeDecodeError):
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
     template = (read_json(folder / "tokenizer_config.json") or {}).get("chat_template")
@@ -99,8 +99,7 @@ def stored_template(folder: Path) -> str:
 
 
 def template_problems(wanted: str, folder: Path | None, family: str) -> list[Problem]:
-    """Return the problems of the chosen template. `folder` is the folder of the model whose own template is used if
-    none is named."""
+    """Return the problems of the chosen template. `folder` is the model's, whose own template is the default."""
     if wanted:
         try:
             template_text(wanted)
@@ -246,14 +245,14 @@ def unwritten_parts(
             search_start = max(end, answers[number][1] if number in answers else 0)
     if not thoughts:
         return "", left_out
-    lost = {}
+    missing = {}
     for number, thought, first, last in thoughts:
         following = next((end for end in ends[number + 1 :] if end > first), last)
         if _end_of(thought, text, first, min(last, following)) < 0:
-            lost[number] = REASONING[0]
+            missing[number] = REASONING[0]
             if not (_THOUGHT_ENDS.split(messages[number]["content"])[-1].strip() or messages[number].get("tool_calls")):
                 return f"the reasoning of message {number + 1}, which has no other content", []
-    return "", [*left_out, *lost.values()]
+    return "", [*left_out, *missing.values()]
 
 
 def _tool_call_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -280,8 +279,7 @@ def _leaves(value: object) -> Iterator[str]:
 
 
 def _end_of(part: str, text: str, first: int, last: int) -> int:
-    """Return where the first `part` in text[first:last] ends, `first` if only its words are there, or -1 if it is
-    missing."""
+    """Return where the first `part` in text[first:last] ends, `first` if only its words are there, -1 without it."""
     part = part.strip()
     start = text.find(part, first, last)
     if start >= 0:
@@ -402,10 +400,10 @@ class ConversationRenderer:
         self, text: str, messages: Sequence[Message], tools: Sequence[Any], answers: Mapping[int, Span]
     ) -> tuple[str, ...]:
         """Return the parts that a text omits and may omit. Raise DataError for a part that it must not omit."""
-        lost, left_out = unwritten_parts(text, messages, tools, answers)
-        if lost:
+        missing_part, left_out = unwritten_parts(text, messages, tools, answers)
+        if missing_part:
             hint = f"set {TEMPLATE_KEY} to a template that includes it, such as chatml, or remove the row"
-            raise DataError(f"the chat template {self._template.name} omits {lost}", hint=hint)
+            raise DataError(f"the chat template {self._template.name} omits {missing_part}", hint=hint)
         return tuple(left_out)
 
     def _without_zero_weights(self, spans: list[Span], messages: list[Any]) -> list[Span]:
@@ -462,9 +460,7 @@ class ConversationRenderer:
         return text, spans[-1:] if self._loss_on == "completion" else spans
 
     def _spans_by_nesting(self, messages: list[Any], tools: list[Any]) -> tuple[str, list[Span]]:
-        """Find the answers by comparing the render of the conversation before each answer with the render that includes
-        it.
-        """
+        """Find the answers by comparing renders of the conversation up to each answer, and including it."""
         text = self._text(messages, tools)
         answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         if answers and answers[0] == 0:

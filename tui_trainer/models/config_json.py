@@ -107,8 +107,7 @@ def read_json(path: Path, largest: int = _LARGEST_CONFIG) -> dict[str, Any] | No
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the config.json of a folder. Raise ConfigError, with what the folder contains instead, if there is
-    none."""
+    """Return the config.json of a folder. Without one, raise ConfigError with what the folder contains instead."""
     config = read_json(folder / CONFIG_FILE)
     if config is not None:
         return config

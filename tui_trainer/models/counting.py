@@ -63,7 +63,7 @@ class Answers:
         return answer
 
     def ask_or_refuse(self, question: Mapping[str, Any], problem: Problem) -> Any:
-        """Return the answer. If there is none, raise ConfigError with `problem` and the reason."""
+        """Return the answer. If the worker fails, raise ConfigError with `problem` and the reason."""
         try:
             return self.ask(question)
         except WorkerFailed as failure:
@@ -149,8 +149,7 @@ def fake_tensors(head: Head) -> Iterator[None]:
 
 
 def model_config(config: dict[str, Any], labels: int = 0) -> Any:
-    """Return the transformers config for a config.json. Raise ValueError for an architecture that transformers does not
-    support."""
+    """Return the transformers config for a config.json. Raise ValueError for an unsupported architecture."""
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -186,8 +185,7 @@ def _nothing(*_arguments: Any, answer: Any = None, **_options: Any) -> Any:
 
 
 def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
-    """Replace `Module._apply` for tensors without data, whose storage torch's own version would exchange. Shared
-    weights stay shared."""
+    """Replace `Module._apply`, which would exchange the data of fake tensors. Shared weights stay shared."""
     from torch import nn
 
     converted: dict[nn.Parameter, nn.Parameter] = {}
@@ -324,8 +322,7 @@ def _size(config: Any, name: str, default: int) -> int:
 
 
 def _positions(model: Any, config: Any) -> int:
-    """Return the number of learned positions that a row can use: rows after the pad token's, from where RoBERTa
-    counts."""
+    """Return the number of learned positions that a row can use: those after the pad token's (RoBERTa)."""
     from torch import nn
 
     for name, module in model.named_modules():
@@ -338,12 +335,11 @@ def _positions(model: Any, config: Any) -> int:
 
 
 def _tokens_read(model: Any, head: Head) -> dict[str, list[int]]:
-    """Return how many vectors each linear layer receives at each use in a forward pass. Empty if the pass fails without
-    data."""
+    """Return how many vectors each linear layer receives at each use in a pass. Empty if the pass needs data."""
     counts: dict[str, list[int]] = {name: [] for name, module in model.named_modules() if is_product(module)}
     hooks = [
         model.get_submodule(name).register_forward_pre_hook(
-            lambda module, inputs, own_counts=own_counts: own_counts.append(inputs[0].numel() // inputs[0].shape[-1])
+            lambda _, inputs, own_counts=own_counts: own_counts.append(inputs[0].numel() // inputs[0].shape[-1])
         )
         for name, own_counts in counts.items()
     ]
@@ -367,18 +363,17 @@ def is_product(module: Any) -> bool:
 def _modules(
     model: Any, head: Head, tokens: Mapping[str, list[int]], outside: set[int]
 ) -> tuple[Iterable[Linear], Iterable[ModelPart]]:
-    """Return the linear layers and the other modules with weights, each kind once. `outside` holds ids of modules to
-    skip."""
+    """Return linear layers and other modules with weights, each kind once. `outside` holds ids of modules to skip."""
     from torch import nn
 
     linears: Counter[Linear] = Counter()
     parts: Counter[ModelPart] = Counter()
-    output, prefix, seen = model.get_output_embeddings(), f"{model.base_model_prefix}.", set[int]()
+    output, prefix, counted_ids = model.get_output_embeddings(), f"{model.base_model_prefix}.", set[int]()
     for name, module in model.named_modules():
         if id(module) in outside:
             continue
-        weights = [weight for weight in module.parameters(recurse=False) if id(weight) not in seen]
-        seen.update(map(id, weights))
+        weights = [weight for weight in module.parameters(recurse=False) if id(weight) not in counted_ids]
+        counted_ids.update(map(id, weights))
         # A classifier's head is everything outside of the base model, and the pooler.
         is_head = module is output or (
             head in CLASSIFYING and (not name.startswith(prefix) or "pooler" in name.split("."))
@@ -413,9 +408,8 @@ def _modules(
 
 
 def _reads(token_counts: Sequence[int], name: str, head: Head, is_output: bool) -> Reads:
-    """Return what a linear layer reads, by the vectors that it received; other counts (distances between tokens) count
-    as input. If the pass failed, decide by name, which misses that keys and values of cross-attention read the
-    input."""
+    """Return what a linear layer reads, by the number of vectors that it received; other numbers (distances between
+    tokens) count as input. Without them decide by name, which is wrong for keys and values of cross-attention."""
     if token_counts:
         first = token_counts[0]
         return "row" if first == _ROWS else "target" if first == _ROWS * _ANSWER_TOKENS else "source"

@@ -74,8 +74,7 @@ class ModelFacts:
 
     @property
     def shape(self) -> ModelShape:
-        """The shape of the trained model. The first answer about a model takes seconds. Raises ConfigError if it is
-        unknown."""
+        """The shape of the trained model. The first answer about a model takes seconds. Raises ConfigError."""
         counted = shape_of(self.config, self.headers, head=self.head, labels=self.labels)
         shape = replace(counted, stored_dtype=self.dtype or "")
         return shape if self.stored_vocabulary is None else with_more_rows(shape, self.stored_shape)
@@ -89,8 +88,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adapter:
-    """A folder with a peft adapter. `fields` are those of adapter_config.json; `base` is the model that it was trained
-    on."""
+    """A folder with a peft adapter. `fields` are those of adapter_config.json; `base` is the model for the adapter."""
 
     folder: Path
     fields: Mapping[str, Any]
@@ -134,8 +132,7 @@ def find_model(
 
 
 def require_folder(facts: ModelFacts) -> Path:
-    """Return the folder to train from. Raise ConfigError, with the remedies, for a model that is only in the
-    catalogue."""
+    """Return the folder to train from. Raise ConfigError with the remedies if the model is only in the catalogue."""
     if facts.folder is None:
         message = f"a run with {facts.name} can be planned but not started: the model is not on this machine"
         raise bad_model(message, remedies(facts.name))

@@ -100,8 +100,7 @@ class Labels:
 
 
 def own_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names in a config.json's id2label, in the order of the logits; empty if they are missing or
-    incomplete."""
+    """Return the names in id2label of a config.json, in the order of the logits; empty unless it names them all."""
     names = config.get("id2label")
     if not isinstance(names, Mapping):
         return ()

@@ -72,9 +72,8 @@ def cut_as_trained(tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
 def tokenizer_of_file(
     path: Path, max_length: int, special: Mapping[str, str], *, tells_pairs: bool = False
 ) -> PreTrainedTokenizerBase:
-    """Return a tokenizer that was made from the data, in transformers' format. `special` maps transformers' names to
-    tokens.
-    With `tells_pairs`, the tokenizer also returns token_type_ids, with which BERT distinguishes the texts of a pair."""
+    """Return a tokenizer that was made from the data. `special` maps transformers' names to tokens. With `tells_pairs`,
+    it also returns token_type_ids, with which BERT distinguishes the texts of a pair."""
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(
@@ -157,7 +156,7 @@ def _is_tied(model: Any) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence transformers' table of missing and unexpected tensors, which `load_pretrained` reports itself."""
+    """Disable transformers' table of missing and unexpected tensors, which `load_pretrained` reports itself."""
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()
@@ -196,8 +195,8 @@ def _config_of(folder: Path, model: ModelSection, labels: Labels | None) -> Pret
 
 
 def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) -> str:
-    """Return a sentence about the parts that are newly initialised, empty if there are none. Raise ConfigError if the
-    files lack weights outside of the head."""
+    """Return a sentence about the newly initialised parts, "" without any. Raise ConfigError if the files lack weights
+    outside of the head."""
     missing = sorted(map(str, report.get("missing_keys") or ()))
     # Tensor name to (its shape in the files, its shape in the model).
     entries = report.get("mismatched_keys") or ()
@@ -274,8 +273,8 @@ def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> A
 
 
 def _new_head(model: Any, folder: Path, head: Head, labels: Labels | None) -> str:
-    """Initialise a classifier's head if the files have one for the same number of other labels. Return a sentence about
-    it, else "". Labels called `LABEL_0` have no name to compare."""
+    """Reset a classifier's head if the files have one for the same number of other labels. Return a sentence about it,
+    else "". Labels called `LABEL_0` have no name to compare."""
     old_labels = own_labels(read_json(folder / "config.json") or {}) if labels and head in CLASSIFYING else ()
     if labels is None or any(re.fullmatch(r"LABEL_\d+", name) for name in (*old_labels, *labels.names)):
         return ""
@@ -353,9 +352,8 @@ def new_model(
 
 
 def _attention(model: ModelSection) -> dict[str, Any]:
-    """Return the attention argument for transformers. auto leaves the choice to transformers, which uses torch's fused
-    kernel if the model supports it. `training/fused_kernels.py` tries a kernel that the plan does not know on the
-    loaded model."""
+    """Return the attention argument for transformers. Without one, transformers chooses torch's fused kernel if it can.
+    `training/fused_kernels.py` tries a kernel that the plan does not know on the loaded model."""
     name = model.attn_implementation
     return {"attn_implementation": name} if name != "auto" and is_known_attention(name) else {}
 

@@ -110,7 +110,7 @@ def soft_cap_of(model: Any) -> float:
 
 
 def facts_of(model: Any, calls: list[dict[str, Any]], head_size: int, *, whole: bool) -> dict[str, Any]:
-    """Return the fields of `AttentionFacts`. `calls` are those of a pass within `recorded_calls`; `whole`: the pass
+    """Return fields of `AttentionFacts`. `calls` are those of a pass in `recorded_calls`; `whole`: the pass
     finished."""
     config = model.config
     kinds_of_layers = getattr(config, "layer_types", None) or ()
@@ -162,8 +162,7 @@ FEW_LABELS = 2048
 
 
 def in_chunks(labels: int, chunk_tokens: int) -> bool:
-    """Return whether the logits of `labels` labels are computed in chunks of `chunk_tokens` (0: never), or of fewer
-    tokens."""
+    """Return whether logits of `labels` labels are computed in chunks of at most `chunk_tokens` tokens (0: never)."""
     return chunk_tokens > 0 and labels >= min(chunk_tokens, FEW_LABELS)
 
 

@@ -26,8 +26,7 @@ _SCRATCH = 'set model.init = "scratch" to start from random weights'
 
 
 def model_problems(facts: ModelFacts, init: Init, trust_remote_code: bool) -> list[Problem]:
-    """Return all problems that prevent a run from starting. With `init = "scratch"`, the folder's weights and tokenizer
-    are not used."""
+    """Return all problems that prevent a start. With `init = "scratch"`, weights and tokenizer are not used."""
     if facts.folder is None:
         message = f"a run with {facts.name} can be planned but not started: the model is not on this machine"
         return [Problem(message=message, key=MODEL_KEY, hint=remedies(facts.name))]
@@ -63,8 +62,7 @@ def language_problems(facts: ModelFacts, *, writes_answers: bool) -> list[Proble
 
 
 def unsafe_conversion_command(folder: Path, files: Iterable[str]) -> str:
-    """Return a shell command that converts .bin files to model.safetensors in the same folder. It runs the code in
-    them."""
+    """Return a shell command that converts .bin files to model.safetensors. It runs the code in them."""
     paths = [str(folder / name) for name in files]
     code = "import torch; from safetensors.torch import save_file; "
     code += f"t = {{k: v.contiguous().clone() for f in {paths!r} for k, v in "
@@ -84,7 +82,7 @@ def length_problems(shape: ModelShape, max_length: int) -> list[Problem]:
 
 
 def length_warning(shape: ModelShape, max_length: int) -> str:
-    """Return a sentence about rows beyond the context that the model was trained with; "" if there are none."""
+    """Return a sentence about rows beyond the context that the model was trained with, else ""."""
     limit = shape.max_position_embeddings
     if limit is None or shape.learned_positions or max_length <= limit:
         return ""

@@ -70,14 +70,12 @@ def adapter_parameters(linears: Iterable[Linear], r: int, use_dora: bool = False
 
 
 def saved_module_parameters(shape: ModelShape, modules_to_save: str) -> int:
-    """Return the number of weights in modules that are copied and trained as a whole. A tied head in the list is no
-    longer tied."""
+    """Return the number of weights in modules that train as a whole. A tied head among them is no longer tied."""
     return sum(entry.parameters for entry in _named_modules(shape, names_in(modules_to_save)))
 
 
 def saves_head(shape: ModelShape, modules_to_save: str) -> bool:
-    """Return whether the matrix that computes the logits is trained as a whole. A tied head is trained with the
-    embedding."""
+    """Return whether the matrix that computes the logits trains as a whole. A tied head trains with the embedding."""
     modules = _named_modules(shape, names_in(modules_to_save))
     saves_tied_embedding = shape.tied_embeddings and saves_embedding(shape, modules_to_save)
     return saves_tied_embedding or any(entry.is_head for entry in modules)

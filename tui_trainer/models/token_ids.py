@@ -102,9 +102,8 @@ def cut_token_ids(
     segments: bool = False,
     as_target: bool = False,
 ) -> CutIds:
-    """Return the first `limit` ids of each text, or of each text and its second text, special tokens included. Of a
-    pair, the longer text is truncated. `as_target` encodes the texts as answers, for tokenizers that treat these
-    differently."""
+    """Return the first `limit` ids of each text or pair of texts, special tokens included. The longer text of a pair is
+    truncated. `as_target` encodes the texts as answers, for tokenizers that treat these differently."""
     tokenizer.truncation_side = "right"
     if not texts:
         return CutIds([], [], [], [])
@@ -148,8 +147,7 @@ def _without_marks(texts: Sequence[str], marks: "tuple[_Marks, _Marks] | None") 
 
 
 def _marks_of(tokenizer: Any, ends: bool, as_target: bool) -> "tuple[_Marks, _Marks] | None":
-    """Return the marks to remove at the beginning and at the end of a text, or None if all spellings are encoded as
-    text."""
+    """Return the marks to remove at the start and the end of a text; None if all spellings are encoded as text."""
     if tokenizer.split_special_tokens:
         return None
     before, after = _special_tokens_around(tokenizer, as_target)
@@ -237,9 +235,8 @@ _CONTEXT, _OTHER_CONTEXTS = "\n", ("|", "x")
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A piece of text that is encoded at once. `before` is the text in front of it, "" at the beginning of a
-    conversation. Where the data spells special tokens, a piece is either a token that the template wrote (`is_control`)
-    or `is_text`."""
+    """A piece of text that is encoded at once. `before` is the text in front of it, "" at the start. Where the data
+    spells special tokens, a piece is either a token that the template wrote (`is_control`) or `is_text`."""
 
     text: str
     before: str

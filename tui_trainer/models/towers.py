@@ -51,8 +51,7 @@ def language_config(config: Any) -> Any:
 
 
 def language_model(model: Any) -> tuple[str, Any]:
-    """Return (path, module) of the language model inside of a model or an adapter on one; ("", model) for a text
-    model."""
+    """Return (path, module) of the language model in a model or adapter; ("", model) for a text model."""
     if not has_towers(getattr(getattr(model, "config", None), "model_type", None)):
         return "", model
     return next((path, part) for path, part in model.named_modules() if path.split(".")[-1] == LANGUAGE_MODEL)
@@ -93,9 +92,8 @@ def place(model: Any, device: Any, *, towers_on_host: bool) -> None:
 
 
 def mask_by_positions(model: Any) -> None:
-    """Make Qwen 2.5-VL separate packed documents in its attention mask. Its mask reads only the first of four kinds of
-    positions, so text positions [B, T] are repeated for all four. Source: `Qwen2_5_VLTextModel.forward` of transformers
-    5.24."""
+    """Make Qwen 2.5-VL separate packed documents in its mask, which reads only the first of four kinds of positions:
+    positions [B, T] are repeated for all four. Source: `Qwen2_5_VLTextModel.forward` of transformers 5.24."""
 
     def repeat_positions(
         _module: Any, args: tuple[Any, ...], options: dict[str, Any]

@@ -68,7 +68,7 @@ def mark_made(folder: Path, version: str) -> None:
 
 
 def version_here() -> str:
-    """Return the version of Unsloth that is installed for this version of the program, "" if there is none."""
+    """Return the version of Unsloth that is installed for this version of the program, else ""."""
     folder = environment_folder()
     with suppress(OSError, ValueError, LookupError, TypeError):
         record = json.loads((folder / _MADE_FILE).read_bytes())
@@ -78,8 +78,7 @@ def version_here() -> str:
 
 
 def environment_problems(config: Config) -> list[Problem]:
-    """Return a problem if a run uses Unsloth and its environment is missing or belongs to another version of this
-    program."""
+    """Return a problem if a run needs Unsloth and its environment is missing or of another program version."""
     if not is_asked(config) or version_here():
         return []
     message = f"{NAME}, which has its own environment, is not installed for this version of the program"

@@ -35,8 +35,7 @@ class Sampling:
     num_beams: int = 1
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments for `generate`. `num_beams` is always set, because its default is the model's own
-        setting."""
+        """Return the arguments for `generate`. `num_beams` is always set, as its default is the model's own."""
         sampling = {"do_sample": True, "temperature": self.temperature} if self.temperature else {"do_sample": False}
         return {"max_new_tokens": self.max_new_tokens, "num_beams": self.num_beams, **sampling}
 
@@ -69,8 +68,7 @@ def keep_plain_settings(model: Any) -> None:
 
 
 def continued(model: Any, tokenizer: Any, prompt_ids: list[int], *, new_tokens: int) -> tuple[str, str]:
-    """Sample a continuation of a prompt with torch's global generator, which the caller seeds. Return (prompt,
-    continuation)."""
+    """Sample a continuation of a prompt from torch's generator, which the caller seeds. Return both texts."""
     sampling = Sampling(max_new_tokens=new_tokens, temperature=TEMPERATURE, seed=0)
     prompt = tokenizer.decode(prompt_ids, skip_special_tokens=True)
     return str(prompt), written(model, tokenizer, [prompt_ids], sampling)[0]
@@ -111,8 +109,7 @@ def generated(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], **se
 
 
 def ignores_left_padding(model: Any, tokenizer: Any, prompt_ids: Sequence[int]) -> bool:
-    """Return whether a prompt with padding on its left gets the same logits as without. Recurrent models may read
-    padding."""
+    """Return whether left padding leaves the logits of a prompt unchanged. Recurrent models may read padding."""
     import torch
 
     one_step = {"max_new_tokens": 1, "do_sample": False, "num_beams": 1, "output_logits": True}

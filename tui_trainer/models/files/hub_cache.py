@@ -37,8 +37,7 @@ def nearest_folder(name: str) -> str:
 
 
 def cached_snapshot(name: str, revision: str, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the folder of this revision in the hub's cache, or None if it has no config.json there. A revision may be
-    a commit."""
+    """Return the folder of a revision (branch, tag or commit) with a config.json in the hub's cache, or None."""
     if not is_revision(revision):
         raise bad_model(f"{one_line(revision, 80)!r} is not a valid revision", hint="use a branch, a tag or a commit")
     if not repository_folder("models", name, environment).is_dir():  # importing huggingface_hub takes a second or more

@@ -90,8 +90,7 @@ def _embedding_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) ->
 
 
 def _stored(part: ModelPart, headers: Mapping[str, TensorFacts]) -> tuple[str, TensorFacts] | None:
-    """Return (name, facts) of an embedding. Files use various prefixes: `wte.weight` is also
-    `transformer.wte.weight`."""
+    """Return (name, facts) of an embedding. Prefixes vary: `wte.weight` is also `transformer.wte.weight`."""
     # A shared embedding is stored under its own name, or under that of the encoder's or decoder's embedding.
     for module_name in (part.name, "embed_tokens") if part.name == "shared" else (part.name,):
         for name, facts in headers.items():
@@ -127,8 +126,7 @@ def _linear_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> It
 
 
 def _norm_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
-    """Yield a sentence for each missing norm. A norm may consist of several tensors (StableLM has one for each
-    head)."""
+    """Yield a sentence for each missing norm. A norm may have several tensors (StableLM has one for each head)."""
     weights = [name for name in headers if name.endswith(".weight")]
     paths = [f".{place_in_block(name)}" for name in weights]
     for part in shape.parts:

@@ -238,8 +238,7 @@ def stored_parameters(headers: Mapping[str, TensorFacts], *, tied: bool) -> int:
 
 
 def is_buffer(name: str, facts: TensorFacts) -> bool:
-    """Return whether a tensor is computed, not trained: causal masks (GPT-2, GPT-NeoX), rotary frequencies,
-    positions."""
+    """Return whether a tensor is not trained: causal masks (GPT-2, GPT-NeoX), rotary frequencies, positions."""
     if name.endswith(("rotary_emb.inv_freq", ".masked_bias", "position_ids")):
         return True
     return name.endswith((".attn.bias", ".attention.bias")) and len(facts.shape) == 4
