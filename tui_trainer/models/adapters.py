@@ -13,7 +13,7 @@ from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.sections import MODEL_KEY, Config, TuningSection
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.adapter_targets import find_adapted, is_adapter
-from tui_trainer.models.added_tokens import INDICES, ids_of_adapter
+from tui_trainer.models.added_tokens import INDICES_FIELD, ids_of_adapter
 from tui_trainer.models.facts import ADAPTER_WEIGHTS, Adapter, ModelFacts, find_model
 from tui_trainer.models.files.fingerprint import base_part, fingerprint
 from tui_trainer.models.files.weights import read_file_header
@@ -63,13 +63,13 @@ def goes_on(tuning: TuningSection) -> bool:
     return tuning.continue_adapter == "continue" or (tuning.continue_adapter == "auto" and tuning.has_adapter)
 
 
-def merges_apart(config: Config, head: Head) -> bool:
+def merges_before_adapting(config: Config, head: Head) -> bool:
     """Return whether the run merges the adapter and trains a new one on the result. Raise ConfigError."""
     tuning = config.tuning
     return tuning.has_adapter and not goes_on(tuning) and adapter_of(config, head) is not None
 
 
-def settings_of_adapter(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
+def adapter_settings(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
     """Return the settings of [tuning] with which an adapter was made, without those that no setting can express."""
     fields = adapter.fields
     settings: dict[str, Any] = {}
@@ -150,7 +150,7 @@ def _general_problems(facts: ModelFacts, adapter: Adapter, config: Config) -> It
     if trained_for and needed and trained_for != needed:
         hint = "choose the task that the adapter was trained for, or another model"
         yield about(f"the adapter was trained for {one_line(str(trained_for), 40)}, but this task needs {needed}", hint)
-    base_fingerprint = trained_on(adapter.folder)
+    base_fingerprint = stored_base_fingerprint(adapter.folder)
     if base_fingerprint and facts.folder and fingerprint(adapter.base, with_weights=True) != base_fingerprint:
         message = f"the adapter was not trained on the weights in {one_line(str(facts.folder), 200)}"
         hint = "restore the model that the adapter was trained on, or write the path of that model into "
@@ -158,7 +158,7 @@ def _general_problems(facts: ModelFacts, adapter: Adapter, config: Config) -> It
         yield about(message, hint)
 
 
-def trained_on(folder: Path) -> str:
+def stored_base_fingerprint(folder: Path) -> str:
     """Return the fingerprint of the model that a run trained this adapter on; "" if the adapter is in no run."""
     key = read_fields(folder.parent / "plan.json").get("model_key") if folder.name == "model" else None
     return base_part(key) if isinstance(key, str) else ""
@@ -166,10 +166,10 @@ def trained_on(folder: Path) -> str:
 
 def _differences(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterator[Problem]:
     """Yield the differences between the adapter and the settings that would continue it."""
-    settings, fields = settings_of_adapter(facts, adapter), adapter.fields
+    settings, fields = adapter_settings(facts, adapter), adapter.fields
     unsupported = [name for name, neutral in _WITHOUT_SETTING.items() if fields.get(name) not in neutral]
     unsupported += [] if "tuning.target_modules" in settings else [name for name in _PATTERNS if fields.get(name)]
-    unsupported += [] if ids_of_adapter(fields) is not None else [INDICES]
+    unsupported += [] if ids_of_adapter(fields) is not None else [INDICES_FIELD]
     for name in unsupported:
         message = f"the adapter has {name} = {one_line(repr(fields[name]), 60)}, which has no matching setting"
         yield Problem(message=message, key=CONTINUES_KEY, where=one_line(str(adapter.folder)), hint=_MERGES)

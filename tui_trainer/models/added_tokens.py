@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-MULTIPLE = 64
+ROW_MULTIPLE = 64
 """Divisor of the number of embedding rows, for the sake of tensor cores."""
-INDICES = "trainable_token_indices"
+INDICES_FIELD = "trainable_token_indices"
 # Tokens that chat templates write around turns. They become special tokens, which are removed from generated text.
 # Others stay ordinary, because users want to see <think> and <tool_call>.
 CHAT_MARK = re.compile(r"<\|[^<>|\s]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
@@ -74,7 +74,7 @@ def added_tokens(facts: ModelFacts, model: ModelSection) -> AddedTokens | None:
     known = tuple(token for token in requested if pieces[token] == 1)
     first_id, rows_before = first_new_id(folder), int(facts.config.get("vocab_size") or 0)
     needed = first_id + len(new)
-    rows = rows_before if not new or needed <= rows_before else -(-needed // MULTIPLE) * MULTIPLE
+    rows = rows_before if not new or needed <= rows_before else -(-needed // ROW_MULTIPLE) * ROW_MULTIPLE
     return AddedTokens(new=new, known=known, first_id=first_id, rows=rows)
 
 
@@ -92,7 +92,7 @@ def ids_of_adapter(fields: Mapping[str, Any]) -> range | None:
     """Return the tokens whose rows an adapter stores, by its adapter_config.json; an empty range if it stores none.
     None if they are not consecutive or differ between tables. New tokens that fit into spare rows of the base model
     need no config.json beside the adapter."""
-    indices = fields.get(INDICES)
+    indices = fields.get(INDICES_FIELD)
     lists = list(indices.values()) if isinstance(indices, Mapping) else [indices] if indices else []
     if not lists:
         return range(0)
@@ -200,7 +200,7 @@ def planned_words(added: AddedTokens | None, rows_before: int) -> str:
     return "; ".join(parts)
 
 
-def give_tokens(tokenizer: PreTrainedTokenizerBase, added: AddedTokens, folder: Path) -> None:
+def add_to_tokenizer(tokenizer: PreTrainedTokenizerBase, added: AddedTokens, folder: Path) -> None:
     """Add the tokens to a loaded tokenizer, which then finds them anywhere in a text. Raise ConfigError if their ids
     differ from the planned ones."""
     from transformers import AddedToken
@@ -212,13 +212,13 @@ def give_tokens(tokenizer: PreTrainedTokenizerBase, added: AddedTokens, folder: 
         raise bad_model(message, f"remove {TOKENS}", str(folder))
 
 
-def grow_as_trained(model: Any, fields: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+def resize_for_adapter(model: Any, fields: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Give a loaded model the number of embedding rows that it had when an adapter was trained on it. `fields` and
     `config` are the adapter_config.json and config.json of the adapter."""
-    grow(model, int(config.get("vocab_size") or 0), ids_of_adapter(fields) or ())
+    resize_tables(model, int(config.get("vocab_size") or 0), ids_of_adapter(fields) or ())
 
 
-def grow(model: Any, rows: int, ids: Sequence[int]) -> None:
+def resize_tables(model: Any, rows: int, ids: Sequence[int]) -> None:
     """Resize the embedding and head of a loaded model to `rows` rows. New rows, and those of `ids`, become the mean of
     the rows that tokens had before."""
     import torch
@@ -241,8 +241,8 @@ def grow(model: Any, rows: int, ids: Sequence[int]) -> None:
             _fill_with_mean(weight, rows_before, first, len(ids))
 
 
-def grown(stored: Tensor, rows: int, ids: Sequence[int]) -> Tensor:
-    """Return a stored tensor [V, ...] with at least `rows` rows, filled as `grow` does."""
+def resized_table(stored: Tensor, rows: int, ids: Sequence[int]) -> Tensor:
+    """Return a stored tensor [V, ...] with at least `rows` rows, filled as `resize_tables` does."""
     if len(stored) >= rows and not ids:
         return stored
     rows_before, first = len(stored), ids[0] if ids else len(stored)
@@ -262,7 +262,7 @@ def _fill_with_mean(weight: Tensor, rows_before: int, first: int, count: int) ->
 
 
 @lru_cache(maxsize=16)
-def marks_in(template: str) -> tuple[str, ...]:
+def chat_marks_in(template: str) -> tuple[str, ...]:
     """Return the chat marks in a template's source. `<|` and `|>` around a role stand for the mark of each role."""
     text = re.sub(r"\{#.*?#\}", "", template, flags=re.DOTALL)
     marks = dict.fromkeys(CHAT_MARK.findall(text))

@@ -145,7 +145,7 @@ class RenderingTooLongError(Exception):
     """An error for a rendering that took more than `LIMIT_SECONDS` of processor time."""
 
 
-def limited(template: str, render: Callable[[], T]) -> T:
+def render_with_limit(template: str, render: Callable[[], T]) -> T:
     """Return the result of `render`, which renders this template. Raise RenderingTooLongError if it takes too long, and
     TemplateError if the template is not valid Jinja."""
     _add_checks(template)
@@ -515,7 +515,7 @@ class ConversationRenderer:
             **self._template.special,
         )
         try:
-            texts, spans = limited(template, render)
+            texts, spans = render_with_limit(template, render)
         except RenderingTooLongError:
             seconds = format_number(LIMIT_SECONDS)
             message = f"the chat template {self._template.name} did not render one conversation within {seconds} s"

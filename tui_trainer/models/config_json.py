@@ -9,8 +9,8 @@ from typing import Any
 
 from tui_trainer.config.sections import MODEL_KEY, Config
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.heads import CAUSAL, ENCODERS, Head, instead, is_unfit, lack_of
-from tui_trainer.models.towers import NOT_TRAINED, TRAINED_ON_TEXT, has_towers, is_of_several_kinds
+from tui_trainer.models.heads import CAUSAL, ENCODERS, Head, is_unfit, missing_head_message, usable_tasks_hint
+from tui_trainer.models.towers import NOT_TRAINED, TRAINED_ON_TEXT, has_towers, is_multimodal
 from tui_trainer.terminal.safe_text import one_line
 
 CONFIG_FILE = "config.json"
@@ -130,15 +130,15 @@ def architecture_of(config: Mapping[str, Any]) -> str:
 def refuse_other_kinds(config: Mapping[str, Any], where: str = "", head: Head | None = CAUSAL) -> None:
     """Raise ConfigError if a model cannot have this head. None accepts any head."""
     name, model_type = architecture_of(config), one_line(str(config.get("model_type")), 80)
-    if is_of_several_kinds(config):
+    if is_multimodal(config):
         _refuse_towers(config, name or model_type, where, head)
         return
     if head == CAUSAL and (kind := _kind_without_decoder(config, name)):
         needs = "plain text and conversations need a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM"
-        hint = "; ".join(filter(None, (needs, instead(model_type))))
+        hint = "; ".join(filter(None, (needs, usable_tasks_hint(model_type))))
         raise bad_model(f"{name or model_type} is {kind}, which cannot be trained to continue text", hint, where)
     if head not in (None, CAUSAL) and is_unfit(model_type, head):
-        raise bad_model(lack_of(model_type, head), instead(model_type), where)
+        raise bad_model(missing_head_message(model_type, head), usable_tasks_hint(model_type), where)
 
 
 def _refuse_towers(config: Mapping[str, Any], name: str, where: str, head: Head | None) -> None:

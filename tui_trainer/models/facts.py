@@ -22,7 +22,7 @@ from tui_trainer.models.files.weights import (
     read_file_header,
     read_headers,
     weight_files,
-    with_names_of_today,
+    with_current_names,
 )
 from tui_trainer.models.heads import CAUSAL, Head
 from tui_trainer.models.shape import ModelShape, shape_of, with_more_rows
@@ -145,7 +145,7 @@ def _facts_of_folder(folder: Path, request: dict[str, Any]) -> ModelFacts:
     headers: dict[str, TensorFacts] = {}
     damage: tuple[Problem, ...] = ()
     try:
-        headers = with_names_of_today(read_headers(folder))
+        headers = with_current_names(read_headers(folder))
     except ConfigError as error:
         damage = error.problems
     files = () if damage else _files_with_weights(folder)

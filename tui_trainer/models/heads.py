@@ -131,7 +131,7 @@ def is_unfit(model_type: str, head: Head) -> bool:
     return _is_known(model_type) and model_type not in types_with(head)
 
 
-def labels_each(head: Head, target_tokens: int) -> int:
+def labels_per_row(head: Head, target_tokens: int) -> int:
     """Return the number of labels of a row: one for a text, else one for each target token."""
     return 1 if head == "sequence_classification" else target_tokens
 
@@ -141,13 +141,13 @@ def fit_heads(model_type: str) -> tuple[Head, ...]:
     return tuple(head for head in TASK_OF if not is_unfit(model_type, head)) if _is_known(model_type) else ()
 
 
-def instead(model_type: str) -> str:
+def usable_tasks_hint(model_type: str) -> str:
     """Return a hint with the tasks that a model type supports; "" if they are unknown."""
     tasks = [TASK_OF[head] for head in fit_heads(model_type)]
     return f"with {model_type} use task.type = {listed(tasks)}" if tasks else ""
 
 
-def lack_of(model_type: str, head: Head) -> str:
+def missing_head_message(model_type: str, head: Head) -> str:
     """Return the error message for a model type without this head."""
     if head == "question_answering" and model_type in _RENAMED_FOR_QUESTIONS:
         return f"transformers cannot load published weights into the question answering head of {model_type}"

@@ -20,7 +20,7 @@ from tui_trainer.models.config_json import bad_model, read_json
 from tui_trainer.models.four_bits import FourBits, bitsandbytes_config, refuse_poisoned_files
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, auto_class, own_labels
 from tui_trainer.models.modules import soft_cap_of
-from tui_trainer.models.rope import changed_positions
+from tui_trainer.models.rope import set_positions
 from tui_trainer.models.shape import scratch_config
 from tui_trainer.models.text_only import load_text_model
 from tui_trainer.models.towers import has_towers
@@ -60,7 +60,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         raise OSError(f"the tokenizer cannot be written: {error}") from error
 
 
-def cut_as_trained(tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
+def set_truncation(tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
     """Store the length and side at which training truncates texts, so that `truncation=True` truncates the same
     wherever the tokenizer is loaded."""
     tokenizer.model_max_length = max_length
@@ -113,7 +113,7 @@ def load_pretrained(
         with _quiet():
             shape = _config_of(folder, model, labels)
             if positions:
-                changed_positions(shape, positions)
+                set_positions(shape, positions)
             model_class: Any = auto_class(head, shape.model_type)
             options = _attention(model)
             if device is not None and device.type != "cpu":
@@ -139,8 +139,8 @@ def load_pretrained(
     except Exception as error:  # transformers documents no exception types
         raise error if isinstance(error, ConfigError) else _cannot_load(error, folder, model) from None
     loaded: PreTrainedModel = built
-    keep_soft_cap(loaded)
-    settle_padding(loaded, head, pad_token_id)
+    use_eager_for_soft_cap(loaded)
+    set_padding(loaded, head, pad_token_id)
     if has_towers(loaded.config.model_type) and not _is_tied(loaded):
         # If config.json does not say so, transformers assumes a tied head until it reads the files.
         loaded.config.tie_word_embeddings = False
@@ -167,7 +167,7 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
 
 
-def settle_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
+def set_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
     """Set the padding of a loaded model. transformers excludes the row of the config's pad token from training, but the
     same token may end texts.
 
@@ -347,7 +347,7 @@ def new_model(
     """Return a model of this config with random weights from torch's global generator."""
     build: Any = auto_class(head, shape.model_type).from_config
     built: PreTrainedModel = build(shape, dtype=dtype, trust_remote_code=model.trust_remote_code, **_attention(model))
-    keep_soft_cap(built)
+    use_eager_for_soft_cap(built)
     return built
 
 
@@ -358,7 +358,7 @@ def _attention(model: ModelSection) -> dict[str, Any]:
     return {"attn_implementation": name} if name != "auto" and is_known_attention(name) else {}
 
 
-def keep_soft_cap(model: PreTrainedModel) -> None:
+def use_eager_for_soft_cap(model: PreTrainedModel) -> None:
     """Use eager attention for a model with a soft cap: older transformers (5.17, and Unsloth's) run Gemma 2 with SDPA,
     which ignores the soft cap of the scores."""
     if model.config._attn_implementation == "sdpa" and soft_cap_of(model):

@@ -96,7 +96,7 @@ class AttentionFacts:
     """Type of a RoPE that reads the length of the row (`dynamic_rope_update` in modeling_rope_utils.py)."""
 
 
-UNKNOWN = AttentionFacts()
+UNKNOWN_ATTENTION = AttentionFacts()
 
 
 def soft_cap_of(model: Any) -> float:

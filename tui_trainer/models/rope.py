@@ -60,7 +60,7 @@ def scaled_config(config: Mapping[str, Any], section: RopeScalingSection) -> dic
     return {**scaled, PARAMETERS: {**kept, **requested}}
 
 
-def changed_positions(loaded_config: Any, config: Mapping[str, Any]) -> None:
+def set_positions(loaded_config: Any, config: Mapping[str, Any]) -> None:
     """Set the positions of a loaded transformers config to those of another config.json of the same family."""
     parameters = config.get(PARAMETERS)
     if not isinstance(parameters, Mapping) or not getattr(loaded_config, PARAMETERS, None):

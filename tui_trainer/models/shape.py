@@ -14,7 +14,7 @@ from tui_trainer.models.counting import count_model
 from tui_trainer.models.files.weights import TensorFacts, has_head, modules_of, stored_parameters
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, stored_labels
 from tui_trainer.models.modules import (
-    UNKNOWN,
+    UNKNOWN_ATTENTION,
     AttentionFacts,
     Linear,
     LogitTransform,
@@ -122,7 +122,7 @@ class ModelShape:
     labels: int = 0
     decoder_layers: int = 0
     stored_blocks: int = 0
-    attention: AttentionFacts = UNKNOWN
+    attention: AttentionFacts = UNKNOWN_ATTENTION
     towers: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Number of frozen weights in each vision tower and projector. All other fields describe only the language
     model."""

@@ -40,7 +40,7 @@ def has_towers(model_type: object) -> bool:
     return model_type in TRAINED_ON_TEXT
 
 
-def is_of_several_kinds(config: Mapping[str, Any]) -> bool:
+def is_multimodal(config: Mapping[str, Any]) -> bool:
     """Return whether a config.json describes a model with inputs other than text."""
     return "text_config" in config or "vision_config" in config or has_towers(config.get("model_type"))
 
@@ -118,14 +118,14 @@ def is_of_language_model(tensor_name: str, towers: Mapping[str, int]) -> bool:
     return not is_of_tower(tensor_name, towers) and not is_of_tower(tensor_name, {_NOT_LOADED: 0})
 
 
-def keep_processor(base: Path, folder: Path) -> None:
+def copy_processor_files(base: Path, folder: Path) -> None:
     """Copy the files of the image processor in `base`, if it has any, without loading them. Raise OSError."""
     for name in PROCESSOR_FILES:
         if (base / name).is_file():
             shutil.copyfile(base / name, folder / name)
 
 
-def refusals(config: Config, model_type: str) -> Iterator[Problem]:
+def tower_problems(config: Config, model_type: str) -> Iterator[Problem]:
     """Yield the settings that were not tested with a multimodal model or with the text model made from one, and
     settings of towers for a model without them."""
     # `heads.py` imports this module and should not load the editing of settings.

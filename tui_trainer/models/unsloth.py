@@ -23,7 +23,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.errors import FolderError, Problem, system_reason
 from tui_trainer.models.config_json import bad_model
 from tui_trainer.models.heads import CAUSAL
-from tui_trainer.models.loading import keep_soft_cap, settle_padding
+from tui_trainer.models.loading import set_padding, use_eager_for_soft_cap
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.worker.answering import begin_anew
@@ -61,7 +61,7 @@ def requirements() -> list[str]:
     return [NAME, *(requirement for requirement in own if "extra ==" not in requirement)]
 
 
-def mark_made(folder: Path, version: str) -> None:
+def record_installation(folder: Path, version: str) -> None:
     """Record that the environment is complete."""
     record = {"version": version, "requirements": requirements()}
     (folder / _MADE_FILE).write_text(json.dumps(record, indent=1), encoding="utf-8")
@@ -114,7 +114,7 @@ def python_variables(config: Config) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-def change_over(config: Config) -> None:
+def restart_in_unsloth_python(config: Config) -> None:
     """Restart a worker, with the same question, in the Python of these settings. Return if it already runs there."""
     if is_asked(config) and NAME not in sys.modules:
         begin_anew([python_of(config), "-P", "-m", *module_words(config, WORKER)], python_variables(config))
@@ -147,8 +147,8 @@ def load_model(folder: Path, config: Config, dtype: torch.dtype, device: torch.d
         raise bad_model(
             f"{NAME} cannot load the model: {sentence}", f"set {PROVIDER} = transformers", str(folder)
         ) from None
-    keep_soft_cap(loaded)
-    settle_padding(loaded, CAUSAL, None)
+    use_eager_for_soft_cap(loaded)
+    set_padding(loaded, CAUSAL, None)
     return loaded
 
 
@@ -171,7 +171,7 @@ def adapt(model: Any, config: Config) -> Any:
     )
 
 
-def own_modules(model: Any) -> tuple[int, int]:
+def count_patched_modules(model: Any) -> tuple[int, int]:
     """Return the number of modules whose forward pass is Unsloth's, and the number of all modules.
 
     Unsloth replaces `forward` of a class or of a single module. Functions that it generates and compiles are in modules

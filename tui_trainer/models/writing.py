@@ -67,25 +67,25 @@ def keep_plain_settings(model: Any) -> None:
         settings.pad_token_id = None
 
 
-def continued(model: Any, tokenizer: Any, prompt_ids: list[int], *, new_tokens: int) -> tuple[str, str]:
+def sample_continuation(model: Any, tokenizer: Any, prompt_ids: list[int], *, new_tokens: int) -> tuple[str, str]:
     """Sample a continuation of a prompt from torch's generator, which the caller seeds. Return both texts."""
     sampling = Sampling(max_new_tokens=new_tokens, temperature=TEMPERATURE, seed=0)
     prompt = tokenizer.decode(prompt_ids, skip_special_tokens=True)
-    return str(prompt), written(model, tokenizer, [prompt_ids], sampling)[0]
+    return str(prompt), generate_texts(model, tokenizer, [prompt_ids], sampling)[0]
 
 
-def answered(model: Any, tokenizer: Any, inputs: Sequence[Sequence[int]], *, new_tokens: int) -> list[str]:
+def greedy_answers(model: Any, tokenizer: Any, inputs: Sequence[Sequence[int]], *, new_tokens: int) -> list[str]:
     """Return the greedy answer of an encoder-decoder to each input."""
-    return written(model, tokenizer, inputs, Sampling(max_new_tokens=new_tokens, temperature=0, seed=0))
+    return generate_texts(model, tokenizer, inputs, Sampling(max_new_tokens=new_tokens, temperature=0, seed=0))
 
 
-def written(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[str]:
+def generate_texts(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[str]:
     """Return the text that the model generates for each prompt, up to its end token."""
-    new_ids = generated(model, tokenizer, prompts, **sampling.settings())[0]
+    new_ids = generate_ids(model, tokenizer, prompts, **sampling.settings())[0]
     return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in new_ids.tolist()]
 
 
-def generated(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], **settings: Any) -> tuple[Any, Any]:
+def generate_ids(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], **settings: Any) -> tuple[Any, Any]:
     """Return (generated ids, int64 [B, T'], logits of each step if `output_logits` is set).
 
     Shorter prompts are padded on the left, or on the right for an encoder.
@@ -117,7 +117,7 @@ def ignores_left_padding(model: Any, tokenizer: Any, prompt_ids: Sequence[int]) 
     longer = list(prompt_ids) if len(prompt_ids) > 16 else [*prompt_ids, *prompt_ids, *prompt_ids]
     prompt_ids = longer[:-8] if len(prompt_ids) > 16 else prompt_ids
     alone, padded = (
-        generated(model, tokenizer, prompts, **one_step)[1][0][0].float()
+        generate_ids(model, tokenizer, prompts, **one_step)[1][0][0].float()
         for prompts in ([prompt_ids], [prompt_ids, longer])
     )
     finite = alone.isfinite() & padded.isfinite()

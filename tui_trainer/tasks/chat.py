@@ -23,7 +23,7 @@ from tui_trainer.data.preparing.byte_bpe import FOR_CHAT
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.adapters import goes_on
-from tui_trainer.models.added_tokens import added_tokens, marks_in
+from tui_trainer.models.added_tokens import added_tokens, chat_marks_in
 from tui_trainer.models.chat_rendering import (
     REASONING,
     TEMPLATE_KEY,
@@ -37,7 +37,7 @@ from tui_trainer.models.chat_rendering import (
 from tui_trainer.models.token_ids import encode_conversations
 from tui_trainer.models.tokenizer import pieces_of
 from tui_trainer.models.towers import has_towers
-from tui_trainer.models.writing import continued
+from tui_trainer.models.writing import sample_continuation
 from tui_trainer.tasks.contract import Baselines, InputReader
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
@@ -118,7 +118,7 @@ class Chat(LearnsNextToken):
             return super().sample(config, data, model, tokenizer, row, new_tokens=new_tokens)
         prompt_ids = row.tokens[:start].tolist()
         new_tokens = max(1, min(new_tokens, config.data.max_length - start))
-        return continued(model, tokenizer, prompt_ids, new_tokens=new_tokens)
+        return sample_continuation(model, tokenizer, prompt_ids, new_tokens=new_tokens)
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         return ConversationInputs(config.data, renderer_of(config, tokenizer))
@@ -292,7 +292,7 @@ def marks_of_template(config: Config) -> dict[str, int] | None:
     wanted = config.task.chat_template
     template = template_text(wanted) if wanted else stored_template(folder)
     added = added_tokens(facts, config.model)
-    pieces = pieces_of(folder, marks_in(template))
+    pieces = pieces_of(folder, chat_marks_in(template))
     return None if pieces is None else pieces | dict.fromkeys(pieces.keys() & set(added.new if added else ()), 1)
 
 

@@ -22,7 +22,7 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.config_json import fp16_problems
 from tui_trainer.models.heads import ENCODER_DECODER, Head
 from tui_trainer.models.token_ids import cut_token_ids
-from tui_trainer.models.writing import Sampling, answered, pad_token_id
+from tui_trainer.models.writing import Sampling, greedy_answers, pad_token_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
@@ -219,7 +219,7 @@ def _answers(config: Config, model: Any, tokenizer: Any, rows: Sequence[TokenRow
     inputs = [row.tokens.tolist() for row in rows]
     parts = [inputs[start : start + _ROWS_AT_A_TIME] for start in range(0, len(inputs), _ROWS_AT_A_TIME)]
     length = config.task.max_target_length
-    return [text for part in parts for text in answered(model, tokenizer, part, new_tokens=length)]
+    return [text for part in parts for text in greedy_answers(model, tokenizer, part, new_tokens=length)]
 
 
 def _references(tokenizer: Any, rows: Sequence[TokenRow]) -> list[str]:

@@ -203,7 +203,7 @@ def _broken(path: Path, reason: str) -> ConfigError:
     return ConfigError(Problem(message=message, where=one_line(str(path.parent)), key=MODEL_KEY, hint=_AGAIN))
 
 
-def with_names_of_today(headers: Mapping[str, TensorFacts]) -> dict[str, TensorFacts]:
+def with_current_names(headers: Mapping[str, TensorFacts]) -> dict[str, TensorFacts]:
     """Return the tensors by the names that transformers gives them."""
 
     def renamed(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Collate, collate
 from tui_trainer.models.token_ids import marked_once, token_ids
-from tui_trainer.models.writing import Sampling, continued, most_tokens, pad_token_id, written
+from tui_trainer.models.writing import Sampling, generate_texts, most_tokens, pad_token_id, sample_continuation
 from tui_trainer.tasks.contract import InputRow, Objective
 from tui_trainer.tasks.parts.task import Task
 
@@ -56,7 +56,7 @@ class LearnsNextToken(Task):
         width = config.data.max_length
         prompt_ids = row.tokens[: min(_PROMPT_TOKENS, width)].tolist()
         new_tokens = max(1, min(new_tokens, width - len(prompt_ids)))
-        return continued(model, tokenizer, prompt_ids, new_tokens=new_tokens)
+        return sample_continuation(model, tokenizer, prompt_ids, new_tokens=new_tokens)
 
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
@@ -78,7 +78,7 @@ class LearnsNextToken(Task):
     ) -> list[dict[str, Any]]:
         """The text that follows, or answers."""
         fitting = replace(sampling, max_new_tokens=_new_tokens(model, tokenizer, sampling))
-        return [{"text": text} for text in written(model, tokenizer, [list(row.ids) for row in rows], fitting)]
+        return [{"text": text} for text in generate_texts(model, tokenizer, [list(row.ids) for row in rows], fitting)]
 
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
         return str(prediction["text"])

@@ -26,11 +26,11 @@ from tui_trainer.errors import DataError, Problem
 from tui_trainer.models import unsloth
 from tui_trainer.models.adapters import adapter_of, adapter_problems, goes_on, refuse_other_labels
 from tui_trainer.models.added_tokens import (
+    add_to_tokenizer,
     added_tokens,
-    give_tokens,
-    grow,
-    grow_as_trained,
     planned_words,
+    resize_for_adapter,
+    resize_tables,
     token_problems,
     trained_ids,
     with_added_tokens,
@@ -42,12 +42,12 @@ from tui_trainer.models.files.fingerprint import fingerprint
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, own_labels
 from tui_trainer.models.loading import (
-    cut_as_trained,
     load_config,
     load_pretrained,
     load_tokenizer,
     merge_adapter,
     new_model,
+    set_truncation,
     tokenizer_of_file,
 )
 from tui_trainer.models.problems import language_problems, length_problems, model_problems
@@ -56,7 +56,7 @@ from tui_trainer.models.shape import ModelShape, scratch_config, scratch_problem
 from tui_trainer.models.targets import head_modules
 from tui_trainer.models.text_only import text_facts
 from tui_trainer.models.tokenizer import missing_frame, pieces_of, tokenizer_facts, tokens_per_character
-from tui_trainer.models.towers import refusals
+from tui_trainer.models.towers import tower_problems
 from tui_trainer.models.writing import keep_plain_settings, pad_token_id, row_padding_id, shaping_settings
 from tui_trainer.tasks.contract import InputReader, InputRow, Notify
 from tui_trainer.terminal.safe_text import one_line
@@ -202,9 +202,9 @@ class StartsFromModel:
         if not model.model_name_or_path:
             hint = 'give a folder or a model name (--model), or set model.init = "scratch"'
             missing = Problem(message="no model is set", key=MODEL_KEY, hint=hint)
-            return [*scratch_problems(model.scratch, self.head), *refusals(config, "")] if scratch else [missing]
+            return [*scratch_problems(model.scratch, self.head), *tower_problems(config, "")] if scratch else [missing]
         stored = stored_model_of(config, self.head)
-        refused = list(refusals(config, str(stored.config.get("model_type"))))
+        refused = list(tower_problems(config, str(stored.config.get("model_type"))))
         if not refused and not scratch:
             refused += rope_problems(stored.config, config, self.head)
             refused += token_problems(stored, config, goes_on=goes_on(config.tuning))
@@ -253,7 +253,7 @@ class StartsFromModel:
         """Where a trained model's tokenizer cuts what the model reads. A text that is continued is not cut: the model
         reads as much of it as it has places for."""
         if self.head != CAUSAL:
-            cut_as_trained(tokenizer, config.data.max_length)
+            set_truncation(tokenizer, config.data.max_length)
 
     def build_model(
         self,
@@ -291,7 +291,7 @@ class StartsFromModel:
                 positions=facts.config if has_own or is_scaling_requested(model.rope_scaling) else None,
             )
             if adapter:
-                grow_as_trained(made, adapter.fields, adapter.config)
+                resize_for_adapter(made, adapter.fields, adapter.config)
         else:
             size = data.counts.vocabulary
             shape = load_config(folder, config, vocabulary=size, tokenizer=tokenizer, head=self.head, labels=labels)
@@ -300,7 +300,7 @@ class StartsFromModel:
             new = () if labels is None or keeps_head or not facts else head_modules(facts.shape)
             made = merge_adapter(made, adapter.folder, without=new)
         if facts and not config.is_from_scratch and (added := added_tokens(facts, model)):
-            grow(made, added.rows, added.ids)
+            resize_tables(made, added.rows, added.ids)
         self.set_generation(config, made, tokenizer)
         self.record_settings(config, data, made)
         return made
@@ -399,7 +399,7 @@ def own_tokenizer(config: Config, head: Head) -> Tokenizer:
     folder = facts.tokenizer_folder or require_folder(facts)
     tokenizer = load_tokenizer(folder, config.model.trust_remote_code)
     if added := added_tokens(facts, config.model):
-        give_tokens(tokenizer, added, folder)
+        add_to_tokenizer(tokenizer, added, folder)
     if is_scaling_requested(config.model.rope_scaling):
         reach = ConfigFields(scaled_config(facts.config, config.model.rope_scaling)).number(POSITIONS)
         tokenizer.model_max_length = max(tokenizer.model_max_length, reach)
