@@ -103,12 +103,12 @@ def ids_of_adapter(fields: Mapping[str, Any]) -> range | None:
     return consecutive if all(entry == list(consecutive) for entry in lists) else None
 
 
-def trained_ids(facts: ModelFacts, config: Config, *, goes_on: bool) -> range:
-    """Return the tokens whose rows train beside LoRA adapters. Empty if whole tables or all weights train. `goes_on`:
-    the adapter that the run starts from continues to train."""
+def trained_ids(facts: ModelFacts, config: Config, *, continues_adapter: bool) -> range:
+    """Return the tokens whose rows train beside LoRA adapters. Empty if whole tables or all weights train.
+    `continues_adapter`: the adapter that the run starts from continues to train."""
     if not config.tuning.has_adapter:
         return range(0)
-    if facts.adapter and goes_on:
+    if facts.adapter and continues_adapter:
         return ids_of_adapter(facts.adapter.fields) or range(0)
     added = added_tokens(facts, config.model)
     if added is None or not added.new or _saves_tables(facts.shape, config.tuning):
@@ -130,7 +130,7 @@ def row_parameters(shape: ModelShape) -> int:
     return embedding + (0 if shape.tied_embeddings else sum(heads))
 
 
-def token_problems(facts: ModelFacts, config: Config, *, goes_on: bool) -> list[Problem]:
+def token_problems(facts: ModelFacts, config: Config, *, continues_adapter: bool) -> list[Problem]:
     """Return everything that keeps the requested tokens from being added."""
     if not config.model.add_tokens.strip():
         return []
@@ -140,12 +140,13 @@ def token_problems(facts: ModelFacts, config: Config, *, goes_on: bool) -> list[
         return list(error.problems)
     if added is None or not added.new:
         return []
-    return [
-        Problem(message=message, key=TOKENS, hint=hint) for message, hint in _obstacles(facts, config, added, goes_on)
-    ]
+    obstacles = _obstacles(facts, config, added, continues_adapter)
+    return [Problem(message=message, key=TOKENS, hint=hint) for message, hint in obstacles]
 
 
-def _obstacles(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: bool) -> Iterator[tuple[str, str]]:
+def _obstacles(
+    facts: ModelFacts, config: Config, added: AddedTokens, continues_adapter: bool
+) -> Iterator[tuple[str, str]]:
     family, tuning = one_line(str(facts.config.get("model_type")), 80), config.tuning
     if has_towers(family):
         yield (
@@ -157,7 +158,7 @@ def _obstacles(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: b
             "new tokens would not be trained: tuning.trainable_layers freezes the embedding",
             "remove one of the two settings",
         )
-    if facts.adapter and goes_on:
+    if facts.adapter and continues_adapter:
         shown = one_line(", ".join(added.new[:3]), 80)
         yield (
             f"the adapter to continue has no embedding rows for {shown}",

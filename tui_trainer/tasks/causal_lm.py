@@ -1,7 +1,7 @@
-"""A causal language model on documents: pretrained, or from random weights in the shape of any config.
+"""A causal language model on documents, from pretrained or random weights of any architecture.
 
-Each document is a row of its own, with the tokenizer's own special tokens and an end token; whether documents share
-rows of a batch is the plan's matter (`planning/batch_cut.py`).
+Each document becomes one row with the tokenizer's special tokens and an end token. The plan decides whether documents
+share rows of a batch (`planning/batch_cut.py`).
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from tui_trainer.tasks.parts.starts_from_model import own_tokenizer, tokenizer_o
 
 
 class CausalLm(LearnsNextToken):
-    """See `tasks/parts/task.py` for what each part promises."""
+    """Causal language modeling. `tasks/parts/task.py` documents the methods."""
 
     name = "causal_lm"
     title = "Causal language model"

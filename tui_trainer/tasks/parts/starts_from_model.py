@@ -207,7 +207,7 @@ class StartsFromModel:
         refused = list(tower_problems(config, str(stored.config.get("model_type"))))
         if not refused and not scratch:
             refused += rope_problems(stored.config, config, self.head)
-            refused += token_problems(stored, config, goes_on=goes_on(config.tuning))
+            refused += token_problems(stored, config, continues_adapter=goes_on(config.tuning))
         if refused:
             return refused
         facts = model_of(config, self.head)
@@ -352,7 +352,7 @@ class StartsFromModel:
         """The tokens whose rows train beside LoRA adapters; see `models/added_tokens.py`."""
         if config.is_from_scratch or not config.model.model_name_or_path:
             return range(0)
-        return trained_ids(stored_model_of(config, self.head), config, goes_on=goes_on(config.tuning))
+        return trained_ids(stored_model_of(config, self.head), config, continues_adapter=goes_on(config.tuning))
 
     def record_settings(self, config: Config, data: PreparedData, model: Any) -> None:
         """Write into the model's config what its later use depends on."""
