@@ -115,11 +115,11 @@ def adapter_problems(facts: ModelFacts, config: Config) -> list[Problem]:
     return [*_differences(facts, adapter, config)]
 
 
-def refuse_other_labels(before: tuple[str, ...], now: tuple[str, ...], folder: Path) -> None:
+def refuse_other_labels(adapter_labels: tuple[str, ...], data_labels: tuple[str, ...], folder: Path) -> None:
     """Raise ConfigError if a classifier's adapter would continue with other labels or with another order of them."""
-    if before == now:
+    if adapter_labels == data_labels:
         return
-    shown = ", ".join(before[:5]) + (", ..." if len(before) > 5 else "")
+    shown = ", ".join(adapter_labels[:5]) + (", ..." if len(adapter_labels) > 5 else "")
     message = f"the labels of the adapter ({one_line(shown, 120)}) differ from those of the data"
     hint = f"train on the same labels, or {_MERGES} with a new head"
     raise ConfigError(Problem(message=message, key=CONTINUES_KEY, where=one_line(str(folder)), hint=hint))
@@ -224,8 +224,8 @@ def _targets_of(facts: ModelFacts, adapter: Adapter, saved: str) -> dict[str, An
         stored = {name: tuple(tensor.shape) for name, tensor in read_file_header(path).items() if is_adapter(name)}
     except (OSError, ConfigError):  # reported as damage of the files
         return {}
-    own = (written, ", ".join(sorted(map(str, parameters))))
-    for targets, names in (own, (ALL_LINEAR, "")) if has_expression else ((ALL_LINEAR, ""), own):
+    stored_targets = (written, ", ".join(sorted(map(str, parameters))))
+    for targets, names in (stored_targets, (ALL_LINEAR, "")) if has_expression else ((ALL_LINEAR, ""), stored_targets):
         tuning = TuningSection(r=int(fields.get("r") or 1), target_modules=targets, target_parameters=names)
         if _gives_adapter(facts, tuning, saved, stored, fields):
             return {"tuning.target_modules": targets, "tuning.target_parameters": names}

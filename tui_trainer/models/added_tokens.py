@@ -71,11 +71,11 @@ def added_tokens(facts: ModelFacts, model: ModelSection) -> AddedTokens | None:
         message = f"adding tokens needs a {FAST_FILE}, which this model's tokenizer does not have"
         raise ConfigError(Problem(message=message, key=TOKENS, hint=f"create one: {tokenizer_command(folder)}"))
     new = tuple(token for token in requested if pieces[token] != 1)
-    known = tuple(token for token in requested if pieces[token] == 1)
+    existing = tuple(token for token in requested if pieces[token] == 1)
     first_id, rows_before = first_new_id(folder), int(facts.config.get("vocab_size") or 0)
     needed = first_id + len(new)
     rows = rows_before if not new or needed <= rows_before else -(-needed // ROW_MULTIPLE) * ROW_MULTIPLE
-    return AddedTokens(new=new, known=known, first_id=first_id, rows=rows)
+    return AddedTokens(new=new, known=existing, first_id=first_id, rows=rows)
 
 
 def with_added_tokens(facts: ModelFacts, model: ModelSection) -> ModelFacts:

@@ -46,9 +46,9 @@ def find_shape(name: str) -> CatalogueEntry | None:
 
     The organisation may be omitted where only one has a model of that name: `distilgpt2`.
     """
-    wanted = name.strip().lower()
+    lower_name = name.strip().lower()
     for entry in all_entries():
-        if entry.name.lower() == wanted:
+        if entry.name.lower() == lower_name:
             return entry
-    matches = [entry for entry in all_entries() if entry.name.rpartition("/")[2].lower() == wanted]
+    matches = [entry for entry in all_entries() if entry.name.rpartition("/")[2].lower() == lower_name]
     return matches[0] if len(matches) == 1 else None

@@ -63,27 +63,29 @@ def template_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob(f"*{_ENDING}"))
 
 
-def template_text(wanted: str) -> str:
+def template_text(name_or_path: str) -> str:
     """Return the text of a named template or of a file. Raise ConfigError, with the nearest name, without either."""
-    if wanted in template_names():
-        return (_FOLDER / f"{wanted}{_ENDING}").read_text(encoding="utf-8")
-    is_file = "/" in wanted or wanted.endswith(_ENDING)
+    if name_or_path in template_names():
+        return (_FOLDER / f"{name_or_path}{_ENDING}").read_text(encoding="utf-8")
+    is_file = "/" in name_or_path or name_or_path.endswith(_ENDING)
     if not is_file:
-        near = difflib.get_close_matches(wanted, template_names(), n=1)
+        near = difflib.get_close_matches(name_or_path, template_names(), n=1)
         guess = f"did you mean {near[0]}? " if near else ""
         hint = f"{guess}available: {', '.join(template_names())}, or the path to a {_ENDING} file"
-        raise _problem(f"unknown chat template {one_line(wanted, 60)!r}", hint)
+        raise _problem(f"unknown chat template {one_line(name_or_path, 60)!r}", hint)
     try:
-        with Path(wanted).expanduser().open("rb") as file:
+        with Path(name_or_path).expanduser().open("rb") as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
-            raise _problem(f"{one_line(wanted, 120)} is too large for a chat template (over 1 MiB)", "choose another")
+            raise _problem(
+                f"{one_line(name_or_path, 120)} is too large for a chat template (over 1 MiB)", "choose another"
+            )
         return content.decode("utf-8")
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "no home folder"
-        raise _problem(f"{one_line(wanted, 120)} cannot be read: {reason}", _hint()) from None
+        raise _problem(f"{one_line(name_or_path, 120)} cannot be read: {reason}", _hint()) from None
     except UnicodeDecodeError:
-        raise _problem(f"{one_line(wanted, 120)} is not UTF-8", "save it as UTF-8") from None
+        raise _problem(f"{one_line(name_or_path, 120)} is not UTF-8", "save it as UTF-8") from None
 
 
 def stored_template(folder: Path) -> str:
@@ -98,11 +100,11 @@ def stored_template(folder: Path) -> str:
     return template if isinstance(template, str) else ""
 
 
-def template_problems(wanted: str, folder: Path | None, family: str) -> list[Problem]:
+def template_problems(name_or_path: str, folder: Path | None, family: str) -> list[Problem]:
     """Return the problems of the chosen template. `folder` is the model's, whose own template is the default."""
-    if wanted:
+    if name_or_path:
         try:
-            template_text(wanted)
+            template_text(name_or_path)
         except ConfigError as error:
             return list(error.problems)
         return []
@@ -215,16 +217,16 @@ def unwritten_parts(
         if isinstance(name, str) and _end_of(name, text, 0, len(text)) < 0:
             return f"the tool '{one_line(name, 40)}'", []
     thoughts: list[tuple[int, str, int, int]] = []
-    left_out: list[str] = []
-    ends: list[int] = []
+    omitted: list[str] = []
+    part_ends: list[int] = []
     search_start, length = 0, len(text)
     for number, message in enumerate(messages):
         role, content = message["role"], message["content"]
         # Some templates write the system prompt before the first question, others before the last.
         first, last = (0, length) if role == "system" else answers.get(number, (search_start, length))
         if role == "assistant" and ("think" in content or "THINK" in content):
-            *before, content = _THOUGHT_ENDS.split(content)
-            thoughts += [(number, _THOUGHT_BEGINS.sub("", part), first, last) for part in before]
+            *reasoning_parts, content = _THOUGHT_ENDS.split(content)
+            thoughts += [(number, _THOUGHT_BEGINS.sub("", part), first, last) for part in reasoning_parts]
         start = text.find(content, first, last)
         end = start + len(content) if start >= 0 else _end_of(content, text, first, last)
         if end < 0:
@@ -238,21 +240,21 @@ def unwritten_parts(
                 (number, message[name], first, last) for name in REASONING if isinstance(message.get(name), str)
             ]
             name = message.get("name")
-            left_out += [NAMES] if isinstance(name, str) and name not in text else []
-        ends.append(end)
+            omitted += [NAMES] if isinstance(name, str) and name not in text else []
+        part_ends.append(end)
         # Templates may reorder the results of tools to match the order of the calls.
         if role not in ("system", "tool"):
             search_start = max(end, answers[number][1] if number in answers else 0)
     if not thoughts:
-        return "", left_out
+        return "", omitted
     missing = {}
     for number, thought, first, last in thoughts:
-        following = next((end for end in ends[number + 1 :] if end > first), last)
+        following = next((end for end in part_ends[number + 1 :] if end > first), last)
         if _end_of(thought, text, first, min(last, following)) < 0:
             missing[number] = REASONING[0]
             if not (_THOUGHT_ENDS.split(messages[number]["content"])[-1].strip() or messages[number].get("tool_calls")):
                 return f"the reasoning of message {number + 1}, which has no other content", []
-    return "", [*left_out, *missing.values()]
+    return "", [*omitted, *missing.values()]
 
 
 def _tool_call_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -332,9 +334,9 @@ class ConversationRenderer:
         self.stops = tuple(dict.fromkeys([*([self.turn_end] if self.turn_end else []), *stops]))
         longest_first = sorted({*special, *self.stops}, key=len, reverse=True)
         self._controls = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-        read = set(_KEYS_READ.findall(template.text))
+        keys_in_template = set(_KEYS_READ.findall(template.text))
         # The keys under which the template reads the reasoning of a turn.
-        self._reasoning_keys = tuple(name for name in REASONING if name in read)
+        self._reasoning_keys = tuple(name for name in REASONING if name in keys_in_template)
 
     def reads(self, key: str) -> bool:
         """Return whether the template may read this key of a turn."""
@@ -469,23 +471,32 @@ class ConversationRenderer:
             )
         spans = []
         for index in answers[-1:] if self._loss_on == "completion" else answers:
-            before = self._text(messages[:index], tools, prompt=True)
-            until = text if index == len(messages) - 1 else self._text(messages[: index + 1], tools)
-            if not until.startswith(before) or not text.startswith(until):
+            prompt_text = self._text(messages[:index], tools, prompt=True)
+            answered_text = text if index == len(messages) - 1 else self._text(messages[: index + 1], tools)
+            if not answered_text.startswith(prompt_text) or not text.startswith(answered_text):
                 before_last = self._text(messages[: answers[-1]], tools, prompt=True)
                 nests = index != answers[-1] and text.startswith(before_last)
-                raise self._not_nested(answers.index(index) + 1, before, until, text, last_nests=nests)
-            spans.append((len(before), len(until)))
+                raise self._not_nested(answers.index(index) + 1, prompt_text, answered_text, text, last_nests=nests)
+            spans.append((len(prompt_text), len(answered_text)))
         return text, spans
 
-    def _not_nested(self, number: int, before: str, until: str, text: str, *, last_nests: bool) -> DataError:
-        if until.startswith(before):
-            change, shorter, longer = f"changes assistant turn {number} when the conversation continues", until, text
+    def _not_nested(
+        self, number: int, prompt_text: str, answered_text: str, text: str, *, last_nests: bool
+    ) -> DataError:
+        if answered_text.startswith(prompt_text):
+            change, shorter, longer = (
+                f"changes assistant turn {number} when the conversation continues",
+                answered_text,
+                text,
+            )
         else:
             change = f"changes the text before assistant turn {number} when that turn is added"
-            shorter, longer = before, until
+            shorter, longer = prompt_text, answered_text
         pairs = enumerate(zip(shorter, longer, strict=False))
-        differs = next((index for index, (left, right) in pairs if left != right), min(len(shorter), len(longer)))
+        differs = next(
+            (index for index, (short_char, long_char) in pairs if short_char != long_char),
+            min(len(shorter), len(longer)),
+        )
         window = slice(max(0, differs - _SHOWN // 2), differs + _SHOWN // 2)
         texts = (part[window].replace(_SIGN, "") for part in (shorter, longer))
         shown = ", then ".join(f"\u00ab{one_line(part, _SHOWN)}\u00bb" for part in texts)

@@ -197,8 +197,8 @@ def _facts_with_adapter(folder: Path, request: dict[str, Any], environment: Mapp
     if base.folder is None:
         raise bad_model(f"the adapter is for {base.name}, which is not on this machine", remedies(base.name), where)
     # Written beside an adapter if its base model has other labels, tokens or positions.
-    own = read_json(folder / "config.json") or {}
-    config, vocabulary = own or base.config, base.config.get("vocab_size")
+    own_config = read_json(folder / "config.json") or {}
+    config, vocabulary = own_config or base.config, base.config.get("vocab_size")
     generation = read_json(folder / "generation_config.json") or {}
     damage: tuple[Problem, ...] = ()
     if not (folder / ADAPTER_WEIGHTS).is_file():
@@ -218,7 +218,7 @@ def _facts_with_adapter(folder: Path, request: dict[str, Any], environment: Mapp
         stored_vocabulary=vocabulary if vocabulary != config.get("vocab_size") else None,
         damage=(*base.damage, *damage),
         eos_token_ids=_ids(generation.get("eos_token_id")) or base.eos_token_ids,
-        adapter=Adapter(folder=folder, fields=fields, base=base, has_tokenizer=bool(files), config=own),
+        adapter=Adapter(folder=folder, fields=fields, base=base, has_tokenizer=bool(files), config=own_config),
     )
     return replace(facts, tokenizer_files=files, tokenizer_key=tokenizer_key(folder, files, config)) if files else facts
 

@@ -70,8 +70,7 @@ def quantised_linears(shape: ModelShape, four_bits: FourBits | None) -> tuple[Li
     """Return the kinds of linear layers that are quantised; empty without `four_bits`."""
     if four_bits is None:
         return ()
-    kept = four_bits.kept
-    return tuple(linear for linear in shape.linears if not linear.is_head and not linear.path.endswith(kept))
+    return tuple(x for x in shape.linears if not x.is_head and not x.path.endswith(four_bits.kept))
 
 
 def bitsandbytes_config(

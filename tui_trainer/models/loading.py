@@ -239,11 +239,11 @@ def load_adapter(adapted: Any, folder: Path, *, without: Sequence[str] = ()) -> 
     hint = "copy the adapter again, adapter_config.json and weights together"
     try:
         weights = load_peft_weights(str(folder), device="cpu")
-        own = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+        model_weights = get_peft_model_state_dict(adapted, save_embedding_layers=False)
         # peft requires every saved module in the weights.
-        own_names = (name for name in own if any(f".{module}." in f".{name}" for module in without))
-        weights |= {name: own[name] for name in own_names}
-        unmatched = sorted(weights.keys() ^ own.keys())
+        kept_names = (name for name in model_weights if any(f".{module}." in f".{name}" for module in without))
+        weights |= {name: model_weights[name] for name in kept_names}
+        unmatched = sorted(weights.keys() ^ model_weights.keys())
         if not unmatched:
             set_peft_model_state_dict(adapted, weights)
     except Exception as error:  # peft and torch raise many types for wrong shapes and damaged files

@@ -144,10 +144,10 @@ def recorded_calls() -> Iterator[list[dict[str, Any]]]:
     calls: list[dict[str, Any]] = []
     attend = functional.scaled_dot_product_attention
 
-    def record(query: Any, key: Any, value: Any, attn_mask: Any = None, *rest: Any, **more: Any) -> Any:
+    def record(query: Any, key: Any, value: Any, attn_mask: Any = None, *arguments: Any, **options: Any) -> Any:
         has_bias = attn_mask is not None and bool(attn_mask.requires_grad)
         calls.append({"head_size": query.shape[-1], "value_size": value.shape[-1], "learnt_bias": has_bias})
-        return attend(query, key, value, attn_mask, *rest, **more)
+        return attend(query, key, value, attn_mask, *arguments, **options)
 
     with patch.object(functional, "scaled_dot_product_attention", record):
         yield calls

@@ -47,17 +47,19 @@ def is_scaling_requested(section: RopeScalingSection) -> bool:
 def scaled_config(config: Mapping[str, Any], section: RopeScalingSection) -> dict[str, Any]:
     """Return config.json with the requested positions, and the number of positions that they reach."""
     requested = _requested_fields(section)
-    own = own_parameters(config)
+    model_parameters = own_parameters(config)
     limit = ConfigFields(config).optional(POSITIONS) or 0
     if _ORIGINAL in FIELDS[section.rope_type][1]:
         # The default of transformers, before the number of positions is raised.
-        requested.setdefault(_ORIGINAL, config.get(_ORIGINAL) or own.get(_ORIGINAL) or limit)
-    kept = {name: own[name] for name in _KEPT if name in own}
+        requested.setdefault(_ORIGINAL, config.get(_ORIGINAL) or model_parameters.get(_ORIGINAL) or limit)
+    kept_parameters = {name: model_parameters[name] for name in _KEPT if name in model_parameters}
     scaled = {name: value for name, value in config.items() if name != "rope_scaling"}
     # A factor of the model itself has already raised its positions.
-    unscaled_limit = limit / own.get("factor", 1) if own["rope_type"] == section.rope_type else limit
+    unscaled_limit = (
+        limit / model_parameters.get("factor", 1) if model_parameters["rope_type"] == section.rope_type else limit
+    )
     scaled[_positions_name(config)] = max(limit, round(section.factor * requested.get(_ORIGINAL, unscaled_limit)))
-    return {**scaled, PARAMETERS: {**kept, **requested}}
+    return {**scaled, PARAMETERS: {**kept_parameters, **requested}}
 
 
 def set_positions(loaded_config: Any, config: Mapping[str, Any]) -> None:
@@ -65,8 +67,8 @@ def set_positions(loaded_config: Any, config: Mapping[str, Any]) -> None:
     parameters = config.get(PARAMETERS)
     if not isinstance(parameters, Mapping) or not getattr(loaded_config, PARAMETERS, None):
         return
-    own = {name: value for name, value in loaded_config.rope_parameters.items() if name in _KEPT}
-    loaded_config.rope_parameters = {**own, **parameters}
+    kept_parameters = {name: value for name, value in loaded_config.rope_parameters.items() if name in _KEPT}
+    loaded_config.rope_parameters = {**kept_parameters, **parameters}
     if limit := ConfigFields(config).optional(POSITIONS):
         setattr(loaded_config, _positions_name(config), limit)
     loaded_config.standardize_rope_params()
@@ -90,10 +92,12 @@ def rope_problems(stored: Mapping[str, Any], config: Config, head: Head) -> list
         return about(f"the positions of {family} also count images, and scaling them has not been tested")
     if not ConfigFields(stored).optional(POSITIONS):
         return about(f"config.json does not say how many positions this {family} model was made for")
-    own, requested = str(own_parameters(stored).get("rope_type") or _NONE), section.rope_type
-    if own not in (_NONE, requested):
-        message = f"is {requested}, but the model was trained with the type {one_line(own, 40)}"
-        return about(message, f"set it to {one_line(own, 40)}, with a larger factor, or remove the table [{KEY}]")
+    model_type, requested = str(own_parameters(stored).get("rope_type") or _NONE), section.rope_type
+    if model_type not in (_NONE, requested):
+        message = f"is {requested}, but the model was trained with the type {one_line(model_type, 40)}"
+        return about(
+            message, f"set it to {one_line(model_type, 40)}, with a larger factor, or remove the table [{KEY}]"
+        )
     try:
         types = answers.ask({"config": deciding_fields(scaled_config(stored, section)), "head": head})
     except WorkerFailed as failure:
@@ -165,12 +169,12 @@ def _requested_fields(section: RopeScalingSection) -> dict[str, Any]:
 def own_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rotary parameters of a config.json, which may have the format of transformers 5 or an older one."""
     stored = config.get(PARAMETERS) or config.get("rope_scaling")
-    own = dict(stored) if isinstance(stored, Mapping) else {}
-    own.setdefault("rope_type", own.get("type") or _NONE)
+    parameters = dict(stored) if isinstance(stored, Mapping) else {}
+    parameters.setdefault("rope_type", parameters.get("type") or _NONE)
     for name in _KEPT:
         if config.get(name) is not None:
-            own.setdefault(name, config[name])
-    return own
+            parameters.setdefault(name, config[name])
+    return parameters
 
 
 def _positions_name(config: Mapping[str, Any]) -> str:

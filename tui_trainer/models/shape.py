@@ -244,6 +244,6 @@ def _stored_model(fields: ConfigFields, headers: Mapping[str, TensorFacts]) -> d
     }
 
 
-def scratch_shape(scratch: ScratchSection, vocabulary: int, head: Head = CAUSAL, **more: int) -> ModelShape:
-    """Return the shape of the model that `[model.scratch]` describes. `more` holds arguments of `scratch_config`."""
-    return shape_of(scratch_config(scratch, vocabulary, head, **more), head=head)
+def scratch_shape(scratch: ScratchSection, vocabulary: int, head: Head = CAUSAL, **arguments: int) -> ModelShape:
+    """Return the shape of the model that `[model.scratch]` describes, with arguments of `scratch_config`."""
+    return shape_of(scratch_config(scratch, vocabulary, head, **arguments), head=head)

@@ -47,8 +47,14 @@ def text_facts(facts: ModelFacts) -> ModelFacts:
     nested = facts.config.get("text_config")
     # Older files do not nest the fields of the language model.
     is_nested = isinstance(nested, Mapping)
-    own = nested if is_nested else {key: value for key, value in facts.config.items() if "vision" not in key}
-    fields = {**counted["language"], **own, "tie_word_embeddings": counted["tied"] and not has_head(headers)}
+    language_fields = (
+        nested if is_nested else {key: value for key, value in facts.config.items() if "vision" not in key}
+    )
+    fields = {
+        **counted["language"],
+        **language_fields,
+        "tie_word_embeddings": counted["tied"] and not has_head(headers),
+    }
     return replace(facts, config=_text_fields(fields, counted["language"]["model_type"]), headers=headers or None)
 
 

@@ -271,14 +271,20 @@ def encode_conversations(tokenizer: Any, conversations: Sequence[Rendered]) -> l
 
 
 def _pieces(conversation: Rendered) -> Iterator[_Piece]:
-    ends = {end: start for start, end in conversation.controls}
+    control_starts = {end: start for start, end in conversation.controls}
     for start, end, trained in sections(conversation):
         cuts = [start, end]
         if conversation.spelt:
             inside = (span for span in conversation.controls if start <= span[0] and span[1] <= end)
             cuts = sorted({start, end, *(edge for span in inside for edge in span)})
         for first, last in pairwise(cuts):
-            before = "" if first == 0 else conversation.text[ends[first] : first] if first in ends else _CONTEXT
+            before = (
+                ""
+                if first == 0
+                else conversation.text[control_starts[first] : first]
+                if first in control_starts
+                else _CONTEXT
+            )
             is_control = (first, last) in conversation.controls
             separates_text = conversation.spelt > 0
             yield _Piece(
@@ -301,9 +307,9 @@ def _encode_pieces(tokenizer: Any, pieces: Sequence[_Piece]) -> list[list[int]]:
     plain_rows, other_rows = iter(plain), iter(with_controls)
     for piece in pieces:
         ids = next(plain_rows) if piece.is_text else next(other_rows)
-        before = context_ids if piece.is_text else before_ids.get(piece.before, [])
-        is_separate = ids[: len(before)] == before
-        piece_ids.append(ids[len(before) :] if is_separate else _encode_in_other_context(tokenizer, piece))
+        context = context_ids if piece.is_text else before_ids.get(piece.before, [])
+        is_separate = ids[: len(context)] == context
+        piece_ids.append(ids[len(context) :] if is_separate else _encode_in_other_context(tokenizer, piece))
     return piece_ids
 
 

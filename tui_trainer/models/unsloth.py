@@ -57,8 +57,8 @@ def environment_python(folder: Path) -> Path:
 
 def requirements() -> list[str]:
     """Return the packages of Unsloth's environment: Unsloth, and the requirements of this program without extras."""
-    own = metadata.requires("tui-trainer") or []
-    return [NAME, *(requirement for requirement in own if "extra ==" not in requirement)]
+    own_requirements = metadata.requires("tui-trainer") or []
+    return [NAME, *(requirement for requirement in own_requirements if "extra ==" not in requirement)]
 
 
 def record_installation(folder: Path, version: str) -> None:

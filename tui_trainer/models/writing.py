@@ -58,10 +58,10 @@ def keep_plain_settings(model: Any) -> None:
     settings = getattr(model, "generation_config", None)
     if settings is None:
         return
-    kept = _KEPT | (_DRAWN if settings.do_sample else set())
+    kept_names = _KEPT | (_DRAWN if settings.do_sample else set())
     # This also resets `_from_model_config`, with which generate() would restore the settings of config.json.
     for name, default in vars(GenerationConfig()).items():
-        if name not in kept:
+        if name not in kept_names:
             setattr(settings, name, default)
     if (settings.pad_token_id or 0) < 0:  # -1 in early Llamas
         settings.pad_token_id = None
@@ -135,8 +135,8 @@ def most_tokens(model: Any, tokenizer: Any) -> int:
 
 def row_padding_id(model: Any, pad_id: int) -> int:
     """Return the padding id of a model that looks for its own padding, or `pad_id` if it has none."""
-    own = model.config.get_text_config().pad_token_id
-    return pad_id if own is None or own < 0 else int(own)
+    own_id = model.config.get_text_config().pad_token_id
+    return pad_id if own_id is None or own_id < 0 else int(own_id)
 
 
 def pad_token_id(tokenizer: Any) -> int:

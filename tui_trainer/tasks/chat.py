@@ -243,8 +243,7 @@ class ChatReader(TableReader):
 
 
 def renderer_of(config: Config, tokenizer: Any) -> ConversationRenderer:
-    """Return the renderer of conversations for a tokenizer, or for the one that this run will train (None). Raise
-    ConfigError."""
+    """Return the renderer for a tokenizer, or for the one that this run will train (None). Raise ConfigError."""
     loss_on = config.task.loss_on
     if tokenizer is None:
         special_tokens, name = dict(FOR_CHAT.named), config.task.chat_template or _SCRATCH_TEMPLATE
@@ -265,8 +264,8 @@ def template_of(config: Config, tokenizer: Any) -> ChatTemplate:
     name = config.task.chat_template or (_SCRATCH_TEMPLATE if config.is_from_scratch else "")
     if name:
         return ChatTemplate(name, template_text(name), special)
-    own = tokenizer.chat_template
-    templates: Mapping[str, str] = own if isinstance(own, dict) else {"default": own or ""}
+    stored = tokenizer.chat_template
+    templates: Mapping[str, str] = stored if isinstance(stored, dict) else {"default": stored or ""}
     if not templates.get("default"):
         raise no_template(config.model.model_name_or_path)
     return ChatTemplate("of the tokenizer", templates["default"], special, templates.get(_TOOL_TEMPLATE, ""))

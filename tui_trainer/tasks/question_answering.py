@@ -134,7 +134,8 @@ class QuestionAnswering(Task):
     def baselines_on(
         self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]
     ) -> Baselines | None:
-        """Score the sentence that shares most words with its question, and no answer at all if that can be true."""
+        """Compute scores of the sentence that shares most words with its question, and of no answer if that can be
+        true."""
         tokenizer, best_sentences = self.load_tokenizer(config, data), dict[tuple[int, int], tuple[int, str]]()
         truth: dict[tuple[int, int], list[str]] = {}
         for index in eval_rows:
@@ -265,9 +266,8 @@ class SpanLoss:
 
 
 def mean_scores(pairs: Sequence[tuple[str, Sequence[str]]]) -> dict[str, float]:
-    """Return the mean exact match and F1 of answers, each compared with the most similar of its true answers; an empty
-    list means that no answer is true. Both are from 0 to 1, where SQuAD's script gives percent. `pairs` is not
-    empty."""
+    """Return the mean exact match and F1 of answers, each compared with its most similar true answer ("" without true
+    answers). Both are from 0 to 1, where SQuAD's script gives percent. `pairs` is not empty."""
     exact = f1 = 0.0
     for answer, true in pairs:
         scored = [_scores(answer, text) for text in [text for text in true if normalised(text)] or [""]]
@@ -285,9 +285,8 @@ def _scores(answer: str, true: str) -> tuple[float, float]:
 
 
 class _Window(NamedTuple):
-    """A part of a context with its question: number `number` of `windows`. Its context is tokens `first` to `end` - 1,
-    and `cls` is the position that stands for no answer. `low_key` and `high_key` are the halves of the question's
-    64-bit key."""
+    """A part of a context with its question, number `number` of `windows`. Its context is tokens `first` to `end` - 1.
+    The position `cls` stands for no answer. `low_key` and `high_key` are halves of the question's 64-bit key."""
 
     low_key: int
     high_key: int
@@ -308,8 +307,7 @@ def _window_of(row: TokenRow) -> _Window:
 
 @dataclass(frozen=True, slots=True)
 class _Encoding:
-    """A window as the tokenizer encodes it. `offsets`, int32 [end - first, 2], holds the characters of its context
-    tokens."""
+    """A window as the tokenizer encodes it. `offsets`, int32 [end - first, 2]: characters of its context tokens."""
 
     ids: list[int]
     segments: list[int]
@@ -318,13 +316,13 @@ class _Encoding:
     cuts_question: bool
 
     def row(self, has_segments: bool) -> TokenRow:
-        more = {_WINDOW: np.array(self.window, dtype=np.int32), _OFFSETS: self.offsets.reshape(-1)}
-        segments = {SEGMENTS: np.array(self.segments, dtype=np.int32)} if has_segments else {}
-        return TokenRow(np.array(self.ids, dtype=np.int32), None, {**segments, **more})
+        columns = {SEGMENTS: np.array(self.segments, dtype=np.int32)} if has_segments else {}
+        columns |= {_WINDOW: np.array(self.window, dtype=np.int32), _OFFSETS: self.offsets.reshape(-1)}
+        return TokenRow(np.array(self.ids, dtype=np.int32), None, columns)
 
     def tokens_of(self, start: int, end: int) -> tuple[int, int]:
-        """Return the first and the last token of characters `start` to `end` - 1 of the context; twice CLS unless all
-        of them are in this window."""
+        """Return the first and the last token of characters `start` to `end` - 1; twice CLS if one is not in the
+        window."""
         starts, ends = self.offsets[:, 0], self.offsets[:, 1]
         if len(starts) and starts[0] <= start and end <= ends[-1]:
             # All tokens that overlap the answer: several byte tokens may share the offsets of one character.
@@ -411,8 +409,7 @@ class _Columns:
         self.question, self.context, self.answers = columns
 
     def read(self, row: Row) -> tuple[str, str]:
-        """Return (question, context). The context keeps all of its characters, because answers are located by
-        character."""
+        """Return (question, context). The context keeps all of its characters, which locate the answers."""
         question, context = text_of(row, self.question).strip(), string_of(row, self.context)
         refuse_surrogates(context, row.where)
         if len(context) > MAX_LINE_BYTES:
@@ -423,9 +420,8 @@ class _Columns:
         return question, context
 
     def answers_of(self, row: Row, context: str) -> tuple[list[tuple[str, int]], bool]:
-        """Return the answers with their starts in the context, and whether one was searched for and occurs more than
-        once. Raise DataError for an answer that is not in the context, and if `is_impossible` contradicts the
-        answers."""
+        """Return the answers with their starts, and whether one was searched for and occurs more than once. Raise
+        DataError for an answer that is not in the context, and if `is_impossible` contradicts the answers."""
         answers, is_guess = list[tuple[str, int]](), False
         for text, start in _written_answers(row, self.answers, context):
             shown = one_line(text, 40)
@@ -458,8 +454,8 @@ def _written_answers(row: Row, column: str, context: str) -> Iterator[tuple[str,
     DROP's `{"spans": [...]}`, TriviaQA's `{"value": ..., "aliases": [...]}`, a list of objects or texts, or a text,
     also as JSON or as Python's notation of these. Raise DataError for other values."""
     value = value_of(row, column)
-    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") and (read := written_value(value)) is not None:
-        value = read
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") and (parsed := written_value(value)) is not None:
+        value = parsed
     if isinstance(value, Mapping) and isinstance(value.get("value"), str):
         names = [value["value"], *(alias for alias in value.get("aliases") or () if isinstance(alias, str))]
         value = [next((name for name in names if name in context), names[0])]
@@ -500,7 +496,7 @@ class _QuestionReader(TableReader):
     classes = 2
 
     def __init__(self, config: Config, segments: int) -> None:
-        """`segments` is the model's number of segment types."""
+        """Create a reader for a model with `segments` segment types."""
         super().__init__(config, QuestionAnswering.head, QuestionAnswering.specials)
         self._columns = _Columns(config.data)
         self._segments = segments
@@ -636,8 +632,7 @@ class _Candidates:
             self._candidates.append((float(scores[start, end]), low, high, text[low:high]))
 
     def answer(self) -> dict[str, Any]:
-        """Return the best answer with its probability. `start` and `end` are characters of the context, None for an
-        empty answer."""
+        """Return the best answer with its characters in the context (None for an empty answer) and probability."""
         best = sorted(self._candidates, key=lambda candidate: -candidate[0])[:_CANDIDATES]
         scores = [score for score, *_ in best] + ([self._null] if self._may_be_none or not best else [])
         weights = np.exp(np.array(scores) - max(scores))
@@ -749,8 +744,7 @@ def _key(where: str) -> tuple[int, int]:
 
 
 def _packed(text: str) -> NDArray[np.int32]:
-    """Return a text as int32, the type of rows on disk: the number of its UTF-8 bytes, then four bytes in each
-    number."""
+    """Return a text as int32, the type of rows on disk: its number of UTF-8 bytes, then four bytes in each number."""
     content = text.encode()
     padded = content + b"\0" * (-len(content) % 4)
     return np.concatenate([np.array([len(content)], dtype=np.int32), np.frombuffer(padded, dtype=np.int32)])

@@ -189,8 +189,7 @@ def _fit_problems(config: Config) -> list[Problem]:
 
 
 def _start_id(config: Any) -> int | None:
-    """Return the first token that the decoder reads, or None for the last token of each answer. Raise ConfigError if
-    unknown."""
+    """Return the first token that the decoder reads, or None for the last one of each answer. Raise ConfigError."""
     if config.model_type in _LAST_TOKEN_FIRST:
         return None
     names = ("decoder_start_token_id", "bos_token_id")
@@ -203,8 +202,7 @@ def _start_id(config: Any) -> int | None:
 
 
 def begin_answers(model: Any, tokenizer: Tokenizer) -> None:
-    """Make generation start as in training, here and wherever the model is loaded: with the tokens before every
-    answer."""
+    """Make generation start as in training, wherever the model is loaded: with the tokens before every answer."""
     empty_ids, letter_ids = (tokenizer(text_target=text)["input_ids"] for text in ("", "a"))
     settings, start = model.generation_config, _start_id(model.config)
     if start is None:
@@ -237,7 +235,7 @@ def _texts(tokenizer: Any, ids: Sequence[Any]) -> list[str]:
 
 
 def _scores_of_beginnings(config: Config, tokenizer: Any, train: Rows, rows: Sequence[TokenRow]) -> dict[str, float]:
-    """Score the first words of each input as its answer, with the median number of words of the training answers."""
+    """Compute scores of the first words of each input as its answer: as many words as a median training answer has."""
     train_rows = [train.example(index) for index in evenly_spaced(len(train), _LENGTH_SAMPLE)]
     words = max(1, int(median(len(text.split()) for text in _references(tokenizer, train_rows))))
     inputs = [text.removeprefix(config.task.source_prefix) for text in _texts(tokenizer, [row.tokens for row in rows])]

@@ -125,8 +125,7 @@ class SequenceClassification(Task):
         return self.model_config(config, config.model.scratch.vocab_size if config.is_from_scratch else 0)
 
     def reading(self, config: Config) -> dict[str, Any]:
-        """Add the model's labels, which may decide the numbers of the classes, and its segments, which decide the
-        columns."""
+        """Add the model's labels, which may number the classes, and its segments, which decide the columns."""
         model = self._model_config(config)
         model_labels = {str(number): name for number, name in (model.get("id2label") or {}).items()}
         segments = int(model.get("type_vocab_size") or 0)
@@ -144,7 +143,7 @@ class SequenceClassification(Task):
         return tokenizer
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
-        """Score the same answer for every row: the most frequent one in the training rows."""
+        """Compute scores of the same answer for every row: the most frequent one in the training rows."""
         kind = data.details["problem_type"]
         train_labels = _labels_of(Rows(data.train_path), kind)
         labels = _labels_of(held_out, kind)[list(eval_rows)]
@@ -221,7 +220,7 @@ class LabelledTexts(TableReader):
     """Reader of texts with labels. `data/columns/reader.py` documents the methods."""
 
     def __init__(self, config: Config, model_config: Mapping[str, Any]) -> None:
-        """`model_config` gives the order of the model's labels and its number of segment types."""
+        """Create a reader for a model with the labels and segment types of `model_config`."""
         super().__init__(config, SequenceClassification.head, SequenceClassification.specials)
         self.kind: Kind = "single_label_classification"
         self._model_config = model_config
@@ -243,8 +242,7 @@ class LabelledTexts(TableReader):
         self._counts, self.classes = Counter(dict.fromkeys(self._names, 0)), len(self._names)
 
     def begin(self, head: Sequence[Row]) -> None:
-        """Choose the columns. Raise DataError if they are ambiguous, ConfigError for settings that do not suit the
-        labels."""
+        """Choose the columns. Raise DataError if they are ambiguous, ConfigError for unsuitable settings."""
         label = file_of(head)
         data, text_columns = self.config.data, strings_of(head)
         if data.text_column == AUTO:
@@ -483,7 +481,7 @@ def _labels_of(rows: Rows, kind: Kind) -> NDArray[Any]:
 def _same_answer(
     kind: Kind, train_labels: NDArray[Any], labels: NDArray[Any], names: Sequence[str]
 ) -> tuple[Mapping[str, float], str]:
-    """Score one answer for all rows. Return the scores and a description of the answer."""
+    """Compute scores of one answer for all rows. Return the scores and a description of the answer."""
     if kind == "regression":
         errors = number_scores(labels, np.full(len(labels), train_labels.mean())).values
         return {name: errors[name] for name in ("mse", "mae")}, "the mean of the training rows"

@@ -89,8 +89,7 @@ class TokenClassification(Task):
         return tokenizer
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
-        """Score two baselines without context: the most frequent tag of each word in the training rows, and one tag for
-        all words."""
+        """Compute scores without context: of the most frequent tag of each word, and of one tag for all words."""
         details = data.details
         names, closing, scheme = details["names"], details["closing_tokens"], details["scheme"]
         word_tags, most_frequent = usual_tags(Rows(data.train_path), closing)
@@ -263,7 +262,7 @@ class TaggedWords(TableReader):
     """Reader of tagged words. `data/columns/reader.py` documents the methods."""
 
     def __init__(self, config: Config, model_labels: Sequence[str]) -> None:
-        """`model_labels` are the labels of the model, in the order of its logits."""
+        """Create a reader for a model with `model_labels`, in the order of its logits."""
         super().__init__(config, TokenClassification.head, TokenClassification.specials)
         self._model_labels = tuple(model_labels)
         self._columns: TagColumns | None = None
@@ -274,8 +273,7 @@ class TaggedWords(TableReader):
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer, loaded at the first use. Raises ConfigError if it cannot be loaded or cannot map tokens to
-        words."""
+        """The tokenizer, loaded at its first use. Raises ConfigError, also if it cannot map tokens to words."""
         if self._tokenizer is None:
             self._tokenizer = with_words_spaced(super().tokenizer)
         return self._tokenizer
@@ -385,8 +383,7 @@ def _tags_of_tokens(tags: Sequence[str], words: Sequence[int]) -> tuple[list[str
 
 
 def _tag_words(survey: TagSurvey) -> Iterator[str]:
-    """Yield the parts of `the tags mark entities, in IOB2: LOC, ORG, 812 of 9,000 words are in an entity`, or the tags
-    with their numbers of words."""
+    """Yield the parts of a note about the tags: their entities, or the tags with their numbers of words."""
     words = survey.counts.total()
     if survey.scheme != "plain":
         kinds = sorted({parts_of(name).kind for name in survey.counts} - {""})
@@ -405,7 +402,7 @@ class _TagScorer:
     """Scorer that leaves predictions on the device until the evaluation is over."""
 
     def __init__(self, loss: TokenLabelLoss, names: Sequence[str], scheme: str, beyond: float) -> None:
-        """`beyond` is the share of the held-out words after data.max_length, which no score covers."""
+        """Create a scorer. `beyond` is the share of the held-out words after data.max_length, which no score covers."""
         self._loss, self._names, self._scheme, self._beyond = loss, names, scheme, beyond
         self.seen: list[tuple[Tensor, ...]] = []
 

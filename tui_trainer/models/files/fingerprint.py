@@ -39,9 +39,9 @@ def fingerprint(facts: ModelFacts, *, with_weights: bool) -> str:
     if facts.folder is None:
         return ""
     if facts.adapter:
-        own = json.dumps(_adapter_fingerprints(facts.adapter.folder), sort_keys=True)
-        before = fingerprint(facts.adapter.base, with_weights=with_weights)
-        return f"{before}{_SEPARATOR}{xxhash.xxh3_128(own.encode()).hexdigest()}"
+        adapter_files = json.dumps(_adapter_fingerprints(facts.adapter.folder), sort_keys=True)
+        base_fingerprint = fingerprint(facts.adapter.base, with_weights=with_weights)
+        return f"{base_fingerprint}{_SEPARATOR}{xxhash.xxh3_128(adapter_files.encode()).hexdigest()}"
     digest = xxhash.xxh3_128()
     for name in _small_files(facts, facts.folder, with_weights):
         add_whole_file(digest, facts.folder, name)

@@ -64,8 +64,8 @@ def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> list[str]:
 def _tower_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
     """Yield a sentence for each tower with fewer weights in the files than its config describes."""
     for tower, expected in shape.towers.items():
-        own = {name: facts for name, facts in headers.items() if is_of_tower(name, {tower: 0})}
-        if (stored := stored_parameters(own, tied=False)) < expected:
+        tower_headers = {name: facts for name, facts in headers.items() if is_of_tower(name, {tower: 0})}
+        if (stored := stored_parameters(tower_headers, tied=False)) < expected:
             yield f"the weights have {stored:,} parameters of {tower}, but config.json specifies {expected:,}"
 
 

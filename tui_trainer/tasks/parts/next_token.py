@@ -24,8 +24,7 @@ _PROMPT_TOKENS = 32
 
 
 class LearnsNextToken(Task):
-    """The methods that tasks of next-token prediction share. The labels of a row are its own tokens, or some of
-    them."""
+    """The shared methods of tasks that predict the next token. Labels are the tokens of the row, or some of them."""
 
     continues = True
 
@@ -86,7 +85,6 @@ class LearnsNextToken(Task):
 
 
 def _new_tokens(model: Any, tokenizer: Any, sampling: Sampling) -> int:
-    """Return the number of new tokens, equal for all rows: at most half of the model's length, or all of it if an
-    encoder reads the prompt."""
+    """Return the number of new tokens of each row: at most half of the model's length, or all of it with an encoder."""
     length = most_tokens(model, tokenizer)
     return min(sampling.max_new_tokens, length if model.config.is_encoder_decoder else max(1, length // 2))

@@ -68,8 +68,7 @@ def ngram_losses(
 
 
 def unigram_loss(train: Rows, held_out: Rows, eval_rows: Sequence[int], *, vocabulary: int) -> tuple[float, int]:
-    """Return (mean nats per label when each is predicted by its frequency, number of labels). Ids may exceed
-    `vocabulary`."""
+    """Return (mean nats per label, predicted by frequency; number of labels). Ids may exceed `vocabulary`."""
     train_ids = _labels_of(train, evenly_spaced(len(train), BASELINE_ROWS))
     eval_ids = _labels_of(held_out, eval_rows)
     size, mask = max(vocabulary, int(train_ids.max()) + 1, int(eval_ids.max()) + 1), np.ones(len(eval_ids), np.bool_)

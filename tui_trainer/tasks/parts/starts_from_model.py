@@ -236,8 +236,7 @@ class StartsFromModel:
         return None
 
     def model_key(self, config: Config) -> str:
-        """Return a fingerprint of the model that a run starts from, so that it cannot resume with another; "" without
-        one."""
+        """Return a fingerprint of the model that a run starts from, to refuse resuming with another; "" without one."""
         if not config.model.model_name_or_path:
             return ""
         return fingerprint(model_of(config, self.head), with_weights=not config.is_from_scratch)
@@ -251,8 +250,7 @@ class StartsFromModel:
         return tokenizer
 
     def set_length(self, config: Config, tokenizer: Tokenizer) -> None:
-        """Set the length at which the tokenizer of a trained model truncates texts. It does not truncate prompts that
-        are continued."""
+        """Set where a trained model's tokenizer truncates texts. Prompts that are continued are not truncated."""
         if self.head != CAUSAL:
             set_truncation(tokenizer, config.data.max_length)
 
@@ -307,8 +305,8 @@ class StartsFromModel:
         return built
 
     def _keeps_head(self, config: Config, adapter: Adapter, labels: Labels) -> bool:
-        """Return whether a classifier's adapter has a head for the labels of the data. Raise ConfigError if it does not
-        and continues to train."""
+        """Return whether a classifier's adapter has a head for these labels. Raise ConfigError if it continues
+        without."""
         adapter_labels = own_labels(read_json(adapter.folder / "config.json") or {})
         if adapter_labels and goes_on(config.tuning):
             refuse_other_labels(adapter_labels, labels.names, adapter.folder)
@@ -340,8 +338,7 @@ class StartsFromModel:
         return shaping_settings({name: value for fields in files for name, value in (fields or {}).items()})
 
     def missing_frame(self, config: Config) -> tuple[str, ...] | None:
-        """Return the special tokens that the model was trained with and the tokenizer does not add
-        (`models/tokenizer.py`). Raise ConfigError."""
+        """Return the special tokens that the model needs and the tokenizer does not add. Raise ConfigError."""
         if config.is_from_scratch or not config.model.model_name_or_path:
             return None
         facts = stored_model_of(config, self.head)

@@ -86,8 +86,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
 
     @abstractmethod
     def collate(self, model: Any, pad_id: int) -> Collate:
-        """Return the function that collates unpacked rows into a batch. `model` gives its needs, such as a first
-        token."""
+        """Return the function that collates unpacked rows. `model` gives its needs, such as a first token."""
 
     def collate_packed(self, pad_id: int) -> CollatePacked:
         """Return the function that collates packed rows, whose documents follow each other, if the task `packs`."""
@@ -96,7 +95,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def collate_in_run(
         self, config: Config, model: Any, pad_id: int, longest_row: int, *, size_costs: bool = False
     ) -> Collate:
-        """Return the function that collates rows in training and its preview: with rounded widths up to
+        """Return the function that collates rows in training and its preview, with rounded widths up to
         `longest_row`."""
         exact_collate = self.collate(model, pad_id)
         rounding = self.width_rounding(model.config.model_type, size_costs=size_costs)
@@ -126,8 +125,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         return 0
 
     def row_pass(self, config: Config, data: PreparedData, objective: Any) -> RowPass | None:
-        """Return a pass that computes values of each row for the loss before training, or None. `objective` is this
-        task's."""
+        """Return a pass that computes values of each row before training, or None. `objective` is this task's."""
         return None
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
@@ -135,8 +133,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         return None
 
     def compared_logits(self, model: Any, batch: MicroBatch) -> Tensor:
-        """Return the logits of labelled positions or of whole rows, float32 [N, C], to compare with an exported
-        model."""
+        """Return logits of labelled positions or of whole rows, float32 [N, C], to compare with an exported model."""
         logits: Tensor = model(**batch.inputs).logits.float()
         return logits.flatten(0, 1)[batch.places] if len(batch.places) else logits
 
@@ -150,8 +147,8 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """Return (input, output) of one row to show to a user, with at most `new_tokens` generated tokens. The caller
-        seeds torch."""
+        """Return (input, output) of a row to show to a user, with at most `new_tokens` new tokens. The caller seeds
+        torch."""
 
     @abstractmethod
     def encode_inputs(
