@@ -44,11 +44,11 @@ CHAT_MARK = re.compile(r"<\|[^<>|\s]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AddedTokens:
-    """Tokens that a run adds. `new` lists them in the order of their ids, which begin at `first_id`; `known` lists
-    requested tokens that were one token before. `rows` is the number of embedding rows that results."""
+    """Tokens that a run adds. `new` lists them in the order of their ids, which begin at `first_id`; `existing` lists
+    requested tokens that were one token before. `rows` is the resulting number of embedding rows."""
 
     new: tuple[str, ...]
-    known: tuple[str, ...] = ()
+    existing: tuple[str, ...] = ()
     first_id: int
     rows: int
 
@@ -75,7 +75,7 @@ def added_tokens(facts: ModelFacts, model: ModelSection) -> AddedTokens | None:
     first_id, rows_before = first_new_id(folder), int(facts.config.get("vocab_size") or 0)
     needed = first_id + len(new)
     rows = rows_before if not new or needed <= rows_before else -(-needed // ROW_MULTIPLE) * ROW_MULTIPLE
-    return AddedTokens(new=new, known=existing, first_id=first_id, rows=rows)
+    return AddedTokens(new=new, existing=existing, first_id=first_id, rows=rows)
 
 
 def with_added_tokens(facts: ModelFacts, model: ModelSection) -> ModelFacts:
@@ -195,9 +195,9 @@ def planned_words(added: AddedTokens | None, rows_before: int) -> str:
     parts = [f"new tokens in {TOKENS}: {len(added.new):,}"] if added.new else []
     if added.rows > rows_before:
         parts.append(f"the embedding grows from {rows_before:,} to {added.rows:,} rows")
-    if added.known:
-        examples = one_line(", ".join(added.known[:3]), 60) + (", ..." if len(added.known) > 3 else "")
-        parts.append(f"already in the vocabulary: {len(added.known):,} ({examples})")
+    if existing := added.existing:
+        examples = one_line(", ".join(existing[:3]), 60) + (", ..." if len(existing) > 3 else "")
+        parts.append(f"already in the vocabulary: {len(existing):,} ({examples})")
     return "; ".join(parts)
 
 

@@ -63,29 +63,27 @@ def template_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob(f"*{_ENDING}"))
 
 
-def template_text(name_or_path: str) -> str:
+def template_text(name: str) -> str:
     """Return the text of a named template or of a file. Raise ConfigError, with the nearest name, without either."""
-    if name_or_path in template_names():
-        return (_FOLDER / f"{name_or_path}{_ENDING}").read_text(encoding="utf-8")
-    is_file = "/" in name_or_path or name_or_path.endswith(_ENDING)
+    if name in template_names():
+        return (_FOLDER / f"{name}{_ENDING}").read_text(encoding="utf-8")
+    is_file = "/" in name or name.endswith(_ENDING)
     if not is_file:
-        near = difflib.get_close_matches(name_or_path, template_names(), n=1)
+        near = difflib.get_close_matches(name, template_names(), n=1)
         guess = f"did you mean {near[0]}? " if near else ""
         hint = f"{guess}available: {', '.join(template_names())}, or the path to a {_ENDING} file"
-        raise _problem(f"unknown chat template {one_line(name_or_path, 60)!r}", hint)
+        raise _problem(f"unknown chat template {one_line(name, 60)!r}", hint)
     try:
-        with Path(name_or_path).expanduser().open("rb") as file:
+        with Path(name).expanduser().open("rb") as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
-            raise _problem(
-                f"{one_line(name_or_path, 120)} is too large for a chat template (over 1 MiB)", "choose another"
-            )
+            raise _problem(f"{one_line(name, 120)} is too large for a chat template (over 1 MiB)", "choose another")
         return content.decode("utf-8")
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "no home folder"
-        raise _problem(f"{one_line(name_or_path, 120)} cannot be read: {reason}", _hint()) from None
+        raise _problem(f"{one_line(name, 120)} cannot be read: {reason}", _hint()) from None
     except UnicodeDecodeError:
-        raise _problem(f"{one_line(name_or_path, 120)} is not UTF-8", "save it as UTF-8") from None
+        raise _problem(f"{one_line(name, 120)} is not UTF-8", "save it as UTF-8") from None
 
 
 def stored_template(folder: Path) -> str:
@@ -471,30 +469,28 @@ class ConversationRenderer:
             )
         spans = []
         for index in answers[-1:] if self._loss_on == "completion" else answers:
-            prompt_text = self._text(messages[:index], tools, prompt=True)
-            answered_text = text if index == len(messages) - 1 else self._text(messages[: index + 1], tools)
-            if not answered_text.startswith(prompt_text) or not text.startswith(answered_text):
+            prompt = self._text(messages[:index], tools, prompt=True)
+            answered = text if index == len(messages) - 1 else self._text(messages[: index + 1], tools)
+            if not answered.startswith(prompt) or not text.startswith(answered):
                 before_last = self._text(messages[: answers[-1]], tools, prompt=True)
                 nests = index != answers[-1] and text.startswith(before_last)
-                raise self._not_nested(answers.index(index) + 1, prompt_text, answered_text, text, last_nests=nests)
-            spans.append((len(prompt_text), len(answered_text)))
+                raise self._not_nested(answers.index(index) + 1, prompt, answered, text, last_nests=nests)
+            spans.append((len(prompt), len(answered)))
         return text, spans
 
-    def _not_nested(
-        self, number: int, prompt_text: str, answered_text: str, text: str, *, last_nests: bool
-    ) -> DataError:
-        if answered_text.startswith(prompt_text):
+    def _not_nested(self, number: int, prompt: str, answered: str, text: str, *, last_nests: bool) -> DataError:
+        if answered.startswith(prompt):
             change, shorter, longer = (
                 f"changes assistant turn {number} when the conversation continues",
-                answered_text,
+                answered,
                 text,
             )
         else:
             change = f"changes the text before assistant turn {number} when that turn is added"
-            shorter, longer = prompt_text, answered_text
+            shorter, longer = prompt, answered
         pairs = enumerate(zip(shorter, longer, strict=False))
         differs = next(
-            (index for index, (short_char, long_char) in pairs if short_char != long_char),
+            (index for index, (x, y) in pairs if x != y),
             min(len(shorter), len(longer)),
         )
         window = slice(max(0, differs - _SHOWN // 2), differs + _SHOWN // 2)

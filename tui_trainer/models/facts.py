@@ -40,10 +40,10 @@ DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float6
 class ModelFacts:
     """Facts about a model before it is loaded.
 
-    `folder` is None for a model that is only in the catalogue. `weights` is "not here" for a model of the hub whose
-    weights are not on this machine: it can be planned but not trained. `weights_bytes` is None if unknown. `dtype` is
-    that of most stored weights, or that of config.json for files without headers. `damage` holds the problems of the
-    weight files, which then have no headers. `model_problems` judges these facts.
+    If only the catalogue has the model, `folder` is None. `weights` is "not here" for a model of the hub whose weights
+    are not on this machine: it can be planned but not trained. `weights_bytes` is None if unknown. `dtype` is that of
+    most stored weights, or that of config.json for files without headers. `damage` holds the problems of the weight
+    files, which then have no headers. `model_problems` judges these facts.
     """
 
     name: str

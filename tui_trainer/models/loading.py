@@ -101,8 +101,9 @@ def load_pretrained(
 ) -> PreTrainedModel:
     """Load a model with its weights. Raise ConfigError if weights and config do not fit together.
 
-    On a GPU, each tensor is moved as soon as it is read, so the whole model is never in host memory. `device=None` is
-    the CPU. With `four_bits`, the weights are quantised while they are loaded, and `dtype` applies to the others.
+    On a GPU, each tensor is moved immediately after it is read, so the whole model is never in host memory.
+    `device=None` is the CPU. With `four_bits`, weights are quantised while they are loaded, and `dtype` applies to the
+    others.
 
     A classifier head that the files lack, or that has another number of labels, is initialised from torch's global
     generator and reported to `tell` in a sentence. Without `labels`, a classifier keeps those of its config.

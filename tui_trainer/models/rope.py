@@ -47,17 +47,15 @@ def is_scaling_requested(section: RopeScalingSection) -> bool:
 def scaled_config(config: Mapping[str, Any], section: RopeScalingSection) -> dict[str, Any]:
     """Return config.json with the requested positions, and the number of positions that they reach."""
     requested = _requested_fields(section)
-    model_parameters = own_parameters(config)
+    stored = own_parameters(config)
     limit = ConfigFields(config).optional(POSITIONS) or 0
     if _ORIGINAL in FIELDS[section.rope_type][1]:
         # The default of transformers, before the number of positions is raised.
-        requested.setdefault(_ORIGINAL, config.get(_ORIGINAL) or model_parameters.get(_ORIGINAL) or limit)
-    kept_parameters = {name: model_parameters[name] for name in _KEPT if name in model_parameters}
+        requested.setdefault(_ORIGINAL, config.get(_ORIGINAL) or stored.get(_ORIGINAL) or limit)
+    kept_parameters = {name: stored[name] for name in _KEPT if name in stored}
     scaled = {name: value for name, value in config.items() if name != "rope_scaling"}
     # A factor of the model itself has already raised its positions.
-    unscaled_limit = (
-        limit / model_parameters.get("factor", 1) if model_parameters["rope_type"] == section.rope_type else limit
-    )
+    unscaled_limit = limit / stored.get("factor", 1) if stored["rope_type"] == section.rope_type else limit
     scaled[_positions_name(config)] = max(limit, round(section.factor * requested.get(_ORIGINAL, unscaled_limit)))
     return {**scaled, PARAMETERS: {**kept_parameters, **requested}}
 
@@ -92,11 +90,11 @@ def rope_problems(stored: Mapping[str, Any], config: Config, head: Head) -> list
         return about(f"the positions of {family} also count images, and scaling them has not been tested")
     if not ConfigFields(stored).optional(POSITIONS):
         return about(f"config.json does not say how many positions this {family} model was made for")
-    model_type, requested = str(own_parameters(stored).get("rope_type") or _NONE), section.rope_type
-    if model_type not in (_NONE, requested):
-        message = f"is {requested}, but the model was trained with the type {one_line(model_type, 40)}"
+    stored_type, requested = str(own_parameters(stored).get("rope_type") or _NONE), section.rope_type
+    if stored_type not in (_NONE, requested):
+        message = f"is {requested}, but the model was trained with the type {one_line(stored_type, 40)}"
         return about(
-            message, f"set it to {one_line(model_type, 40)}, with a larger factor, or remove the table [{KEY}]"
+            message, f"set it to {one_line(stored_type, 40)}, with a larger factor, or remove the table [{KEY}]"
         )
     try:
         types = answers.ask({"config": deciding_fields(scaled_config(stored, section)), "head": head})

@@ -46,15 +46,10 @@ def text_facts(facts: ModelFacts) -> ModelFacts:
     headers = {_text_name(name): tensor for name, tensor in stored.items() if not is_of_tower(name, towers)}
     nested = facts.config.get("text_config")
     # Older files do not nest the fields of the language model.
-    is_nested = isinstance(nested, Mapping)
-    language_fields = (
-        nested if is_nested else {key: value for key, value in facts.config.items() if "vision" not in key}
-    )
-    fields = {
-        **counted["language"],
-        **language_fields,
-        "tie_word_embeddings": counted["tied"] and not has_head(headers),
-    }
+    flat = {key: value for key, value in facts.config.items() if "vision" not in key}
+    language_fields = nested if isinstance(nested, Mapping) else flat
+    tied = counted["tied"] and not has_head(headers)
+    fields = {**counted["language"], **language_fields, "tie_word_embeddings": tied}
     return replace(facts, config=_text_fields(fields, counted["language"]["model_type"]), headers=headers or None)
 
 

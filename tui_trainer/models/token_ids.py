@@ -278,22 +278,11 @@ def _pieces(conversation: Rendered) -> Iterator[_Piece]:
             inside = (span for span in conversation.controls if start <= span[0] and span[1] <= end)
             cuts = sorted({start, end, *(edge for span in inside for edge in span)})
         for first, last in pairwise(cuts):
-            before = (
-                ""
-                if first == 0
-                else conversation.text[control_starts[first] : first]
-                if first in control_starts
-                else _CONTEXT
-            )
+            control_start = control_starts.get(first, first)
+            before = "" if first == 0 else conversation.text[control_start:first] or _CONTEXT
             is_control = (first, last) in conversation.controls
-            separates_text = conversation.spelt > 0
-            yield _Piece(
-                conversation.text[first:last],
-                before,
-                trained,
-                separates_text and is_control,
-                separates_text and not is_control,
-            )
+            text, has_spellings = conversation.text[first:last], conversation.spelt > 0
+            yield _Piece(text, before, trained, has_spellings and is_control, has_spellings and not is_control)
 
 
 def _encode_pieces(tokenizer: Any, pieces: Sequence[_Piece]) -> list[list[int]]:

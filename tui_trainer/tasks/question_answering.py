@@ -682,8 +682,8 @@ def _best_positions_of_windows(
 class _SpanScorer:
     """Scorer that leaves the best positions of each window on the device until the evaluation is over.
 
-    If only some windows are evaluated, the questions with all windows count. If there are none, all questions count,
-    with the windows that were evaluated.
+    If only some windows are evaluated, the questions with all windows count. Without such questions, all count with the
+    windows that were evaluated.
     """
 
     def __init__(self, loss: SpanLoss, rows: Rows, *, most_tokens: int, may_be_none: bool) -> None:
