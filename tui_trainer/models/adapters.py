@@ -15,11 +15,11 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.adapter_targets import find_adapted, is_adapter
 from tui_trainer.models.added_tokens import INDICES_FIELD, ids_of_adapter
 from tui_trainer.models.facts import ADAPTER_WEIGHTS, Adapter, ModelFacts, find_model
-from tui_trainer.models.files.fingerprint import base_part, fingerprint
+from tui_trainer.models.files.fingerprint import base_model_part, fingerprint
 from tui_trainer.models.files.weights import read_file_header
 from tui_trainer.models.heads import CLASSIFYING, Head
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import ALL_LINEAR, adapted, head_modules, is_all_linear, linear_names, match_targets
+from tui_trainer.models.targets import ALL_LINEAR, adapted, head_modules, is_all_linear, match_targets, target_names
 from tui_trainer.runs.folder import read_fields
 from tui_trainer.terminal.safe_text import one_line
 
@@ -161,7 +161,7 @@ def _general_problems(facts: ModelFacts, adapter: Adapter, config: Config) -> It
 def stored_base_fingerprint(folder: Path) -> str:
     """Return the fingerprint of the model that a run trained this adapter on; "" if the adapter is in no run."""
     key = read_fields(folder.parent / "plan.json").get("model_key") if folder.name == "model" else None
-    return base_part(key) if isinstance(key, str) else ""
+    return base_model_part(key) if isinstance(key, str) else ""
 
 
 def _differences(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterator[Problem]:
@@ -261,7 +261,7 @@ def _plain_targets(shape: ModelShape, adapter: Adapter) -> dict[str, Any]:
         layers = _layers(path, path.stat().st_mtime_ns)
     except (OSError, ConfigError):  # reported as damage of the files
         return {}
-    names, unmatched = linear_names(shape), set(layers)
+    names, unmatched = target_names(shape), set(layers)
     used_names = []
     for name in names:
         matches = {layer for layer in layers if layer == name or layer.endswith(f".{name}")}

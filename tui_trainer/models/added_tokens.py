@@ -26,7 +26,7 @@ from tui_trainer.models.facts import ModelFacts
 from tui_trainer.models.heads import CAUSAL, ENCODER_DECODER
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import SAVED_KEY, saves_embedding, saves_head
-from tui_trainer.models.tokenizer import FAST_FILE, first_new_id, pieces_of, tokenizer_command
+from tui_trainer.models.tokenizer import FAST_FILE, count_word_tokens, first_new_id, tokenizer_command
 from tui_trainer.models.towers import has_towers
 from tui_trainer.terminal.safe_text import one_line
 
@@ -67,7 +67,7 @@ def added_tokens(facts: ModelFacts, model: ModelSection) -> AddedTokens | None:
     requested, folder = tokens_in(model.add_tokens), facts.tokenizer_folder
     if not requested or folder is None:
         return None
-    if (pieces := pieces_of(folder, requested)) is None:
+    if (pieces := count_word_tokens(folder, requested)) is None:
         message = f"adding tokens needs a {FAST_FILE}, which this model's tokenizer does not have"
         raise ConfigError(Problem(message=message, key=TOKENS, hint=f"create one: {tokenizer_command(folder)}"))
     new = tuple(token for token in requested if pieces[token] != 1)

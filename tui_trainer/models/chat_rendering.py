@@ -64,7 +64,7 @@ def template_names() -> list[str]:
 
 
 def template_text(name: str) -> str:
-    """Return the text of a named template or of a file. Raise ConfigError, with the nearest name, without either."""
+    """Return the text of a named template or of a file. Raise ConfigError with the nearest name for any other name."""
     if name in template_names():
         return (_FOLDER / f"{name}{_ENDING}").read_text(encoding="utf-8")
     is_file = "/" in name or name.endswith(_ENDING)
@@ -207,8 +207,9 @@ _NO_WORD = re.compile(r"\W+")
 def unwritten_parts(
     text: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], answers: Mapping[int, tuple[int, int]]
 ) -> tuple[str, list[str]]:
-    """Return the first part of a row that is missing in its text but must not be, else "", and the missing parts that
-    may be: REASONING[0] or NAMES, once for each turn. `answers` maps message numbers to known spans in the text."""
+    """Look for each part of a row in its text. Return the first missing part that must not be omitted, else "", and the
+    kinds of missing parts that may be omitted: REASONING[0] or NAMES, once for each turn. `answers` maps message
+    numbers to known spans in the text."""
     for tool in tools:
         function = tool.get("function", tool)
         name = function.get("name") if isinstance(function, Mapping) else None
@@ -279,7 +280,7 @@ def _leaves(value: object) -> Iterator[str]:
 
 
 def _end_of(part: str, text: str, first: int, last: int) -> int:
-    """Return where the first `part` in text[first:last] ends, `first` if only its words are there, -1 without it."""
+    """Return the end of the first `part` in text[first:last]; `first` if only its words are there; else -1."""
     part = part.strip()
     start = text.find(part, first, last)
     if start >= 0:
@@ -583,7 +584,7 @@ def _refuse_powers(template: ChatTemplate) -> None:
                     raise ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint))
 
 
-def sections(rendered: Rendered) -> list[tuple[int, int, bool]]:
+def loss_sections(rendered: Rendered) -> list[tuple[int, int, bool]]:
     """Cut the text where loss begins and ends. Return (start, end, carries loss) of each section that is not empty."""
     cut_sections = []
     edges = [0, *(edge for span in rendered.trained for edge in span), len(rendered.text)]

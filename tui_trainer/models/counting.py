@@ -23,7 +23,7 @@ from tui_trainer.models.modules import (
     Linear,
     ModelPart,
     Reads,
-    facts_of,
+    attention_facts,
     place_in_block,
     recorded_calls,
 )
@@ -117,7 +117,7 @@ _UNTRUSTED = {"auto_map", "model_type", "trust_remote_code", "attn_implementatio
 def fake_tensors(head: Head) -> Iterator[None]:
     """Create all tensors without data, and disable what would read data: transformers initialises weights, looks for
     documents in positions, drops layers at random, and checks whether a mask masks anything. Products of experts use
-    transformers' own code, with the same shapes, because torch's needs bf16 (2.11)."""
+    transformers' own code, which gives the same shapes, because torch's works only in bf16 (2.11)."""
     from unittest.mock import patch
 
     import torch
@@ -185,7 +185,8 @@ def _nothing(*_arguments: Any, answer: Any = None, **_options: Any) -> Any:
 
 
 def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
-    """Replace `Module._apply`, which would exchange the data of fake tensors. Shared weights stay shared."""
+    """Convert the weights of a module as `Module._apply` does, which would exchange data that fake tensors lack. Shared
+    weights stay shared."""
     from torch import nn
 
     converted: dict[nn.Parameter, nn.Parameter] = {}
@@ -291,7 +292,7 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
         "stored_blocks": layer_count(name for name, _ in body.named_parameters()),
         "positions": _positions(body, config),
         "attention_dropout": float(_field(config, "attention_dropout") or 0),
-        "attention": facts_of(body, calls, head_size, whole=bool(tokens)),
+        "attention": attention_facts(body, calls, head_size, whole=bool(tokens)),
     }
     if has_towers(whole_config.model_type):
         # Published config files omit the defaults of their family.

@@ -25,7 +25,7 @@ from tui_trainer.models.files.weights import (
     with_current_names,
 )
 from tui_trainer.models.heads import CAUSAL, Head
-from tui_trainer.models.shape import ModelShape, shape_of, with_more_rows
+from tui_trainer.models.shape import ModelShape, add_new_row_weights, shape_of
 from tui_trainer.models.tokenizer import tokenizer_files_in, tokenizer_key
 from tui_trainer.terminal.safe_text import one_line
 
@@ -77,7 +77,7 @@ class ModelFacts:
         """The shape of the trained model. The first answer about a model takes seconds. Raises ConfigError."""
         counted = shape_of(self.config, self.headers, head=self.head, labels=self.labels)
         shape = replace(counted, stored_dtype=self.dtype or "")
-        return shape if self.stored_vocabulary is None else with_more_rows(shape, self.stored_shape)
+        return shape if self.stored_vocabulary is None else add_new_row_weights(shape, self.stored_shape)
 
     @property
     def stored_shape(self) -> ModelShape:

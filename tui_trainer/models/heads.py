@@ -123,7 +123,7 @@ def auto_class(head: Head, model_type: object = "") -> Any:
 
 
 def is_unfit(model_type: str, head: Head) -> bool:
-    """Return whether a model type is known to lack this head. Types in no table are left to transformers."""
+    """Return whether a model type is known to lack this head. False for an unknown type: transformers will decide."""
     if head == CAUSAL:
         return model_type in ENCODERS or model_type in types_with(ENCODER_DECODER)
     if head == "question_answering" and model_type in _RENAMED_FOR_QUESTIONS:

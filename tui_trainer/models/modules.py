@@ -109,7 +109,7 @@ def soft_cap_of(model: Any) -> float:
     return 0.0
 
 
-def facts_of(model: Any, calls: list[dict[str, Any]], head_size: int, *, whole: bool) -> dict[str, Any]:
+def attention_facts(model: Any, calls: list[dict[str, Any]], head_size: int, *, whole: bool) -> dict[str, Any]:
     """Return fields of `AttentionFacts`. `calls` are those of a pass in `recorded_calls`; `whole`: the pass
     finished."""
     config = model.config

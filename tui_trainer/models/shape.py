@@ -213,7 +213,7 @@ def shape_of(
     )
 
 
-def with_more_rows(shape: ModelShape, stored: ModelShape) -> ModelShape:
+def add_new_row_weights(shape: ModelShape, stored: ModelShape) -> ModelShape:
     """Add the weights of new embedding rows to a shape whose number of parameters was read from the files."""
     new_rows = shape.vocabulary - stored.vocabulary
     if new_rows <= 0 or shape.parameters != stored.parameters:

@@ -45,7 +45,7 @@ def match_targets(
         raise ConfigError(problems)
     names: dict[str, None] = {}
     for name in names_in(target_modules):
-        names |= dict.fromkeys(linear_names(shape) if _is_all(name) else (name,))
+        names |= dict.fromkeys(target_names(shape) if _is_all(name) else (name,))
     return tuple(names)
 
 
@@ -89,7 +89,7 @@ def saves_embedding(shape: ModelShape, modules_to_save: str) -> bool:
     )
 
 
-def linear_names(shape: ModelShape) -> tuple[str, ...]:
+def target_names(shape: ModelShape) -> tuple[str, ...]:
     """Return the names that can be targets, each once, in the order of a layer.
 
     If a part of the head has the same name (RoBERTa's `dense`), the whole path is used.
@@ -138,7 +138,7 @@ def _modules(shape: ModelShape) -> tuple[Linear | ModelPart, ...]:
 
 
 def _linears_of(shape: ModelShape, name: str) -> tuple[Linear, ...]:
-    return adapted(shape, linear_names(shape) if _is_all(name) else (name,))
+    return adapted(shape, target_names(shape) if _is_all(name) else (name,))
 
 
 def _target_problem(shape: ModelShape, name: str) -> Problem | None:
@@ -147,7 +147,7 @@ def _target_problem(shape: ModelShape, name: str) -> Problem | None:
     if any(_matches(name, entry.path) for entry in _modules(shape)):
         message = f"{one_line(name, 80)} is not a linear layer inside the model and gets no adapter"
         return Problem(message=message, key=MODULES_KEY, hint=f"to train it as a whole, add it to {SAVED_KEY}")
-    return _unknown(name, linear_names(shape), MODULES_KEY, "linear layers")
+    return _unknown(name, target_names(shape), MODULES_KEY, "linear layers")
 
 
 def _saved_problem(shape: ModelShape, name: str) -> Problem | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.errors import DataError
-from tui_trainer.models.chat_rendering import Rendered, sections
+from tui_trainer.models.chat_rendering import Rendered, loss_sections
 
 _SEGMENTS = "token_type_ids"
 
@@ -272,7 +272,7 @@ def encode_conversations(tokenizer: Any, conversations: Sequence[Rendered]) -> l
 
 def _pieces(conversation: Rendered) -> Iterator[_Piece]:
     control_starts = {end: start for start, end in conversation.controls}
-    for start, end, trained in sections(conversation):
+    for start, end, trained in loss_sections(conversation):
         cuts = [start, end]
         if conversation.spelt:
             inside = (span for span in conversation.controls if start <= span[0] and span[1] <= end)

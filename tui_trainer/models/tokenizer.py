@@ -161,7 +161,7 @@ def tokens_per_character(folder: Path, texts: Iterable[str], added: tuple[str, .
     return None if tokens is None else tokens / characters
 
 
-def pieces_of(folder: Path, words: Iterable[str], added: tuple[str, ...] = ()) -> dict[str, int] | None:
+def count_word_tokens(folder: Path, words: Iterable[str], added: tuple[str, ...] = ()) -> dict[str, int] | None:
     """Return the number of tokens of each word, 0 if a part of it is unknown. None if the tokenizer is not a fast one.
     `added` holds tokens to add to its vocabulary."""
     tokenizer = _tokenizer_in(folder, added)

@@ -85,12 +85,12 @@ def environment_problems(config: Config) -> list[Problem]:
     return [Problem(message=message, key=PROVIDER, where=str(environment_folder()), hint=f"install it with {INSTALL}")]
 
 
-def python_of(config: Config) -> str:
+def python_path(config: Config) -> str:
     """Return the Python interpreter that trains with these settings."""
     return str(environment_python(environment_folder())) if is_asked(config) else sys.executable
 
 
-def module_words(config: Config, module: str) -> list[str]:
+def module_arguments(config: Config, module: str) -> list[str]:
     """Return what follows `-m` to run a module of this package there, with Unsloth imported first."""
     return [__name__, module] if is_asked(config) else [module]
 
@@ -117,7 +117,7 @@ def python_variables(config: Config) -> dict[str, str]:
 def restart_in_unsloth_python(config: Config) -> None:
     """Restart a worker, with the same question, in the Python of these settings. Return if it already runs there."""
     if is_asked(config) and NAME not in sys.modules:
-        begin_anew([python_of(config), "-P", "-m", *module_words(config, WORKER)], python_variables(config))
+        begin_anew([python_path(config), "-P", "-m", *module_arguments(config, WORKER)], python_variables(config))
 
 
 def load_model(folder: Path, config: Config, dtype: torch.dtype, device: torch.device) -> Any:

@@ -28,16 +28,16 @@ def find_task(name: str) -> "Task":
 
 
 def labels_rows(name: str) -> bool:
-    """Return whether the samples of a task, as a journal names it, are labels. False for "", before it names one."""
+    """Return whether the samples of a task are labels; False without a task ("", before a journal names one)."""
     return name in task_names() and find_task(name).labels_rows
 
 
 def holds_conversations(name: str) -> bool:
-    """Return whether a model of a task, as a journal names it, is tried in a conversation."""
+    """Return whether a model of a task is tried in a conversation; False without a task."""
     return name in task_names() and find_task(name).holds_conversations
 
 
 def loss_unit(name: str) -> str:
-    """Return the unit of a task's losses, as a journal names the task, with a blank before it."""
+    """Return the unit of a task's losses with a blank before it; "" without a task."""
     unit = find_task(name).loss_unit if name in task_names() else ""
     return f" {unit}" if unit else ""

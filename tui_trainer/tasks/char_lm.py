@@ -20,7 +20,7 @@ from tui_trainer.models.facts import require_folder
 from tui_trainer.tasks.causal_lm import CausalLm
 from tui_trainer.tasks.contract import Baselines
 from tui_trainer.tasks.parts.ngram import ngram_losses
-from tui_trainer.tasks.parts.starts_from_model import changes_of_scratch, model_of
+from tui_trainer.tasks.parts.starts_from_model import model_of, scratch_change_problems
 
 # Limit of the text for n-gram models, whose tables take about 80 bytes a token.
 _BASELINE_TOKENS = 3_000_000
@@ -42,7 +42,7 @@ class CharLm(CausalLm):
     def problems(self, config: Config) -> list[Problem]:
         if not config.is_from_scratch:
             return super().problems(config) or self._token_problems(config)
-        problems = changes_of_scratch(config) + self.data_problems(config)
+        problems = scratch_change_problems(config) + self.data_problems(config)
         if config.model.model_name_or_path:
             hint = 'set model.init to "pretrained" to continue from a character model, or leave this setting empty'
             message = "a character model from scratch takes its shape from [model.scratch]"

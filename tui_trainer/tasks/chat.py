@@ -35,7 +35,7 @@ from tui_trainer.models.chat_rendering import (
     template_text,
 )
 from tui_trainer.models.token_ids import encode_conversations
-from tui_trainer.models.tokenizer import pieces_of
+from tui_trainer.models.tokenizer import count_word_tokens
 from tui_trainer.models.towers import has_towers
 from tui_trainer.models.writing import sample_continuation
 from tui_trainer.tasks.contract import Baselines, InputReader
@@ -95,7 +95,7 @@ class Chat(LearnsNextToken):
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         tokenizer = super().load_tokenizer(config, data)
-        give_template(config, tokenizer)
+        store_template(config, tokenizer)
         return tokenizer
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
@@ -202,7 +202,7 @@ class ChatReader(TableReader):
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         super().learn(texts, path)
-        give_template(self.config, self.tokenizer)
+        store_template(self.config, self.tokenizer)
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         conversations = [example.content for example in examples]
@@ -271,7 +271,7 @@ def template_of(config: Config, tokenizer: Any) -> ChatTemplate:
     return ChatTemplate("of the tokenizer", templates["default"], special, templates.get(_TOOL_TEMPLATE, ""))
 
 
-def give_template(config: Config, tokenizer: Any) -> None:
+def store_template(config: Config, tokenizer: Any) -> None:
     """Store the template of the run in a tokenizer, which then encodes the template's special tokens as such."""
     template = template_of(config, tokenizer)
     if config.task.chat_template or config.is_from_scratch:
@@ -293,7 +293,7 @@ def mark_lengths(config: Config) -> dict[str, int] | None:
     name = config.task.chat_template
     template = template_text(name) if name else stored_template(folder)
     added = added_tokens(facts, config.model)
-    pieces = pieces_of(folder, chat_marks_in(template))
+    pieces = count_word_tokens(folder, chat_marks_in(template))
     return None if pieces is None else pieces | dict.fromkeys(pieces.keys() & set(added.new if added else ()), 1)
 
 

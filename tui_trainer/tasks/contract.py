@@ -26,10 +26,8 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataFacts:
-    """The size of the data: exact once it is prepared, else estimated from file sizes.
-
-    `rows` counts documents, or pieces of one long text. `labels` counts the tokens to predict.
-    """
+    """The size of the data: exact once it is prepared, else estimated from file sizes. `rows` counts documents, or
+    pieces of one long text."""
 
     rows: int
     eval_rows: int

@@ -87,7 +87,7 @@ class Seq2Seq(LearnsNextToken):
         super().set_generation(config, model, tokenizer)
         settings = model.generation_config
         settings.update(do_sample=None, max_length=None, max_new_tokens=config.task.max_target_length)
-        begin_answers(model, tokenizer)
+        set_answer_start(model, tokenizer)
 
     def collate(self, model: Any, pad_id: int) -> Collate:
         return partial(collate_answers, pad_id=pad_id, start_id=_start_id(model.config))
@@ -201,7 +201,7 @@ def _start_id(config: Any) -> int | None:
     return int(start_id)
 
 
-def begin_answers(model: Any, tokenizer: Tokenizer) -> None:
+def set_answer_start(model: Any, tokenizer: Tokenizer) -> None:
     """Make generation start as in training, wherever the model is loaded: with the tokens before every answer."""
     empty_ids, letter_ids = (tokenizer(text_target=text)["input_ids"] for text in ("", "a"))
     settings, start = model.generation_config, _start_id(model.config)

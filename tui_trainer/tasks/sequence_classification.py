@@ -65,7 +65,7 @@ from tui_trainer.tasks.parts.scores import (
     metric_problems,
     multi_label_scores,
     number_scores,
-    ones_weights,
+    positive_weights,
 )
 from tui_trainer.tasks.parts.starts_from_model import logits_of
 from tui_trainer.tasks.parts.task import Task
@@ -187,7 +187,7 @@ class SequenceClassification(Task):
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
         columns, model_type = zip(*contents, strict=True), getattr(model.config, "model_type", "")
-        first, *second = (without_spelt_ends(texts, tokenizer, model_type) for texts in columns)
+        first, *second = (break_end_tokens(texts, tokenizer, model_type) for texts in columns)
         pairs = second[0] if second else None
         # As in training, segments are only for models with more than one segment type.
         reads_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
@@ -338,7 +338,7 @@ class LabelledTexts(TableReader):
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         has_segments, model_type = SEGMENTS in self.columns, self._model_config.get("model_type")
         columns = zip(*(example.content[0] for example in examples), strict=True)
-        first, *pairs = (without_spelt_ends(texts, self.tokenizer, model_type) for texts in columns)
+        first, *pairs = (break_end_tokens(texts, self.tokenizer, model_type) for texts in columns)
         cut = cut_token_ids(
             self.tokenizer, first, self.max_length, pairs=pairs[0] if pairs else None, segments=has_segments
         )
@@ -398,7 +398,7 @@ class LabelledTexts(TableReader):
             yield f"and {more:,} more"
 
 
-def without_spelt_ends(texts: Sequence[str], tokenizer: Any, model_type: object) -> Sequence[str]:
+def break_end_tokens(texts: Sequence[str], tokenizer: Any, model_type: object) -> Sequence[str]:
     """Return the texts with a blank inside of each end token (</s>) that they spell. Encoder-decoders classify by their
     end token, and require the same number of them in each row."""
     end = tokenizer.eos_token
@@ -467,7 +467,7 @@ class _ClassScorer:
 def class_weights(rows: Rows, kind: Kind, classes: int) -> NDArray[np.float64]:
     """Return the weight of each class in the training rows, or of its positive labels if a row has several labels."""
     labels = _labels_of(rows, kind)
-    return ones_weights(labels) if kind == "multi_label_classification" else balanced_weights(labels, classes)
+    return positive_weights(labels) if kind == "multi_label_classification" else balanced_weights(labels, classes)
 
 
 def _labels_of(rows: Rows, kind: Kind) -> NDArray[Any]:

@@ -37,7 +37,7 @@ from tui_trainer.models.heads import Head, Labels, own_labels
 from tui_trainer.models.writing import Sampling, pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objective, Scorer, Scores
 from tui_trainer.tasks.parts.learns_from_data import TableReader
-from tui_trainer.tasks.parts.scores import METRICS, TagCounts, balanced_weights, metric_problems, metrics_of
+from tui_trainer.tasks.parts.scores import METRICS, TagCounts, balanced_weights, metric_problems, metrics_for_scheme
 from tui_trainer.tasks.parts.starts_from_model import WordInputs, logits_of, model_of
 from tui_trainer.tasks.parts.task import Task
 from tui_trainer.tasks.parts.word_windows import WordTokens, windows_of
@@ -85,20 +85,20 @@ class TokenClassification(Task):
         return Labels(tuple(data.details["names"]))
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
-        tokenizer: Tokenizer = with_words_spaced(super().load_tokenizer(config, data))
+        tokenizer: Tokenizer = enable_prefix_space(super().load_tokenizer(config, data))
         return tokenizer
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
         """Compute scores without context: of the most frequent tag of each word, and of one tag for all words."""
         details = data.details
         names, closing, scheme = details["names"], details["closing_tokens"], details["scheme"]
-        word_tags, most_frequent = usual_tags(Rows(data.train_path), closing)
+        word_tags, most_frequent = most_frequent_tags(Rows(data.train_path), closing)
         # A word that is not in the training rows belongs to no entity.
         default = names.index(OUTSIDE) if scheme != "plain" and OUTSIDE in names else most_frequent
         by_word, always = TagCounts(scheme), TagCounts(scheme)
         words = 0
         for index in eval_rows:
-            row = list(words_of(held_out.example(index), closing))
+            row = list(labelled_words(held_out.example(index), closing))
             true = [names[number] for _, number in row]
             by_word.add(true, [names[word_tags.get(tokens, default)] for tokens, _ in row])
             always.add(true, [names[default]] * len(row))
@@ -135,13 +135,13 @@ class TokenClassification(Task):
     ) -> tuple[str, str]:
         """Return the sentence, and the sentence with the predicted tags and with the true ones."""
         names, scheme = data.details["names"], data.details["scheme"]
-        tagged_words = list(words_of(row, data.details["closing_tokens"]))
+        tagged_words = list(labelled_words(row, data.details["closing_tokens"]))
         words = [str(tokenizer.decode(list(tokens))).strip() for tokens, _ in tagged_words]
         positions = [position for position, label in enumerate(_labels(row)) if label != IGNORE]
         numbers = logits_of(model, tokenizer, [InputRow(row.tokens)])[0].argmax(-1).tolist()
         predicted = [str(model.config.id2label[numbers[position]]) for position in positions]
         true = [names[number] for _, number in tagged_words]
-        return " ".join(words), f"{marked(words, predicted, scheme)} (expected: {marked(words, true, scheme)})"
+        return " ".join(words), f"{mark_tags(words, predicted, scheme)} (expected: {mark_tags(words, true, scheme)})"
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         return WordInputs(config.data)
@@ -191,12 +191,12 @@ class TokenClassification(Task):
         """Return the text with its entities in brackets: [Ada Lovelace PER] wrote it."""
         pairs = zip(prediction["words"], prediction["tags"], strict=True)
         tagged = [(word, tag) for word, tag in pairs if tag is not None]
-        return marked(
+        return mark_tags(
             [word for word, _ in tagged], [tag for _, tag in tagged], "" if "spans" in prediction else "plain"
         )
 
 
-def with_words_spaced(tokenizer: Any) -> Any:
+def enable_prefix_space(tokenizer: Any) -> Any:
     """Make a tokenizer encode single words as within a text, with a space before them, and return it.
 
     Byte-level tokenizers (RoBERTa, GPT-2) encode a word at the beginning of a text differently. The setting is saved
@@ -275,11 +275,11 @@ class TaggedWords(TableReader):
     def tokenizer(self) -> Any:
         """The tokenizer, loaded at its first use. Raises ConfigError, also if it cannot map tokens to words."""
         if self._tokenizer is None:
-            self._tokenizer = with_words_spaced(super().tokenizer)
+            self._tokenizer = enable_prefix_space(super().tokenizer)
         return self._tokenizer
 
     def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
-        super().know(with_words_spaced(tokenizer), model_config)
+        super().know(enable_prefix_space(tokenizer), model_config)
         names = tuple(model_config["id2label"].values())
         self._numbers = {name: number for number, name in enumerate(names)}
         self._survey.counts, self.classes = Counter(dict.fromkeys(names, 0)), len(names)
@@ -324,7 +324,7 @@ class TaggedWords(TableReader):
         self.classes = len(names)
         scheme = self._survey.scheme
         clause = "that mark no entities" if scheme == "plain" else "of entities"
-        if problems := metric_problems(self.config, metrics_of(scheme), f"with tags {clause}"):
+        if problems := metric_problems(self.config, metrics_for_scheme(scheme), f"with tags {clause}"):
             raise ConfigError(problems)
         self.refuse_no_room("the words")
 
@@ -433,7 +433,7 @@ class _TagScorer:
         return replace(scores, values={**scores.values, **beyond})
 
 
-def words_of(row: TokenRow, closing_tokens: int) -> Iterator[_Word]:
+def labelled_words(row: TokenRow, closing_tokens: int) -> Iterator[_Word]:
     """Yield the words of a row that have a label."""
     labels = _labels(row)
     positions = [position for position, label in enumerate(labels) if label != IGNORE]
@@ -442,18 +442,18 @@ def words_of(row: TokenRow, closing_tokens: int) -> Iterator[_Word]:
         yield tuple(tokens[start:end]), labels[start]
 
 
-def usual_tags(rows: Rows, closing_tokens: int) -> tuple[dict[tuple[int, ...], int], int]:
+def most_frequent_tags(rows: Rows, closing_tokens: int) -> tuple[dict[tuple[int, ...], int], int]:
     """Return the most frequent tag of each word and of all words; the lowest number if several are equally frequent."""
     counts: dict[tuple[int, ...], Counter[int]] = {}
     total: Counter[int] = Counter()
     for index in range(len(rows)):
-        for tokens, number in words_of(rows.example(index), closing_tokens):
+        for tokens, number in labelled_words(rows.example(index), closing_tokens):
             counts.setdefault(tokens, Counter())[number] += 1
             total[number] += 1
     return {tokens: _most_frequent(tags) for tokens, tags in counts.items()}, _most_frequent(total)
 
 
-def marked(words: Sequence[str], tags: Sequence[str], scheme: str) -> str:
+def mark_tags(words: Sequence[str], tags: Sequence[str], scheme: str) -> str:
     """Return a text such as `[Ada Lovelace PER] wrote it`, or with plain tags `wrote/VERB it/PRON`."""
     if scheme == "plain":
         return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))

@@ -75,7 +75,7 @@ def file_fingerprints(folder: Path) -> dict[str, str]:
     return hashes
 
 
-def base_part(key: str) -> str:
+def base_model_part(key: str) -> str:
     """Return the part of an adapter's fingerprint that belongs to its base model; any other fingerprint unchanged."""
     return key.partition(_SEPARATOR)[0]
 

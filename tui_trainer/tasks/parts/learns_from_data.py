@@ -28,11 +28,11 @@ from tui_trainer.models.heads import Head
 from tui_trainer.models.token_ids import token_ids
 from tui_trainer.tasks.contract import Baselines, DataFacts
 from tui_trainer.tasks.parts.starts_from_model import (
-    holds_unknown,
-    made_tokenizer,
-    own_tokenizer,
-    tokenizer_of,
-    tokens_a_character,
+    estimate_tokens_per_character,
+    has_unknown_tokens,
+    load_own_tokenizer,
+    load_trained_tokenizer,
+    tokenizer_identity,
 )
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB
@@ -123,7 +123,7 @@ class LearnsFromData:
         guess = estimate(data.sources, reader, cut, self.rate(config), frame_tokens=self.frame_tokens(config))
         rows, is_refused = guess.counts.train_rows, guess.has_bad_rows and not cut.skip_bad_rows
         beginnings = () if config.is_from_scratch else self._beginnings(data, self.reader_of_texts(config))
-        meets_unknown = bool(beginnings) and holds_unknown(config, self.head, beginnings)
+        meets_unknown = bool(beginnings) and has_unknown_tokens(config, self.head, beginnings)
         is_enough = bool(rows) and (data.bytes_on_disk >= _LARGE_BYTES or not (is_refused or meets_unknown))
         notes = (_UNKNOWN_NOTE,) if meets_unknown else ()
         facts = replace(self.facts(config, guess), exact=False, reason=guess.reason, counts=None, details={})
@@ -218,7 +218,7 @@ class LearnsFromData:
 
     def rate(self, config: Config) -> Rate:
         """Return a function for the tokens per character of texts, for estimates."""
-        return partial(tokens_a_character, config, self.head)
+        return partial(estimate_tokens_per_character, config, self.head)
 
     def frame_tokens(self, config: Config) -> int:
         """Return the number of special tokens around the text of a row, for estimates."""
@@ -231,7 +231,7 @@ class LearnsFromData:
             max_length=data.max_length,
             eval_fraction=data.eval_fraction,
             seed=data.seed,
-            tokenizer=tokenizer_of(config, self.head)[0],
+            tokenizer=tokenizer_identity(config, self.head)[0],
             reading=json.dumps(self.reading(config), sort_keys=True),
             max_chars=data.max_chars if self.rows != "examples" else 0,
             max_rows=data.max_rows,
@@ -287,7 +287,7 @@ class TableReader(Reader):
     def tokenizer(self) -> Any:
         """The tokenizer, loaded at its first use. Raises ConfigError if the model's own cannot be loaded."""
         if self._tokenizer is None:
-            self._tokenizer = own_tokenizer(self.config, self._head)
+            self._tokenizer = load_own_tokenizer(self.config, self._head)
         return self._tokenizer
 
     def load(self) -> None:
@@ -322,7 +322,7 @@ class TableReader(Reader):
     def learn(self, texts: Iterator[str], path: Path) -> None:
         trained = train_tokenizer(texts, self.config.model.scratch.vocab_size, self._specials)
         path.write_text(trained.to_str(pretty=True), encoding="utf-8")
-        self._tokenizer = made_tokenizer(path, self.config, self._specials)
+        self._tokenizer = load_trained_tokenizer(path, self.config, self._specials)
 
     @cached_property
     def unknown_token(self) -> UnknownToken | None:
@@ -332,7 +332,7 @@ class TableReader(Reader):
         return token_ids(self.tokenizer, texts, special_tokens=False)
 
     def vocabulary(self) -> int:
-        return tokenizer_of(self.config, self._head)[2] if self._tokenizer is None else len(self._tokenizer)
+        return tokenizer_identity(self.config, self._head)[2] if self._tokenizer is None else len(self._tokenizer)
 
     def details(self) -> dict[str, Any]:
         return {"classes": self.classes}

@@ -130,7 +130,7 @@ def balanced_weights(labels_N: NDArray[np.int64], classes: int) -> NDArray[np.fl
     return np.where(counts > 0, len(labels_N) / (np.count_nonzero(counts) * np.maximum(counts, 1)), 1.0)
 
 
-def ones_weights(labels_NC: NDArray[np.int64]) -> NDArray[np.float64]:
+def positive_weights(labels_NC: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the number of zeros per one of each class, float64 [C], for several labels per row; 1 without ones."""
     ones = labels_NC.sum(axis=0)
     return np.where(ones > 0, (len(labels_NC) - ones) / np.maximum(ones, 1), 1.0)
@@ -187,7 +187,7 @@ def _rates(correct: int, predicted: int, true: int) -> tuple[float, float, float
     return correct / max(predicted, 1), correct / max(true, 1), 2 * correct / max(predicted + true, 1), true
 
 
-def metrics_of(scheme: str) -> tuple[str, ...]:
+def metrics_for_scheme(scheme: str) -> tuple[str, ...]:
     return TAG_METRICS if scheme == "plain" else ENTITY_METRICS
 
 

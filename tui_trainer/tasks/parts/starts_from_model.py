@@ -55,7 +55,7 @@ from tui_trainer.models.rope import POSITIONS, is_scaling_requested, rope_proble
 from tui_trainer.models.shape import ModelShape, scratch_config, scratch_problems, shape_of
 from tui_trainer.models.targets import head_modules
 from tui_trainer.models.text_only import text_facts
-from tui_trainer.models.tokenizer import missing_frame, pieces_of, tokenizer_facts, tokens_per_character
+from tui_trainer.models.tokenizer import count_word_tokens, missing_frame, tokenizer_facts, tokens_per_character
 from tui_trainer.models.towers import tower_problems
 from tui_trainer.models.writing import keep_plain_settings, pad_token_id, row_padding_id, shaping_settings
 from tui_trainer.tasks.contract import InputReader, InputRow, Notify
@@ -196,7 +196,7 @@ class StartsFromModel:
             hint = 'set it to "full", or model.init to "pretrained"'
             message = "random weights cannot be frozen: all of them must be trainable"
             return [Problem(message=message, key="tuning.method", hint=hint)]
-        if scratch and (problems := changes_of_scratch(config)):
+        if scratch and (problems := scratch_change_problems(config)):
             return problems
         if not model.model_name_or_path:
             hint = 'give a folder or a model name (--model), or set model.init = "scratch"'
@@ -244,8 +244,8 @@ class StartsFromModel:
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         """Return the tokenizer that the final model is saved with."""
         if config.is_from_scratch:
-            return made_tokenizer(data.tokenizer_path, config, self.specials)
-        tokenizer = own_tokenizer(config, self.head)
+            return load_trained_tokenizer(data.tokenizer_path, config, self.specials)
+        tokenizer = load_own_tokenizer(config, self.head)
         self.set_length(config, tokenizer)
         return tokenizer
 
@@ -378,7 +378,7 @@ def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
     return replace(facts, config=scaled_config(facts.config, rope)) if is_scaling_requested(rope) else facts
 
 
-def changes_of_scratch(config: Config) -> list[Problem]:
+def scratch_change_problems(config: Config) -> list[Problem]:
     """Return a problem for each setting that would change the tokens or positions of a model from scratch."""
     problems = rope_problems({}, config, CAUSAL)
     if config.model.add_tokens.strip():
@@ -388,7 +388,7 @@ def changes_of_scratch(config: Config) -> list[Problem]:
     return problems
 
 
-def own_tokenizer(config: Config, head: Head) -> Tokenizer:
+def load_own_tokenizer(config: Config, head: Head) -> Tokenizer:
     """Load the tokenizer of the model. Raise ConfigError if it has no token for the language with which it marks texts,
     because transformers would mark them with the unknown token."""
     facts = stored_model_of(config, head)
@@ -408,12 +408,12 @@ def own_tokenizer(config: Config, head: Head) -> Tokenizer:
     return tokenizer
 
 
-def made_tokenizer(path: Path, config: Config, special: Specials) -> Tokenizer:
+def load_trained_tokenizer(path: Path, config: Config, special: Specials) -> Tokenizer:
     """Return the tokenizer that was trained on the data."""
     return tokenizer_of_file(path, config.data.max_length, dict(special.named), tells_pairs=special.tells_pairs)
 
 
-def tokens_a_character(config: Config, head: Head, texts: Sequence[str]) -> float:
+def estimate_tokens_per_character(config: Config, head: Head, texts: Sequence[str]) -> float:
     """Return the tokens per character of these texts with the model's tokenizer, or a usual value without it."""
     facts = None if config.is_from_scratch else stored_model_of(config, head)
     measured = None
@@ -423,16 +423,16 @@ def tokens_a_character(config: Config, head: Head, texts: Sequence[str]) -> floa
     return measured or _USUAL_TOKENS_PER_CHARACTER
 
 
-def holds_unknown(config: Config, head: Head, texts: Sequence[str]) -> bool:
+def has_unknown_tokens(config: Config, head: Head, texts: Sequence[str]) -> bool:
     """Return whether a part of these texts is unknown to the model's tokenizer, if that is on this machine."""
     facts = stored_model_of(config, head)
     if facts.tokenizer_folder is None:
         return False
     added = added_tokens(facts, config.model)
-    return 0 in (pieces_of(facts.tokenizer_folder, texts, added.new if added else ()) or {}).values()
+    return 0 in (count_word_tokens(facts.tokenizer_folder, texts, added.new if added else ()) or {}).values()
 
 
-def tokenizer_of(config: Config, head: Head) -> tuple[str, int | None, int]:
+def tokenizer_identity(config: Config, head: Head) -> tuple[str, int | None, int]:
     """Return (key, end token, number of tokens) of the tokenizer that a run uses, from its files."""
     if config.is_from_scratch:
         return TRAINED_HERE, None, config.model.scratch.vocab_size

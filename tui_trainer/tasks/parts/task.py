@@ -120,8 +120,8 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         """Return the loss. If `chunk_tokens` > 0, it computes the logits of that many labels at a time."""
 
     def choices(self, config: Config, data: PreparedData) -> int:
-        """Return the number of tokens or classes that a label is one of: a uniform prediction has a loss of
-        ln(choices). 0 if the loss has another form."""
+        """Return the number of tokens or classes that a label can be: a uniform prediction has a loss of ln(choices). 0
+        if the loss has another form."""
         return 0
 
     def row_pass(self, config: Config, data: PreparedData, objective: Any) -> RowPass | None:
