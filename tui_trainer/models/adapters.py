@@ -24,7 +24,7 @@ from tui_trainer.runs.folder import read_fields
 from tui_trainer.terminal.safe_text import one_line
 
 CONTINUES_KEY = "tuning.continue_adapter"
-# Head to peft's name of the task of an adapter. Source: `TaskType` of peft 0.21.
+# peft's task name for each head. Source: `TaskType` of peft 0.21.
 _TASK_TYPES: Mapping[Head, str] = {
     "causal_lm": "CAUSAL_LM",
     "seq2seq_lm": "SEQ_2_SEQ_LM",

@@ -39,7 +39,7 @@ TEMPLATE_KEY = "task.chat_template"
 _FOLDER = Path(__file__).parent / "chat_templates"
 _ENDING = ".jinja"
 _LARGEST = MIB
-# Model family, as config.json or the tokenizer names it, to the template that its chat models were trained with.
+# The template that a family's chat models were trained with, by the family's name in config.json or the tokenizer.
 _FAMILY_TEMPLATES = {
     "llama": "llama3", "mistral": "mistral", "mixtral": "mistral", "gemma": "gemma", "gemma2": "gemma", "phi3": "phi3",
 }  # fmt: skip

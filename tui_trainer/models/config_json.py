@@ -178,7 +178,7 @@ _GEMMA_3N = "unsloth.ai/blog/gemma-3n: activations become infinite in fp16 as we
 _GEMMA_4 = "github.com/unslothai/unsloth-zoo/pull/600: the MLP's products pass 65,504 under autocast"
 _GPT_OSS = "github.com/microsoft/onnxruntime-genai/pull/2444: beyond 65,504 in the last layer, and so NaN"
 
-# `model_type` to the source. Loss scaling does not help, because the forward pass overflows.
+# The source for each `model_type`. Loss scaling does not help, because the forward pass overflows.
 OVERFLOWS_IN_FP16: Mapping[str, str] = {
     **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "switch_transformers", "udop", "pop2piano"), _T5),
     **dict.fromkeys(("gemma3", "gemma3_text"), _GEMMA_3),

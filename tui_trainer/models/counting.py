@@ -275,7 +275,7 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
         outside = {id(module) for tower in towers.values() for module in tower.modules()}
         linears, parts = _modules(model, head, tokens, outside)
         output = model.get_output_embeddings()
-        # CANINE, which has no head over the vocabulary, has several input embeddings and raises.
+        # `get_input_embeddings` raises for CANINE, which has several and no head over the vocabulary.
         table = None if output is None else model.get_input_embeddings()
         tied = table is not None and output.weight is table.weight
     config, body = language_config(whole_config), language_model(model)[1]

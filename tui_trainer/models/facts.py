@@ -32,7 +32,7 @@ from tui_trainer.terminal.safe_text import one_line
 Weights = Literal["safetensors", "bin", "none", "not here"]
 ADAPTER_FILE, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BIN_FILE, BIN_INDEX_FILE = "pytorch_model.bin", "pytorch_model.bin.index.json"
-# Names of dtypes in safetensors to those in config.json.
+# The name in config.json for each dtype of safetensors.
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64", "F8_E4M3": "float8_e4m3fn"}
 
 

@@ -24,7 +24,7 @@ ENCODER_DECODER: Head = "seq2seq_lm"
 """The head of an encoder-decoder, whose inputs and targets have separate lengths."""
 CLASSIFYING: tuple[Head, ...] = ("sequence_classification", "token_classification", "question_answering")
 """Heads with few logits: for labels, or for the first and the last token of an answer."""
-# Head to the value of `task.type` that trains it.
+# The value of `task.type` that trains each head.
 TASK_OF: dict[Head, str] = {
     "causal_lm": "causal_lm",
     "sequence_classification": "sequence_classification",
@@ -34,7 +34,7 @@ TASK_OF: dict[Head, str] = {
 }
 
 
-# Head to (its auto class in transformers, the name of its table of model types).
+# The auto class of each head in transformers, and the name of its table of model types.
 _CLASSES: dict[Head, tuple[str, str]] = {
     "causal_lm": ("AutoModelForCausalLM", "CAUSAL_LM"),
     "sequence_classification": ("AutoModelForSequenceClassification", "SEQUENCE_CLASSIFICATION"),

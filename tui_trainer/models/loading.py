@@ -199,7 +199,7 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
     """Return a sentence about the newly initialised parts, "" without any. Raise ConfigError if the files lack weights
     outside of the head."""
     missing = sorted(map(str, report.get("missing_keys") or ()))
-    # Tensor name to (its shape in the files, its shape in the model).
+    # The shapes in the files and in the model, by tensor name.
     entries = report.get("mismatched_keys") or ()
     mismatched = {str(name): (tuple(stored), tuple(expected)) for name, stored, expected in entries}
     body = f"{model.base_model_prefix}."

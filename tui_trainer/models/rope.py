@@ -23,7 +23,7 @@ TYPE_KEY = f"{KEY}.rope_type"
 PARAMETERS, POSITIONS = "rope_parameters", "max_position_embeddings"
 _NONE = "default"
 _ORIGINAL = "original_max_position_embeddings"
-# Type to (required fields, optional fields). Source: `_validate_*_rope_parameters` in modeling_rope_utils.py of
+# The required and the optional fields of each type. Source: `_validate_*_rope_parameters` in modeling_rope_utils.py of
 # transformers 5.24. There, longrope needs no factor if config.json has the extended length.
 FIELDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "linear": (("factor",), ()),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 KEY = "model.text_only"
-# `model_type` of a nested language model to that of the equivalent text model.
+# The `model_type` of the text model that is equivalent to each nested language model.
 _TEXT_TYPES = {"qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
 # Fields that divide positions among time, height and width.
 _IMAGE_FIELDS = ("mrope_section", "mrope_interleaved")
@@ -76,7 +76,7 @@ def load_text_model(
     towers = {path.rpartition(".")[2]: 0 for path in tower_modules(skeleton)}
     tensors = {_text_name(name): tensor for name, tensor in stored_tensors(folder) if not is_of_tower(name, towers)}
     config = text_config(whole, tied="lm_head.weight" not in tensors)
-    options["ignore_mismatched_sizes"] = True  # the caller reports them
+    options["ignore_mismatched_sizes"] = True  # the caller reports mismatches
     model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     loaded, report = model_class.from_pretrained(
         None, config=config, state_dict=tensors, dtype=dtype, output_loading_info=True, **options

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from tui_trainer.losses.micro_batch import MicroBatch
 
 METRICS = ("exact_match", "f1")
-# Setting to (what its column holds, usual names of the column in datasets on the Hub).
+# What the column of each setting holds, and its usual names in datasets on the Hub.
 _USUAL_COLUMNS = {
     "text_column": ("the question", ("question", "query")),
     "text_pair_column": (

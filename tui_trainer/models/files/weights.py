@@ -276,8 +276,11 @@ def modules_of(
     tables = (facts.shape for name, facts in headers.items() if is_head(name) or is_embedding(name))
     width = next((shape[1] for shape in tables if len(shape) == 2 and shape[0] == vocabulary), hidden)
     head = _linear("lm_head", width, vocabulary, False, 1, is_head=True)
-    others = (ModelPart(path=p, parameters_each=n, count=count, is_embedding=e) for (p, n, e), count in parts.items())
-    return (*linears, head), tuple(others)
+    others = tuple(
+        ModelPart(path=path, parameters_each=size, count=count, is_embedding=is_table)
+        for (path, size, is_table), count in parts.items()
+    )
+    return (*linears, head), others
 
 
 def _linear(path: str, inputs: int, outputs: int, has_bias: bool, count: int, is_head: bool = False) -> Linear:

@@ -77,8 +77,8 @@ class LearnsNextToken(Task):
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
         """Generate the text that follows each prompt, or the answer to it."""
-        fitting = replace(sampling, max_new_tokens=_new_tokens(model, tokenizer, sampling))
-        return [{"text": text} for text in generate_texts(model, tokenizer, [list(row.ids) for row in rows], fitting)]
+        sampling = replace(sampling, max_new_tokens=_new_tokens(model, tokenizer, sampling))
+        return [{"text": text} for text in generate_texts(model, tokenizer, [list(row.ids) for row in rows], sampling)]
 
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
         return str(prediction["text"])
