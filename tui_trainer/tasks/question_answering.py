@@ -343,7 +343,7 @@ def _windows(
     at most half of the room for context. A question that takes more than half of a row loses its end."""
     tokenizer.truncation_side = "right"
     free = max_length - tokenizer.num_special_tokens_to_add(pair=True)
-    short_questions, is_cut = [], []
+    short_questions, is_cut = list[str](), list[bool]()
     by_stride: dict[int, list[int]] = defaultdict(list)
     for question, ids in zip(questions, token_ids(tokenizer, questions, special_tokens=False), strict=True):
         limit = max(free // 2, 1)
