@@ -947,7 +947,7 @@ special_tokens:
             ("a system message of the run", {"default_system_message": "You are a sheep."}, {},
              ("default_system_message: ",)),
             ("weights in 8 bits", {"load_in_8bit": True}, {}, ("load_in_8bit: true", "training on 8-bit weights")),
-            ("a floor that is no share", {"cosine_min_lr_ratio": 10}, {}, ("cosine_min_lr_ratio: 10 cannot be imported",)),
+            ("a floor that is no share", {"cosine_min_lr_ratio": 10}, {}, ("ratio: 10 cannot be imported",)),
             ("a floor before the end", {"cosine_min_lr_ratio": 0.1, "cosine_constant_lr_ratio": 0.8}, {},
              ("cosine_constant_lr_ratio: 0.8",)),
             ("arguments of the schedule", {"lr_scheduler_kwargs": {"num_cycles": 2}}, {}, ("lr_scheduler_kwargs: ",)),
