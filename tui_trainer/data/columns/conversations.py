@@ -129,25 +129,22 @@ def messages_of(value: object, where: str) -> list[Message]:
     return messages
 
 
-def content_of(value: object, description: str, where: str) -> str:
-    """Return a string, or the joined texts of a list of parts. Raises DataError for null, and for parts that are not
-    text."""
+def content_of(value: object, subject: str, where: str) -> str:
+    """Return a string, or the joined texts of a list of parts. Raises DataError for null and parts without text."""
     if isinstance(value, str):
         return checked_text(value, where)
     if isinstance(value, Mapping):
         inner = value.get("parts", transposed(value))
         value = inner if isinstance(inner, list) else [value] if "text" in value or "type" in value else value
     if isinstance(value, list):
-        return "".join(_text_of_part(part, description, where) for part in value)
+        return "".join(_text_of_part(part, subject, where) for part in value)
     hint = "write it as a string" if isinstance(value, int | float) else ""
-    raise DataError(f"{description} is {kind_of_value(value)}, not a string", where=where, hint=hint)
+    raise DataError(f"{subject} is {kind_of_value(value)}, not a string", where=where, hint=hint)
 
 
 def _simple_message(entry: Any, where: str) -> Message | None:
-    """Convert the most common form, an object with a role and a string, in half the time that `_message` takes.
-
-    Returns None for every other form.
-    """
+    """Convert the most common form, a role and a string, at twice the usual speed. Returns None for every other
+    form."""
     if type(entry) is not dict or len(entry) != 2:
         return None
     role, text = (entry["from"], entry.get("value")) if "from" in entry else (entry.get("role"), entry.get("content"))
@@ -159,18 +156,13 @@ def _simple_message(entry: Any, where: str) -> Message | None:
 
 
 def _split_turn(entry: object) -> Iterator[object]:
-    """Yield the messages that one turn of a service stands for.
-
-    Anthropic's tool results become messages of their own, apart from the text, its calls and its thinking. Hermes
-    writes several tool responses into one turn; each becomes a message, without its tags, which templates write
-    themselves.
-    """
+    """Yield the messages in one turn: Anthropic's tool results, and each tool response of Hermes, without its tags."""
     if not isinstance(entry, Mapping):
         yield entry
         return
-    content_key = _first_key(entry, _CONTENT_KEYS)
+    content_key = _key_in(entry, _CONTENT_KEYS)
     content = entry.get(content_key)
-    if isinstance(content, str) and _role_of(entry.get(_first_key(entry, _ROLE_KEYS))) == "tool":
+    if isinstance(content, str) and _role_of(entry.get(_key_in(entry, _ROLE_KEYS))) == "tool":
         yield from ({**entry, content_key: text} for text in _RESPONSES.findall(content) or [content])
         return
     content = content if isinstance(content, list) else []
@@ -184,94 +176,80 @@ def _split_turn(entry: object) -> Iterator[object]:
     for part in parts["tool_result"]:
         yield {"role": "tool", "content": part.get("content") or "", "tool_call_id": part.get("tool_use_id")}
     other_parts = [part for part in content if not (isinstance(part, Mapping) and part.get("type") in parts)]
-    extra_keys: Message = {"tool_calls": parts["tool_use"]} if parts["tool_use"] else {}
+    extras: Message = {"tool_calls": parts["tool_use"]} if parts["tool_use"] else {}
     if parts["thinking"]:
-        extra_keys["thinking"] = "\n".join(str(part.get("thinking", "")) for part in parts["thinking"])
-    if other_parts or extra_keys:
-        yield {**entry, content_key: other_parts, **extra_keys}
+        extras["thinking"] = "\n".join(str(part.get("thinking", "")) for part in parts["thinking"])
+    if other_parts or extras:
+        yield {**entry, content_key: other_parts, **extras}
 
 
-def _converted_turn(entry: object, description: str, where: str) -> Message:
-    """Convert one turn to a message. Raises DataError, where `what` describes the turn, for unknown roles and
-    contents."""
+def _converted_turn(entry: object, subject: str, where: str) -> Message:
+    """Convert one turn to a message. Raises DataError for an unknown role or content."""
     if not isinstance(entry, Mapping):
-        raise DataError(
-            f"{description} is {kind_of_value(entry)}, not an object with a role and a content", where=where
-        )
-    role_key = _first_key(entry, _ROLE_KEYS)
-    stated_role = entry.get(role_key)
-    role = _role_of(stated_role)
+        raise DataError(f"{subject} is {kind_of_value(entry)}, not an object with a role and a content", where=where)
+    role_key = _key_in(entry, _ROLE_KEYS)
+    role_name = entry.get(role_key)
+    role = _role_of(role_name)
     if role is None:
         roles = ", ".join(dict.fromkeys(ROLES.values()))
-        if stated_role is None:
+        if role_name is None:
             keys = f"keys found: {listed(entry)}; " if entry else ""
-            raise DataError(f"{description} has no role", where=where, hint=f"{keys}add a role: {roles}")
-        raise DataError(
-            f"the role of {description} is '{one_line(str(stated_role), 40)}'",
-            where=where,
-            hint=f"known roles: {roles}",
-        )
-    content_key = _first_key(entry, _CONTENT_KEYS)
+            raise DataError(f"{subject} has no role", where=where, hint=f"{keys}add a role: {roles}")
+        message = f"the role of {subject} is '{one_line(str(role_name), 40)}'"
+        raise DataError(message, where=where, hint=f"known roles: {roles}")
+    content_key = _key_in(entry, _CONTENT_KEYS)
     content = entry.get(content_key)
-    extra_keys = {
+    extras = {
         str(name): value
         for name, value in entry.items()
         if value is not None and name != role_key and name != content_key
     }
-    if extra_keys:
-        _normalize_extras(extra_keys, role, description, where)
-        if content is None and "tool_calls" in extra_keys:
+    if extras:
+        _normalize_extras(extras, role, subject, where)
+        if content is None and "tool_calls" in extras:
             content = ""
-    text = content_of(content, f"the content of {description}", where)
-    calls = (
-        _calls_in(text, description, where)
-        if isinstance(stated_role, str) and stated_role.strip().lower() in _CALL_ROLES
-        else None
-    )
-    if calls:
+    text = content_of(content, f"the content of {subject}", where)
+    is_call = str(role_name).strip().lower() in _CALL_ROLES
+    if is_call and (calls := _calls_in(text, subject, where)):
         return {"role": role, "content": "", "tool_calls": calls}
-    return {"role": role, "content": text, **extra_keys}
+    return {"role": role, "content": text, **extras}
 
 
-def _normalize_extras(extra_keys: Message, role: str, description: str, where: str) -> None:
-    """Normalize the other keys of a turn in place: its calls to objects, and its flags to a `weight` of 0 or 1.
-
-    A `weight` is removed where it means the default: an answer that is trained on.
-    """
+def _normalize_extras(extras: Message, role: str, subject: str, where: str) -> None:
+    """Normalize the other keys of a turn in place: its calls to objects, its flags to a `weight` of 0 or 1, or to none
+    where the weight would repeat the default."""
     # The one call of a turn, as OpenAI's service had it before there were several.
-    if call := extra_keys.pop("function_call", None):
-        extra_keys.setdefault("tool_calls", [call])
-    if "tool_calls" in extra_keys:
-        calls = transposed(extra_keys.pop("tool_calls"))
+    if call := extras.pop("function_call", None):
+        extras.setdefault("tool_calls", [call])
+    if "tool_calls" in extras:
+        calls = transposed(extras.pop("tool_calls"))
         if isinstance(calls, str):
-            calls = _parse(calls, f"tool_calls of {description}", where) if calls.strip() else None
+            calls = _parse(calls, f"tool_calls of {subject}", where) if calls.strip() else None
         if calls:
-            extra_keys["tool_calls"] = [
-                _normalized_call(call, description, where) for call in (calls if isinstance(calls, list) else [calls])
-            ]
+            calls = calls if isinstance(calls, list) else [calls]
+            extras["tool_calls"] = [_call(call, subject, where) for call in calls]
     marks = set[bool]()
-    for name in (name for name in _FLAGS if name in extra_keys):
-        value = extra_keys.pop(name)
+    for name in (name for name in _FLAGS if name in extras):
+        value = extras.pop(name)
         if (flag := _boolean(value)) is None:
-            message = f"the loss flag '{name}' of {description} is {_shown_value(value)}, but must include or exclude the whole turn"
-            raise DataError(message, where=where, hint="write 0 or 1")
+            message = f"the loss flag '{name}' of {subject} is {_shown(value)}"
+            raise DataError(f"{message}, but must include or exclude the whole turn", where=where, hint="write 0 or 1")
         marks.add(flag == _FLAGS[name])
-    if unclear := next((name for name in _UNCLEAR_FLAGS if name in extra_keys), ""):
-        message = f"the loss flag '{unclear}' of {description} is ambiguous: it may include or exclude the turn"
+    if unclear := next((name for name in _UNCLEAR_FLAGS if name in extras), ""):
+        message = f"the loss flag '{unclear}' of {subject} is ambiguous: it may include or exclude the turn"
         raise DataError(message, where=where, hint=_FLAG_HINT)
     if len(marks) > 1:
-        raise DataError(f"the loss flags of {description} contradict each other", where=where, hint=_FLAG_HINT)
+        raise DataError(f"the loss flags of {subject} contradict each other", where=where, hint=_FLAG_HINT)
     if marks and (marks == {False} or role != "assistant"):
-        extra_keys["weight"] = int(True in marks)
+        extras["weight"] = int(True in marks)
 
 
 def _role_of(name: object) -> str | None:
     return ROLES.get(name.strip().lower()) if isinstance(name, str) else None
 
 
-def _first_key(entry: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the first of the keys with a value, or "". A `type` counts only if it is a role; else it is a type of
-    object."""
+def _key_in(entry: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return the first of the keys with a value, or "". A `type` that is not a role is skipped."""
     has = (name for name in names if entry.get(name) is not None)
     return next((name for name in has if name != "type" or _role_of(entry[name])), "")
 
@@ -280,15 +258,13 @@ def _boolean(value: object) -> bool | None:
     return _BOOLEANS.get(str(value).strip().lower()) if isinstance(value, bool | int | float | str) else None
 
 
-def _shown_value(value: object) -> str:
+def _shown(value: object) -> str:
     return one_line(str(value), 20) if isinstance(value, int | float | str) else kind_of_value(value)
 
 
 def _turns_of(value: object) -> list[object] | None:
-    """Return the turns of a list, as objects where their form is known; None if the value is not a list.
-
-    Converts [role, text], the nested objects of LangChain and ChatGPT, and {"human": ..., "assistant": ...}.
-    """
+    """Return the turns of a list; None for other values. Converts [role, text], {"human": ..., "assistant": ...}, and
+    the nested objects of LangChain and ChatGPT."""
     value = transposed(value)
     if not isinstance(value, list):
         return None
@@ -322,18 +298,15 @@ def _are_texts(value: object) -> TypeGuard[list[str]]:
 
 
 def _is_tree(value: object) -> bool:
-    """Return whether the value is a tree of ChatGPT, {id: {"message", "parent", "children"}}, or of OpenAssistant,
-    {"text", "replies": [...]}."""
+    """Return whether the value is a tree of turns: ChatGPT's {id: {"parent", "children", ...}}, or OpenAssistant's."""
     if not isinstance(value, Mapping):
         return False
     nodes = [*value.values()][:2]
-    is_export = bool(nodes) and all(
-        isinstance(node, Mapping) and {"parent", "children"} <= node.keys() for node in nodes
-    )
-    return is_export or "replies" in value
+    is_export = nodes and all(isinstance(node, Mapping) and {"parent", "children"} <= node.keys() for node in nodes)
+    return bool(is_export) or "replies" in value
 
 
-def _parse(text: str, description: str, where: str) -> Any:
+def _parse(text: str, subject: str, where: str) -> Any:
     """Parse a string that is JSON or a Python literal. Raises DataError."""
     with suppress(ValueError, RecursionError):
         return json.loads(text)
@@ -341,17 +314,17 @@ def _parse(text: str, description: str, where: str) -> Any:
         if text.lstrip().startswith(("[", "{", "array(")):
             return python_literal(text)
     if not text.strip():
-        raise DataError(f"{description} is empty", where=where, hint="remove the row")
+        raise DataError(f"{subject} is empty", where=where, hint="remove the row")
     if turns := said_by(text):
         examples = [{"role": ROLES[who], "content": one_line(words, 30)} for who, words in turns[:2]]
         hint = f'write {{"messages": {json.dumps(examples, ensure_ascii=False)}}}'
-        raise DataError(f"{description} is a single text with names of speakers", where=where, hint=hint)
+        raise DataError(f"{subject} is a single text with names of speakers", where=where, hint=hint)
     kind = "a list that numpy printed without commas" if _NO_COMMA.search(text) else "a string that is not valid JSON"
     hint = "write it with json.dumps, or save the table as JSONL or Parquet"
-    raise DataError(f"{description} is {kind}", where=where, hint=hint)
+    raise DataError(f"{subject} is {kind}", where=where, hint=hint)
 
 
-def _text_of_part(part: object, description: str, where: str) -> str:
+def _text_of_part(part: object, subject: str, where: str) -> str:
     """Return the text of one part of a content. Raises DataError for images and other parts that are not text."""
     if isinstance(part, Mapping):
         other = next((name for name in _OTHER_PARTS if part.get(name) is not None), None)
@@ -364,10 +337,10 @@ def _text_of_part(part: object, description: str, where: str) -> str:
         return checked_text(text, where)
     medium = media_in(kind)
     hint = f"{medium} are not supported: remove the row" if medium else as_one_text(part)
-    raise DataError(f"{description} has a part that is not text ({kind})", where=where, hint=hint)
+    raise DataError(f"{subject} has a part that is not text ({kind})", where=where, hint=hint)
 
 
-def _calls_in(value: object, description: str, where: str) -> list[Message] | None:
+def _calls_in(value: object, subject: str, where: str) -> list[Message] | None:
     """Return the calls of ShareGPT and xLAM: objects with a name, or their JSON. None for anything else."""
     try:
         parsed = json.loads(value) if isinstance(value, str) else value
@@ -376,23 +349,20 @@ def _calls_in(value: object, description: str, where: str) -> list[Message] | No
     calls = parsed if isinstance(parsed, list) else [parsed]
     if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
         return None
-    return [_normalized_call(call, description, where) for call in calls]
+    return [_call(call, subject, where) for call in calls]
 
 
-def _normalized_call(call: object, description: str, where: str) -> Message:
-    """Convert a call to the form of templates: {"type", "function": {"name", "arguments"}}, where arguments is an
-    object."""
+def _call(call: object, subject: str, where: str) -> Message:
+    """Convert a call to the form of templates: {"type", "function": {"name", "arguments"}}."""
     if isinstance(call, str):
-        call = _parse(call, f"a tool call of {description}", where)
+        call = _parse(call, f"a tool call of {subject}", where)
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise DataError(f"a tool call of {description} has no function name", where=where)
-    arguments = function.get(_first_key(function, ("arguments", "args", "parameters", "input")), {})
+        raise DataError(f"a tool call of {subject} has no function name", where=where)
+    arguments = function.get(_key_in(function, ("arguments", "args", "parameters", "input")), {})
     if isinstance(arguments, str) and arguments.strip():
         if not isinstance(parsed := written_value(arguments), Mapping):
-            message = (
-                f"the arguments of a tool call of {description} are not a JSON object: '{one_line(arguments, 40)}'"
-            )
+            message = f"the arguments of a tool call of {subject} are not a JSON object: '{one_line(arguments, 40)}'"
             raise DataError(message, where=where, hint='write them as an object, such as {"code": "1 + 1"}')
         arguments = parsed
     call_id = {"id": call["id"]} if call.get("id") is not None and "function" in call else {}
@@ -411,10 +381,7 @@ EXPECTED = (
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The messages of one row, with "role", "content" and other keys such as "tool_calls".
-
-    `weight` is 0 in an answer that is excluded from training, and 1 in another turn that is included.
-    """
+    """The messages of a row. `weight` is 0 in an answer that is not trained on, and 1 in another turn that is."""
 
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -423,29 +390,22 @@ class Conversation:
 
     @property
     def text(self) -> str:
-        """Everything that the model learns from; identifies duplicates. Parquet has values that JSON lacks, such as
-        times."""
+        """Everything that the model learns from, which identifies duplicates."""
         parts = [json.dumps(self.tools, sort_keys=True, default=str)] if self.tools else []
         for message in self.messages:
-            extra_keys = {name: value for name, value in message.items() if name not in ("role", "content")}
+            extras = {name: value for name, value in message.items() if name not in ("role", "content")}
             parts += [message["role"], message["content"]]
-            parts += [json.dumps(extra_keys, sort_keys=True, ensure_ascii=False, default=str)] if extra_keys else []
+            parts += [json.dumps(extras, sort_keys=True, ensure_ascii=False, default=str)] if extras else []
         return "\n".join(parts)
 
     @property
     def keys_of_turns(self) -> set[str]:
         """Further keys of the turns that have a value: a chat template may read them."""
-        message_items = (message.items() for message in self.messages if len(message) > 2)
-        return {
-            name
-            for items in message_items
-            for name, value in items
-            if name not in _READ_KEYS and value not in ("", [], {})
-        }
+        items = (item for message in self.messages if len(message) > 2 for item in message.items())
+        return {name for name, value in items if name not in _READ_KEYS and value not in ("", [], {})}
 
     def refuse_unlearnable(self, row: Row, loss_on: str) -> None:
-        """Raise DataError if training with this `task.loss_on` would contradict the flags of the row, or learn empty
-        answers."""
+        """Raise DataError where `task.loss_on` contradicts a flag of the row, or the model would learn empty turns."""
         refuse_bad_answer(row)
         if not _ROW_FLAGS.isdisjoint(row.values):
             for name in _ROW_FLAGS.intersection(row.values):
@@ -460,10 +420,9 @@ class Conversation:
                 raise DataError(problem, where=row.where, hint="write the answer, or remove the row")
         for message in [message for message in self.messages if "weight" in message]:
             if loss_on == "all" and not message["weight"]:
-                problem = (
-                    f'{self._name(message)} is excluded from training, but task.loss_on = "all" trains on all turns'
-                )
-                raise DataError(problem, where=row.where, hint='set task.loss_on = "assistant"')
+                problem = f"{self._name(message)} is excluded from training"
+                cause = f'{problem}, but task.loss_on = "all" trains on all turns'
+                raise DataError(cause, where=row.where, hint='set task.loss_on = "assistant"')
             if loss_on != "all" and message["weight"]:
                 problem = f"{self._name(message)} ({message['role']}) is marked for training, but is not an answer"
                 raise DataError(problem, where=row.where, hint='remove the mark, or set task.loss_on = "all"')
@@ -473,6 +432,7 @@ class Conversation:
             raise DataError("the user turns are empty", where=row.where, hint=hint)
 
     def _name(self, message: Message) -> str:
+
         return f"message {next(number for number, other in enumerate(self.messages, 1) if other is message)}"
 
 
@@ -507,7 +467,6 @@ class ConversationColumns:
     """Those of the columns `beside` the turns that are not read."""
 
     def note(self) -> str:
-        """Return a sentence about the columns that are read, and those that are not."""
         if self.conversation:
             sentence = f"the conversations are in the column '{one_line(self.conversation, 40)}'"
         else:
@@ -573,8 +532,7 @@ class ConversationColumns:
         return Conversation(tuple(messages), () if lists_tools else tools, lists_tools)
 
     def _turns(self, row: Row) -> list[Message]:
-        """Return the turns of a row with a question and an answer, and perhaps a history."""
-        turns = _turns_of_history(row, self.history) if self.history else []
+        turns = _history_turns(row, self.history) if self.history else []
         question, answer = value_of(row, self.pair.source), self.pair.target
         if (messages := _embedded_messages(question, row.where)) is not None:
             turns += messages_of(messages, row.where)
@@ -614,9 +572,9 @@ def find_conversations(
     wrapper = next((name for name in candidates if any(_wrapper_object(row.values.get(name)) for row in head)), "")
     if wrapper:
         if answer_columns := usual_columns(ANSWER_NAMES, names):
-            description = f"requests in '{one_line(wrapper, 40)}' and answers in '{one_line(answer_columns[0], 40)}'"
+            subject = f"requests in '{one_line(wrapper, 40)}' and answers in '{one_line(answer_columns[0], 40)}'"
             hint = "write both into one list, in a column named messages"
-            raise DataError(f"the rows have {description}, which cannot be combined", where=label, hint=hint)
+            raise DataError(f"the rows have {subject}, which cannot be combined", where=label, hint=hint)
         head = [_unwrapped(row, wrapper) for row in head]
         names = columns_of(head)
         columns = _choose(head, names, AUTO, AUTO, "", needs_answer)
@@ -637,14 +595,11 @@ def find_conversations(
 
 
 def question_of(conversation: Conversation, where: str) -> tuple[Message, ...]:
-    """Return the messages before the assistant's last turns, which are to be generated. Raises DataError if none has
-    text."""
+    """Return the messages before the final answer. Raises DataError if no user turn among them has text."""
     messages = conversation.messages
     while messages and messages[-1]["role"] == "assistant":
         messages = messages[:-1]
-    if not any(
-        message["role"] == "tool" or (message["role"] == "user" and message["content"].strip()) for message in messages
-    ):
+    if not any(turn["role"] == "tool" or (turn["role"] == "user" and turn["content"].strip()) for turn in messages):
         raise DataError("the conversation has no user turn with text", where=where)
     return messages
 
@@ -652,7 +607,6 @@ def question_of(conversation: Conversation, where: str) -> tuple[Message, ...]:
 def _choose(
     head: Sequence[Row], names: Sequence[str], text: str, target: str, pair: str, needs_answer: bool
 ) -> ConversationColumns | None:
-    """Return the columns by their names, or else by their values; None if no column holds conversations."""
     by_name = {name.strip().lower(): name for name in reversed(names)}
     if text != AUTO:
         answer = target if target != AUTO else usual_target(text, names)
@@ -683,16 +637,13 @@ def _choose(
 
 
 def _is_conversation(head: Sequence[Row], name: str) -> bool:
-    """Return whether a column holds conversations: by its name, or else by its values, lists and objects or their
-    strings."""
+    """Return whether a column holds conversations, judging by its name, or else by its values."""
     return name.strip().lower() in CONVERSATIONS or is_structured(head, name, transcripts=True)
 
 
 def _holds_turns(value: object) -> bool:
-    """Return whether the value is a list whose entries all have a known role and a content.
-
-    A list of {"input", "output"} is excluded, because it may hold examples instead of turns of one conversation.
-    """
+    """Return whether every entry of a list has a known role and a content. Inputs with outputs may be examples instead
+    of turns of one conversation."""
     if isinstance(value, str) and _TURNS.match(value):
         with suppress(DataError):
             value = _parse(value, "", "")
@@ -702,9 +653,7 @@ def _holds_turns(value: object) -> bool:
     if any(_are_texts(entry) and not _role_of(entry[0]) for entry in (entries, *entries)):
         return False
     return all(
-        isinstance(turn, Mapping)
-        and _role_of(turn.get(_first_key(turn, _ROLE_KEYS)))
-        and _first_key(turn, _CONTENT_KEYS)
+        isinstance(turn, Mapping) and _role_of(turn.get(_key_in(turn, _ROLE_KEYS))) and _key_in(turn, _CONTENT_KEYS)
         for turn in _turns_of(entries) or ()
     ) and not any(isinstance(entry, Mapping) and entry.keys() <= _TURN_KEYS.keys() for entry in entries)
 
@@ -747,18 +696,18 @@ def _refuse_flag(row: Row, name: str, loss_on: str) -> None:
             problem = "the column 'mask_history' limits training to the last answer"
             raise DataError(problem, where=row.where, hint='set task.loss_on = "completion"')
     elif flag is False:
-        problem = f"the column '{name}' is {_shown_value(value)}, which excludes the row from training"
+        problem = f"the column '{name}' is {_shown(value)}, which excludes the row from training"
         raise DataError(problem, where=row.where, hint="remove the row")
     elif flag is None:
-        problem = f"the column '{name}' is {_shown_value(value)}, but must include or exclude the whole row"
+        problem = f"the column '{name}' is {_shown(value)}, but must include or exclude the whole row"
         raise DataError(problem, where=row.where, hint="write 0 or 1, or rename the column")
 
 
-def _turns_of_history(row: Row, column: str) -> list[Message]:
+def _history_turns(row: Row, column: str) -> list[Message]:
     """Return the turns before the question: from messages, or from pairs of a question and its answer."""
-    value, description = row.values.get(column), f"the column '{one_line(column, 40)}'"
+    value, subject = row.values.get(column), f"the column '{one_line(column, 40)}'"
     if isinstance(value, str):
-        value = _parse(value, description, row.where) if value.strip() else None
+        value = _parse(value, subject, row.where) if value.strip() else None
     if not value:
         return []
     if not isinstance(value, list) or not all(isinstance(pair, list | tuple) for pair in value):
@@ -766,7 +715,7 @@ def _turns_of_history(row: Row, column: str) -> list[Message]:
     turns: list[Message] = []
     for number, pair in enumerate(value, 1):
         if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-            message = f"entry {number} of {description} is not a question with its answer"
+            message = f"entry {number} of {subject} is not a question with its answer"
             raise DataError(message, where=row.where, hint='expected [["a question", "its answer"], ...]')
         texts = zip(("user", "assistant"), pair, strict=True)
         turns += [{"role": role, "content": checked_text(text, row.where)} for role, text in texts]
@@ -774,31 +723,28 @@ def _turns_of_history(row: Row, column: str) -> list[Message]:
 
 
 def _embedded_messages(value: object, where: str) -> list[Any] | None:
-    """Return the messages of a question or an answer that is a list of messages, or one message; None for other values.
-
-    Raises DataError for a string that begins like a list of messages, but cannot be parsed.
-    """
+    """Return the messages of a question or an answer that consists of messages; None for other values. Raises DataError
+    for a string that begins like a list of messages, but cannot be parsed."""
     if isinstance(value, str):
         return _parse(value, "the conversation", where) if _TURNS.match(value) else None
-    if isinstance(value, Mapping) and answers_in(value)[0] and not _first_key(value, _ROLE_KEYS):
+    if isinstance(value, Mapping) and answers_in(value)[0] and not _key_in(value, _ROLE_KEYS):
         return None
     value = transposed(value)
     if isinstance(value, Mapping):
-        return [value] if _role_of(value.get(_first_key(value, _ROLE_KEYS))) else None
+        return [value] if _role_of(value.get(_key_in(value, _ROLE_KEYS))) else None
     if isinstance(value, list) and any(isinstance(item, Mapping | list) and "text" not in item for item in value):
         return value
     return None
 
 
 def _text_in(row: Row, column: str) -> str:
-    """Return the text in a column of the question. Raises DataError for several texts, and for values that are not
-    text."""
-    value, description = value_of(row, column), f"the column '{one_line(column, 40)}'"
+    """Return the text in a column of the question. Raises DataError if it is not a single text."""
+    value, subject = value_of(row, column), f"the column '{one_line(column, 40)}'"
     if isinstance(value, str):
         return checked_text(value, row.where)
     if _are_texts(value) and len(value) > 1:
-        raise DataError(f"{description} is a list of {len(value)} texts", where=row.where, hint=as_one_text(value))
-    return content_of(value, description, row.where)
+        raise DataError(f"{subject} is a list of {len(value)} texts", where=row.where, hint=as_one_text(value))
+    return content_of(value, subject, row.where)
 
 
 def _answer_in(row: Row, column: str) -> str:
@@ -807,30 +753,28 @@ def _answer_in(row: Row, column: str) -> str:
     if isinstance(value, str) and not _is_blank(value):
         return checked_text(value, row.where)
     texts, are_alike = answers_in(value)
-    description = f"the column '{one_line(column, 40)}'"
+    subject = f"the column '{one_line(column, 40)}'"
     if not (are_alike and column.strip().lower() in ALL_RIGHT):
         refuse_several(texts, column, row.where)
     if texts or (isinstance(value, Mapping) and "text" in value):
         value = next(iter(texts), "")
-    text = content_of(value, description, row.where)
+    text = content_of(value, subject, row.where)
     if _is_blank(text):
         # A CSV has an empty string for a missing value. The model would learn to answer nothing.
-        raise DataError(f"{description} is empty", where=row.where, hint="write the answer, or remove the row")
+        raise DataError(f"{subject} is empty", where=row.where, hint="write the answer, or remove the row")
     return text
 
 
 def _tools_in(row: Row, column: str) -> tuple[Mapping[str, Any], ...]:
     """Return the tools of a row: a list of JSON schemas. Each of them, or the whole list, may be a string."""
-    tools, description = row.values.get(column), f"the column '{one_line(column, 40)}'"
+    tools, subject = row.values.get(column), f"the column '{one_line(column, 40)}'"
     if isinstance(tools, str):
-        tools = _parse(tools, description, row.where) if tools.strip() else None
+        tools = _parse(tools, subject, row.where) if tools.strip() else None
     if not tools:
         return ()
     if isinstance(tools, list):
-        tools = [
-            _parse(tool, f"a tool of {description}", row.where) if isinstance(tool, str) else tool for tool in tools
-        ]
+        tools = [_parse(tool, f"a tool of {subject}", row.where) if isinstance(tool, str) else tool for tool in tools]
     if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
         kind = "a list with items that are not objects" if isinstance(tools, list) else kind_of_value(tools)
-        raise DataError(f"{description} is {kind}, not a list of JSON schemas", where=row.where)
+        raise DataError(f"{subject} is {kind}, not a list of JSON schemas", where=row.where)
     return tuple(tools)
