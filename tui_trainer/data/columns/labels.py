@@ -39,7 +39,6 @@ from tui_trainer.terminal.safe_text import one_line
 
 Kind = Literal["single_label_classification", "multi_label_classification", "regression"]
 SINGLE, MULTI, REGRESSION = get_args(Kind)
-
 MOST_WHOLE_NUMBERS = 30
 LONGEST_NAME = 200  # characters
 _WORDS_OF_TEXT = 5

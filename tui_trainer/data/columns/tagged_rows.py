@@ -252,9 +252,8 @@ def _misplaced(text: str, stated: Sequence[tuple[Span, str | None]]) -> str:
             return f"the span {_shown(span)} is not within the {len(text):,} characters of the text"
         covered = text[span.start : span.end]
         if own_text is not None and own_text.strip() != covered.strip():
-            return (
-                f"the span {_shown(span)} covers '{one_line(covered, 40)}', but its text is '{one_line(own_text, 40)}'"
-            )
+            texts = f"covers '{one_line(covered, 40)}', but its text is '{one_line(own_text, 40)}'"
+            return f"the span {_shown(span)} {texts}"
     return ""
 
 
@@ -278,8 +277,7 @@ def word_places(text: str) -> list[tuple[int, int]]:
 
 
 def _tags_of_spans(places: Sequence[tuple[int, int]], spans: Sequence[Span], where: str) -> tuple[list[str], int]:
-    """Return the tag of each word, whose (start, end) is in `places`, and how many spans were extended to whole
-    words."""
+    """Return the tag of each word, whose (start, end) is in `places`, and the number of spans that were extended."""
     tags, cut, word = [OUTSIDE] * len(places), 0, 0
     for span in spans:
         while word < len(places) and places[word][1] <= span.start:
@@ -389,9 +387,8 @@ def _from_label_studio(row: Row) -> Row:
     annotations = annotations if isinstance(annotations, list) else []
     annotations = [item for item in annotations if isinstance(item, Mapping) and not item.get("was_cancelled")]
     if len(texts) != 1 or len(annotations) != 1:
-        problem = (
-            f"the row has {_count(len(texts), 'text')} and {_count(len(annotations), 'annotation')}, not one of each"
-        )
+        counts = f"{_count(len(texts), 'text')} and {_count(len(annotations), 'annotation')}"
+        problem = f"the row has {counts}, not one of each"
         raise DataError(problem, where=row.where, hint="export the data as JSON-MIN or as CoNLL, or remove the row")
     results = annotations[0].get("result") or []
     spans = [item["value"] for item in results if isinstance(item, Mapping) and "labels" in (item.get("value") or {})]
@@ -438,11 +435,8 @@ def find_words(head: Sequence[Row], words: str, tags: str) -> InputWords:
 
 
 def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
-    """Return the columns, from the settings `words` and `tags` and the first rows. Raises DataError if they are
-    unclear.
-
-    "auto" takes the first usual name, and words with tags rather than texts with spans.
-    """
+    """Return the columns for the settings `words` and `tags`, judging by the first rows. Raises DataError if
+    unclear."""
     names, label = columns_of(head), file_of(head)
     is_export = {*names} >= _LABEL_STUDIO and AUTO == words == tags
     if is_export:
@@ -552,9 +546,8 @@ def _strings_in(row: Row, column: str, noun: str, words: int | None = None) -> l
         raise DataError(f"the row has {_count(words, 'word')} but {_count(len(strings), noun)}", where=where)
     for number, string in enumerate(strings, start=1):
         if words is not None and type(string) is int:
-            raise DataError(
-                f"{noun} {number:,} is the number {string}, which has no name", where=where, hint=_NAMES_HINT
-            )
+            message = f"{noun} {number:,} is the number {string}, which has no name"
+            raise DataError(message, where=where, hint=_NAMES_HINT)
         if not isinstance(string, str):
             raise DataError(f"{noun} {number:,} is {kind_of_value(string)}, not a string", where=where)
         if not string.strip():
@@ -563,8 +556,7 @@ def _strings_in(row: Row, column: str, noun: str, words: int | None = None) -> l
 
 
 def _is_broken_list(text: str, parts: object, is_tags: bool) -> bool:
-    """Return whether a text that was split at white space looks like a list. A word may be a bracket, but a tag
-    cannot."""
+    """Return whether a text that was split at white space looks like a list. Words may be brackets, but not tags."""
     begins = text.lstrip()[:2]
     brackets = begins[:1] == "[" and text.rstrip()[-1:] == "]"
     return brackets and parts == text.split() and (is_tags or begins in ("['", '["'))
