@@ -268,7 +268,7 @@ def _whole_row(
         trained[first : last + 1] = [True] * (last + 1 - first)
     else:
         trained = (labels[row, :tokens] != IGNORE).tolist()
-        tags = [_name_of(one, decoding.names) if one != IGNORE else "" for one in labels[row, :tokens].tolist()]
+        tags = [_name_of(tag, decoding.names) if tag != IGNORE else "" for tag in labels[row, :tokens].tolist()]
     document = ShownDocument(
         number=number + 1,
         pieces=decoding.spell.pieces(ids, trained, tags),

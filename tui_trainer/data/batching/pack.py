@@ -151,7 +151,7 @@ def pack_batch(documents: Sequence[D], capacity: int) -> list[list[D]]:
 class PaddingShares:
     """Expected shares of padding in a batch: in random order, grouped by length, and packed (None if it never is).
 
-    `narrowest` and `narrowest_grouped` are the inputs of the narrowest pass in random order and grouped by length.
+    `narrowest` and `narrowest_grouped`: inputs of the narrowest pass, in random order and grouped by length.
     """
 
     padded: float
