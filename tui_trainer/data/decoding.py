@@ -62,10 +62,10 @@ def text_lines_of(content: BinaryIO, label: str) -> Iterator[tuple[int, str]]:
 
 def chunks_of(content: BinaryIO, label: str) -> Iterator[str]:
     """Yield the text in parts of about a megabyte, split at any character. Raises DataError with line and offset."""
-    rest, line, offset = b"", 1, 0
+    undecoded, line, offset = b"", 1, 0
     while True:
         data = content.read(CHUNK_BYTES)
-        is_last, data = not data, rest + data
+        is_last, data = not data, undecoded + data
         if offset == 0:
             refuse_other_encodings(data, label, rows=True)
         try:
@@ -75,7 +75,7 @@ def chunks_of(content: BinaryIO, label: str) -> Iterator[str]:
         yield text if offset else text.removeprefix(BYTE_ORDER_MARK)
         if is_last:
             return
-        rest, line, offset = data[decoded_bytes:], line + text.count("\n"), offset + decoded_bytes
+        undecoded, line, offset = data[decoded_bytes:], line + text.count("\n"), offset + decoded_bytes
 
 
 def _not_utf8(data: bytes, start: int, label: str, line: int, offset: int) -> DataError:

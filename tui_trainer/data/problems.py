@@ -30,7 +30,7 @@ class _Similar:
         if self.count == 1:
             return self.first
         beginning = f"{self.first.where.rpartition(' ')[0]} "
-        other_places = [place.removeprefix(beginning) for place in self.places]
+        other_places = [position.removeprefix(beginning) for position in self.places]
         ellipsis = ", ..." if self.count > 1 + len(other_places) else ""
         positions = f"{self.count:,} times, also {', '.join(other_places)}{ellipsis}"
         if all_rows:

@@ -83,13 +83,13 @@ class _RowsByFreeSpace:
         self._rows[space] = rows
         self._spaces |= 1 << space
 
-    def take(self, space: int, most: int) -> list[int]:
+    def take(self, space: int, limit: int) -> list[int]:
         """Remove and return up to `most` rows with this free space."""
         rows = self._rows[space]
-        if len(rows) > most:
-            taken = rows[-most:]
-            del rows[-most:]  # in place, because many rows may remain
-            return taken
+        if len(rows) > limit:
+            removed = rows[-limit:]
+            del rows[-limit:]  # in place, because many rows may remain
+            return removed
         del self._rows[space]
         self._spaces ^= 1 << space
         return rows

@@ -56,17 +56,17 @@ _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+(,\d+)?\s*")
 _SPAN_START_KEYS = ("start", "start_offset", "begin")
 
 
-def label_columns(wanted: str, head: Sequence[Row], label: str, texts: Iterable[str] = (AUTO,)) -> tuple[str, ...]:
+def label_columns(setting: str, head: Sequence[Row], label: str, texts: Iterable[str] = (AUTO,)) -> tuple[str, ...]:
     """Return the columns of the labels: `wanted`, or the columns that it lists, separated by commas.
 
     "auto" means the column with a usual name, or else all columns except `texts`, if each of them holds only 0 and 1.
     AUTO in `texts` stands for one unknown text column. Raises DataError if no column, or more than one, qualifies.
     """
     names = columns_of(head)
-    if wanted in names and wanted != AUTO:
-        return (wanted,)
-    if wanted != AUTO:
-        several = tuple(dict.fromkeys(filter(None, map(str.strip, wanted.split(","))))) or (wanted,)
+    if setting in names and setting != AUTO:
+        return (setting,)
+    if setting != AUTO:
+        several = tuple(dict.fromkeys(filter(None, map(str.strip, setting.split(","))))) or (setting,)
         if missing := next((name for name in several if name not in names), None):
             raise missing_column(missing, label, names, key=_LABEL_KEY)
         return several
@@ -83,10 +83,10 @@ def label_columns(wanted: str, head: Sequence[Row], label: str, texts: Iterable[
         is_clear = len(others) <= (AUTO in texts) and not any("," in name for name in flags)
         if is_clear:
             return tuple(flags)
-        beside = f"; other columns: {listed(others)}" if others else ""
+        other_columns = f"; other columns: {listed(others)}" if others else ""
         hint = f"set {_LABEL_KEY} to the columns that are classes, separated by commas, or to one column of labels"
         raise DataError(
-            f"it is unclear whether the columns {listed(flags)}, which hold 0 or 1, are classes{beside}",
+            f"it is unclear whether the columns {listed(flags)}, which hold 0 or 1, are classes{other_columns}",
             where=label,
             hint=hint,
         )
@@ -103,8 +103,8 @@ def marked_columns(head: Sequence[Row]) -> list[str]:
 
 def labels_beside(names: Sequence[str], column: str) -> list[str]:
     """Return the other columns that may hold labels."""
-    own = column.strip().lower()
-    related_names = (f"{own}_text", f"{own}_name", f"{own}_names")
+    name_in_lower_case = column.strip().lower()
+    related_names = (f"{name_in_lower_case}_text", f"{name_in_lower_case}_name", f"{name_in_lower_case}_names")
     return [name for name in dict.fromkeys(usual_columns((*USUAL_LABELS, *related_names), names)) if name != column]
 
 

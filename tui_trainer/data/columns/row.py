@@ -185,19 +185,19 @@ def refuse_rejected(row: Row) -> None:
         )
 
 
-def refuse_missing(names: Sequence[str], label: str, **wanted: str) -> None:
+def refuse_missing(names: Sequence[str], label: str, **columns: str) -> None:
     """Raise DataError if the column of a setting is missing; the keyword `text` stands for data.text_column."""
-    for key, name in wanted.items():
+    for key, name in columns.items():
         if name not in (AUTO, "", *names):
             raise missing_column(name, label, names, key=f"data.{key}_column")
 
 
 def missing_column(column: str, label: str, names: Iterable[str], *, key: str = "data.text_column") -> DataError:
     """Return the error for a missing column of the file `label`. `key` is the setting that names the column."""
-    known = list(names)
-    similar_names = difflib.get_close_matches(column, known, n=1, cutoff=0.5)
+    known_columns = list(names)
+    similar_names = difflib.get_close_matches(column, known_columns, n=1, cutoff=0.5)
     suggestion = f"did you mean '{one_line(similar_names[0], 40)}'? " if similar_names else ""
-    hint = f"{suggestion}columns found: {listed(known)}; set {key} to the right one"
+    hint = f"{suggestion}columns found: {listed(known_columns)}; set {key} to the right one"
     return DataError(f"there is no column '{one_line(column, 40)}'", where=label, hint=hint)
 
 
@@ -258,8 +258,8 @@ def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
 
 def refuse_unlearnt(head: Sequence[Row]) -> None:
     """Raise DataError for rows that no task learns from, such as preferences. Called if no setting names columns."""
-    for what, columns, hint in _unlearnt(_columns_with_values(head), head):
-        message = f"the rows are {what} ({listed(columns)}), which no task supports yet"
+    for description, columns, hint in _unlearnt(_columns_with_values(head), head):
+        message = f"the rows are {description} ({listed(columns)}), which no task supports yet"
         raise DataError(message, where=file_of(head), hint=hint)
 
 
@@ -267,8 +267,8 @@ class LateColumns:
     """Columns that first appear after the first rows. `check` is called with a row that has some, and raises DataError
     if they would have changed how the rows are read."""
 
-    def __init__(self, known: Iterable[str], check: Callable[[Row], None]) -> None:
-        self._known, self._check = frozenset(known), check
+    def __init__(self, first_columns: Iterable[str], check: Callable[[Row], None]) -> None:
+        self._known, self._check = frozenset(first_columns), check
         self._refused: dict[frozenset[str], DataError] = {}
 
     def see(self, row: Row) -> None:
@@ -293,10 +293,10 @@ class LateColumns:
             raise DataError(message, where=row.where, hint=problem.hint)
 
 
-def refuse_media(row: Row, known: frozenset[str]) -> None:
+def refuse_media(row: Row, known_columns: frozenset[str]) -> None:
     """Raise DataError for images, sounds or videos in a column that is not among the `known` ones of the first rows."""
     for name, value in row.values.items():
-        if name not in known and _is_medium(name, value):
+        if name not in known_columns and _is_medium(name, value):
             medium = _MEDIA[name.strip().lower()]
             message = f"the row has {medium} ('{listed([name])}')"
             raise DataError(message, where=row.where, hint=f"{medium} {_UNSUPPORTED}; {_REMOVE_ROW}")

@@ -474,10 +474,10 @@ def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
     raise DataError(problem, where=label, hint=f"set {key}, or {_ROWS_HINT}; columns found: {listed(names)}")
 
 
-def _tag_candidates(head: Sequence[Row], names: Sequence[str], words: str, wanted: str) -> list[str]:
+def _tag_candidates(head: Sequence[Row], names: Sequence[str], words: str, setting: str) -> list[str]:
     """Return the columns that may hold the tags of a column of words or texts, the most likely first."""
-    if wanted != AUTO:
-        return [wanted]
+    if setting != AUTO:
+        return [setting]
     spans = [name for name in usual_columns(SPAN_COLUMNS, names) if _are_spans(head, name)]
     tags = [
         name

@@ -66,8 +66,8 @@ _WRITTEN_ANSWERS = re.compile(r"""\s*(\{['"]text['"]:\s*(\[|array\()|\[['"])""")
 class ColumnChoices:
     """The column chosen for each set of columns, so that all shards of a data set are read alike."""
 
-    def __init__(self, wanted: str, pair: str = "", *, has_answers: bool = True) -> None:
-        self._wanted, self._pair = wanted, pair  # `pair`: the column of the second text
+    def __init__(self, setting: str, pair: str = "", *, has_answers: bool = True) -> None:
+        self._setting, self._pair = setting, pair  # `pair`: the column of the second text
         self._has_answers = has_answers  # whether another column may hold answers to train on
         self._chosen: dict[frozenset[str], str] = {}
         self._files: dict[frozenset[str], dict[str, None]] = {}
@@ -84,7 +84,7 @@ class ColumnChoices:
     def choose(self, head: Sequence[Row], without: Collection[str] = ()) -> str:
         """Return the column, chosen from the first rows of a file, but not one of `without`. Raises DataError."""
         label = file_of(head)
-        refuse_missing(columns_of(head), label, text=self._wanted)
+        refuse_missing(columns_of(head), label, text=self._setting)
         if without:
             head = [Row(row.where, {k: v for k, v in row.values.items() if k not in without}) for row in head]
         strings = strings_of(head)
@@ -114,10 +114,10 @@ class ColumnChoices:
         return (*choices, *self._remarks)
 
     def _find(self, label: str, strings: Strings, head: Sequence[Row]) -> str:
-        if self._wanted != AUTO:
-            if self._wanted in strings:
-                return self._wanted
-            raise missing_column(self._wanted, label, strings)
+        if self._setting != AUTO:
+            if self._setting in strings:
+                return self._setting
+            raise missing_column(self._setting, label, strings)
         refuse_unlearnt(head)
         if "text" in strings:
             return "text"
@@ -450,11 +450,11 @@ def _languages(values: Mapping[str, object]) -> Mapping[str, object]:
 
 def languages_of(head: Sequence[Row]) -> list[str]:
     """Return the languages of all translations in the first rows. Raises DataError for lists of translations."""
-    found = dict.fromkeys(name for row in head for name in _languages(row.values))
+    languages = dict.fromkeys(name for row in head for name in _languages(row.values))
     if any(isinstance(text, list) for row in head for text in _languages(row.values).values()):
         hint = 'write {"translation": {"en": "yes", "de": "ja"}}, or one column per language'
         raise DataError("the translations are lists, not texts", where=file_of(head), hint=hint)
-    return list(found)
+    return list(languages)
 
 
 def _usual_pairs(names: Sequence[str], *, alone: bool = False) -> list[Pair]:
@@ -544,17 +544,17 @@ def _unclear_columns(label: str, names: Sequence[str], pair: Pair, likely: Seque
 
     It suggests a column whose name is similar to a usual one, or else one of the `likely` columns.
     """
-    known = next(filter(None, pair.columns), "")
-    usual = [name for both in INPUTS_AND_ANSWERS for name in (both.targets if pair.source else both.inputs)]
+    named = next(filter(None, pair.columns), "")
+    usual = [name for row in INPUTS_AND_ANSWERS for name in (row.targets if pair.source else row.inputs)]
     similar_names = [
         name
         for name in names
-        if known and name != known and difflib.get_close_matches(name.strip().lower(), usual, n=1, cutoff=0.7)
+        if named and name != named and difflib.get_close_matches(name.strip().lower(), usual, n=1, cutoff=0.7)
     ]
-    missing = "an input" if pair.target else f"the answer to '{one_line(known, 40)}'"
-    cause = f"no column has a usual name for {missing}" if known else "no columns have usual names for input and answer"
-    suggestion = next((name for name in (*similar_names, *likely) if name != known), "")
-    if known and suggestion:
-        likely = (known, suggestion) if pair.source else (suggestion, known)
+    missing = "an input" if pair.target else f"the answer to '{one_line(named, 40)}'"
+    cause = f"no column has a usual name for {missing}" if named else "no columns have usual names for input and answer"
+    suggestion = next((name for name in (*similar_names, *likely) if name != named), "")
+    if named and suggestion:
+        likely = (named, suggestion) if pair.source else (suggestion, named)
     settings = as_pair(likely) if likely else "set data.text_column and data.target_column"
     return DataError(cause, where=label, hint=f"columns found: {listed(names)}; {settings}")

@@ -203,11 +203,11 @@ def _longer_length_hint(needs: Sequence[int], rows: int) -> str:
     """Return a hint about the max_length that would keep skipped rows, which need this many tokens for a label."""
     if not needs:
         return ""
-    least, most = min(needs), int(np.quantile(needs, _KEPT_SHARE, method="lower"))
-    longer = 1 << (most - 1).bit_length()
+    shortest, longest = min(needs), int(np.quantile(needs, _KEPT_SHARE, method="lower"))
+    longer = 1 << (longest - 1).bit_length()
     kept_rows = rows - sum(need > longer for need in needs)
-    shortest = f"the shortest prompt has {least - 1:,} tokens, so data.max_length must be at least {least:,}"
-    return f"{shortest}; with {longer:,} tokens, {kept_rows:,} of {rows:,} rows are kept"
+    prompts = f"the shortest prompt has {shortest - 1:,} tokens, so data.max_length must be at least {shortest:,}"
+    return f"{prompts}; with {longer:,} tokens, {kept_rows:,} of {rows:,} rows are kept"
 
 
 def prepare(
@@ -230,14 +230,14 @@ def prepare(
     return cache.make_entry(data, cut, cache_dir, progress, work.build)
 
 
-def count_first(source: Source, reader: Reader, cut: cache.Cut, progress: Progress | None, most: int) -> cache.Built:
+def count_first(source: Source, reader: Reader, cut: cache.Cut, progress: Progress | None, limit: int) -> cache.Built:
     """Return what `prepare` would count in the first `most` rows of each part, or in CHUNK_CHARACTERS of its text.
 
     Counts unusable rows instead of refusing them, and keeps no files. Raises DataError.
     """
     first = replace(
         cut,
-        max_rows=min(cut.max_rows or most, most),
+        max_rows=min(cut.max_rows or limit, limit),
         max_chars=min(cut.max_chars or CHUNK_CHARACTERS, CHUNK_CHARACTERS) if cut.reads_text else 0,
         skip_bad_rows=True,
         weights=(),
@@ -352,7 +352,7 @@ class _Preparation:
         if self._cut.dedup and not choice.trained.any():
             problem = f"no row is left to train on (duplicates: {choice.repeated:,}; also held out: {choice.leaked:,})"
             raise DataError(problem, where=self._sources[0].description, hint="set data.dedup to false, or add rows")
-        used = source_rows(self._sources[0], surveys[0].counts, choice.trained, self._cut.weights)
+        used_sources = source_rows(self._sources[0], surveys[0].counts, choice.trained, self._cut.weights)
         self._reader.settle()
         if self._reader.learns:
             self._reader.learn(self._training_texts(surveys, choice), folder / cache.TOKENIZER_FILE)
@@ -364,7 +364,7 @@ class _Preparation:
         notes = [note for survey in surveys for note in survey.notes]
         notes += [*self._reader.notes(), *self._problems.notes(), *choice.split.notes]
         longer = _longer_length_hint([*train.needs, *held_out.needs], counts.untrained_long_rows)
-        notes += [*(one.words() for one in used), *notes_of_counts(counts, self._cut, longer)]
+        notes += [*(part.words() for part in used_sources), *notes_of_counts(counts, self._cut, longer)]
         if inexact := train.counted["inexact"] + held_out.counted["inexact"]:
             example = train.inexact_example or held_out.inexact_example
             notes.append(f"the tokens cannot represent the text of {inexact:,} rows exactly: {example}")
@@ -380,8 +380,8 @@ class _Preparation:
             details |= train.write_cut_rows(folder)
         elif self._cut.rows == "documents":
             write_cut_rows(folder, np.concatenate(train.writer.cut_rows))
-        if used:
-            details[SOURCES] = [asdict(rows) for rows in used]
+        if used_sources:
+            details[SOURCES] = [asdict(rows) for rows in used_sources]
         lengths: tuple[int, ...] = ()
         if self._cut.rows != "stream":  # the rows of a stream all have the same length
             lengths = cache.quantiles(Rows(folder / cache.TRAIN_FILE).lengths - int(self._cut.reads_text))
@@ -457,10 +457,10 @@ class _Preparation:
             raise error(problem if untrained else "no row is left to train on", hint=hint if untrained else "")
 
     def _counts(self, surveys: Sequence[Survey], choice: Selection, train: _SideFile, held_out: _SideFile) -> Counts:
-        reads_text, both = self._cut.reads_text, train.counted + held_out.counted
+        reads_text, totals = self._cut.reads_text, train.counted + held_out.counted
         rows_read = self._problems.count + sum(len(survey.hashes) + survey.blank for survey in surveys)
         # The first token of a stream is not a label.
-        first = int(self._cut.rows == "stream")
+        unlabelled = int(self._cut.rows == "stream")
         split_counts = {
             f"{name}_{count_name}": side.counted[count_name]
             for name, side in (("train", train), ("eval", held_out))
@@ -470,14 +470,14 @@ class _Preparation:
         table_names = ("untrained_rows", "untrained_long_rows")
         return Counts(
             **split_counts,
-            **{name: both[name] for name in total_names},
-            **{name: 0 if reads_text else both[name] for name in table_names},
+            **{name: totals[name] for name in total_names},
+            **{name: 0 if reads_text else totals[name] for name in table_names},
             train_rows=train.writer.row_count,
             eval_rows=held_out.writer.row_count,
             vocabulary=self._reader.vocabulary(),
             unknown_eval_tokens=max(held_out.counted["unknown_tokens"], held_out.counted["unknown_labels"]),
-            train_labels=train.counted["labels"] - first,
-            eval_labels=max(0, held_out.counted["labels"] - first),
+            train_labels=train.counted["labels"] - unlabelled,
+            eval_labels=max(0, held_out.counted["labels"] - unlabelled),
             longest_row=max(train.writer.longest_row, held_out.writer.longest_row) - int(reads_text),
             row_documents=max(train.writer.row_documents, held_out.writer.row_documents),
             rows_read=0 if reads_text else rows_read,
@@ -488,6 +488,6 @@ class _Preparation:
             longest_labels=max(train.longest_labels, held_out.longest_labels),
             cut_documents=train.writer.cut_documents + held_out.writer.cut_documents,
             pieces=train.writer.pieces + held_out.writer.pieces,
-            short_documents=both["untrained_rows"] if reads_text else 0,
+            short_documents=totals["untrained_rows"] if reads_text else 0,
             blank_documents=sum(survey.blank for survey in surveys),
         )

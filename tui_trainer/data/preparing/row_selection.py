@@ -484,34 +484,34 @@ def tail_start(text: str, tail_characters: int) -> int:
     return min(candidates, key=lambda position: abs(position - exact), default=exact)
 
 
-def _draw(sizes: NDArray[np.int64], wanted: float, seed: int) -> list[int]:
-    """Draw documents in a seeded order while they fit into `wanted`, then one more if that is closer. One remains."""
+def _draw(sizes: NDArray[np.int64], target: float, seed: int) -> list[int]:
+    """Draw documents in a seeded order while they fit into `target`, then one more if that is closer. One remains."""
     raw = np.random.PCG64(seed).random_raw(len(sizes))
     order = np.argsort(raw, kind="stable")
     chosen: list[int] = []
-    room, left = wanted, order
-    while len(left := left[sizes[left] <= room]):  # never draws all, because their sum exceeds `wanted`
-        ends = np.cumsum(sizes[left])
+    room, candidates = target, order
+    while len(candidates := candidates[sizes[candidates] <= room]):  # never draws all: their sum exceeds `target`
+        ends = np.cumsum(sizes[candidates])
         fitting = int(np.searchsorted(ends, room, side="right"))
-        chosen += left[:fitting].tolist()
+        chosen += candidates[:fitting].tolist()
         room -= int(ends[fitting - 1])
-        left = left[fitting:]
-    rest = order[~np.isin(order, chosen)]
-    if len(rest) > 1:
-        gaps = np.abs(room - sizes[rest])
+        candidates = candidates[fitting:]
+    undrawn = order[~np.isin(order, chosen)]
+    if len(undrawn) > 1:
+        gaps = np.abs(room - sizes[undrawn])
         nearest = int(gaps.argmin())
         if gaps[nearest] < room:
-            chosen.append(int(rest[nearest]))
+            chosen.append(int(undrawn[nearest]))
     return chosen
 
 
-def _hold_out_tail(sizes: NDArray[np.int64], wanted: float, none: NDArray[np.bool_]) -> DocumentSplit:
+def _hold_out_tail(sizes: NDArray[np.int64], target: float, none: NDArray[np.bool_]) -> DocumentSplit:
     """Hold out the end of the longest document instead of whole documents."""
     longest = int(sizes.argmax())
     size = int(sizes[longest])
     if size < 2:
         return DocumentSplit(held_out=none, notes=("nothing is held out: no document has two or more characters",))
-    tail = min(max(1, round(wanted)), size - 1)
+    tail = min(max(1, round(target)), size - 1)
     reason = "there is one document" if len(sizes) == 1 else "whole documents cannot match data.eval_fraction"
     note = f"{reason}: about the last {tail:,} of the {size:,} characters of document {longest + 1} are held out"
     return DocumentSplit(held_out=none, tails={longest: tail}, notes=(note,))
@@ -531,9 +531,9 @@ def split_rows(strata: NDArray[np.int64], eval_fraction: float, seed: int) -> ND
     sizes = np.unique(strata, return_counts=True)[1]
     # The rounding error of a class is carried over to the next one, so that the total is right.
     ends = np.round(np.cumsum(sizes) * eval_fraction).astype(np.int64)
-    wanted = np.minimum(np.diff(ends, prepend=0), sizes - 1)
+    held_out_counts = np.minimum(np.diff(ends, prepend=0), sizes - 1)
     starts = np.cumsum(sizes) - sizes
-    chosen = [ordered[start : start + count] for start, count in zip(starts, wanted, strict=True)]
+    chosen = [ordered[start : start + count] for start, count in zip(starts, held_out_counts, strict=True)]
     return np.sort(np.concatenate(chosen))
 
 

@@ -144,14 +144,14 @@ def pieces_of(text: str) -> Iterator[tuple[int, int]]:
     yield start, len(text)
 
 
-def _split_position(text: str, wanted: int) -> int:
+def _split_position(text: str, limit: int) -> int:
     """Return the last good position before `wanted`, or else the last end of a word, or else `wanted`."""
-    low = wanted - SEARCH_CHARACTERS
+    low = limit - SEARCH_CHARACTERS
     for pattern in (GOOD_SPLIT, FALLBACK_SPLIT):
-        positions = [match.end() for match in pattern.finditer(text, low, wanted)]
+        positions = [match.end() for match in pattern.finditer(text, low, limit)]
         if positions:
             return positions[-1]
-    return wanted
+    return limit
 
 
 class TextReader(Reader):
@@ -240,10 +240,10 @@ class CharacterReader(Reader):
     columns = (COLUMN,)
     learns = True
 
-    def __init__(self, known: Sequence[str] | None = None) -> None:
-        self._known = known
-        self._vocabulary = 0 if known is None else len(SPECIAL_TOKENS) + len(known)
-        self._ids: NDArray[np.int32] = character_ids(known or ())
+    def __init__(self, alphabet: Sequence[str] | None = None) -> None:
+        self._known = alphabet
+        self._vocabulary = 0 if alphabet is None else len(SPECIAL_TOKENS) + len(alphabet)
+        self._ids: NDArray[np.int32] = character_ids(alphabet or ())
 
     def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         tokens = sorted(tokenizer.get_vocab().items(), key=lambda token: token[1])

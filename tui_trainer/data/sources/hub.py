@@ -75,34 +75,34 @@ def parse_hub_path(path: str, revision: str = "") -> HubPath:
     match = _HUB_PATH.fullmatch(path.removeprefix(HUB_PREFIX).strip())
     if not match or not is_hub_name(match[1]):
         raise DataError(f"'{one_line(path, 120)}' is not a valid name of a dataset on the Hub", hint=f"expected {FORM}")
-    at = (match[2] or "").replace("%2F", "/")
-    if at and revision and revision not in (MAIN, at):
+    pinned = (match[2] or "").replace("%2F", "/")
+    if pinned and revision and revision not in (MAIN, pinned):
         problem = f"two revisions are set for {match[1]}"
-        raise DataError(problem, hint=f"remove @{one_line(at, 80)} or {one_line(revision, 80)}")
-    at = at or revision or MAIN
-    if not is_revision(at):
-        raise DataError(f"'{one_line(at, 80)}' is not a valid revision", hint="give a branch, a tag or a commit")
+        raise DataError(problem, hint=f"remove @{one_line(pinned, 80)} or {one_line(revision, 80)}")
+    pinned = pinned or revision or MAIN
+    if not is_revision(pinned):
+        raise DataError(f"'{one_line(pinned, 80)}' is not a valid revision", hint="give a branch, a tag or a commit")
     steps = [step for step in (match[3] or "").split("/") if step not in ("", ".")]
     if ".." in steps:
         raise DataError(f"'{one_line(path, 120)}' points outside its dataset", hint=f"expected {FORM}")
-    return HubPath(match[1], at, "/".join(steps))
+    return HubPath(match[1], pinned, "/".join(steps))
 
 
-def snapshot(wanted: HubPath) -> tuple[Path, list[str] | None] | None:
+def snapshot(path: HubPath) -> tuple[Path, list[str] | None] | None:
     """Return the folder in the Hub's cache, or None, and the names of the commit's files if they were stored."""
-    if not repository_folder("datasets", wanted.name).is_dir():
+    if not repository_folder("datasets", path.name).is_dir():
         return None
     from huggingface_hub import errors, get_cached_repo_tree, snapshot_download
 
-    location: dict[str, Any] = {"repo_type": "dataset", "revision": wanted.revision, "cache_dir": str(cache_folder())}
+    location: dict[str, Any] = {"repo_type": "dataset", "revision": path.revision, "cache_dir": str(cache_folder())}
     try:
-        folder = Path(snapshot_download(wanted.name, **location, local_files_only=True, allow_patterns=README))
+        folder = Path(snapshot_download(path.name, **location, local_files_only=True, allow_patterns=README))
     except errors.IncompleteSnapshotError as error:
         folder = Path(error.snapshot_path)
     except errors.LocalEntryNotFoundError:
         return None
     try:
-        return folder, [file.path for file in get_cached_repo_tree(wanted.name, **location)]
+        return folder, [file.path for file in get_cached_repo_tree(path.name, **location)]
     except errors.CachedRepoTreeNotFoundError:
         return folder, None
 
@@ -112,17 +112,17 @@ def names_in_the_cache() -> list[str]:
     return sorted(name for name, _ in cached_repositories("datasets"))
 
 
-def names_wanted(wanted: HubPath, local_names: Sequence[str], commit_names: Sequence[str] | None) -> list[str]:
+def names_wanted(path: HubPath, local_names: Sequence[str], commit_names: Sequence[str] | None) -> list[str]:
     """Return the data files of a path, given the files on this machine. Raises DataError if any is missing."""
-    names = chosen_names(local_names if commit_names is None else commit_names, wanted.inside)
+    names = chosen_names(local_names if commit_names is None else commit_names, path.inside)
     if missing := len({*names} - {*local_names}):
-        problem = f"{missing:,} of the {len(names):,} files of {one_line(str(wanted), 120)} are not on this machine"
-        raise DataError(problem, hint=remedies(wanted))
-    if not names and wanted.inside and commit_names is None:
-        problem = f"{one_line(str(wanted), 120)} is not on this machine, but other files of the dataset are"
-        raise DataError(problem, hint=remedies(wanted))
+        problem = f"{missing:,} of the {len(names):,} files of {one_line(str(path), 120)} are not on this machine"
+        raise DataError(problem, hint=remedies(path))
+    if not names and path.inside and commit_names is None:
+        problem = f"{one_line(str(path), 120)} is not on this machine, but other files of the dataset are"
+        raise DataError(problem, hint=remedies(path))
     if not names:
-        raise no_such_part(wanted, commit_names or local_names)
+        raise no_such_part(path, commit_names or local_names)
     return names
 
 
@@ -144,18 +144,18 @@ def data_names(names: Iterable[str]) -> list[str]:
     return sorted(rows or [name for name in texts if not is_about_the_data(name)])
 
 
-def no_such_part(wanted: HubPath, names: Iterable[str]) -> DataError:
+def no_such_part(path: HubPath, names: Iterable[str]) -> DataError:
     """Return the error for a folder or file that the data set lacks. `names` are those that it has."""
     data = chosen_names([*names], "")
     shown = "; ".join(one_line(name, 80) for name in data[:_MOST_SHOWN])
-    cause = f"{wanted.name} has no data in '{one_line(wanted.inside, 120)}'"
+    cause = f"{path.name} has no data in '{one_line(path.inside, 120)}'"
     return DataError(cause, hint=f"files found: {shown}" if shown else "the dataset has no file of a supported format")
 
 
-def remedies(wanted: HubPath) -> str:
-    folder = wanted.name.rpartition("/")[2]
-    command = f"tui-trainer download --data {shlex.quote(one_line(str(wanted), 160))}"
-    local_commits = commit_hint("datasets", wanted.name, "data.revision")
+def remedies(path: HubPath) -> str:
+    folder = path.name.rpartition("/")[2]
+    command = f"tui-trainer download --data {shlex.quote(one_line(str(path), 160))}"
+    local_commits = commit_hint("datasets", path.name, "data.revision")
     return f"{local_commits}run `{command}`, or copy its files into ./{folder} and give that path"
 
 
@@ -169,7 +169,7 @@ def _matches_glob(steps: list[str], pattern: list[str]) -> bool:
 
 
 @cache
-def remote_files(wanted: HubPath) -> tuple[dict[str, SourceFile], str]:
+def remote_files(path: HubPath) -> tuple[dict[str, SourceFile], str]:
     """Return all files of the commit by name, and the content of its README.md.
 
     Raises DataError if the Hub has no such data set, or cannot be reached.
@@ -177,14 +177,12 @@ def remote_files(wanted: HubPath) -> tuple[dict[str, SourceFile], str]:
     from huggingface_hub import HfApi, HfFileSystem, errors
 
     try:
-        info = HfApi(library_name="tui-trainer").dataset_info(
-            wanted.name, revision=wanted.revision, files_metadata=True
-        )
-        address = f"hf://datasets/{wanted.name}@{info.sha}"
+        info = HfApi(library_name="tui-trainer").dataset_info(path.name, revision=path.revision, files_metadata=True)
+        address = f"hf://datasets/{path.name}@{info.sha}"
         files = {
             file.rfilename: SourceFile(
                 path=Path(address, file.rfilename),
-                label=one_line(f"{wanted.name}/{file.rfilename}"),
+                label=one_line(f"{path.name}/{file.rfilename}"),
                 size_bytes=file.size or 0,
                 remote=f"{address}/{file.rfilename}",
                 digest=(file.lfs.sha256 if file.lfs else file.blob_id) or f"{info.sha}",
@@ -193,18 +191,18 @@ def remote_files(wanted: HubPath) -> tuple[dict[str, SourceFile], str]:
         }
         readme = HfFileSystem().read_text(files[README].remote, encoding="utf-8") if README in files else ""
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
-        cause = f"the Hub has no dataset {wanted.name} at {one_line(wanted.revision, 80)} that this account can access"
+        cause = f"the Hub has no dataset {path.name} at {one_line(path.revision, 80)} that this account can access"
         raise DataError(cause, hint="check the spelling; a private or gated dataset needs `hf auth login`") from None
     except network_errors() as error:
         hint = "data.streaming reads from the Hub; download the dataset while online, and set data.streaming to false"
-        raise DataError(f"the dataset {wanted.name} cannot be streamed: {network_reason(error)}", hint=hint) from None
+        raise DataError(f"the dataset {path.name} cannot be streamed: {network_reason(error)}", hint=hint) from None
     return files, readme
 
 
-def remote_splits(wanted: HubPath, name: str) -> tuple[dict[str, SourceFile], NamedSplits | None]:
+def remote_splits(path: HubPath, name: str) -> tuple[dict[str, SourceFile], NamedSplits | None]:
     """Return the selected data files by name, and their splits if the README.md declares them for a configuration."""
-    files, readme = remote_files(HubPath(wanted.name, wanted.revision))
-    if not wanted.inside:
+    files, readme = remote_files(HubPath(path.name, path.revision))
+    if not path.inside:
         # `datasets` assigns files to splits by name alone, but searches them in a folder, so empty files suffice.
         with TemporaryDirectory() as temporary:
             folder = Path(temporary)
@@ -213,9 +211,9 @@ def remote_splits(wanted: HubPath, name: str) -> tuple[dict[str, SourceFile], Na
                 for file in chosen_names([*files], ""):
                     (folder / file).parent.mkdir(parents=True, exist_ok=True)
                     (folder / file).touch()
-                splits, declared = configured_splits(folder, name, one_line(str(wanted), 120))
+                splits, declared = configured_splits(folder, name, one_line(str(path), 120))
                 return {file: replace(source_file, **declared) for file, source_file in files.items()}, splits
-    names = chosen_names([*files], wanted.inside)
+    names = chosen_names([*files], path.inside)
     if not names:
-        raise no_such_part(wanted, files)
+        raise no_such_part(path, files)
     return {file: files[file] for file in names}, None

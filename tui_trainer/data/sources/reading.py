@@ -255,17 +255,18 @@ def texts_of(rows: Iterator[Row], column: str, problems: ProblemList, late: Late
             problems.add(error, row.values)
 
 
-def slices_of(files: Mapping[str, Sequence[SourceFile]], wanted: str, setting: str) -> tuple[SourceFile, ...]:
+def slices_of(files: Mapping[str, Sequence[SourceFile]], spec: str, setting: str) -> tuple[SourceFile, ...]:
     """Return the rows that the slice `wanted` selects from splits, given as their files by name.
 
     Raises DataError for an invalid slice, or without any row in it. `setting` is the setting that names the slice.
     """
     from datasets import ReadInstruction
 
-    shown = one_line(wanted, 80)
+    shown = one_line(spec, 80)
     counts = {label: [_cached_row_count(file) for file in split_files] for label, split_files in files.items()}
     try:
-        slices = ReadInstruction.from_spec(wanted).to_absolute({label: sum(each) for label, each in counts.items()})
+        totals = {label: sum(file_counts) for label, file_counts in counts.items()}
+        slices = ReadInstruction.from_spec(spec).to_absolute(totals)
     except (ValueError, AssertionError) as error:
         hint = "write slices like train[:10%], train[100:200] or train[-500:]"
         raise DataError(f"{setting}: '{shown}' is not a valid slice: {one_line(str(error), 120)}", hint=hint) from None

@@ -411,72 +411,72 @@ def _open_path(request: _Request) -> Source:
             split = split_of_file(place.name)
             request = replace(request, place=place.parent, pattern=glob.escape(str(place)))
             return _choose_files(request, {place.name: named_file(place, mode)}, NamedSplits(), split or "", split)
-    wanted = parse_hub_path(path, request.choice.revision)
-    if source := _open_from_hub(request, wanted):
+    hub_path = parse_hub_path(path, request.choice.revision)
+    if source := _open_from_hub(request, hub_path):
         return source
     if is_of_the_hub:
-        at_revision = "" if wanted.revision == MAIN else f" at {one_line(wanted.revision, 80)}"
-        raise DataError(f"the dataset {wanted.name}{at_revision} is not on this machine", hint=remedies(wanted))
+        at_revision = "" if hub_path.revision == MAIN else f" at {one_line(hub_path.revision, 80)}"
+        raise DataError(f"the dataset {hub_path.name}{at_revision} is not on this machine", hint=remedies(hub_path))
     similar_path = one_line(nearest_path(path), 200)
     suggestion = f"did you mean '{similar_path}'? Otherwise " if similar_path else ""
     problem = f"there is no file or folder '{one_line(path, 200)}', and no Hub dataset {path} on this machine"
-    raise DataError(problem, hint=suggestion + remedies(wanted))
+    raise DataError(problem, hint=suggestion + remedies(hub_path))
 
 
-def _open_folder(request: _Request, place: Path) -> Source:
-    if place.resolve() in _SYSTEM_FOLDERS:
+def _open_folder(request: _Request, folder: Path) -> Source:
+    if folder.resolve() in _SYSTEM_FOLDERS:
         problem = f"'{one_line(request.text, 200)}' is a system folder"
         raise DataError(problem, hint="give the folder that contains the data, or a glob such as /data/*.jsonl")
-    if any((place / name).is_file() for name in _MODEL_FILES) and any(place.glob("*.safetensors")):
+    if any((folder / name).is_file() for name in _MODEL_FILES) and any(folder.glob("*.safetensors")):
         problem = f"'{one_line(request.text, 200)}' is the folder of a model, not data"
         raise DataError(problem, hint="name your data here, and the model with --model")
-    request = replace(request, place=place)
-    if has_configurations(place):
-        return _open_configured(request, place)
-    if (name := request.choice.name) and (place / name).is_dir():
-        return _open_folder(replace(request.without_configuration, text=f"{request.text}/{name}"), place / name)
-    named, request = _usable_files(_files_below(place), request)
-    saved = saved_splits(place)
-    splits = splits_of_cache(place, named) or tell_apart(named, saved)
+    request = replace(request, place=folder)
+    if has_configurations(folder):
+        return _open_configured(request, folder)
+    if (name := request.choice.name) and (folder / name).is_dir():
+        return _open_folder(replace(request.without_configuration, text=f"{request.text}/{name}"), folder / name)
+    named, request = _usable_files(_files_below(folder), request)
+    saved = saved_splits(folder)
+    splits = splits_of_cache(folder, named) or tell_apart(named, saved)
     if missing_splits := saved - {part.folder for part in splits.parts}:
         splits = replace(splits, gone=(*splits.gone, *sorted(missing_splits)))
-    return _choose_files(request, named, splits, place.name, split_in(place.name))
+    return _choose_files(request, named, splits, folder.name, split_in(folder.name))
 
 
-def _open_configured(request: _Request, place: Path) -> Source:
+def _open_configured(request: _Request, folder: Path) -> Source:
     """Open a folder whose README.md declares configurations."""
-    splits, declared = configured_splits(place, request.choice.name, request.name)
+    splits, declared = configured_splits(folder, request.choice.name, request.name)
     owner = f"{request.wanted.name}/" if request.wanted else ""
-    candidates = {name: candidate(place / name, f"{owner}{name}") for names in splits.parts.values() for name in names}
+    candidates = {name: candidate(folder / name, f"{owner}{name}") for names in splits.parts.values() for name in names}
     named = {name: replace(file, **declared) for name, file in candidates.items() if file}
     return _choose_files(request.without_configuration, named, splits)
 
 
-def _open_from_hub(request: _Request, wanted: HubPath) -> Source | None:
+def _open_from_hub(request: _Request, path: HubPath) -> Source | None:
     """Open a data set of the Hub; None if no part of it is on this machine, and it is not streamed."""
     choice, label = request.choice, ""
-    cached = snapshot(wanted)
+    cached = snapshot(path)
     local_names = _names_in(cached[0]) if cached else []
     has_data = bool(data_names(local_names))
-    if not wanted.inside and not has_data and (converted := cached_data_set(wanted.name, choice.name, wanted.revision)):
-        return _open_folder(replace(request.without_configuration, text=str(wanted)), converted)
-    request = replace(request, wanted=wanted)
+    if not path.inside and not has_data and (converted := cached_data_set(path.name, choice.name, path.revision)):
+        return _open_folder(replace(request.without_configuration, text=str(path)), converted)
+    request = replace(request, wanted=path)
     if not has_data and choice.streaming:
-        named, splits = remote_splits(wanted, choice.name)
+        named, splits = remote_splits(path, choice.name)
         if splits:
             return _choose_files(request.without_configuration, named, splits)
-    elif not cached or (cached[1] is None and not has_data and not wanted.inside):
+    elif not cached or (cached[1] is None and not has_data and not path.inside):
         return None
     else:
-        folder, names = cached[0], names_wanted(wanted, local_names, cached[1])
-        if not wanted.inside and has_configurations(folder):
+        folder, names = cached[0], names_wanted(path, local_names, cached[1])
+        if not path.inside and has_configurations(folder):
             return _open_configured(request, folder)
         named = {
-            name: named_file(folder / name, (folder / name).stat().st_mode, f"{wanted.name}/{name}") for name in names
+            name: named_file(folder / name, (folder / name).stat().st_mode, f"{path.name}/{name}") for name in names
         }
-        if GLOB_SIGNS & {*wanted.inside} or names == [wanted.inside]:
-            request = replace(request, pattern=wanted.inside)
-        label = wanted.inside.rpartition("/")[2]
+        if GLOB_SIGNS & {*path.inside} or names == [path.inside]:
+            request = replace(request, pattern=path.inside)
+        label = path.inside.rpartition("/")[2]
     # A folder may have the name of the configuration.
     inside = {name: file for name, file in named.items() if name.startswith(f"{choice.name}/")}
     if choice.name and inside:
@@ -730,8 +730,8 @@ def _remarks_on_local_path(path: str, choice: DataChoice) -> Iterator[str]:
         return
     settings = [f"data.{key}" for key in ("revision", "streaming") if getattr(choice, key)]
     if settings:
-        both = " and ".join(settings)
-        yield f"{both} {'is' if len(settings) == 1 else 'are'} only for datasets on the Hub, and ignored for local data"
+        are = "is" if len(settings) == 1 else "are"
+        yield f"{' and '.join(settings)} {are} only for datasets on the Hub, and ignored for local data"
     name = os.path.relpath(local_path)
     if could_be_on_the_hub(name) and repository_folder("datasets", name).is_dir():
         yield f"the local folder is read, not the dataset of the same name on the Hub ({HUB_PREFIX}{name})"

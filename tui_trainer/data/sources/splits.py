@@ -118,7 +118,7 @@ class NamedSplits:
         if len(self.parts) > 1 and loose:
             return f"the split of {_listed(loose)} is unknown"
         if len(places := sorted({part.place for part in self.parts})) > 1:
-            return f"splits are in several places: {_listed([place or '.' for place in places])}"
+            return f"splits are in several places: {_listed([folder or '.' for folder in places])}"
         return ""
 
     @property
@@ -285,14 +285,14 @@ def _stem(name: str) -> str:
     return path.stem if path.suffix.lower() in FORMS else path.name
 
 
-def _only_part(parts: Sequence[SplitPart], wanted: str) -> SplitPart | str:
+def _only_part(parts: Sequence[SplitPart], name: str) -> SplitPart | str:
     """Return the only part, or the only one with an exact name, or the reason why it is unclear."""
     exact = [part for part in parts if part.label == part.split]
     if len(parts) == 1 or len(exact) == 1:
         return (exact or parts)[0]
     if not parts:
-        return f"no split is named {wanted}"
-    return f"several splits are named {wanted}: {_listed([f'{part.label} ({part.form})' for part in parts])}"
+        return f"no split is named {name}"
+    return f"several splits are named {name}: {_listed([f'{part.label} ({part.form})' for part in parts])}"
 
 
 def _listed(names: Sequence[str]) -> str:
