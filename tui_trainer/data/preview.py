@@ -21,10 +21,8 @@ from tui_trainer.data.progress import Meter, Progress
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """Adjacent tokens of the same state: their text, or the name of a special token.
-
-    `tag` is the tag of the word that begins with the first token.
-    """
+    """Adjacent tokens of the same state: their text, or the name of a special token. `tag` belongs to the first
+    word."""
 
     text: str
     tokens: int
@@ -117,12 +115,12 @@ class Lengths:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShownDocument:
-    """One document of a row. `number` counts the prepared training rows from 1. If the row consists of several
-    documents, such as a pair, `part` counts them from 1, else it is 0.
+    """One document of a row. `number` counts the prepared training rows from 1. If the row has several documents, such
+    as a pair, `part` counts them from 1, else it is 0.
 
     `tokens` is the number of shown tokens, and `trained_tokens` of those that are labels; both include an `answer`.
-    `label` is set for a document with one label. `cut`: the document lost its end, or is a window of a longer one; None
-    if that is unknown.
+    `label` is set for a document with one label. `cut`: the document lost its end, or is a window of a longer one
+    (None: unknown).
     """
 
     number: int
@@ -160,7 +158,7 @@ class ShownSample:
 
 @dataclass(frozen=True, slots=True)
 class _Decoding:
-    """What decoding needs: the names of classes or tags by number, and which rows were cut."""
+    """A tokenizer's pieces, the names of classes or tags by number, and which rows were cut."""
 
     spell: Speller
     names: Sequence[str]

@@ -47,7 +47,7 @@ class ProblemList:
     _kinds: dict[tuple[str, ...], _Similar] = field(default_factory=dict)
 
     def add(self, error: DataError, row: Mapping[str, object] | None = None) -> None:
-        """Add an error. `row`: the values of the unusable row, of which an excerpt is kept."""
+        """Add an error, with an excerpt of the unusable row, whose values are `row`."""
         for problem in error.problems:
             self.count += 1
             kind = (problem.key, _kind_of(problem.message), _kind_of(problem.hint))

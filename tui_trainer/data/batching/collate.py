@@ -82,8 +82,7 @@ def collate_packed(packed: Sequence[Sequence[Document]], pad_id: int, *, width: 
     """Collate packed rows: inputs = document[:-1] and labels = document[1:] of each document, one after another.
 
     So no label is the first token of the next document. Documents have at least 2 tokens, and rows at least one
-    document. A fixed `width` saves a compiled model from compiling for each new shape; 0 means the width of the fullest
-    row.
+    document. A fixed `width` saves a compiled model from compiling for each new shape; 0: as wide as the fullest row.
     """
     rows_of_documents = [documents_of(rows) for rows in packed]
     used_widths = [sum(len(document) - 1 for document in documents) for documents in rows_of_documents]
@@ -136,9 +135,9 @@ def collate_whole(rows: Sequence[TokenRow], pad_id: int, labels: NDArray[Any], *
 def collate_answers(rows: Sequence[TokenRow], pad_id: int, start_id: int | None, *, width: int = 0) -> Batch:
     """Collate rows for an encoder-decoder: whole inputs, and the tokens of the answers as labels, int64 [B, T'].
 
-    The decoder reads `start_id` and the answer without its last token: `decoder_input_ids`, int64 [B, T']. If
-    `start_id` is None, the last token of each answer comes first, as in mBART, whose answers end with their language.
-    `width` is the width of the inputs.
+    The decoder reads `start_id` and the answer without its last token: `decoder_input_ids`, int64 [B, T']. Without a
+    `start_id`, the last token of each answer comes first, as in mBART, whose answers end with their language. `width`
+    is the width of the inputs.
     """
     answers = [tokens_of(row) if row.labels is None else row.labels for row in rows]
     labels = padded(answers, IGNORE)
@@ -178,10 +177,10 @@ def _next_labels(document: Document) -> Tokens:
 
 
 def even(count: int, most: int, step: int = _WIDTH_STEP) -> int:
-    """Round `count` up to a multiple of `step`, but to `most` at the most.
+    """Round `count` up to a multiple of `step`, but not beyond `most`.
 
-    Without rounding, results have so many sizes that glibc cannot reuse freed memory: a BERT of 128 x 2 with rows of 20
-    to 64 tokens took 98 MiB instead of 56 MiB. On GPUs, matrix multiplications of such widths are faster.
+    Without rounding, there are so many sizes of results that glibc cannot reuse freed memory: a BERT of 128 x 2 with
+    rows of 20 to 64 tokens took 98 MiB instead of 56 MiB. On GPUs, matrix multiplications of such widths are faster.
     """
     return max(count, min(-(-count // step) * step, most))
 
@@ -203,8 +202,8 @@ Rounding = Callable[[int, int], int]
 
 
 def in_even_widths(collate: Collate, pad_id: int, widest: int, longest_target: int, rounding: Rounding) -> Collate:
-    """Return a collate function that rounds widths up, of inputs to `widest` at the most, and of answers after an
-    encoder to `longest_target`. Only for models whose results do not depend on padding."""
+    """Return a collate function that rounds widths up, of inputs to `widest` at most, and of answers after an encoder
+    to `longest_target` at most. Only for models whose results do not depend on padding."""
 
     def collate_rounded(rows: Sequence[TokenRow], *, width: int = 0) -> Batch:
         batch = collate(rows, width=max(width, rounding(max(row.longest for row in rows), widest)))

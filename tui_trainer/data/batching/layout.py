@@ -20,7 +20,7 @@ Pass = Sequence[Sequence[TokenRow]]
 
 @dataclass(frozen=True, kw_only=True)
 class RowLayout:
-    """Passes of up to `rows` rows. Packed rows have a width of `packed_width`, 0 means no packing.
+    """Passes of up to `rows` rows. Packed rows have a width of `packed_width`; 0 means that rows are not packed.
 
     A prepared row with several documents stays together. Without packing, each of its documents is a row of the batch.
     `fixed_width` > 0 pads all rows to this width, because compiled layers are compiled again for each new width.

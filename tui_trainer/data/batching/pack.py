@@ -72,7 +72,7 @@ class _RowsByFreeSpace:
         self._spaces = 0
 
     def smallest(self, size: int) -> int:
-        """Return the smallest free space of at least `size`, or 0 if there is none."""
+        """Return the smallest free space of at least `size`, or 0."""
         spaces = self._spaces >> size
         return size + (spaces & -spaces).bit_length() - 1 if spaces else 0
 
@@ -84,7 +84,7 @@ class _RowsByFreeSpace:
         self._spaces |= 1 << space
 
     def take(self, space: int, limit: int) -> list[int]:
-        """Remove and return up to `most` rows with this free space."""
+        """Remove and return up to `limit` rows with this free space."""
         rows = self._rows[space]
         if len(rows) > limit:
             removed = rows[-limit:]

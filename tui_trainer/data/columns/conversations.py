@@ -24,39 +24,39 @@ from typing import Any, TypeGuard
 from tui_trainer.data.columns.row import (
     AUTO,
     Row,
-    as_one_text,
     columns_of,
     file_of,
     is_structured,
     kind_of_value,
     listed,
     media_in,
+    one_text_hint,
     python_literal,
     refuse_bad_answer,
     refuse_missing,
     refuse_unlearnt,
-    said_by,
+    split_transcript,
     transposed,
     usual_columns,
     value_of,
     written_value,
 )
 from tui_trainer.data.columns.text_columns import (
-    ALL_RIGHT,
+    EQUIVALENT_ANSWERS,
     TRANSLATION,
     ColumnChoices,
     Pair,
     answers_in,
-    as_pair,
     checked_text,
     find_pair,
     languages_of,
     likely_pair,
-    opened,
-    refuse_several,
+    pair_hint,
+    refuse_several_answers,
     usual_input,
     usual_target,
-    with_beside,
+    with_further_texts,
+    with_languages,
 )
 from tui_trainer.data.columns.usual_names import (
     ANSWER_NAMES,
@@ -143,8 +143,7 @@ def content_of(value: object, subject: str, where: str) -> str:
 
 
 def _simple_message(entry: Any, where: str) -> Message | None:
-    """Convert the most common form, a role and a string, at twice the usual speed. Returns None for every other
-    form."""
+    """Convert the most common form, a role and a string, at twice the usual speed; return None for other forms."""
     if type(entry) is not dict or len(entry) != 2:
         return None
     role, text = (entry["from"], entry.get("value")) if "from" in entry else (entry.get("role"), entry.get("content"))
@@ -216,8 +215,8 @@ def _converted_turn(entry: object, subject: str, where: str) -> Message:
 
 
 def _normalize_extras(extras: Message, role: str, subject: str, where: str) -> None:
-    """Normalize the other keys of a turn in place: its calls to objects, its flags to a `weight` of 0 or 1, or to none
-    where the weight would repeat the default."""
+    """Normalize the other keys of a turn in place: its calls to objects, and its flags to a `weight` of 0 or 1, unless
+    that would repeat the default."""
     # The one call of a turn, as OpenAI's service had it before there were several.
     if call := extras.pop("function_call", None):
         extras.setdefault("tool_calls", [call])
@@ -315,7 +314,7 @@ def _parse(text: str, subject: str, where: str) -> Any:
             return python_literal(text)
     if not text.strip():
         raise DataError(f"{subject} is empty", where=where, hint="remove the row")
-    if turns := said_by(text):
+    if turns := split_transcript(text):
         examples = [{"role": ROLES[who], "content": one_line(words, 30)} for who, words in turns[:2]]
         hint = f'write {{"messages": {json.dumps(examples, ensure_ascii=False)}}}'
         raise DataError(f"{subject} is a single text with names of speakers", where=where, hint=hint)
@@ -336,7 +335,7 @@ def _text_of_part(part: object, subject: str, where: str) -> str:
     if isinstance(text, str):
         return checked_text(text, where)
     medium = media_in(kind)
-    hint = f"{medium} are not supported: remove the row" if medium else as_one_text(part)
+    hint = f"{medium} are not supported: remove the row" if medium else one_text_hint(part)
     raise DataError(f"{subject} has a part that is not text ({kind})", where=where, hint=hint)
 
 
@@ -494,7 +493,7 @@ class ConversationColumns:
     def with_names(self, names: Iterable[str]) -> "ConversationColumns":
         """Return the columns for a table with these names, including its system prompt, tools and history."""
         names = list(dict.fromkeys(names))
-        columns = replace(self, pair=with_beside(self.pair, names)) if self.is_usual else self
+        columns = replace(self, pair=with_further_texts(self.pair, names)) if self.is_usual else self
         turns = (columns.conversation, columns.pair.target, *columns.asks)
         beside = [name for name in names if name not in turns]
         columns_among = partial(usual_columns, names=beside)
@@ -515,7 +514,7 @@ class ConversationColumns:
             return columns.read(row)
         if self.wrapper:
             row = _unwrapped(row, self.wrapper)
-        row = opened(row) if self.opens else row
+        row = with_languages(row) if self.opens else row
         column = self.conversation
         messages = messages_of(value_of(row, column), row.where) if column else self._turns(row)
         system = row.values.get(self.system) if self.system else None
@@ -562,7 +561,7 @@ def find_conversations(
     `needs_answer` it accepts the columns of questions alone, and any column that holds the text.
     """
     label, opens = file_of(head), bool(languages_of(head))
-    head = [opened(row) for row in head] if opens else head
+    head = [with_languages(row) for row in head] if opens else head
     names = columns_of(head)
     refuse_missing(names, label, text=text_column, target=target_column, text_pair=pair_column)
     if text_column == AUTO:
@@ -585,7 +584,7 @@ def find_conversations(
         columns = ConversationColumns(pair=Pair(text, ""))
     if columns is None:
         likely_columns = likely_pair(head, sentences=False)
-        hint = f"columns found: {listed(names)}; {f'{as_pair(likely_columns)}; ' if likely_columns else ''}{EXPECTED}"
+        hint = f"columns found: {listed(names)}; {f'{pair_hint(likely_columns)}; ' if likely_columns else ''}{EXPECTED}"
         raise DataError(NO_CONVERSATIONS, where=label, hint=hint)
     picks_first = any(answers_in(row.values.get(columns.pair.target))[0] for row in head)
     alternates = any(_are_texts(row.values.get(columns.conversation)) for row in head)
@@ -642,8 +641,8 @@ def _is_conversation(head: Sequence[Row], name: str) -> bool:
 
 
 def _holds_turns(value: object) -> bool:
-    """Return whether every entry of a list has a known role and a content. Inputs with outputs may be examples instead
-    of turns of one conversation."""
+    """Return whether every entry of a list has a known role and a content. Inputs with outputs may be separate
+    examples."""
     if isinstance(value, str) and _TURNS.match(value):
         with suppress(DataError):
             value = _parse(value, "", "")
@@ -743,7 +742,7 @@ def _text_in(row: Row, column: str) -> str:
     if isinstance(value, str):
         return checked_text(value, row.where)
     if _are_texts(value) and len(value) > 1:
-        raise DataError(f"{subject} is a list of {len(value)} texts", where=row.where, hint=as_one_text(value))
+        raise DataError(f"{subject} is a list of {len(value)} texts", where=row.where, hint=one_text_hint(value))
     return content_of(value, subject, row.where)
 
 
@@ -754,8 +753,8 @@ def _answer_in(row: Row, column: str) -> str:
         return checked_text(value, row.where)
     texts, are_alike = answers_in(value)
     subject = f"the column '{one_line(column, 40)}'"
-    if not (are_alike and column.strip().lower() in ALL_RIGHT):
-        refuse_several(texts, column, row.where)
+    if not (are_alike and column.strip().lower() in EQUIVALENT_ANSWERS):
+        refuse_several_answers(texts, column, row.where)
     if texts or (isinstance(value, Mapping) and "text" in value):
         value = next(iter(texts), "")
     text = content_of(value, subject, row.where)

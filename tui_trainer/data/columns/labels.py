@@ -57,7 +57,7 @@ _SPAN_START_KEYS = ("start", "start_offset", "begin")
 
 
 def label_columns(setting: str, head: Sequence[Row], label: str, texts: Iterable[str] = (AUTO,)) -> tuple[str, ...]:
-    """Return the columns of the labels: `wanted`, or the columns that it lists, separated by commas.
+    """Return the columns of the labels: `setting`, or the columns that it lists, separated by commas.
 
     "auto" means the column with a usual name, or else all columns except `texts`, if each of them holds only 0 and 1.
     AUTO in `texts` stands for one unknown text column. Raises DataError if no column, or more than one, qualifies.
@@ -77,7 +77,7 @@ def label_columns(setting: str, head: Sequence[Row], label: str, texts: Iterable
     if usual:
         hint = f"set {_LABEL_KEY} to one of them: {listed(usual)}"
         raise DataError("several columns could hold the labels", where=label, hint=hint)
-    flags = marked_columns(head)
+    flags = flag_columns(head)
     if len(flags) > 1:
         others = [name for name in names if name not in (*flags, *texts) and not is_id(name)]
         is_clear = len(others) <= (AUTO in texts) and not any("," in name for name in flags)
@@ -94,21 +94,21 @@ def label_columns(setting: str, head: Sequence[Row], label: str, texts: Iterable
     raise DataError("no column has a usual name for labels, such as label or category", where=label, hint=hint)
 
 
-def marked_columns(head: Sequence[Row]) -> list[str]:
+def flag_columns(head: Sequence[Row]) -> list[str]:
     """Return the columns that hold only 0 and 1 in the first rows, without row numbers."""
     names = (name for name in columns_of(head) if not is_id(name))
     values = {name: [value for row in head if (value := row.values.get(name)) is not None] for name in names}
     return [name for name, filled in values.items() if filled and None not in map(_flag_of, filled)]
 
 
-def labels_beside(names: Sequence[str], column: str) -> list[str]:
+def other_label_columns(names: Sequence[str], column: str) -> list[str]:
     """Return the other columns that may hold labels."""
     name_in_lower_case = column.strip().lower()
     related_names = (f"{name_in_lower_case}_text", f"{name_in_lower_case}_name", f"{name_in_lower_case}_names")
     return [name for name in dict.fromkeys(usual_columns((*USUAL_LABELS, *related_names), names)) if name != column]
 
 
-def opened(value: object, where: str) -> object:
+def parsed_labels(value: object, where: str) -> object:
     """Convert a written list or an object to the list of its labels; return other values unchanged.
 
     Raises DataError for a string that looks like a list, but is not one.
@@ -127,7 +127,9 @@ def values_in(head: Sequence[Row], *columns: str) -> list[object]:
     values = []
     for row in head:
         try:
-            value = _flagged_columns(row, columns) if columns[1:] else opened(row.values.get(columns[0]), row.where)
+            value = (
+                _flagged_columns(row, columns) if columns[1:] else parsed_labels(row.values.get(columns[0]), row.where)
+            )
         except DataError:  # reported when the row is read
             continue
         if isinstance(value, list | tuple) and any(map(_is_span, value)):
@@ -147,7 +149,7 @@ def holds_labels(head: Sequence[Row]) -> bool:
         return False
 
 
-def refuse_texts(values: Sequence[object], where: str, column: str) -> None:
+def refuse_text_labels(values: Sequence[object], where: str, column: str) -> None:
     """Raise DataError if each row has a sentence of its own as its label: an answer to generate, or the text itself."""
     labels = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values if value]
     texts = [value for value in labels if isinstance(value, str)]
@@ -219,7 +221,7 @@ class LabelReader:
 
     def names(self, row: Row) -> tuple[str, ...]:
         """Return the distinct labels of a row, sorted; exactly one for a single-label task. Raises DataError."""
-        value, where = opened(self._value(row), row.where), row.where
+        value, where = parsed_labels(self._value(row), row.where), row.where
         if form := self._other_form(value):
             raise DataError(f"the labels are {kind_of_value(value)}, but earlier labels are {form}", where=where)
         if not isinstance(value, list | tuple):
@@ -404,7 +406,7 @@ def _parse_written(text: str, where: str) -> object:
         hint = 'write a list as JSON, ["heat", "light"], and a single name without brackets'
         problem = f"the label '{one_line(text, 40)}' looks like a list, but cannot be read as one"
         raise DataError(problem, where=where, hint=hint)
-    return opened(value, where)
+    return parsed_labels(value, where)
 
 
 def _labels_of_object(value: Mapping[str, object], where: str) -> object:

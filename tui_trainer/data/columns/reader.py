@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.columns.row import LateColumns, Row, columns_of, refuse_marks
-from tui_trainer.data.columns.text_columns import LOOKED_ROWS
+from tui_trainer.data.columns.row import LateColumns, Row, columns_of, refuse_placeholders
+from tui_trainer.data.columns.text_columns import FIRST_ROWS
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
@@ -18,8 +18,7 @@ from tui_trainer.terminal.safe_text import one_line
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One checked row. `text` is all that the model learns from, and identifies duplicates; `stratum` is the row's
-    class."""
+    """One checked row. `text` is all that the model learns from, and identifies duplicates. `stratum` is its class."""
 
     text: str
     content: Any
@@ -36,11 +35,9 @@ class Encoded:
 
     `labels` counts the positions with a label; an example without any is left out. `truncated`: the example was longer
     than max_length, and `labels_beyond` labels were cut off. `marked`: its text already spells the special token that
-    begins or ends a row, which is not added again. `inexact` describes what its tokens cannot represent exactly, as
-    part of a message. `needs` is the number of tokens up to the first label of an example that lost all of them, else
-    0.
-
-    `example` is the example's position among those that were encoded together. None: each of them has one window.
+    begins or ends a row, which is not added again. `inexact` describes what its tokens cannot represent, as part of a
+    message. `needs` is the number of tokens up to the first label of an example that lost all of them, else 0.
+    `example` is its position among the examples that were encoded together. None: each of them has one window.
     """
 
     columns: Mapping[str, Sequence[int] | NDArray[np.int32]]
@@ -63,8 +60,7 @@ class UnknownToken:
 
 
 def unknown_token_of(tokenizer: Any) -> UnknownToken | None:
-    """Return the unknown token of a transformers tokenizer. None if it has none, or also begins or ends texts with
-    it."""
+    """Return the unknown token of a transformers tokenizer; None if it has none, or uses it to begin or end texts."""
     number, backend = tokenizer.unk_token_id, getattr(tokenizer, "backend_tokenizer", None)
     if number is None and backend is not None:
         number = backend.token_to_id(getattr(backend.model, "unk_token", None) or "")
@@ -91,7 +87,7 @@ class Reader(Protocol):
     """Whether the labels are the tokens that the model should write."""
 
     reads_apart: bool = False
-    """Whether copies of the reader may read rows in other processes. `noted` and `note` then return their notes."""
+    """Whether copies of the reader may read rows in other processes. `noted` and `note` then transfer their notes."""
 
     def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         """Use the tokens and labels of a trained model, whatever the data contains."""
@@ -110,8 +106,8 @@ class Reader(Protocol):
     """Settings whose columns may first appear in a later row: the rows before it are read without them."""
 
     def see_late(self, row: Row, head: Sequence[Row]) -> None:
-        """Check a row that has new columns, given the first rows. Raises DataError if its columns would change the
-        choice that `begin` made, and ReadInOrder if the first rows are not given."""
+        """Check a row with new columns, given the first rows. Raises DataError if the columns chosen by `begin` would
+        change, and ReadInOrder if the first rows are not given."""
         if not head:
             raise ReadInOrder
         first_choice = self.found_columns
@@ -182,9 +178,8 @@ class ReadsRows(Protocol):
 
 
 def read_rows(reader: ReadsRows, rows: Iterator[Row], problems: ProblemList) -> Iterator[tuple[Row, Any]]:
-    """Yield each usable row and what the reader, which sees the first rows before, makes of it. Errors go to
-    `problems`."""
-    head = list(islice(rows, LOOKED_ROWS))
+    """Yield each usable row and what `read` returns for it, after `begin` has seen the first rows. Collects errors."""
+    head = list(islice(rows, FIRST_ROWS))
     if head:
         reader.begin(head)
     yield from read_more(reader, chain(head, rows), columns_of(head), problems, head)
@@ -201,7 +196,7 @@ def read_more(
             late.see(row)
             content = reader.read(row)
             if isinstance(content, Example):
-                refuse_marks(content.text, row.where)
+                refuse_placeholders(content.text, row.where)
             yield row, content
         except DataError as error:
             problems.add(error, row.values)

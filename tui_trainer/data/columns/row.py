@@ -56,8 +56,8 @@ class Row:
 
 
 def file_of(head: Sequence[Row]) -> str:
-    """Return the file of these rows, or for rows of a built-in sample, which have no file, the name of the first
-    one."""
+    """Return the file of these rows. Rows of a built-in sample have none: the result is then the name of the first
+    row."""
     return _POSITION_IN_FILE.split(head[0].where)[0]
 
 
@@ -84,7 +84,7 @@ def kind_of_value(value: object) -> str:
     )
 
 
-def as_one_text(value: object) -> str:
+def one_text_hint(value: object) -> str:
     """Return a hint for a list or an object where a text was expected."""
     texts = " ".join(texts_in(value))
     return f'write it as one text: "{one_line(texts, 60)}"' if texts else "write it as text"
@@ -111,7 +111,7 @@ def transposed(value: object) -> object:
     return [{name: item for name, item in zip(value, row, strict=True) if item is not None} for row in rows]
 
 
-def said_by(text: object) -> list[tuple[str, str]]:
+def split_transcript(text: object) -> list[tuple[str, str]]:
     """Split a text, "USER: ... ASSISTANT: ...", into lower-case speakers and their words; empty for other texts."""
     if not isinstance(text, str):
         return []
@@ -165,7 +165,9 @@ def string_of(row: Row, column: str) -> str:
     value = value_of(row, column)
     if not isinstance(value, str):
         message = f"the column '{one_line(column, 40)}' is {kind_of_value(value)}, not a string"
-        raise DataError(message, where=row.where, hint=as_one_text(value) if isinstance(value, list | Mapping) else "")
+        raise DataError(
+            message, where=row.where, hint=one_text_hint(value) if isinstance(value, list | Mapping) else ""
+        )
     return value
 
 
@@ -201,7 +203,7 @@ def missing_column(column: str, label: str, names: Iterable[str], *, key: str = 
     return DataError(f"there is no column '{one_line(column, 40)}'", where=label, hint=hint)
 
 
-def refuse_doubles(names: Sequence[str], where: str) -> None:
+def refuse_repeated_columns(names: Sequence[str], where: str) -> None:
     """Raise DataError if two columns have the same name."""
     if repeated_names := [name for position, name in enumerate(names) if name in names[:position]]:
         shown = one_line(repeated_names[0], 40) or "(no name)"
@@ -216,7 +218,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class RowsOf:
+class KindOfRows:
     """A kind of rows: a description, the columns that show it, and the tasks that learn from it, the best first."""
 
     what: str
@@ -230,12 +232,12 @@ class RowsOf:
         return DataError(f"the rows are {self.what} ({listed(self.columns)}), not texts", where=where, hint=hint)
 
 
-def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
+def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
     """Return the kind that the column names show; None for plain texts, with or without labels."""
     by_name = _columns_with_values(head)
     for name in CONVERSATION_NAMES:
         if name in by_name and (name in CONVERSATIONS or is_structured(head, by_name[name], transcripts=True)):
-            return RowsOf("conversations", (by_name[name],), ("chat",))
+            return KindOfRows("conversations", (by_name[name],), ("chat",))
     for usual in INPUTS_AND_ANSWERS:
         candidates = [[by_name[name] for name in side if name in by_name] for side in (usual.inputs, usual.targets)]
         if not all(candidates):
@@ -246,26 +248,26 @@ def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
         if "context" in by_name and source == by_name.get("question") and has_positions:
             columns = (source, by_name["context"], target)
             tasks = ("question_answering", "chat", "seq2seq")
-            return RowsOf("questions with answers from a context", columns, tasks)
-        return RowsOf("pairs of input and answer", (source, target), ("chat", "seq2seq"))
+            return KindOfRows("questions with answers from a context", columns, tasks)
+        return KindOfRows("pairs of input and answer", (source, target), ("chat", "seq2seq"))
     if "translation" in by_name and is_structured(head, by_name["translation"]):
-        return RowsOf("translations", (by_name["translation"],), ("seq2seq", "chat"))
+        return KindOfRows("translations", (by_name["translation"],), ("seq2seq", "chat"))
     for words, tags in product((*WORD_COLUMNS, *SENTENCES, "sentences"), (*TAG_COLUMNS, *SPAN_COLUMNS)):
         if {words, tags} <= by_name.keys() and _are_tags(head, by_name[words], by_name[tags]):
-            return RowsOf("words with their tags", (by_name[words], by_name[tags]), ("token_classification",))
+            return KindOfRows("words with their tags", (by_name[words], by_name[tags]), ("token_classification",))
     return None
 
 
 def refuse_unlearnt(head: Sequence[Row]) -> None:
-    """Raise DataError for rows that no task learns from, such as preferences. Called if no setting names columns."""
+    """Raise DataError for rows that no task learns from, such as preferences. Called if no setting names a column."""
     for description, columns, hint in _unlearnt(_columns_with_values(head), head):
         message = f"the rows are {description} ({listed(columns)}), which no task supports yet"
         raise DataError(message, where=file_of(head), hint=hint)
 
 
 class LateColumns:
-    """Columns that first appear after the first rows. `check` is called with a row that has some, and raises DataError
-    if they would have changed how the rows are read."""
+    """Columns that first appear after the first rows. `check` gets a row that has some, and raises DataError if they
+    would have changed how the rows are read."""
 
     def __init__(self, first_columns: Iterable[str], check: Callable[[Row], None]) -> None:
         self._known, self._check = frozenset(first_columns), check
@@ -294,7 +296,7 @@ class LateColumns:
 
 
 def refuse_media(row: Row, known_columns: frozenset[str]) -> None:
-    """Raise DataError for images, sounds or videos in a column that is not among the `known` ones of the first rows."""
+    """Raise DataError for images, sounds or videos in a column that is not among the `known_columns`."""
     for name, value in row.values.items():
         if name not in known_columns and _is_medium(name, value):
             medium = _MEDIA[name.strip().lower()]
@@ -307,7 +309,7 @@ def media_in(kind: str) -> str:
     return next((medium for name, medium in _MEDIA.items() if name in kind.split("_")), "")
 
 
-def refuse_marks(text: str, where: str) -> None:
+def refuse_placeholders(text: str, where: str) -> None:
     """Raise DataError for a text with the placeholder of an image, sound or video, unless it is an element of XML."""
     if not _PLACEHOLDER.search(text):
         return
@@ -392,11 +394,12 @@ def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
 
 
 def is_structured(head: Sequence[Row], name: str, *, transcripts: bool = False) -> bool:
-    """Return whether the column holds lists or objects, even as strings; with `transcripts` also named speakers."""
+    """Return whether the column holds lists or objects, even in strings, or if `transcripts`, texts that name
+    speakers."""
     values = [value for row in head if (value := row.values.get(name)) is not None]
     return any(
         isinstance(value, list | Mapping)
         or _LIST.match(str(value)) is not None
-        or (transcripts and bool(said_by(value)))
+        or (transcripts and bool(split_transcript(value)))
         for value in values
     )

@@ -123,7 +123,7 @@ def _begins(previous: Parts, current: Parts) -> bool:
 def marks_entities(names: Iterable[str]) -> bool:
     """Return whether these tags mark entities; else each tag has a meaning of its own, like parts of speech.
 
-    Tags without a type mark entities only if they are exactly B, I and O, and perhaps other prefixes.
+    Tags without a type mark entities only if B, I and O all occur.
     """
     inside = set(names) - {OUTSIDE}
     if all("-" in name and _TAG.fullmatch(name) for name in inside):
@@ -240,13 +240,13 @@ def tagged_words(words: Sequence[str], values: object, where: str, *, has_last: 
 
 
 def _stated_text(value: object) -> str | None:
-    """Return the text that a span states to cover, or None."""
+    """Return the text that a span claims to cover, or None."""
     texts = [value.get(name) for name in _SPAN_TEXTS] if isinstance(value, Mapping) else []
     return next((text for text in texts if isinstance(text, str)), None)
 
 
 def _misplaced(text: str, stated: Sequence[tuple[Span, str | None]]) -> str:
-    """Return the problem of the first span that exceeds the text or covers another text than it states, or ""."""
+    """Return the problem of the first span that exceeds the text or differs from the text that it states, or ""."""
     for span, own_text in stated:
         if not 0 <= span.start < span.end <= len(text):
             return f"the span {_shown(span)} is not within the {len(text):,} characters of the text"
@@ -396,10 +396,8 @@ def _from_label_studio(row: Row) -> Row:
 
 
 def _end_of_word_spans(head: Sequence[Row], words: str, spans: str) -> str:
-    """Return whether the ends of spans that count words are inclusive: whichever all first rows allow.
-
-    If they allow both, the usual meaning of the column's name decides.
-    """
+    """Return whether the ends of spans that count words are inclusive: whichever fits all first rows. If both fit, the
+    name of the column decides."""
     counted = [
         (span, len(_split_or_parse(row.values.get(words))))
         for row in head
@@ -435,7 +433,7 @@ def find_words(head: Sequence[Row], words: str, tags: str) -> InputWords:
 
 
 def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
-    """Return the columns for the settings `words` and `tags`, judging by the first rows. Raises DataError if
+    """Return the columns of words and tags, from the settings and the first rows. Raises DataError if they are
     unclear."""
     names, label = columns_of(head), file_of(head)
     is_export = {*names} >= _LABEL_STUDIO and AUTO == words == tags

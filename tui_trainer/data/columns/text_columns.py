@@ -1,5 +1,4 @@
-"""The choice of a table's text columns: one column of text, an input and its answer, or a pair of texts for a
-classifier.
+"""The choice of a table's text columns: one text, an input and its answer, or a pair of texts for a classifier.
 
 Columns that a setting names are used as named. For one text, "auto" takes from the first rows of a file, in this order:
 the column `text`; the column chosen in an earlier file of the same source; a usual name; the column whose strings are
@@ -18,7 +17,6 @@ from typing import Any
 from tui_trainer.data.columns.row import (
     AUTO,
     Row,
-    as_one_text,
     columns_of,
     file_of,
     is_id,
@@ -26,6 +24,7 @@ from tui_trainer.data.columns.row import (
     kind_of_value,
     listed,
     missing_column,
+    one_text_hint,
     refuse_bad_answer,
     refuse_missing,
     refuse_unlearnt,
@@ -48,7 +47,7 @@ from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
-LOOKED_ROWS = 100
+FIRST_ROWS = 100
 LOOKED_CHARACTERS = 4 * MIB
 FAR_LONGER = 4  # times the mean length of the next column
 _FIRST_WITHOUT_BLANKS = "\u0e00"  # Thai and what follows: Chinese, Japanese
@@ -148,7 +147,7 @@ class ColumnChoices:
             )
             raise DataError("no column holds text", where=label, hint=hint)
         cause = "several columns could be the text" if len(texts | structured) > 1 else "no column is clearly the text"
-        hint = f"{as_pair(likely)}; or " if likely else ""
+        hint = f"{pair_hint(likely)}; or " if likely else ""
         if self._has_answers and not likely and any(written_texts.values()):
             shown = {name: strings[name][0] for name in texts if strings[name]} | written_texts
             hint = f"to train on answers in lists or objects, write one row per answer, {_as_row(shown)}; or "
@@ -170,7 +169,7 @@ def head_of(rows: Iterator[Row]) -> tuple[list[Row], DataError | None]:
         for row in rows:
             head.append(row)
             characters += sum(len(value) for value in row.values.values() if isinstance(value, str))
-            if len(head) == LOOKED_ROWS or characters >= LOOKED_CHARACTERS:
+            if len(head) == FIRST_ROWS or characters >= LOOKED_CHARACTERS:
                 break
     except DataError as error:
         return head, error
@@ -225,9 +224,7 @@ def _holds_sentences(values: Sequence[str]) -> bool:
 
 def likely_pair(head: Sequence[Row], *, sentences: bool = True) -> tuple[str, ...]:
     """Return the two columns, in table order, that most likely hold an input and its answer; empty if fewer hold texts.
-
-    Ids and descriptions of a text are excluded, and single words as well, unless `sentences` is False.
-    """
+    Ids and descriptions are excluded, and so are single words, unless `sentences` is False."""
     strings = strings_of(head)
     texts = {
         name: length
@@ -240,7 +237,7 @@ def likely_pair(head: Sequence[Row], *, sentences: bool = True) -> tuple[str, ..
     return tuple(name for name in texts if name in longest) if len(longest) == 2 else ()
 
 
-def as_pair(columns: Sequence[str]) -> str:
+def pair_hint(columns: Sequence[str]) -> str:
     """Return a hint with the settings that use two columns as an input and its answer."""
     source, target = (one_line(name, 40) for name in columns)
     return f'set data.text_column = "{source}" and data.target_column = "{target}" to train on answers'
@@ -274,7 +271,7 @@ def pair_of_texts(head: Sequence[Row]) -> tuple[str, str] | None:
     return None
 
 
-ALL_RIGHT = ("answers",)
+EQUIVALENT_ANSWERS = ("answers",)
 """Names of columns whose answers are all correct, so that training uses the first one."""
 # The keys of a part of a message, and of an answer with its position. Sources: the services of OpenAI and Anthropic;
 # SQuAD, TyDi QA and Natural Questions.
@@ -309,7 +306,7 @@ def answers_in(value: object) -> tuple[list[Any], bool]:
     return [item["text"] for item in objects], all(set(item) <= _ANSWER_KEYS for item in objects)
 
 
-def refuse_several(answers: Sequence[Any], column: str, where: str) -> None:
+def refuse_several_answers(answers: Sequence[Any], column: str, where: str) -> None:
     """Raise DataError if there are several answers, none of which is marked as the correct one."""
     if len(answers) > 1:
         message = f"the column '{one_line(column, 40)}' has {len(answers)} answers, and none is marked as the right one"
@@ -376,13 +373,13 @@ class PairColumns:
         """Return the input and the answer of a row. Raises DataError, with its position, for a value without text."""
         refuse_bad_answer(row)
         source, target = self.read_input(row), self.pair.target
-        row = opened(row)
+        row = with_languages(row)
         value = value_of(row, target)
         if isinstance(value, str) and self._is_written:
             value = _parsed_answers(value, target, row.where)
         texts, are_alike = answers_in(value)
         if not are_alike:
-            refuse_several(texts, target, row.where)
+            refuse_several_answers(texts, target, row.where)
         self._several += len(texts) > 1
         if texts or (value.get("text") if isinstance(value, Mapping) else value) == []:
             value = texts[0] if texts else ""
@@ -390,8 +387,8 @@ class PairColumns:
 
     def read_input(self, row: Row) -> str:
         """Return the input. Several texts follow each other, each after the name of its column, as in T5's training
-        data. Source: Raffel et al., arXiv:1910.10683, appendix D ("question: ... context: ...")."""
-        row, pair = opened(row), self.pair
+        data: "question: ... context: ...". Source: Raffel et al., arXiv:1910.10683, appendix D."""
+        row, pair = with_languages(row), self.pair
         source = _input_text(row, pair.source)
         # Alpaca has instructions without an input.
         beside = [name for name in pair.beside if row.values.get(name) not in (None, "")]
@@ -410,7 +407,7 @@ class PairColumns:
         """Return the file and the names of its columns. Raises DataError if the column of a setting is missing."""
         # Rows of a built-in sample have no file.
         label = head[0].where.rpartition(", ")[0]
-        names = columns_of(map(opened, head))
+        names = columns_of(map(with_languages, head))
         refuse_missing(names, label, text=self._text, text_pair="".join(self._beside), target=self._target)
         if self._text == AUTO:
             refuse_unlearnt(head)
@@ -435,7 +432,7 @@ class PairColumns:
         return replace(pair, before=(), after=self._beside) if self._beside else pair
 
 
-def opened(row: Row) -> Row:
+def with_languages(row: Row) -> Row:
     """Return the row with the languages of {"translation": {"en": ..., "de": ...}} as columns."""
     languages = _languages(row.values)
     return Row(row.where, {**row.values, **languages}) if languages else row
@@ -461,7 +458,7 @@ def _usual_pairs(names: Sequence[str], *, alone: bool = False) -> list[Pair]:
     """Return the existing columns of each usual pair. `alone` includes inputs that need an answer, but have none."""
     pairs = (Pair(_usual_name(names, usual.inputs), _usual_name(names, usual.targets)) for usual in INPUTS_AND_ANSWERS)
     return [
-        with_beside(pair, names)
+        with_further_texts(pair, names)
         for pair, usual in zip(pairs, INPUTS_AND_ANSWERS, strict=True)
         if pair.target or (pair.source and (usual.stands_alone or alone))
     ]
@@ -484,7 +481,7 @@ def find_pair(head: Sequence[Row], names: Sequence[str], label: str, target: str
     return next((pair for pair in pairs if pair.source and pair.target), partial_pair)
 
 
-def with_beside(pair: Pair, names: Sequence[str]) -> Pair:
+def with_further_texts(pair: Pair, names: Sequence[str]) -> Pair:
     """Return the pair with the further texts that are usual for its input."""
     others = [name for name in names if name not in (pair.source, pair.target)]
     usual = next((usual for usual in INPUTS_AND_ANSWERS if pair.source.strip().lower() in usual.inputs), None)
@@ -523,7 +520,7 @@ def _input_text(row: Row, column: str) -> str:
 def _checked(value: object, column: str, where: str) -> str:
     shown = one_line(column, 40)
     if not isinstance(value, str):
-        hint = "write a text" if value is None else as_one_text(value)
+        hint = "write a text" if value is None else one_text_hint(value)
         raise DataError(f"the column '{shown}' is {kind_of_value(value)}, not a string", where=where, hint=hint)
     if not value.strip():
         raise DataError(f"the column '{shown}' is empty", where=where, hint="write a text")
@@ -540,10 +537,8 @@ def _parsed_answers(text: str, column: str, where: str) -> object:
 
 
 def _unclear_columns(label: str, names: Sequence[str], pair: Pair, likely: Sequence[str]) -> DataError:
-    """Return the error for a pair of which one column is unknown, or both.
-
-    It suggests a column whose name is similar to a usual one, or else one of the `likely` columns.
-    """
+    """Return the error for a pair with one or two unknown columns. It suggests a column whose name is similar to a
+    usual one, or else one of the `likely` columns."""
     named = next(filter(None, pair.columns), "")
     usual = [name for row in INPUTS_AND_ANSWERS for name in (row.targets if pair.source else row.inputs)]
     similar_names = [
@@ -556,5 +551,5 @@ def _unclear_columns(label: str, names: Sequence[str], pair: Pair, likely: Seque
     suggestion = next((name for name in (*similar_names, *likely) if name != named), "")
     if named and suggestion:
         likely = (named, suggestion) if pair.source else (suggestion, named)
-    settings = as_pair(likely) if likely else "set data.text_column and data.target_column"
+    settings = pair_hint(likely) if likely else "set data.text_column and data.target_column"
     return DataError(cause, where=label, hint=f"columns found: {listed(names)}; {settings}")

@@ -1,5 +1,4 @@
-"""Column names that are recognized automatically: the name decides how a column is read. Earlier names take
-precedence."""
+"""Column names that are recognized automatically. The name decides how a column is read; earlier names win."""
 
 from dataclasses import dataclass
 
@@ -44,9 +43,7 @@ TOOLS_NAMES = ("tools", "functions")
 @dataclass(frozen=True, slots=True)
 class InputAndAnswer:
     """Names of inputs and of their answers. Further texts of the row are read `before` and `after` the input.
-
-    `stands_alone`: the name means an input even without an answer column.
-    """
+    `stands_alone`: the name means an input even without an answer column."""
 
     inputs: tuple[str, ...]
     targets: tuple[str, ...]

@@ -139,8 +139,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The content of a new folder. `details`: what the task learned about its data, such as class names, as JSON
-    values.
+    """The content of a new folder. `details`: what the task learned about its data, such as class names, in JSON.
 
     `lengths`: those of up to LENGTHS_KEPT training rows, evenly spaced among the sorted lengths of all. They count
     labels in rows of text, and tokens in rows of a table. () if all rows have `max_length`.
@@ -250,11 +249,9 @@ def entry_key(data: ResolvedData, cut: Cut, progress: Progress | None) -> str:
     return str(xxhash.xxh3_128(json.dumps(parts, sort_keys=True).encode()).hexdigest())
 
 
-def rows_now(data: ResolvedData, cut: Cut, key: str, fingerprint: str, progress: Progress | None) -> RowsNow:
-    """Compare the rows that would be prepared now with those of an entry, by its key and the fingerprint of its data.
-
-    An empty fingerprint means that it is unknown.
-    """
+def compare_rows(data: ResolvedData, cut: Cut, key: str, fingerprint: str, progress: Progress | None) -> RowsNow:
+    """Compare the rows that would be prepared now with those of an entry, given its key and the fingerprint of its
+    data, which is empty if it is unknown."""
     if entry_key(data, cut, progress) == key:
         return "the same"
     # Plans without a fingerprint are from versions that prepared other rows.

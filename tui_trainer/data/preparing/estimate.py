@@ -52,8 +52,8 @@ Rate = Callable[[Sequence[str]], float]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
     """Estimated content of a source. `lengths` are the characters of some documents, whose `texts` were read;
-    `alphabet` is a number of characters. `columns` hold the text in tables. `has_bad_rows`: a row is unusable, or seems
-    so because the beginning of a file ends within it."""
+    `alphabet` is the number of different characters. `columns` hold the text in tables. `has_bad_rows`: a row is
+    unusable, or seems so because the beginning of a file ends within it."""
 
     characters: int
     documents: int
@@ -183,9 +183,9 @@ def _sample_files(entries: Sequence[SourceFile]) -> list[list[SourceFile]]:
     return [group[:: max(1, len(group) // LOOK_FILES)][:LOOK_FILES] for group in by_form.values()]
 
 
-def _scale(count: int, look: _Beginning, total_bytes: float) -> int:
+def _scale(count: int, beginning: _Beginning, total_bytes: float) -> int:
     """Scale a count in the beginnings to all bytes. Without any bytes read, return one document of one character."""
-    return round(count * total_bytes / look.bytes) if look.bytes else round(total_bytes and 1)
+    return round(count * total_bytes / beginning.bytes) if beginning.bytes else round(total_bytes and 1)
 
 
 def _unpacked_bytes(entry: SourceFile) -> float:
@@ -255,10 +255,8 @@ def source_words(source: Source, *, reads_text: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate(Built):
-    """The estimated counts of `prepare`. A count that cannot be estimated is 0.
-
-    `lengths` are those of the rows in the beginnings. `has_bad_rows`: some rows seem unusable.
-    """
+    """The estimated counts of `prepare`; 0 for a count that cannot be estimated. `lengths` are those of the rows in the
+    beginnings of files. `has_bad_rows`: some rows seem unusable."""
 
     reason: str
     has_bad_rows: bool

@@ -1,5 +1,4 @@
-"""Preparation: from sources to rows of tokens on disk, once for each content and settings, in the same way for every
-task.
+"""Preparation: from sources to rows of tokens on disk, once for each content and settings, and alike for every task.
 
     pass 1   read and check every row, hash its text;
              several processes read JSON Lines                  -> a spool on disk
@@ -14,7 +13,7 @@ until the rows are written.
 A single process lets the tokenizer use all cores. Several processes share all work except decisions and writing
 (`processes.py`), and give the same files; they read tables only for a reader that `reads_apart`.
 
-The preview and the checklist use which rows were truncated, stored as one bit per row, and how long the rows would be.
+For the preview and the checklist, a bit per row records whether it was truncated, and a detail how long rows would be.
 """
 
 import pickle
@@ -55,8 +54,8 @@ from tui_trainer.data.preparing.unknown_tokens import (
     count_unknown,
     is_refused,
     unknown_text,
+    unknown_text_hint,
     unknown_words,
-    way_out,
 )
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
@@ -230,8 +229,10 @@ def prepare(
     return cache.make_entry(data, cut, cache_dir, progress, work.build)
 
 
-def count_first(source: Source, reader: Reader, cut: cache.Cut, progress: Progress | None, limit: int) -> cache.Built:
-    """Return what `prepare` would count in the first `most` rows of each part, or in CHUNK_CHARACTERS of its text.
+def count_first_rows(
+    source: Source, reader: Reader, cut: cache.Cut, progress: Progress | None, limit: int
+) -> cache.Built:
+    """Return what `prepare` would count in the first `limit` rows of each part, or in CHUNK_CHARACTERS of its text.
 
     Counts unusable rows instead of refusing them, and keeps no files. Raises DataError.
     """
@@ -372,7 +373,7 @@ class _Preparation:
         if texts := [*train.unknown_texts, *held_out.unknown_texts]:
             details[SHOWN] = unknown_text(self._reader, texts)
         if words := unknown_words(counts, details):
-            hint = way_out(trained_here=self._cut.tokenizer == TRAINED_HERE)
+            hint = unknown_text_hint(trained_here=self._cut.tokenizer == TRAINED_HERE)
             if is_refused(counts):
                 raise DataError(words, where=self._sources[0].description, hint=hint)
             notes.append(f"{words}; {hint}")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tui_trainer.data.columns.reader import Example, Reader, ReadInOrder, read_more, read_rows
 from tui_trainer.data.columns.row import LateColumns, Row, columns_of, file_of
-from tui_trainer.data.columns.text_columns import LOOKED_ROWS, ColumnChoices, head_of
+from tui_trainer.data.columns.text_columns import FIRST_ROWS, ColumnChoices, head_of
 from tui_trainer.data.preparing.cache import SOURCES, Cut
 from tui_trainer.data.preparing.processes import Processes
 from tui_trainer.data.problems import ProblemList, RecordedProblems
@@ -44,9 +44,7 @@ Places = NDArray[np.int64]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceRows:
     """One of several sources: its usable rows, including held-out ones, and the rows that an epoch of training uses.
-
-    Both are estimates before the data is prepared.
-    """
+    Both are estimates before the data is prepared."""
 
     description: str
     weight: float
@@ -90,8 +88,8 @@ def copies_of(
 def source_rows(
     source: Source, counts: Sequence[int], copies: NDArray[np.int16], weights: Sequence[float]
 ) -> tuple[SourceRows, ...]:
-    """Return the rows of each source; () for a single one without a weight. Raises DataError if a weight leaves
-    none."""
+    """Return the rows of each source; () for a single one without a weight. Raises DataError if a weight is too
+    small."""
     if not source.several and not weights:
         return ()
     sources, start = [], 0
@@ -262,7 +260,7 @@ def _survey_block(reader: Reader | None, task: _BlockTask) -> _BlockSurvey:
         try:
             rows = task.block.rows(problems)
             if task.looks_first:  # a single process also finds the errors of the first rows before any others
-                head, error = head_of(rows) if task.known is None else (list(islice(rows, LOOKED_ROWS)), None)
+                head, error = head_of(rows) if task.known is None else (list(islice(rows, FIRST_ROWS)), None)
                 if error:
                     raise ReadInOrder
                 rows = chain(head, rows)
@@ -288,8 +286,8 @@ class Surveyor:
         self._reader, self._cut, self._progress, self._processes = reader, cut, progress, processes
 
     def survey(self, source: Source, path: Path, *, held_out: bool) -> Survey:
-        """Survey one source, with its spool at `path`. Limits apply only to training data. Raises DataError without
-        text."""
+        """Survey one source, with its spool at `path`. Limits apply to training data only. Raises DataError if it is
+        empty."""
         self._reader.held_out = held_out
         cut = replace(self._cut, max_rows=0, max_chars=0) if held_out else self._cut
         survey, spooled = Survey(), list[SpooledRows]()
@@ -323,7 +321,7 @@ class Surveyor:
         if cut.max_rows or cut.max_chars or not part.entries:
             raise ReadInOrder
         if not cut.reads_text:
-            head = list(islice(part.rows(ProblemList(), choices=choices), LOOKED_ROWS))
+            head = list(islice(part.rows(ProblemList(), choices=choices), FIRST_ROWS))
             if not head:
                 raise ReadInOrder
             if len(part.entries) > 1 and file_of(head[:1]) != file_of(head[-1:]):
@@ -435,16 +433,16 @@ def split_documents(lengths: Sequence[int] | NDArray[np.int64], eval_fraction: f
     if not 0 <= eval_fraction < 1:
         raise ValueError(f"eval_fraction {eval_fraction} is not in [0, 1)")
     sizes = np.asarray(lengths, dtype=np.int64)
-    none = np.zeros(len(sizes), dtype=np.bool_)
+    none_held_out = np.zeros(len(sizes), dtype=np.bool_)
     if eval_fraction == 0 or len(sizes) == 0:
-        return DocumentSplit(held_out=none)
+        return DocumentSplit(held_out=none_held_out)
     target = eval_fraction * int(sizes.sum())
     chosen = _draw(sizes, target, seed)
     if chosen and abs(int(sizes[chosen].sum()) - target) <= LARGEST_MISS * target:
-        held_out = none.copy()
+        held_out = none_held_out.copy()
         held_out[chosen] = True
         return DocumentSplit(held_out=held_out)
-    return _hold_out_tail(sizes, target, none)
+    return _hold_out_tail(sizes, target, none_held_out)
 
 
 def split_each(
@@ -505,16 +503,18 @@ def _draw(sizes: NDArray[np.int64], target: float, seed: int) -> list[int]:
     return chosen
 
 
-def _hold_out_tail(sizes: NDArray[np.int64], target: float, none: NDArray[np.bool_]) -> DocumentSplit:
+def _hold_out_tail(sizes: NDArray[np.int64], target: float, none_held_out: NDArray[np.bool_]) -> DocumentSplit:
     """Hold out the end of the longest document instead of whole documents."""
     longest = int(sizes.argmax())
     size = int(sizes[longest])
     if size < 2:
-        return DocumentSplit(held_out=none, notes=("nothing is held out: no document has two or more characters",))
+        return DocumentSplit(
+            held_out=none_held_out, notes=("nothing is held out: no document has two or more characters",)
+        )
     tail = min(max(1, round(target)), size - 1)
     reason = "there is one document" if len(sizes) == 1 else "whole documents cannot match data.eval_fraction"
     note = f"{reason}: about the last {tail:,} of the {size:,} characters of document {longest + 1} are held out"
-    return DocumentSplit(held_out=none, tails={longest: tail}, notes=(note,))
+    return DocumentSplit(held_out=none_held_out, tails={longest: tail}, notes=(note,))
 
 
 def split_rows(strata: NDArray[np.int64], eval_fraction: float, seed: int) -> NDArray[np.int64]:
@@ -555,8 +555,7 @@ class Selection:
 
 
 def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Selection:
-    """Choose rows: first duplicates, then held-out rows, then leaks, then weights. `names` of the sources are for
-    notes."""
+    """Choose rows: first duplicates, then held-out rows, then leaks, then weights. `names` are those of the sources."""
     first = surveys[0]
     hashes = [np.frombuffer(survey.hashes, dtype=np.uint64) for survey in surveys]
     repeats = [_is_repeated(source_hashes) for source_hashes in hashes]
@@ -631,8 +630,8 @@ class ChosenRows:
 
 
 def chosen_rows(surveys: Sequence[Survey], choice: Selection, cut: Cut) -> Iterator[ChosenRows]:
-    """Yield the used rows of these surveys, or of the first alone, in order, with a limited number of characters at a
-    time.
+    """Yield the used rows of these surveys, or of the first alone, in order, with a limited number of characters at
+    once.
 
     A document that is used twice comes twice in a row. The rows of a table's chunk come one after another, then again.
     """

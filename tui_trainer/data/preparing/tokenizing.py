@@ -1,6 +1,6 @@
 """Tokenization of documents: with a loaded tokenizer, with byte-level BPE trained on the data, or by characters.
 
-The character tokenizer is saved as a `tokenizers.Tokenizer`: a BPE model without merges, which takes twice as long as
+The character tokenizer is saved as a `tokenizers.Tokenizer`: a BPE model without merges, which takes half the time of
 WordLevel after a split at every character. Here, a table of all code points gives the same ids at once.
 
 A text of many megabytes is encoded in pieces. It is split where a single line break stands between two other
@@ -145,7 +145,7 @@ def pieces_of(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _split_position(text: str, limit: int) -> int:
-    """Return the last good position before `wanted`, or else the last end of a word, or else `wanted`."""
+    """Return the last good position before `limit`, or else the last end of a word, or else `limit`."""
     low = limit - SEARCH_CHARACTERS
     for pattern in (GOOD_SPLIT, FALLBACK_SPLIT):
         positions = [match.end() for match in pattern.finditer(text, low, limit)]
@@ -155,11 +155,9 @@ def _split_position(text: str, limit: int) -> int:
 
 
 class TextReader(Reader):
-    """Reads documents as the tokens of `encode`, plus `eos_id` unless it is None or already there.
-
-    Without `encode`, a tokenizer of at most `vocabulary` tokens is trained on the training texts. `marked_once` handles
-    texts that spell special tokens at their ends. `load` loads what both of them need.
-    """
+    """Reads documents as the tokens of `encode`, plus `eos_id` unless it is None or already there. Without `encode`, a
+    tokenizer of at most `vocabulary` tokens is trained on the training texts. `marked_once` handles texts that spell
+    special tokens at their ends. `load` loads what both of them need."""
 
     columns = (COLUMN,)
 
@@ -234,8 +232,8 @@ def _new_characters(new: Sequence[str]) -> DataError:
 
 
 class CharacterReader(Reader):
-    """Reads documents as one token per character of the training texts, and <eos>. `known`: the characters of a model
-    whose training continues, which learns no others."""
+    """Reads documents as one token per character of the training texts, and <eos>. `alphabet`: the characters of a
+    model whose training continues, which learns no others."""
 
     columns = (COLUMN,)
     learns = True

@@ -81,7 +81,7 @@ def is_refused(counts: Counts) -> bool:
     return counts.unknown_labels >= _REFUSED_SHARE * counts.text_labels > 0
 
 
-def way_out(*, trained_here: bool) -> str:
+def unknown_text_hint(*, trained_here: bool) -> str:
     if trained_here:
         return "these characters are in no training text: add text that has them, or remove them"
     return "add them with model.add_tokens, choose a model whose tokenizer has them, or remove them from the text"

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, BinaryIO, Literal
 
-from tui_trainer.data.columns.row import Row, refuse_doubles
+from tui_trainer.data.columns.row import Row, refuse_repeated_columns
 from tui_trainer.data.columns.text_columns import NUMBER, ColumnChoices
 from tui_trainer.data.columns.usual_names import HEADER_NAMES
 from tui_trainer.data.decoding import MAX_LINE_BYTES, text_lines_of
@@ -47,8 +47,7 @@ def read_csv(
     *,
     usual: str = ",",
 ) -> Iterator[Row]:
-    """Yield the records below the header, or all records if `columns` names them. Skips repeated headers, as in joined
-    files.
+    """Yield the records below the header, or all records if `columns` names them. Repeated headers are skipped.
 
     Guesses the `delimiter` unless it is given. Remarks in `choices` how the file differs from a plain one with the
     `usual` delimiter. Raises DataError for a first line that is not a header.
@@ -76,7 +75,7 @@ def read_csv(
             width = max(width, len(first_record[0][1]))  # each row ends with a delimiter
         while names and not names[-1]:
             names.pop()
-        refuse_doubles(names, f"{label}, line {line}")
+        refuse_repeated_columns(names, f"{label}, line {line}")
         _refuse_no_header(names, list(csv.reader(prepare(head), **options | {"strict": False}))[1:], label, line)
         if nameless := len(header) - len(names):
             problem = "1 empty column" if nameless == 1 else f"{nameless:,} empty columns"
@@ -199,7 +198,7 @@ def _is_consistent(head: Sequence[str], options: dict[str, Any]) -> bool:
 
 def _double_lone_quotes(lines: Iterable[str], width: int, report: Callable[[int], None]) -> Iterator[str]:
     """Yield lines of `width` tab-separated fields, with lone quotes doubled, so that the csv module reads them
-    literally. `report` gets the numbers of these lines. A quote that is not closed on its line is lone if the next line
+    literally. `report` gets the numbers of these lines. A quote that is not closed on its line is lone if the next one
     is a record."""
     lines, next_lines, is_open = iter(lines), list[str](), False
     number = 0
@@ -286,7 +285,7 @@ class _LostRows:
             self._choices.remark(remark)
 
     def _rows_in(self, fields: Sequence[str], position: int) -> list[list[str]]:
-        """Return a row for each line of the field at `place`; empty if a line has more or fewer fields."""
+        """Return a row for each line of the field at `position`; empty if a line has more or fewer fields."""
         width, delimiter = len(fields), self._delimiter
         first_line, *lines = fields[position].replace("\r\n", "\n").split("\n")
         rows = [[*fields[:position], *first_line.split(delimiter)]]

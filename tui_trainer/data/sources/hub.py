@@ -3,8 +3,7 @@
 `hub:owner/name[@revision][/part]`, or `owner/name` and `name` if no file or folder has that name. The part is a folder,
 a file or a glob in the repository, as in huggingface_hub's `hf://` paths. Nothing is downloaded. Only with
 data.streaming are files read from the Hub, by ranges, and only what is made of their rows is stored here. Their commit
-is requested once per process. The Hub's own hash identifies the content of a file, so that prepared data is found
-again.
+is requested once per process. The Hub's own hash identifies a file's content, so that prepared data is found again.
 """
 
 import re
@@ -112,7 +111,7 @@ def names_in_the_cache() -> list[str]:
     return sorted(name for name, _ in cached_repositories("datasets"))
 
 
-def names_wanted(path: HubPath, local_names: Sequence[str], commit_names: Sequence[str] | None) -> list[str]:
+def selected_names(path: HubPath, local_names: Sequence[str], commit_names: Sequence[str] | None) -> list[str]:
     """Return the data files of a path, given the files on this machine. Raises DataError if any is missing."""
     names = chosen_names(local_names if commit_names is None else commit_names, path.inside)
     if missing := len({*names} - {*local_names}):
@@ -122,7 +121,7 @@ def names_wanted(path: HubPath, local_names: Sequence[str], commit_names: Sequen
         problem = f"{one_line(str(path), 120)} is not on this machine, but other files of the dataset are"
         raise DataError(problem, hint=remedies(path))
     if not names:
-        raise no_such_part(path, commit_names or local_names)
+        raise missing_part(path, commit_names or local_names)
     return names
 
 
@@ -144,7 +143,7 @@ def data_names(names: Iterable[str]) -> list[str]:
     return sorted(rows or [name for name in texts if not is_about_the_data(name)])
 
 
-def no_such_part(path: HubPath, names: Iterable[str]) -> DataError:
+def missing_part(path: HubPath, names: Iterable[str]) -> DataError:
     """Return the error for a folder or file that the data set lacks. `names` are those that it has."""
     data = chosen_names([*names], "")
     shown = "; ".join(one_line(name, 80) for name in data[:_MOST_SHOWN])
@@ -215,5 +214,5 @@ def remote_splits(path: HubPath, name: str) -> tuple[dict[str, SourceFile], Name
                 return {file: replace(source_file, **declared) for file, source_file in files.items()}, splits
     names = chosen_names([*files], path.inside)
     if not names:
-        raise no_such_part(path, files)
+        raise missing_part(path, files)
     return {file: files[file] for file in names}, None

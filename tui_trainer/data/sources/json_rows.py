@@ -117,7 +117,7 @@ class JsonText:
                 return ""
 
     def take(self, expected: str) -> str:
-        """Read the next character, which must be one of `signs`, and return it."""
+        """Read the next character, which must be one of `expected`, and return it."""
         character = self.peek()
         if not character or character not in expected:
             actual = f"'{one_line(character)}'" if character else "the end of the file"

@@ -1,5 +1,4 @@
-"""Reading of one file: as documents (a plain text is one document, a table has one per row), as rows, or as the rows of
-a slice.
+"""Reading of one file: as documents (a plain text is one, a table has one per row), as rows, or as the rows of a slice.
 
 Errors of rows are collected so that they are reported together. An error that makes the rest unreadable ends the file.
 """
@@ -16,7 +15,7 @@ import numpy as np
 
 from tui_trainer.data.columns.reader import ReadInOrder
 from tui_trainer.data.columns.row import LateColumns, Row, columns_of
-from tui_trainer.data.columns.text_columns import LOOKED_ROWS, ColumnChoices, head_of, text_of
+from tui_trainer.data.columns.text_columns import FIRST_ROWS, ColumnChoices, head_of, text_of
 from tui_trainer.data.decoding import MAX_LINE_BYTES, decoded, refuse_other_encodings, with_plain_line_ends
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.conll_rows import WORDS, joins_words, read_conll, with_words_joined
@@ -180,7 +179,7 @@ def line_blocks(file: SourceFile, choices: ColumnChoices | None = None) -> Itera
         with open_bytes(file) as (_, content):
             remarks = ColumnChoices("")  # collects remarks on joined rows
             rows = rows_of(content, file, remarks, ProblemList())
-            head, error = head_of(rows) if choices else (list(islice(rows, LOOKED_ROWS)), None)
+            head, error = head_of(rows) if choices else (list(islice(rows, FIRST_ROWS)), None)
             head_bytes = content.tell()
             content.seek(0)
             if error or remarks.notes() or is_one_json(content):

@@ -30,10 +30,10 @@ from tui_trainer.data.sources.hub import (
     MAIN,
     HubPath,
     data_names,
-    names_wanted,
     parse_hub_path,
     remedies,
     remote_splits,
+    selected_names,
     snapshot,
 )
 from tui_trainer.data.sources.reading import (
@@ -125,8 +125,8 @@ EVERYTHING = DataChoice()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitFiles:
-    """Files of one split: its name, and which of the three splits it is, if any. `several`: the parts of a joined
-    split."""
+    """Files of one split: its name, and which of the three splits it is, if any. `several`: the parts, if it is
+    joined."""
 
     label: str
     split: Split | None
@@ -330,7 +330,7 @@ def open_sources(paths: Sequence[str], text_column: str = AUTO, choice: DataChoi
 
 
 def _join_sources(parts: Sequence[Source]) -> Source:
-    """Combine sources, or return a single one. A file name that occurs more than once is shown with its folder."""
+    """Combine sources, or return a single one. File names that occur more than once are shown with their folders."""
     if len(parts) == 1:
         return parts[0]
     single_files = [part.entries[0] if len(part.entries) == 1 else None for part in parts]
@@ -468,7 +468,7 @@ def _open_from_hub(request: _Request, path: HubPath) -> Source | None:
     elif not cached or (cached[1] is None and not has_data and not path.inside):
         return None
     else:
-        folder, names = cached[0], names_wanted(path, local_names, cached[1])
+        folder, names = cached[0], selected_names(path, local_names, cached[1])
         if not path.inside and has_configurations(folder):
             return _open_configured(request, folder)
         named = {
@@ -505,8 +505,7 @@ def _open_glob(request: _Request, pattern: Path) -> Source:
 def _choose_files(
     request: _Request, named: Mapping[str, SourceFile], splits: NamedSplits, label: str = "", split: Split | None = None
 ) -> Source:
-    """Return the source of the selected files. `label` and `split` are those of the whole, if file names show no
-    split."""
+    """Return the source of the selected files. `label` and `split` are those of the whole if file names show none."""
     choice = request.choice
     if choice.name:
         raise no_configuration(request.name, choice.name, _configurations(named))
@@ -611,7 +610,7 @@ def _error_of_parts(request: _Request, named: Mapping[str, SourceFile], splits: 
     hint += "; paths separated by commas are read together"
     if configurations := _configurations(named):
         hint = f"set data.name to one of {one_line(', '.join(configurations), 160)}; or {hint}"
-    if splits.gone_train and not (request.choice.measured or request.choice.splits):
+    if splits.missing_train and not (request.choice.measured or request.choice.splits):
         return DataError(f"{request.name}: {one_line(doubt, 160)}; found: {listed}", hint=f"{_FETCH_AGAIN}; or {hint}")
     if len(ordered) == 1:
         return DataError(f"{request.name} has only the split {ordered[0][0].label}: {listed}", hint=hint)

@@ -160,7 +160,7 @@ class SourceFile:
         return self.form not in ("text", "unknown")
 
     @property
-    def is_looked_into(self) -> bool:
+    def is_sniffed(self) -> bool:
         """Whether the content decides on the form. A .tsv may be CoNLL: BioBERT's data has that name."""
         return self.form == "tsv" or not (self.holds_rows or self.path.suffix.lower() in _ALWAYS_TEXT)
 
@@ -169,7 +169,7 @@ class SourceFile:
         return replace(self, rows=None, size_bytes=self.whole_bytes) if self.rows else self
 
     def size_and_time(self) -> tuple[int, int]:
-        """Return the present (size, mtime in ns), where the mtime of a file on the Hub is 0. Raises DataError."""
+        """Return the present (size, mtime in ns); the mtime of a file on the Hub is 0. Raises DataError."""
         if self.remote:
             return self.size_bytes, 0
         try:
@@ -270,7 +270,7 @@ def named_file(path: Path, mode: int, label: str = "") -> SourceFile:
     file = SourceFile(path=path, label=label, size_bytes=path.stat().st_size)
     refuse_unsupported(file)
     with open_bytes(file) as (_, content):  # opened even if not sniffed, so that it raises now if it is unreadable
-        return _with_form_inside(file, content.read(_FORM_BYTES)) if file.is_looked_into else file
+        return _with_form_inside(file, content.read(_FORM_BYTES)) if file.is_sniffed else file
 
 
 def _with_form_inside(file: SourceFile, head: bytes) -> SourceFile:
@@ -305,7 +305,7 @@ def usable(file: SourceFile) -> SourceFile | None:
     """
     if file.form == "unsupported":
         return None
-    if not file.is_looked_into and file.holds_rows:
+    if not file.is_sniffed and file.holds_rows:
         return file
     key = (file.path, *file.size_and_time())
     if key not in _sniffed:
@@ -313,7 +313,7 @@ def usable(file: SourceFile) -> SourceFile | None:
             with open_bytes(file) as (_, content):
                 head = content.read(_FORM_BYTES)
                 is_binary = b"\0" in head[:SNIFFED_BYTES]
-                sniffed = _with_form_inside(file, head) if file.is_looked_into else file
+                sniffed = _with_form_inside(file, head) if file.is_sniffed else file
                 is_read = not (file.form == "unknown" and is_binary)
         except DataError:
             sniffed, is_read = file, file.form != "unknown"

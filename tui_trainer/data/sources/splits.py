@@ -122,15 +122,15 @@ class NamedSplits:
         return ""
 
     @property
-    def gone_train(self) -> str:
+    def missing_train(self) -> str:
         """The training split that is declared but has no files; empty if there is none, or a part named "train"."""
         gone = next((split for split in self.gone if split_in(split) == "train"), "")
         return "" if any(part.label == "train" for part in self.parts) else gone
 
     def trained(self) -> SplitPart | str:
         """Return the part to train on, or the reason why it is unclear."""
-        if self.gone_train:
-            return f"the split {self.gone_train} is declared, but its files are missing"
+        if self.missing_train:
+            return f"the split {self.missing_train} is declared, but its files are missing"
         if len(self.parts) == 1 and not next(iter(self.parts)).split:
             return next(iter(self.parts))
         part = self.doubt or _only_part(self.of("train"), "train")
@@ -148,7 +148,7 @@ class NamedSplits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitUse:
-    """How the splits of one source are used. A split is shown as `test (test.csv)` or `train (2 files)`. `note`: a
+    """How the splits of one source are used. A split is shown as `test (test.csv)` or `train (2 files)`; `note` is a
     remark. `shares_rows`: some evaluated rows are also trained on."""
 
     source: str
@@ -190,8 +190,7 @@ def is_about_the_data(name: str) -> bool:
 
 
 def tell_apart(names: Iterable[str], saved: AbstractSet[str] = frozenset()) -> NamedSplits:
-    """Return the splits of files, named from the folder of their data set. `saved`: folders that are declared
-    splits."""
+    """Return the splits of files, named from the folder of their data set. `saved`: folders declared as splits."""
     rows: list[str] = []
     texts: list[str] = []
     for name in names:
@@ -227,7 +226,7 @@ def parts_of(names: Sequence[str], saved: AbstractSet[str] = frozenset()) -> Par
 
 
 def _part_of(name: str, saved: AbstractSet[str], mixed_folders: AbstractSet[str]) -> SplitPart:
-    """Return the part of a table. `several`: folders with several splits and the name of one, as train_test_data."""
+    """Return the part of a table. `mixed_folders` have the name of a split and files of several, as train_test_data."""
     path = PurePosixPath(name)
     form, parent = form_of(path), name.rpartition("/")[0]
     for folder in path.parents:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from tui_trainer.data.columns.row import Row, refuse_doubles
+from tui_trainer.data.columns.row import Row, refuse_repeated_columns
 from tui_trainer.data.decoding import CHUNK_BYTES
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
@@ -32,7 +32,7 @@ def read_table(content: BinaryIO, label: str, form: str, columns: Sequence[str] 
     with _errors_in_one_line(label, kind):
         schema, batches = (_open_parquet if form == "parquet" else _open_arrow)(content, label)
         names: list[str] = schema.names if schema is not None else []
-        refuse_doubles(names, label)
+        refuse_repeated_columns(names, label)
         column_namers = class_names(schema)
         for batch in batches([*columns] or names):
             for start in range(0, batch.num_rows, BATCH_ROWS):
