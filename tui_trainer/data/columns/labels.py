@@ -127,9 +127,8 @@ def values_in(head: Sequence[Row], *columns: str) -> list[object]:
     values = []
     for row in head:
         try:
-            value = (
-                _flagged_columns(row, columns) if columns[1:] else parsed_labels(row.values.get(columns[0]), row.where)
-            )
+            is_one = len(columns) == 1
+            value = parsed_labels(row.values.get(columns[0]), row.where) if is_one else _flagged_columns(row, columns)
         except DataError:  # reported when the row is read
             continue
         if isinstance(value, list | tuple) and any(map(_is_span, value)):

@@ -120,8 +120,8 @@ class ColumnChoices:
         refuse_unlearnt(head)
         if "text" in strings:
             return "text"
-        if other := kind_of_rows(head):
-            raise other.refused(label)
+        if kind := kind_of_rows(head):
+            raise kind.refused(label)
         texts = _mean_text_lengths(strings)
         texts = {name: length for name, length in texts.items() if not is_id(name)} or texts
         for name in self._chosen.values():
