@@ -315,7 +315,7 @@ def _parse(text: str, subject: str, where: str) -> Any:
     if not text.strip():
         raise DataError(f"{subject} is empty", where=where, hint="remove the row")
     if turns := split_transcript(text):
-        examples = [{"role": ROLES[who], "content": one_line(words, 30)} for who, words in turns[:2]]
+        examples = [{"role": ROLES[speaker], "content": one_line(words, 30)} for speaker, words in turns[:2]]
         hint = f'write {{"messages": {json.dumps(examples, ensure_ascii=False)}}}'
         raise DataError(f"{subject} is a single text with names of speakers", where=where, hint=hint)
     kind = "a list that numpy printed without commas" if _NO_COMMA.search(text) else "a string that is not valid JSON"
@@ -641,8 +641,8 @@ def _is_conversation(head: Sequence[Row], name: str) -> bool:
 
 
 def _holds_turns(value: object) -> bool:
-    """Return whether every entry of a list has a known role and a content. Inputs with outputs may be separate
-    examples."""
+    """Return whether every entry of a list has a known role and a content. A list of {"input", "output"} is excluded,
+    because it may hold separate examples."""
     if isinstance(value, str) and _TURNS.match(value):
         with suppress(DataError):
             value = _parse(value, "", "")

@@ -210,7 +210,7 @@ def tagged_text(text: str, values: object, where: str) -> Tagged:
     for first, second in pairwise(spans):
         if second.start < first.end:
             raise DataError(f"the spans {_shown(first)} and {_shown(second)} overlap", where=where)
-    words = word_places(text)
+    words = word_offsets(text)
     if not words:
         raise DataError("the text has no words", where=where)
     tags, cut = _tags_of_spans(words, spans, where)
@@ -268,7 +268,7 @@ def _from_utf16(text: str, stated_spans: Sequence[tuple[Span, str | None]]) -> l
     return None if any(-1 in span[:2] for span, _ in converted) else converted
 
 
-def word_places(text: str) -> list[tuple[int, int]]:
+def word_offsets(text: str) -> list[tuple[int, int]]:
     """Return the (start, end) of each word, in characters."""
     # Vowel signs of Tamil and Hindi are marks instead of letters.
     inside = (sign.isalnum() or sign in _JOINERS or unicodedata.category(sign)[0] == "M" for sign in text)
@@ -372,7 +372,7 @@ class InputWords:
             return " ".join(words), [(end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True)]
         text = string_of(row, self.column)
         refuse_surrogates(text, row.where)
-        if offsets := word_places(text):
+        if offsets := word_offsets(text):
             return text, offsets
         raise DataError("the text has no words", where=row.where)
 

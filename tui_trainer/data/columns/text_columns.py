@@ -261,7 +261,7 @@ def _note_of_choice(column: str, others: Sequence[str], files: Sequence[str], pa
 
 
 def pair_of_texts(head: Sequence[Row]) -> tuple[str, str] | None:
-    """Return the first usual pair of text columns; None if there is none, or if a column `text` is not part of it."""
+    """Return the first usual pair of text columns; None without a pair, or if a column `text` is not part of it."""
     by_name = {name.strip().lower(): name for name in reversed(columns_of(head))}
     for names in TEXT_PAIRS:
         if all(
@@ -307,7 +307,7 @@ def answers_in(value: object) -> tuple[list[Any], bool]:
 
 
 def refuse_several_answers(answers: Sequence[Any], column: str, where: str) -> None:
-    """Raise DataError if there are several answers, none of which is marked as the correct one."""
+    """Raise DataError if there are several answers, because none is marked as the correct one."""
     if len(answers) > 1:
         message = f"the column '{one_line(column, 40)}' has {len(answers)} answers, and none is marked as the right one"
         raise DataError(message, where=where, hint="keep the one to train on, or write one row per answer")

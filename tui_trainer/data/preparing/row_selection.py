@@ -508,9 +508,8 @@ def _hold_out_tail(sizes: NDArray[np.int64], target: float, none_held_out: NDArr
     longest = int(sizes.argmax())
     size = int(sizes[longest])
     if size < 2:
-        return DocumentSplit(
-            held_out=none_held_out, notes=("nothing is held out: no document has two or more characters",)
-        )
+        note = "nothing is held out: no document has two or more characters"
+        return DocumentSplit(held_out=none_held_out, notes=(note,))
     tail = min(max(1, round(target)), size - 1)
     reason = "there is one document" if len(sizes) == 1 else "whole documents cannot match data.eval_fraction"
     note = f"{reason}: about the last {tail:,} of the {size:,} characters of document {longest + 1} are held out"
@@ -540,7 +539,7 @@ def split_rows(strata: NDArray[np.int64], eval_fraction: float, seed: int) -> ND
 @dataclass(frozen=True, slots=True)
 class Selection:
     """For each survey, the split of each row, int8 [rows], and how often an epoch uses it, int16 [rows]; held-out rows
-    once. `split` has the documents of which only the end is held out."""
+    once. `split` has the documents whose end alone is held out."""
 
     sides: tuple[NDArray[np.int8], ...]
     copies: tuple[NDArray[np.int16], ...]
@@ -630,8 +629,7 @@ class ChosenRows:
 
 
 def chosen_rows(surveys: Sequence[Survey], choice: Selection, cut: Cut) -> Iterator[ChosenRows]:
-    """Yield the used rows of these surveys, or of the first alone, in order, with a limited number of characters at
-    once.
+    """Yield the used rows of these surveys, or of the first alone, in order, in portions of limited size.
 
     A document that is used twice comes twice in a row. The rows of a table's chunk come one after another, then again.
     """

@@ -240,7 +240,7 @@ class RowWriter:
         self.longest_row = max(self.longest_row, int(longest))
 
     def _write(self, tokens: Tokens, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
-        """Write rows, of which row i is tokens[starts[i] : starts[i] + lengths[i]]. Rows may overlap."""
+        """Write rows. Row i is tokens[starts[i] : starts[i] + lengths[i]]; rows may overlap."""
         ends = starts + lengths
         if np.array_equal(starts[1:], ends[:-1]):  # most documents are not split
             numbers = tokens[starts[0] : ends[-1]]

@@ -62,7 +62,7 @@ def _with_unknown(reader: Reader, texts: Sequence[str]) -> list[str]:
 
 
 def unknown_words(counts: Counts, details: Mapping[str, Any]) -> str:
-    """Return a sentence with the shares of unknown tokens and the characters, or "" if there are none."""
+    """Return a sentence with the shares of unknown tokens and the characters; "" without unknown tokens."""
     input_tokens = counts.train_tokens + counts.eval_tokens
     parts = []
     if counts.unknown_labels:

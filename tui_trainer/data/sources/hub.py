@@ -135,7 +135,7 @@ def chosen_names(names: Sequence[str], inside: str) -> list[str]:
 
 
 def data_names(names: Iterable[str]) -> list[str]:
-    """Return the files of rows among all files of a repository, sorted; if there are none, the .txt files."""
+    """Return the files of rows among all files of a repository, sorted; without such files, the .txt files."""
     visible = [name for name in names if not any(step.startswith(".") for step in name.split("/"))]
     files = [(name, name.rpartition("/")[2]) for name in visible if form_of(PurePosixPath(name)) not in _ROWLESS]
     rows = [name for name, file_name in files if file_name not in ABOUT and not LATER_WORK.fullmatch(file_name)]

@@ -149,7 +149,7 @@ def count_rows(file: SourceFile) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LineBlock:
-    """Some complete lines of a JSON Lines file, which any process can read: `offset` and `size` in bytes, and the
+    """Part of a JSON Lines file that any process can read: complete lines, with `offset` and `size` in bytes, and the
     number of preceding lines. `column` holds the text of a document."""
 
     file: SourceFile

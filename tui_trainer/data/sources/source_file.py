@@ -99,23 +99,23 @@ def form_of_content(head: bytes) -> Form | None:
     `head` may end within a line, so its last line is ignored if it has others.
     """
     lines = head.decode("utf-8-sig", errors="ignore").splitlines()
-    whole = [line for line in (lines[:-1] if len(lines) > 1 else lines) if line.strip()][:_SNIFFED_LINES]
-    if not whole:
+    complete = [line for line in (lines[:-1] if len(lines) > 1 else lines) if line.strip()][:_SNIFFED_LINES]
+    if not complete:
         return None
-    if whole[0].lstrip()[:1] in ("{", "["):
+    if complete[0].lstrip()[:1] in ("{", "["):
         with suppress(ValueError):
-            if all(isinstance(json.loads(line), dict) for line in whole):
+            if all(isinstance(json.loads(line), dict) for line in complete):
                 return "jsonl"
-        return "json" if _JSON_ROWS.match("".join(whole)) else None
-    fields = [line.split() for line in whole if not line.startswith(("#", "-DOCSTART-"))]
+        return "json" if _JSON_ROWS.match("".join(complete)) else None
+    fields = [line.split() for line in complete if not line.startswith(("#", "-DOCSTART-"))]
     columns = {len(row) for row in fields}
     if len(columns) == 1 and columns != {1} and all(ENTITY_TAG.fullmatch(row[-1]) for row in fields):
         return "conll"
     for form, separator in _SEPARATED:
-        names = {name.strip(' "').lower() for name in whole[0].split(separator)}
+        names = {name.strip(' "').lower() for name in complete[0].split(separator)}
         if len(names) < 2 or not names & HEADER_NAMES:
             continue
-        header, *rows = table = list(csv.reader(whole, delimiter=separator))
+        header, *rows = table = list(csv.reader(complete, delimiter=separator))
         # The last row may be incomplete, if a field continues in the next line.
         if rows and all(len(row) == len(header) for row in rows[: max(1, len(table) - 2)]):
             return form

@@ -340,7 +340,7 @@ def splits_of_cache(folder: Path, names: Iterable[str]) -> NamedSplits | None:
 def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
     """Return the folder in the cache of `datasets` that holds the configuration `name`, or None.
 
-    Raises DataError if there are several configurations and no name, or several commits of which none is `revision`.
+    Raises DataError if there are several configurations and no name, or several commits and none is `revision`.
     """
     *owner, last = repo_id.split("/")
     for boundary in _WORD_BOUNDARIES:
