@@ -217,7 +217,7 @@ def _converted_turn(entry: object, subject: str, where: str) -> Message:
 def _normalize_extras(extras: Message, role: str, subject: str, where: str) -> None:
     """Normalize the other keys of a turn in place: its calls to objects, and its flags to a `weight` of 0 or 1, unless
     that would repeat the default."""
-    # The one call of a turn, as OpenAI's service had it before there were several.
+    # OpenAI's service had a single call per turn before it had `tool_calls`.
     if call := extras.pop("function_call", None):
         extras.setdefault("tool_calls", [call])
     if "tool_calls" in extras:

@@ -243,7 +243,7 @@ def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
         if not all(candidates):
             continue
         source, target = (names[0] for names in candidates)
-        # Answers with the place where they begin in their context, in any of the forms that SQuAD has had.
+        # Answers with their position in the context, in any of the forms of SQuAD.
         has_positions = any("answer_start" in str(row.values.get(target)) for row in head)
         if "context" in by_name and source == by_name.get("question") and has_positions:
             columns = (source, by_name["context"], target)

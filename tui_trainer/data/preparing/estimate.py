@@ -196,7 +196,7 @@ def _read_beginning(entry: SourceFile, texts_of: Texts, beginning: _Beginning, m
     """Read the beginning of a file. Ignores errors, which are reported when the data is prepared."""
     try:
         with open_bytes(entry) as (_, content):
-            if entry.form in PACKED_INSIDE:  # its first rows, and their share of its rows
+            if entry.form in PACKED_INSIDE:  # read its first rows, and estimate their share of all rows
                 characters, share = 0, 1.0
                 for number, text in enumerate(texts_of(content, entry), start=1):
                     beginning.add(text)
