@@ -108,7 +108,7 @@ class Evaluator:
             limit = trained.config.evaluation.max_eval_rows
             row_limit = rows or (0 if limit == "auto" else limit)
             chosen = evenly_spaced(len(stored_rows), row_limit or len(stored_rows))
-            measured = _MeasuredRows(trained, data, stored_rows, chosen, self.device, self.progress)
+            measured = MeasuredRows(trained, data, stored_rows, chosen, self.device, self.progress)
             compares = reference is not None and changed > 0
             before = measured.measure(reference, keeps=compares) if reference else None
             first = measured.measure(candidates[0], keeps=compares)
@@ -164,7 +164,7 @@ class Evaluator:
 
 
 @dataclass(frozen=True, slots=True)
-class _MeasuredRows:
+class MeasuredRows:
     """Chosen rows, and the models measured on them. Each row is a pass of its own, so that it has its own loss."""
 
     trained: TrainedModel
