@@ -20,12 +20,12 @@ from tui_trainer.data.batching.collate import Batch, Collate, collate_whole
 from tui_trainer.data.columns.labels import (
     Kind,
     LabelReader,
+    flag_columns,
     kind_of,
     label_columns,
-    labels_beside,
-    marked_columns,
     ordered,
-    refuse_texts,
+    other_label_columns,
+    refuse_text_labels,
     values_in,
 )
 from tui_trainer.data.columns.reader import Encoded, Example
@@ -268,9 +268,9 @@ class LabelledTexts(TableReader):
             values = values_in(head, *columns)
             if not self.knows:
                 self.kind = kind_of(values, label, columns[0]) if requested == "auto" else requested
-                refuse_texts(values, label, columns[0])
+                refuse_text_labels(values, label, columns[0])
             self._labels = LabelReader(columns, self.kind, values)
-            candidates = (*labels_beside(columns_of(head), columns[0]), *marked_columns(head))
+            candidates = (*other_label_columns(columns_of(head), columns[0]), *flag_columns(head))
             self._other_label_columns = tuple(name for name in dict.fromkeys(candidates) if name not in columns)
             refuse_settings(self.config, self.kind)
             if not self.knows and self.kind != "regression":

@@ -15,7 +15,7 @@ from tui_trainer.data.columns.reader import Reader, UnknownToken, unknown_token_
 from tui_trainer.data.preparing.byte_bpe import Specials, train_tokenizer
 from tui_trainer.data.preparing.cache import Built, Cut, PreparedData, RowKind, find_entry
 from tui_trainer.data.preparing.estimate import Rate, beginning_of, estimate, size_of
-from tui_trainer.data.preparing.prepare import count_first, prepare
+from tui_trainer.data.preparing.prepare import count_first_rows, prepare
 from tui_trainer.data.preparing.processes import worth_processes
 from tui_trainer.data.preparing.row_selection import sources_in
 from tui_trainer.data.preparing.token_rows import Rows
@@ -139,7 +139,7 @@ class LearnsFromData:
             return self.facts(config, self.prepare(config, data, cache_dir, progress))
         try:
             first = cut if len(data.sources) == 1 else replace(cut, eval_fraction=0.0)
-            built = count_first(data.sources[0], self.reader(config), first, progress, _COUNTED_ROWS)
+            built = count_first_rows(data.sources[0], self.reader(config), first, progress, _COUNTED_ROWS)
         except DataError:  # for example, if too few of them have a label
             return None
         reason = f"from the first {built.counts.rows_read or built.counts.documents_read:,} rows or documents only"

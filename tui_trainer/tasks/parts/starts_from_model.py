@@ -18,7 +18,7 @@ from tui_trainer.data.batching.collate import collate_whole
 from tui_trainer.data.columns.conversations import ConversationColumns, Message, find_conversations, question_of
 from tui_trainer.data.columns.labels import label_columns
 from tui_trainer.data.columns.row import AUTO, Row, file_of, missing_column
-from tui_trainer.data.columns.tagged_rows import InputWords, find_words, word_places
+from tui_trainer.data.columns.tagged_rows import InputWords, find_words, word_offsets
 from tui_trainer.data.columns.text_columns import ColumnChoices, PairColumns, strings_of, text_of
 from tui_trainer.data.preparing.byte_bpe import FOR_TEXT, TRAINED_HERE, Specials
 from tui_trainer.data.preparing.token_rows import TokenRow
@@ -152,7 +152,7 @@ class WordInputs:
         return self._columns.read(row)
 
     def of_text(self, text: str) -> tuple[str, list[tuple[int, int]]]:
-        return text, word_places(text)
+        return text, word_offsets(text)
 
 
 def logits_of(model: Any, tokenizer: Any, rows: Sequence[InputRow]) -> Any:
