@@ -187,10 +187,7 @@ class ConfigDocument:
         return self._plain_of(presets, {**presets.layers, **{key: self._layer(key) for key in own}}, [])
 
     def preview_recipe(self, name: str, *, keep_own: bool = True, fit: Fit = lambda plain: plain) -> RecipePreview:
-        """Return what `choose_recipe` would change. `fit` replaces presets that do not suit the rest of the config.
-
-        Raises ConfigError if there is no such recipe.
-        """
+        """Return what `choose_recipe` would change. `fit` replaces unsuitable presets. Raises ConfigError."""
         plain = self.with_recipe(name, keep_own=keep_own)
         own = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
         presets = self._presets_for({**own, "profile": name})

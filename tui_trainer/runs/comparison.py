@@ -162,10 +162,7 @@ def _prefix_sums(values: Iterable[float]) -> list[float]:
 
 
 def settings_of(folder: RunFolder) -> dict[str, Any]:
-    """Return the settings of a run by dotted key, with the exact values of its plan as `plan.KEY`.
-
-    Reads config.toml if the run has no plan yet.
-    """
+    """Return a run's settings by dotted key, and the exact values of its plan as `plan.KEY` once there is a plan."""
     plan = read_fields(folder.plan)
     if isinstance(plan.get("config"), dict):
         derived = {

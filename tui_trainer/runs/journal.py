@@ -43,10 +43,7 @@ class JournalWriter:
         pending_limit_bytes: int = PENDING_LIMIT_BYTES,
         tell_failing: Callable[[str | None], None] = lambda reason: None,
     ) -> None:
-        """Open the journal. Raises FolderError if that fails or if it is not a regular file.
-
-        Calls `tell_failing` with `failing` each time that it changes.
-        """
+        """Open the journal, or raise FolderError. `tell_failing` is called with `failing` whenever it changes."""
         self.path = path
         self._fd = _open_for_appending(path)
         self._limit_bytes = pending_limit_bytes

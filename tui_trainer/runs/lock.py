@@ -279,10 +279,7 @@ def _kernel_start(pid: int) -> str:
 
 
 def _flock_now(fd: int) -> bool:
-    """Lock the file if it is free, and return False if it is not.
-
-    Returns True on a file system without locks, where the owner in the file still protects it.
-    """
+    """Lock the file if it is free, and return whether it was. A file system without locks counts as free."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

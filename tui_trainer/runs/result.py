@@ -343,10 +343,7 @@ def _flops_per_second(samples_per_second: float, plan: PlanMade) -> float | None
 
 
 def computing_words(samples_per_second: float, plan: PlanMade | None) -> str:
-    """Return the share of the machine's compute rates that a speed reaches; empty if it is unknown.
-
-    For example `48 % of the 130 GFLOP/s of fp32 matmuls here, 41 % of the 312 TFLOP/s of A100 (NVIDIA data sheet)`.
-    """
+    """Return `48 % of the 130 GFLOP/s of fp32 matmuls here, 41 % of the 312 TFLOP/s of A100 (NVIDIA data sheet)`."""
     reached = _flops_per_second(samples_per_second, plan) if plan else None
     if plan is None or reached is None or (rates := plan.compute_rates) is None:
         return ""
@@ -403,10 +400,7 @@ _ABOVE_PLAN = 1.1
 
 
 def memory_above_plan(state: RunState, foreign_bytes: int = 0) -> str:
-    """Return `23% above the plan` if a run uses clearly more memory than planned, else an empty text.
-
-    `foreign_bytes` is the memory of the run's process that other work uses.
-    """
+    """Return `23% above the plan`, or an empty text. `foreign_bytes` of the run's process belong to other work."""
     measured, plan = training_memory_bytes(state), state.plan
     if measured is None or plan is None or measured - foreign_bytes <= _ABOVE_PLAN * plan.memory_bytes:
         return ""

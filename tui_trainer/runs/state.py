@@ -11,9 +11,10 @@ import math
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from functools import partial
 from statistics import median
 from typing import Annotated, Final, Literal
 
@@ -28,12 +29,8 @@ _LONGEST_GAP_SECONDS: Final = 60.0
 _SUMMARIZED: Final = (*events.GAUGES, "memory_bytes", "usable_cores", "machine_cpu_share")
 
 
-def _column() -> array[float]:
-    return array("d")
-
-
-def _counts() -> array[int]:
-    return array("q")
+_column: Final[Callable[[], array[float]]] = partial(array, "d")
+_counts: Final[Callable[[], array[int]]] = partial(array, "q")
 
 
 @dataclass(slots=True)

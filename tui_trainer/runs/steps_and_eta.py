@@ -73,10 +73,7 @@ def whole_seconds(state: RunState) -> float | None:
 
 
 def time_words(state: RunState) -> str:
-    """Return the time of a run as text: estimated or actual, planned, the reason, and other load on the machine.
-
-    Empty before there is a plan.
-    """
+    """Return a run's time beside the planned one, with the reason for the difference; empty before there is a plan."""
     plan, whole = state.plan, whole_seconds(state)
     if plan is None:
         return ""
@@ -93,10 +90,7 @@ def time_words(state: RunState) -> str:
 
 
 def step_words(state: RunState) -> str:
-    """Return the mean and the planned time of a step: `125 ms/step, planned 195 ms: numpy matmuls reach ...`.
-
-    Empty if either is unknown.
-    """
+    """Return the mean time of a step: `125 ms/step, planned 195 ms: numpy matmuls reach ...`; empty if unknown."""
     plan, whole, steps = state.plan, state.times.whole, state.step_seconds
     # Without the first two steps, if there are others.
     seconds, count = (whole.step_seconds, whole.steps) if whole.steps else (sum(steps), len(steps))
