@@ -271,10 +271,10 @@ def folder_lock(folder: Path) -> Iterator[None]:
 def _kernel_start(pid: int) -> str:
     """Return the boot id and the ticks from boot to the start of the process (`man 5 proc`); empty without /proc."""
     with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         # The program's name is in parentheses and may itself contain spaces and parentheses.
         ticks = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-        return f"{boot} {ticks}"
+        return f"{boot_id} {ticks}"
     return ""
 
 
