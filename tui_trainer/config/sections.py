@@ -254,17 +254,17 @@ class TuningSection(SettingsSection):
 
     @property
     def has_adapter(self) -> bool:
-        """Whether the model's own weights are frozen, and LoRA adapters train."""
+        """Whether LoRA adapters are trained and the model's own weights are frozen."""
         return TUNING_METHODS[self.method].has_adapter
 
     @property
     def mutates_weights(self) -> bool:
-        """Whether adapters begin as a part of the frozen weights, which is taken out of these."""
+        """Whether the initial adapter is a part of the model's weights, which is subtracted from them."""
         return self.has_adapter and self.init_lora_weights.startswith(("pissa", "olora"))
 
     @property
     def in_four_bits(self) -> bool:
-        """Whether these frozen weights are kept in 4 bits."""
+        """Whether the frozen weights are stored in 4 bits."""
         return TUNING_METHODS[self.method].in_four_bits
 
 
@@ -377,7 +377,7 @@ class DataSection(SettingsSection):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The single paths of `path`, each a source."""
+        """Paths of the sources in `path`."""
         return paths_in(self.path)
 
     @property

@@ -55,12 +55,12 @@ def diagnosis_lines(
     measured: Sequence[Row] = (),
 ) -> list[str]:
     """Return the diagnosis as lines. A line is wider than `width` only if one word is."""
-    tried = [("not run", "tui-trainer diagnose --try runs quick tests (a few seconds)")]
+    benchmarks = [("not run", "tui-trainer diagnose --try runs quick tests (a few seconds)")]
     if trial is not None:
-        tried = [*trial_rows(trial, hardware), *_problem_rows(trial_problems(trial))]
+        benchmarks = [*trial_rows(trial, hardware), *_problem_rows(trial_problems(trial))]
     sections = [
         *_sections(hardware, diagnosis, profile),
-        ("benchmarks", tried),
+        ("benchmarks", benchmarks),
         *([("measured", measured)] if measured else []),
     ]
     return [line for title, rows in sections for line in _section(title, rows, width)]
@@ -123,9 +123,9 @@ def _problem_rows(problems: Iterable[HardwareProblem]) -> Iterator[Row]:
 def _gpu_words(gpu: Gpu) -> str:
     if gpu.problem:
         return f"{describe.full_name(gpu)}: {one_line(gpu.problem)}"
-    use = "" if gpu.utilisation_share is None else f", {gpu.utilisation_share:.0%} busy"
+    busy = "" if gpu.utilisation_share is None else f", {gpu.utilisation_share:.0%} busy"
     hidden = "" if gpu.visible else ", hidden by CUDA_VISIBLE_DEVICES"
-    return f"{describe.full_name(gpu)}, {describe.memory_words(gpu)}{use}{hidden}"
+    return f"{describe.full_name(gpu)}, {describe.memory_words(gpu)}{busy}{hidden}"
 
 
 def _section(title: str, rows: Iterable[Row], width: int) -> Iterator[str]:

@@ -37,7 +37,7 @@ class Output:
     """Standard output, which discards everything after its reader is gone."""
 
     def __init__(self) -> None:
-        # Kept, because sys.stdout may be replaced later to capture the output of libraries.
+        # sys.stdout may be replaced later to capture the output of libraries.
         self._stream, self._fd = sys.stdout, fd_of(sys.stdout)
         self.open = self._stream is not None
         self.is_terminal = self.open and self._stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -47,8 +47,8 @@ class Output:
     @property
     def seconds_of_this_wait(self) -> float:
         """Seconds since the present write began to wait for the reader; 0 if there is none."""
-        since = self._waits_since
-        return 0.0 if since is None else monotonic() - since
+        start = self._waits_since
+        return 0.0 if start is None else monotonic() - start
 
     @property
     def seconds_waited(self) -> float:
@@ -64,7 +64,7 @@ class Output:
                 self._stream.write(text)
                 self._stream.flush()
             else:
-                # Without the stream's buffer, which the interpreter would flush at its exit, waiting for the reader.
+                # The stream's buffer is bypassed, because the interpreter would flush it at its exit and wait.
                 write_all(self._fd, text.encode(self._stream.encoding, "replace"))
         except (OSError, ValueError):
             self.open = False
@@ -143,8 +143,8 @@ class Follower(threading.Thread):
             self.print(line)
         if state.steps:
             verdict = examine(state)
-            more = f"; `tui-trainer doctor {shell_word(folder.name)}` shows all findings" if verdict.findings else ""
-            self.print(f"{'doctor':<14} {verdict.words}{more}")
+            hint = f"; `tui-trainer doctor {shell_word(folder.name)}` shows all findings" if verdict.findings else ""
+            self.print(f"{'doctor':<14} {verdict.words}{hint}")
         self._refresh()
 
     def _correct_time(self, step: int) -> None:

@@ -144,7 +144,7 @@ def step_line(event: events.StepDone, state: RunState) -> str:
 
 
 def progress_line(event: events.Progress) -> str:
-    """Return `tokenising 42 % of 1.2 M characters`."""
+    """Return the progress of an operation as text: `tokenising 42 % of 1.2 M characters`."""
     operation = one_line(event.what, 60)
     if event.total:
         return f"{operation} {event.done / event.total:4.0%} of {format_count(event.total)} {event.unit}"
@@ -164,18 +164,18 @@ def gauges_words(summary: GaugeSummary) -> str:
     """
     mean, peak = summary.mean, summary.peak
 
-    def text(write: Callable[..., str], *values: float | None) -> str:
+    def text_or_empty(write: Callable[..., str], *values: float | None) -> str:
         return "" if None in values else write(*values)
 
     gpu = [
-        text(lambda share: f"{100 * share:.0f} %", mean("utilization_share")),
-        text(format_bytes_of, peak("memory_used_bytes"), peak("memory_bytes") or None),
-        text("{:.0f} W".format, mean("power_watts")),
-        text("{:.0f} \u00b0C".format, peak("temperature_celsius")),
+        text_or_empty(lambda share: f"{100 * share:.0f} %", mean("utilization_share")),
+        text_or_empty(format_bytes_of, peak("memory_used_bytes"), peak("memory_bytes") or None),
+        text_or_empty("{:.0f} W".format, mean("power_watts")),
+        text_or_empty("{:.0f} \u00b0C".format, peak("temperature_celsius")),
     ]
     process = [
-        text(lambda memory_bytes: f"process {format_bytes(memory_bytes)}", peak("process_memory_bytes")),
-        text("CPU {:.1f} of {:g} cores".format, mean("busy_cores"), summary.usable_cores),
+        text_or_empty(lambda memory_bytes: f"process {format_bytes(memory_bytes)}", peak("process_memory_bytes")),
+        text_or_empty("CPU {:.1f} of {:g} cores".format, mean("busy_cores"), summary.usable_cores),
     ]
     on_gpu = ", ".join(filter(None, gpu))
     return "; ".join(filter(None, [on_gpu and f"GPU {on_gpu}", ", ".join(filter(None, process))]))
@@ -212,7 +212,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     if (loss := finished.eval_loss) is not None:
         rows.append(("held-out loss", f"{loss:.4f}{loss_unit(state.task)}{kept_at_words(state)}"))
         losses = state.baselines.losses if state.baselines else {}
-        rows += [(f"  {label:<15}", f"{other:.4f}  ({beaten_words(loss < other)})") for label, other in losses.items()]
+        rows += [(f"  {label:<15}", f"{value:.4f}  ({beaten_words(loss < value)})") for label, value in losses.items()]
     for score in scores_of(state):
         baseline = f"  ({score.baseline_words}: {beaten_words(score.beaten)})" if score.baseline else ""
         rows.append((one_line(score.name), number(score.value) + one_line(baseline)))
@@ -304,12 +304,12 @@ def _card_row(item: CardPlan) -> tuple[str, ...]:
     if (plan := item.plan) is None:
         return (_cards_words(item), "too large", "-", "-", "-", "-", "-", item.profile or "none")
     on_card = plan.device == "cuda"
-    step, whole = (value.value if on_card else None for value in (plan.step_seconds, plan.duration_seconds))
+    step_seconds, total_seconds = plan.step_seconds.value, plan.duration_seconds.value
     return (
         _cards_words(item),
         f"{format_bytes(plan.memory_bytes.value)} of {item.card.memory_gib} GiB" if on_card else "on the CPU",
-        "-" if step is None else format_seconds(step),
-        "-" if whole is None or step is None else plan_time(plan),
+        "-" if step_seconds is None or not on_card else format_seconds(step_seconds),
+        "-" if step_seconds is None or total_seconds is None or not on_card else plan_time(plan),
         plan.precision.value,
         f"{plan.effective_batch_size.value}: "
         + split_words(plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value),
@@ -337,23 +337,23 @@ _RUN_COLUMNS: dict[str, Callable[[RunOverview, datetime], str]] = {
 def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> list[str]:
     """Return the table of `tui-trainer runs`, with the columns that fit, without empty columns for rare values."""
     columns = [[title, *(text(run, now) for run in overviews)] for title, text in _RUN_COLUMNS.items()]
-    shown = [column for column in columns if any(column[1:]) or column[0] not in ("score", "tags and note", "from")]
-    rows = [[cell or "--" for cell in row] for row in zip(*shown, strict=True)]
+    visible = [column for column in columns if any(column[1:]) or column[0] not in ("score", "tags and note", "from")]
+    rows = [[cell or "--" for cell in row] for row in zip(*visible, strict=True)]
     return table_lines(rows, width, right=("steps", "loss", "held out", "last event", "size"))
 
 
 def table_lines(rows: Sequence[Sequence[str]], width: int, right: Collection[str] = ()) -> list[str]:
     """Return a table with the columns that fit. The columns with the titles `right` are aligned to the right."""
     columns = [(max(map(cell_len, cells)), cells[0] in right) for cells in zip(*rows, strict=True)]
-    ends = list(accumulate(column_width + 2 for column_width, _ in columns))
-    fitting = max(sum(end - 2 <= width for end in ends), 1)
+    right_edges = list(accumulate(column_width + 2 for column_width, _ in columns))
+    visible_count = max(sum(end - 2 <= width for end in right_edges), 1)
 
     def aligned(cell: str, column_width: int, to_right: bool) -> str:
         blanks = " " * (column_width - cell_len(cell))
         return blanks + cell if to_right else cell + blanks
 
     lines = [[aligned(cell, *column) for cell, column in zip(row, columns, strict=True)] for row in rows]
-    return ["  ".join(cells[:fitting]).rstrip() for cells in lines]
+    return ["  ".join(cells[:visible_count]).rstrip() for cells in lines]
 
 
 def age_words(run: RunOverview, now: datetime) -> str:

@@ -20,10 +20,7 @@ def _figure(plan: object, name: str) -> Any:
 
 
 def batch_words(plan: object) -> str:
-    """Return the effective batch of a `Plan` or a `PlanMade` and its parts: `64 rows (4 rows x 8 x 2 processes)`.
-
-    The parts are omitted if there is only one.
-    """
+    """Return the batch of a `Plan` or a `PlanMade`, and its parts if several: `64 rows (4 rows x 8 x 2 processes)`."""
     names = ("per_device_train_batch_size", "gradient_accumulation_steps", "processes")
     effective, parts = _figure(plan, "effective_batch_size"), [_figure(plan, name) for name in names]
     rows = f"{effective} row{'s' if effective != 1 else ''}"
@@ -31,10 +28,7 @@ def batch_words(plan: object) -> str:
 
 
 def trained_words(plan: object) -> str:
-    """Return the trainable parameters of a `Plan` or a `PlanMade`: `6.7 k of 818 k parameters (0.82 %)`.
-
-    If all are trainable, return `all 818 k parameters`.
-    """
+    """Return how much of a plan is trainable: `6.7 k of 818 k parameters (0.82 %)` or `all 818 k parameters`."""
     trained, total = _figure(plan, "trained_parameters") or 0, _figure(plan, "parameters")
     if trained >= total:
         return f"all {format_count(total)} parameters"
