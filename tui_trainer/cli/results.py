@@ -191,11 +191,11 @@ def track(
         feeder = Feeder(
             folder, find_tracker(name), lambda *words: tell("; ".join(filter(None, words))), most_failures=1
         )
-        before = feeder.handed
+        before = feeder.sent_events
         feeder.end(status)
         failed |= feeder.given_up
         if not feeder.given_up:
-            new = feeder.handed - before
+            new = feeder.sent_events - before
             print(f"{name}: {new} events uploaded" if new > 0 else f"{name} is up to date")
     if failed:
         raise typer.Exit(EXIT_FAILED)
