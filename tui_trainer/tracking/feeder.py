@@ -28,7 +28,7 @@ Tell = Callable[[str, str], None]
 
 @dataclass
 class Feeder:
-    """Transfer from a journal to one tracker. `sent_events` is the number of journal events that were sent, of all kinds."""
+    """Transfer from a journal to one tracker. `sent_events` is the number of journal events that were sent."""
 
     folder: RunFolder
     tracker: Tracker
