@@ -26,7 +26,7 @@ _TEMPLATES = {
     "qwen3_nothink": "chatml", "smollm": "chatml", "vicuna": "vicuna", "yi": "chatml",
 }  # fmt: skip
 # Templates equal to that of a model. Without a system message, qwen2_vl writes "You are a helpful assistant." like
-# Qwen2.5-VL, and qwen3_vl_nothink nothing, like Qwen3-VL-Instruct. qwen3_vl and qwen3_5 are refused, because they add an
+# Qwen2.5-VL, and qwen3_vl_nothink nothing, like Qwen3-VL-Instruct. qwen3_vl and qwen3_5 are refused: they would add an
 # empty thought to answers without one. Source: data/template.py, extras/constants.py (ff6d4d1).
 _OWN_TEMPLATES = {
     "qwen": "Qwen2.5", "qwen2_vl": "Qwen2.5-VL", "qwen3": "Qwen3", "qwen3_vl_nothink": "Qwen3-VL", "phi4": "Phi-4",
