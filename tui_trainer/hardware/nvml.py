@@ -237,7 +237,8 @@ class Nvml:
         )
 
     def _slowed_by(self, handle: Any) -> str | None:
-        """Return what limits the clock. NVML 12.2 renamed the call, so the older name is tried too."""
+        """Return `heat` or `power` if it limits the clock, or else "". NVML 12.2 renamed the call: the older name is
+        tried too."""
         names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
         reasons = next((bits for name in names if (bits := self._query(name, handle)) is not None), None)
         if reasons is None:
