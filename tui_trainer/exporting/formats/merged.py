@@ -171,7 +171,7 @@ class _MergedTensors:
 
 
 def _base_name(name: str) -> str:
-    """Return the name without an adapter: `h.0.attn.base_layer.weight` is `h.0.attn.weight`. Empty for adapter
+    """Return the name without an adapter: `h.0.attn.weight` for `h.0.attn.base_layer.weight`; empty for adapter
     weights."""
     if re.search(r"\.(lora_[A-Za-z_]+|original_module|trainable_tokens_[a-z]+)(\.|$)", name):
         return ""
