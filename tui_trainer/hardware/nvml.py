@@ -234,8 +234,7 @@ class Nvml:
         )
 
     def _slowed_by(self, handle: Any) -> str | None:
-        """Return `heat` or `power` if it limits the clock, or else "". NVML 12.2 renamed the call; both names are
-        tried."""
+        """Return `heat` or `power` if it limits the clock, or else "". NVML 12.2 renamed the call."""
         names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
         reasons = next((bits for name in names if (bits := self._query(name, handle)) is not None), None)
         if reasons is None:

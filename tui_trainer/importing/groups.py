@@ -468,7 +468,7 @@ def read_beside(
 
 
 def deepspeed(done: Conversion, given: Given) -> None:
-    """Read a table or a file of DeepSpeed. The keys of the file itself decide on the batch size."""
+    """Read a table or a file of DeepSpeed. For the batch size, the keys of the importing file count instead."""
     path = done.file(given) if isinstance(given.value, str) else None
     source = path or given.value
     if isinstance(source, Path | dict):

@@ -271,7 +271,7 @@ def listed_places(entry: Mapping[str, Any]) -> list[str]:
 
 
 def data_set_name(value: Any) -> Any:
-    """Return the same for keys that never name a file. Raises ValueError for a name on the Hub without owner."""
+    """Return a data set's name as `data_place` does. Raises ValueError for a name on the Hub without its owner."""
     if isinstance(value, str) and is_hub_name(value) and "/" not in value and not is_here(value):
         raise ValueError("data sets on the Hub need the name of their owner; set data.path to hub:owner/name")
     return data_place(value)
