@@ -12,7 +12,7 @@ from tui_trainer.data.columns.conversations import Message
 from tui_trainer.errors import FolderError, RunError
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.hardware.visible_gpus import card_index
-from tui_trainer.models.writing import Sampling, generated, most_tokens
+from tui_trainer.models.writing import Sampling, generate_ids, most_tokens
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.terminal.safe_text import visible
 from tui_trainer.worker.questions import Report
@@ -99,7 +99,7 @@ class Writer:
         settings = replace(sampling, max_new_tokens=new_tokens).settings()
         # With several beams the best one is known only at the end, so transformers accepts no streamer.
         streamer = {"streamer": _Pieces(self._tokenizer, show)} if sampling.num_beams == 1 else {}
-        ids: list[int] = generated(self._model, self._tokenizer, [context], **streamer, **settings)[0][0].tolist()
+        ids: list[int] = generate_ids(self._model, self._tokenizer, [context], **streamer, **settings)[0][0].tolist()
         if not streamer:
             show(str(self._tokenizer.decode(ids, skip_special_tokens=True)))
         return ids

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tui_trainer.config.paths import data_of
 from tui_trainer.data.batching.layout import RowLayout
-from tui_trainer.data.preparing.cache import PreparedData, read_entry, rows_now
+from tui_trainer.data.preparing.cache import PreparedData, compare_rows, read_entry
 from tui_trainer.data.preparing.token_rows import SEGMENTS, Rows, evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError
@@ -44,7 +44,7 @@ def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -
         raise InputError(f"{message}, which is not on this disk", hint=hint)
     plan, task = trained.plan, trained.task
     data = data_of(trained.config)
-    rows_state = rows_now(data, task.cut(trained.config), plan.data_key, plan.data_fingerprint, progress)
+    rows_state = compare_rows(data, task.cut(trained.config), plan.data_key, plan.data_fingerprint, progress)
     if rows_state == "the same":
         return task.prepare(trained.config, data, prepared_data_folder(), progress)
     if rows_state == "of other data":

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import CheckpointError, ConfigError, FolderError, system_reason
-from tui_trainer.models.added_tokens import grow_as_trained
+from tui_trainer.models.added_tokens import resize_for_adapter
 from tui_trainer.models.config_json import CONFIG_FILE, read_config, read_json
 from tui_trainer.models.facts import ADAPTER_FILE, find_model
 from tui_trainer.models.files import shards
 from tui_trainer.models.files.fingerprint import file_fingerprints
 from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
-from tui_trainer.models.rope import changed_positions
+from tui_trainer.models.rope import set_positions
 from tui_trainer.models.towers import has_towers
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import DamagedPlanError, changed_base, read_plan_file, with_own_commit
@@ -352,9 +352,9 @@ def load_model(
     with reading(base):
         config = config_in(trained, folder if trained.head in CLASSIFYING else base)
         options["config"] = _with_stored_vocabulary(config, base)
-        changed_positions(options["config"], own)
+        set_positions(options["config"], own)
         model = model_class.from_pretrained(base, **options)
-        grow_as_trained(model, read_json(folder / ADAPTER_FILE) or {}, own)
+        resize_for_adapter(model, read_json(folder / ADAPTER_FILE) or {}, own)
     with reading(folder), warnings.catch_warnings():
         # peft uses names that transformers has renamed
         warnings.simplefilter("ignore", FutureWarning)

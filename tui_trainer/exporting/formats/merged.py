@@ -15,14 +15,14 @@ from typing import Any
 from tui_trainer.data.progress import Progress
 from tui_trainer.exporting.contract import Format, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel, config_in, load_tokenizer
-from tui_trainer.models.added_tokens import grown, ids_of_adapter
+from tui_trainer.models.added_tokens import ids_of_adapter, resized_table
 from tui_trainer.models.config_json import CONFIG_FILE
 from tui_trainer.models.facts import DTYPES
 from tui_trainer.models.files import shards
 from tui_trainer.models.files.weights import INDEX_FILE, SINGLE_FILE, read_headers
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.loading import save_tokenizer
-from tui_trainer.models.towers import keep_processor
+from tui_trainer.models.towers import copy_processor_files
 
 
 class Merged(Format):
@@ -57,7 +57,7 @@ class Merged(Format):
                 for code in trained.base.glob("*.py"):
                     shutil.copyfile(code, folder / code.name)
         save_tokenizer(load_tokenizer(trained), folder)
-        keep_processor(trained.base, folder)
+        copy_processor_files(trained.base, folder)
 
 
 def _adapted_without_weights(trained: TrainedModel) -> Any:
@@ -167,7 +167,7 @@ class _MergedTensors:
             return None
         with safe_open(self._base / self.facts[name].file, framework="pt") as file:
             tensor = file.get_tensor(name)
-        return grown(tensor, self._rows, self._ids) if name in self._tables else tensor
+        return resized_table(tensor, self._rows, self._ids) if name in self._tables else tensor
 
 
 def _base_name(name: str) -> str:
