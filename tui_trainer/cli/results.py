@@ -92,23 +92,23 @@ def export(
 
     trained = trained_model(folder)
     certifier = Certifier(trained)
-    targets = [target_of(trained, one, out) for one in formats]
+    targets = [target_of(trained, form, out) for form in formats]
     for target in targets:
         target_lock(target, "").refuse()
     is_good = True
-    for one, target in zip(formats, targets, strict=True):
+    for form, target in zip(formats, targets, strict=True):
         if not as_json:
-            seconds = expected_seconds(trained, one)
+            seconds = expected_seconds(trained, form)
             takes = f", about {format_seconds(seconds)}, judging by earlier exports on this machine" if seconds else ""
-            print(f"{one.name}: about {format_bytes(one.needed_bytes(trained))}{takes}", flush=True)
+            print(f"{form.name}: about {format_bytes(form.needed_bytes(trained))}{takes}", flush=True)
         with redirect_stdout(sys.stderr):  # libraries print warnings, and with --json only JSON may go out
-            place, certificate = write(trained, one, target, certifier, write_progress if as_json else show_progress)
+            written, certificate = write(trained, form, target, certifier, write_progress if as_json else show_progress)
         is_good &= not certificate.faults
         if as_json:
-            found = json.loads(certificate.text())
-            print(json.dumps({"folder": str(place), "words": certificate.lines(), **found}))
+            facts = json.loads(certificate.text())
+            print(json.dumps({"folder": str(written), "words": certificate.lines(), **facts}))
         else:
-            print("\n".join([f"{one.title}: {one_line(str(place))}", *certificate.lines()]))
+            print("\n".join([f"{form.title}: {one_line(str(written))}", *certificate.lines()]))
     if not is_good:
         tell("the export differs from the trained model; its folder is kept under a name that begins with failed-")
         raise typer.Exit(EXIT_FAILED)
