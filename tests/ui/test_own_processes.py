@@ -15,7 +15,7 @@ import pytest
 from tests.runs.journals import end, run_of, start, steps
 from tests.ui.canned import CERTIFICATE_WORDS, CHOICES, RUNS, CannedRun, finding, open_canned, trained
 from tests.ui.pictures import in_event_loop
-from tui_trainer.downloading.environment import installation
+from tui_trainer.downloading.environment import install_command
 from tui_trainer.errors import InputError
 from tui_trainer.launching import export_process
 from tui_trainer.runs.folder import RunFolder
@@ -404,12 +404,12 @@ async def test_a_config_of_another_tool_is_shown_and_taken_as_one_step(tmp_path,
 def test_what_is_installed_is_an_extra_or_a_library_with_its_versions(monkeypatch, tmp_path):
     (tmp_path / "uv").touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    command = installation(["bitsandbytes", "onnx"])
+    command = install_command(["bitsandbytes", "onnx"])
     assert command[:4] == ["uv", "pip", "install", "--python"]
     for library in ("bitsandbytes", "onnxruntime"):
         assert any(one.startswith(library) and ">=" in one for one in command)
     with pytest.raises(InputError, match="no package named 'bitsandbite' to install"):
-        installation(["bitsandbite"])
+        install_command(["bitsandbite"])
 
 
 @in_event_loop
