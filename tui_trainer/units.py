@@ -43,6 +43,11 @@ def format_count(count: float | None) -> str:
     return f"{count:.3g}" if count != int(count) else f"{int(count)}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 row`, `1,870 rows`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def format_rate(per_second: float | None, of: str) -> str:
     """`16.4 k tokens/s`, `28.3 rows/s`; `-- rows/s` when not known."""
     return f"{format_count(per_second)} {of}/s"

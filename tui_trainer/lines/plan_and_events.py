@@ -31,10 +31,18 @@ from tui_trainer.runs.result import (
 )
 from tui_trainer.runs.state import GaugeSummary, RunState
 from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows
-from tui_trainer.runs.wording import held_out_words, plan_time, rows_words, split_words, takes_words
+from tui_trainer.runs.wording import held_out_words, plan_time, rows_words, sample_words, split_words, takes_words
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line, shell_word
-from tui_trainer.units import figure_text, format_bytes, format_bytes_of, format_count, format_rate, format_seconds
+from tui_trainer.units import (
+    counted,
+    figure_text,
+    format_bytes,
+    format_bytes_of,
+    format_count,
+    format_rate,
+    format_seconds,
+)
 
 if TYPE_CHECKING:
     from tui_trainer.config.toml_files import Profile
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs.overview import RunOverview, RunResult
 
+_PROMPT_CHARACTERS = 40
 _PHASES = {"loading": "loading torch and transformers, building the model", "saving": "writing the final model"}
 
 
@@ -59,6 +68,8 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return _baselines_line(event)
         case events.PhaseChanged(phase="paused"):
             return f"step {event.step}: paused; resume with: tui-trainer ask {shell_word(state.name)} resume"
+        case events.PhaseChanged(phase="training") if state.resumed_from_step and not state.steps_since_start:
+            return f"resumed from step {state.resumed_from_step}"
         case events.PhaseChanged(phase=phase):
             return _PHASES.get(phase)
         case events.StepDone():
@@ -91,7 +102,8 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return f"step {event.step}: saved {event.path} ({cost})"
         case events.TextSampled():
             verb = "writes" if not labels_rows(state.task) else "reads"
-            return f"step {event.step}: {verb}: {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
+            prompt, text = sample_words(event.prompt, event.text, _PROMPT_CHARACTERS)
+            return f"step {event.step}: {verb}: {one_line(prompt)}\u00b7{one_line(text, 150)}"
         case events.ControlApplied(action="resume" | "stop"):  # the others have an event of their own
             return f"step {event.step}: {event.action} (requested)"
         case events.RunProblem():
@@ -109,7 +121,7 @@ def _baselines_line(event: events.BaselinesMeasured) -> str | None:
 
 def _plan_made_line(event: events.PlanMade) -> str:
     return (
-        f"plan: {takes_words(event)}; {event.steps_per_epoch:,} steps per epoch, {format_count(event.parameters)} "
+        f"plan: {takes_words(event)}; {counted(event.steps_per_epoch, 'step')} per epoch, {format_count(event.parameters)} "
         f"parameters, {format_bytes(event.disk_bytes)} of disk"
         + (f"\nattention: {one_line(event.attention)}" if event.attention else "")
         + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
@@ -118,9 +130,9 @@ def _plan_made_line(event: events.PlanMade) -> str:
 
 def _data_line(event: events.DataPrepared) -> str:
     how = "read from the cache" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
-    apart = held_out_words(event.eval_rows) + (f" ({event.eval_documents:,} documents)" if event.eval_rows else "")
+    apart = held_out_words(event.eval_rows) + f" ({counted(event.eval_documents, 'document')})" * bool(event.eval_rows)
     line = (
-        f"data: {rows_words(event.rows, event.tokens)} to train on ({event.documents:,} documents), "
+        f"data: {rows_words(event.rows, event.tokens)} to train on ({counted(event.documents, 'document')}), "
         f"{apart}, vocabulary {event.vocabulary:,}; {how}"
     )
     return "\n".join([line, *(f"data: {one_line(note)}" for note in event.notes)])

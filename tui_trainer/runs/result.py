@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tui_trainer.runs.events import EvalDone, PlanMade
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.units import GIB, format_bytes, format_bytes_of, format_rate, format_seconds
+from tui_trainer.units import GIB, counted, format_bytes, format_bytes_of, format_rate, format_seconds
 
 # Scores of a run in words, each beside what a simple model reaches: `accuracy 0.83 (most frequent class 0.31)`.
 #
@@ -91,6 +91,8 @@ _CLEARLY_WORSE = 1.02
 # Shares of the best rate of this machine, or of the usual one. They are the bounds of a guide that grades 2,000 samples
 # a second as excellent, 1,500 as good, 1,000 as acceptable and fewer than 500 as a problem.
 _GOOD, _SLOW, _WAITING, _NOTED_OTHERS_SHARE = 0.75, 0.5, 2.5, 0.1
+# A multiple is easier to read than 182 %.
+_IN_PERCENT_UNTIL = 1.05
 _GRADES = ((0.95, "excellent"), (_GOOD, "good"), (_SLOW, "acceptable"), (0.25, "slow"), (0.0, "very slow"))
 
 
@@ -150,7 +152,7 @@ def ending_words(state: RunState) -> str:
 
 def ended_words(reason: str, step: int, kept: int | None, metric: str, value: float | None) -> str:
     """Return how a finished run ended. `value` is that of `metric` at the step that was kept."""
-    how = f"stopped early at step {step:,}" if reason == "early stopping" else f"finished after {step:,} steps"
+    how = f"stopped early at step {step:,}" if reason == "early stopping" else f"finished after {counted(step, 'step')}"
     if kept is None:
         return how
     return f"{how}; kept step {kept:,}" + ("" if value is None else f": {metric_words(metric, value)}")
@@ -227,7 +229,7 @@ class KeptWeights:
     @property
     def patience_words(self) -> str:
         """`1 of 3 evaluations without improvement`; empty without early stopping."""
-        return f"{self.patience_used} of {self.patience} evaluations without improvement" if self.patience else ""
+        return f"{self.patience_used} of {counted(self.patience, 'evaluation')} without improvement" if self.patience else ""
 
 
 def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
@@ -284,8 +286,8 @@ def grade(state: RunState, samples_per_second: float | None = None) -> str:
 
 
 def rated_speed(state: RunState, samples_per_second: float | None = None) -> tuple[str, bool]:
-    """Return `good, 82 % of the best speed here (1.42 k rows/s)` for a rate, by default that of the whole run so far,
-    and whether that is slow.
+    """Return `good, 82 % of the best earlier speed here (1.42 k rows/s)` for a rate, by default that of the whole run
+    so far, and whether that is slow. A rate above that is `excellent, 1.8 times the best earlier speed here ...`.
 
     Without such steps on this machine it is `good, 82 % of the usual speed for this model width`, by the plan's rates,
     or why that would mean nothing. It is empty if neither is known.
@@ -297,7 +299,7 @@ def rated_speed(state: RunState, samples_per_second: float | None = None) -> tup
     if plan is None or samples_per_second <= 0:
         return "", False
     if best := plan.best_samples_per_second:
-        return _graded(samples_per_second / best, f"of the best speed here ({format_rate(best, 'rows')})", state)
+        return _graded(samples_per_second / best, f"the best earlier speed here ({format_rate(best, 'rows')})", state)
     rates, reached = plan.compute_rates, _flops_per_second(samples_per_second, plan)
     # The usual share is that of the maker's rate on a card, and of the measured one on a CPU.
     rate = rates and (rates.maker if plan.cpu_threads is None else rates.measured)
@@ -308,11 +310,12 @@ def rated_speed(state: RunState, samples_per_second: float | None = None) -> tup
     if starting > computing:
         compared = f"overhead {format_seconds(starting)}, computing {format_seconds(computing)}"
         return f"not rated: steps are so small that launch overhead dominates ({compared})", False
-    return _graded(reached / rate / rates.usual_share, "of the usual speed for this model width", state)
+    return _graded(reached / rate / rates.usual_share, "the usual speed for this model width", state)
 
 
 def _graded(share: float, what: str, state: RunState) -> tuple[str, bool]:
-    graded = f"{next(word for least, word in _GRADES if share >= least)}, {100 * share:.0f} % {what}"
+    how = f"{100 * share:.0f} % of" if share < _IN_PERCENT_UNTIL else f"{share:.1f} times"
+    graded = f"{next(word for least, word in _GRADES if share >= least)}, {how} {what}"
     others = others_words(state) if state.plan and state.plan.cpu_threads else ""
     if not others:
         return graded, share < _SLOW
@@ -396,23 +399,24 @@ def training_memory_bytes(state: RunState) -> int | None:
 _ABOVE_PLAN = 1.1
 
 
-def memory_above_plan(state: RunState, beside_bytes: int = 0) -> str:
-    """`23% above the plan` where a run takes clearly more than was planned, else empty. `beside_bytes`: of the process,
-    what is not the run's."""
+def exceeds_plan(state: RunState, beside_bytes: int = 0) -> bool:
+    """Return whether the run takes clearly more memory than planned. `beside_bytes` of its process are not the run's."""
     measured, plan = training_memory_bytes(state), state.plan
-    if measured is None or plan is None or measured - beside_bytes <= _ABOVE_PLAN * plan.memory_bytes:
-        return ""
-    return f"{measured / plan.memory_bytes - 1:.0%} above the plan"
+    return measured is not None and plan is not None and measured - beside_bytes > _ABOVE_PLAN * plan.memory_bytes
 
 
-def memory_words(state: RunState, beside_bytes: int = 0) -> str:
-    """`2.1 of 2.4 GiB planned`; what is known where the peak cannot be compared."""
+def memory_words(state: RunState) -> str:
+    """Return `2.1 of 2.4 GiB planned` or `2.9 GiB, 512.0 MiB more than planned`.
+
+    If the peak cannot be compared with the plan, return the plan and the peak of the process.
+    """
     if state.plan is None:
         return ""
     measured, planned = training_memory_bytes(state), state.plan.memory_bytes
+    if measured is not None and measured > planned:
+        return f"{format_bytes(measured)}, {format_bytes(measured - planned)} more than planned"
     if measured is not None:
-        above = memory_above_plan(state, beside_bytes)
-        return ", ".join(filter(None, (f"{format_bytes_of(measured, planned)} planned", above)))
+        return f"{format_bytes_of(measured, planned)} planned"
     process = f", {format_bytes(state.last_step.peak_memory_bytes)} used by the process" if state.last_step else ""
     return f"{format_bytes(planned)} planned{process}"
 
@@ -426,7 +430,7 @@ def in_use_words(state: RunState) -> str:
     cores, busy = summary.mean("busy_cores"), summary.mean("utilization_share")
     if plan.cpu_threads is not None and cores is not None:
         threads = plan.cpu_threads * plan.processes
-        parts.append(f"CPU {cores:.1f} of {threads} thread{'s' if threads > 1 else ''} planned")
+        parts.append(f"CPU {cores:.1f} of {counted(threads, 'thread')} planned")
     if busy is not None:
         parts.append(f"GPU {100 * busy:.0f} % busy, {_BUSY_GPU}")
     return ", ".join(parts)

@@ -46,8 +46,7 @@ def eta_seconds(state: RunState) -> float | None:
     What comes between costs what it did so far in the mean; before that, what the plan's numbers suggest. None when
     the run has ended or has no number of steps, and until three steps of this start are known: two warm up.
     """
-    over = state.finished is not None or state.failed is not None
-    if over or state.total_steps <= 0 or state.steps_since_start <= WARM_UP_STEPS:
+    if state.has_ended or state.total_steps <= 0 or state.steps_since_start <= WARM_UP_STEPS:
         return None
     steps_left = max(state.total_steps - state.step, 0)
     mean_seconds = sum(done.step_seconds for done in state.recent) / len(state.recent)

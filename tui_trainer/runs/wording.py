@@ -6,15 +6,16 @@ Numbers in, text out; how numbers are written is in `units.py`.
 from typing import Any
 
 from tui_trainer.runs.state import RunState
-from tui_trainer.units import format_bytes, format_count, format_seconds
+from tui_trainer.terminal.safe_text import shell_word
+from tui_trainer.units import counted, format_bytes, format_count, format_seconds
 
 
 def split_words(rows: int, passes: int, processes: int = 1, *, width_tokens: int = 0) -> str:
     """How a batch is cut, micro-batch x accumulation x processes: `4 rows x 8`, `1 row of 512 tokens x 8`,
     `4 rows x 8 x 2 processes`."""
-    width = f" of {width_tokens:,} tokens" if width_tokens else ""
+    width = f" of {counted(width_tokens, 'token')}" if width_tokens else ""
     group = f" x {processes} processes" if processes > 1 else ""
-    return f"{rows} row{'s' if rows != 1 else ''}{width} x {passes}{group}"
+    return f"{counted(rows, 'row')}{width} x {passes}{group}"
 
 
 def _figure(plan: object, name: str) -> Any:
@@ -28,7 +29,7 @@ def batch_words(plan: object) -> str:
     or `64 rows` if it is not."""
     names = ("per_device_train_batch_size", "gradient_accumulation_steps", "processes")
     effective, cut = _figure(plan, "effective_batch_size"), [_figure(plan, name) for name in names]
-    rows = f"{effective} row{'s' if effective != 1 else ''}"
+    rows = counted(effective, "row")
     return f"{rows} ({split_words(*cut)})" if max(cut[1:]) > 1 else rows
 
 
@@ -45,11 +46,11 @@ def trained_words(plan: object) -> str:
 
 def rows_words(rows: int, tokens: int) -> str:
     """`1,870 rows, 1.2 M tokens`."""
-    return f"{rows:,} rows, {format_count(tokens)} tokens"
+    return f"{counted(rows, 'row')}, {format_count(tokens)} tokens"
 
 
 def held_out_words(rows: int) -> str:
-    return f"{rows:,} rows held out" if rows else "no rows held out"
+    return f"{counted(rows, 'row')} held out" if rows else "no rows held out"
 
 
 UNDER_A_MINUTE = "under a minute"
@@ -83,7 +84,7 @@ def plan_time_words(plan: object) -> str:
 def takes_words(plan: object) -> str:
     """Return what a run takes by a `Plan` or a `PlanMade`: `1,200 steps of 64 rows, 1.2 GiB of memory, about 2 min`."""
     steps, memory_bytes = _figure(plan, "total_steps"), _figure(plan, "memory_bytes")
-    return f"{steps:,} steps of {batch_words(plan)}, {format_bytes(memory_bytes)} of memory, {plan_time_words(plan)}"
+    return f"{counted(steps, 'step')} of {batch_words(plan)}, {format_bytes(memory_bytes)} of memory, {plan_time_words(plan)}"
 
 
 def gone_words(state: RunState, key: str = "") -> str:
@@ -98,6 +99,24 @@ def gone_words(state: RunState, key: str = "") -> str:
         else "starts over: no checkpoint was saved"
     )
     return f"{words}; {key} {where}"
+
+
+def sample_words(prompt: str, text: str, characters: int) -> tuple[str, str]:
+    """Return the end of a prompt from its first whole word on, and the text that the model wrote after it.
+
+    A cut prompt begins with `... `. The text ends with its last complete character: a model that writes bytes may stop
+    within one, which the tokenizer decodes as U+FFFD.
+    """
+    if len(prompt) > characters:
+        end = prompt[-characters:]
+        prompt = f"... {end.partition(' ')[2].lstrip() or end}"
+    return prompt, text.rstrip("\ufffd")
+
+
+def come_back_words(name: str) -> str:
+    """Return the commands that show and stop a run which trains in another process."""
+    run = shell_word(name)
+    return f"`tui-trainer attach {run}` shows it, `tui-trainer stop {run}` saves and stops it"
 
 
 def sentence(words: str) -> str:

@@ -25,7 +25,7 @@ from tui_trainer.ui.screens.config_view import figures, memory_budget
 from tui_trainer.ui.spans import Line, labelled, pad, wrapped
 from tui_trainer.ui.terminal import ends_with_its_connection
 from tui_trainer.ui.watch import CurrentRun, WatchedRun
-from tui_trainer.ui.workbench import DETACHING, OPENING, Leaving, Workbench
+from tui_trainer.ui.workbench import DETACHING, OPENING, TRAIN_PAGE, Leaving, Workbench
 from tui_trainer.units import format_bytes
 
 _LABEL = 12
@@ -42,8 +42,7 @@ def offer_start(bench: Workbench) -> None:
     if bench.document is None or bench.is_planning or (bench.plan and bench.is_checking):
         # A new user presses `t` at once: the answer comes as soon as the plan and the checks are there.
         bench.start_wanted = True
-        words = "planning ..." if bench.is_planning else "checking the settings ..."
-        bench.tell(f"planning: {bench.fitting}" if bench.fitting else words, "dim")
+        bench.tell(bench.start_words, "dim")
         return
     from tui_trainer.launching.open_run import name_start, start_problems
 
@@ -157,6 +156,9 @@ def start(bench: Workbench) -> None:
         return
     # Files may have come since the plan was made, so the data is looked up again.
     loaded, plan = replace(loaded, data=ResolvedData()), None if bench.is_planning else bench.plan
+    # Train shows what the start waits for, in the place of an earlier run.
+    bench.put_on_the_table(None)
+    bench.go(TRAIN_PAGE)
     _open(
         bench, "starting ...", partial(open_new, loaded, plan, gpu=bench.chosen_gpu),
         lambda error: show_problems(bench, "The run did not start", error.problems),

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.events import MouseScrollDown, MouseScrollUp
 
 from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.runs.result import memory_above_plan, memory_words, targets_summary
+from tui_trainer.runs.result import memory_words, targets_summary
 from tui_trainer.runs.state import slowest_rank
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import MOST_HALVINGS, ChartView, LossChart
@@ -36,7 +36,7 @@ Heading = Callable[[TrainScene], tuple[str, str | Line]]
 _LOG_ROWS = 200
 _MOST_CURVES, _LOSSES = 2, (LOSS, HELD_OUT_LOSS)
 _LEAST_FOR_TWO = 8
-_CAN_BE_LARGE = ("charts", "events", "log", "samples")
+_CAN_BE_LARGE = ("charts", "result", "events", "log", "samples")
 _OF_THE_RUN = ("pause", "save", "evaluate", "stop")
 _WITHOUT_A_RUN = ("log", "freeze", "up", "down")
 _BESIDE_THE_PICTURE = (*_OF_THE_RUN, "freeze", "doctor", "try_model", "export", "report", "more")
@@ -76,10 +76,9 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
 
 
 def _memory(scene: TrainScene) -> Line:
-    counted, targets = (scene.run, view.screens_bytes(scene.run)), targets_summary(scene.run).partition(",")[0]
-    words, is_above = memory_words(*counted) if scene.run.steps else "", memory_above_plan(*counted)
+    words, targets = memory_words(scene.run) if scene.run.steps else "", targets_summary(scene.run).partition(",")[0]
     line: Line = [(f"targets {targets}{', ' if words else ''}", "dim")] if targets else []
-    return [*line, (f"memory {words}", "warn" if is_above else "dim")] if words else line
+    return [*line, (f"memory {words}", "warn" if scene.exceeds_plan else "dim")] if words else line
 
 
 def _readings_heading(scene: TrainScene) -> tuple[str, str]:
@@ -139,13 +138,19 @@ PARTS: Final[Parts] = {
 }  # fmt: skip
 
 
-_ENDED = "the run has ended"
+_ENDED, _ACTIVE = "the run has ended", "the run is still active"
+
+
+def _can_be_resumed(run: WatchedRun) -> bool:
+    return not run.alive and (run.is_interrupted or run.state.status in ("stopped", "failed"))
+
+
 # What an action needs, and why it is refused without that.
 _NEEDS: Final[dict[str, tuple[Callable[[WatchedRun], object], str]]] = {
-    **dict.fromkeys(_OF_THE_RUN, (lambda run: run.alive, _ENDED)),
-    "pause": (lambda run: run.alive or run.is_interrupted or run.state.status in ("stopped", "failed"), _ENDED),
+    **dict.fromkeys(_OF_THE_RUN, (lambda run: run.takes_requests, _ENDED)),
+    "pause": (lambda run: run.takes_requests or _can_be_resumed(run), _ENDED),
     "try_model": (lambda run: run.state.checkpoints or run.state.finished, NOTHING_TO_DO),
-    "more": (lambda run: not run.alive, "the run is still active"),
+    "more": (lambda run: not run.alive, _ACTIVE),
     "export": (lambda run: not run.alive and (end := run.state.finished) and end.model_path,
                "this run has no final model yet"),
     "doctor": (lambda run: run.doctor.verdict is not None and run.state.steps, NOTHING_TO_DO),
@@ -157,8 +162,8 @@ _NEEDS: Final[dict[str, tuple[Callable[[WatchedRun], object], str]]] = {
 
 
 def _detach_refusal(run: WatchedRun) -> str:
-    if not run.alive:
-        return "the run has ended"
+    if not run.takes_requests:
+        return _ENDED
     if not run.is_ours:
         return "the run is already detached"
     return "the run is paused: resume it before you detach it" if run.state.phase == "paused" else ""
@@ -240,11 +245,13 @@ class TrainPage(FilteredPage):
             events=[(in_keys(text), role) for text, role in run.events] if run else (), log_lines=self._log(),
             what_is_on=[one.verdict.switch for one in bench.findings if one.verdict.switch],
             verdict=run.doctor.verdict if run else None, is_beside=bench.run_is_ours_and_alive,
+            has_screens=run is not None and run.is_ours,
             interrupted=run is not None and run.is_interrupted, log_open=self._log_open, table_open=self._table_open,
             large=self._large, frozen=self._frozen, events_back=self._events_back, key_of=key_of,
             words=self._filter.value.strip(),
             report=str(run.folder.report) if run and run.state.finished and run.has_report else "",
             run_folder=str(run.folder.root) if run else "", offer=[] if run else self._offer(),
+            starting=bench.start_words,
         )  # fmt: skip
 
     def on_mount(self) -> None:
@@ -339,13 +346,13 @@ class TrainPage(FilteredPage):
 
     def label_of(self, action: Action) -> str:
         run = self.bench.run
-        if action.name == "pause" and run is not None and (not run.alive or run.state.phase == "paused"):
+        if action.name == "pause" and run is not None and (not run.takes_requests or run.state.phase == "paused"):
             return "resume"
         return action.label
 
     def action_pause(self) -> None:
         run = self.bench.run
-        if run is not None and run.alive:
+        if run is not None and run.takes_requests:
             self.bench.ask_run("resume" if run.state.phase == "paused" else "pause")
         else:
             offer_resume(self.bench)

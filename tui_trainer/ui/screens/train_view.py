@@ -19,10 +19,10 @@ from tui_trainer.runs.result import (
     better_words,
     ended_after_words,
     ending_words,
+    exceeds_plan,
     held_out_loss,
     kept_at_words,
     kept_weights,
-    memory_above_plan,
     memory_words,
     metric_value,
     newest_scores,
@@ -35,12 +35,20 @@ from tui_trainer.runs.result import (
 )
 from tui_trainer.runs.state import STOPPED_EARLY, GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import eta_seconds, figure_rows, speed_rows, time_words
-from tui_trainer.runs.wording import batch_words, gone_words, plan_time_words, rows_words, sentence, trained_words
+from tui_trainer.runs.wording import (
+    batch_words,
+    gone_words,
+    plan_time_words,
+    rows_words,
+    sample_words,
+    sentence,
+    trained_words,
+)
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.keymap import in_keys
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, rows_of, width_of
-from tui_trainer.units import MIB, format_count, format_seconds
+from tui_trainer.units import MIB, counted, format_count, format_seconds
 
 _WIDE_RESULT = 100
 _STATUS_ROLES: Final[dict[str, Role]] = {
@@ -65,10 +73,11 @@ _LABEL: Final = 11
 class TrainScene:
     """Events are texts with roles, newest last.
 
-    `is_beside` when the run is alive in this process, so that the machine's gauges are the run's; `interrupted` when it
-    has not ended and its process is gone; `events_back` counts the newest events that are scrolled away; `words` are
-    those that events and lines of the log are filtered by; `large` is the part that has all the room; `offer` are
-    sentences on what a start would do; `report` is the path of the run's page, empty without one.
+    `is_beside`: the run is alive in this process, so the machine's gauges are the run's. `has_screens`: its process
+    shows screens. `interrupted`: it has not ended, and its process is gone. `events_back` counts the newest events that
+    are scrolled away. Events and log lines are filtered by `words`. The part `large` has all the room. `starting` is
+    what a start that was requested waits for, `offer` are sentences on what a start would do. `report` is the path of
+    the run's page, empty without one.
     """
 
     state: RunState | None
@@ -80,6 +89,7 @@ class TrainScene:
     what_is_on: Sequence[str] = ()
     verdict: Examination | None = None
     is_beside: bool = True
+    has_screens: bool = True
     interrupted: bool = False
     log_open: bool = False
     table_open: bool = False
@@ -90,6 +100,7 @@ class TrainScene:
     key_of: Callable[[str], str] = str
     report: str = ""
     run_folder: str = ""
+    starting: str = ""
     offer: Sequence[str] = ()
 
     @property
@@ -134,10 +145,12 @@ class TrainScene:
             line += [("  step ", "dim"), (f"{state.step:>{len(total)},}", "text"), (f" of {total}", "dim")]
         eta = None if self.interrupted else eta_seconds(state)
         right: Line = [("  ETA ", "dim"), (f"{format_seconds(eta):>12}", "text")] if eta else []
+        if width_of(line) + width_of(right) > width:
+            right = []
         # The journal has the name that the run began with: it may have been renamed since.
         run_name = PurePath(self.run_folder).name or state.name
         name: Line = [(self.shown(run_name[:_NAME_LIMIT]), "bold")]
-        room = max(width - width_of(line) - width_of(right), 8)
+        room = max(width - width_of(line) - width_of(right), 0)
         return [beside([*fit(name, min(room, width_of(name)), self.glyphs.ellipsis), *line], right, width)]
 
     def progress_line(self, width: int, _: int) -> list[Line]:
@@ -147,6 +160,8 @@ class TrainScene:
         share = state.share_done
         percent = "    --" if share is None else f"{int(share * 100):>4} %"
         losses = _losses(state)
+        if width_of(losses) + len(percent) >= width:
+            return [fit([(percent, "text"), *losses], width, self.glyphs.ellipsis)]
         length = min(width - width_of(losses) - 6, _LONGEST_BAR)
         drawn: Line = [(bar(share, length, self.glyphs), "accent")] if length >= 8 else []
         return [beside([*drawn, (percent, "text")], losses, width)]
@@ -238,7 +253,7 @@ class TrainScene:
 
     def epoch_rows(self, *_: int) -> list[Line]:
         planned = planned_epoch_seconds(self.run.plan)
-        # What there is no plan of has no column.
+        # Without a plan there is no column for it.
         beside = "" if planned is None else f"{format_seconds(planned):>12}"
         head = "epoch   mean loss        time    rows/s  tokens/s" + ("     planned" if beside else "")
         rows: list[Line] = [[(head, "dim")]]
@@ -251,8 +266,11 @@ class TrainScene:
     def sample_rows(self, width: int, _: int) -> list[Line]:
         rows: list[Line] = []
         for sample in reversed(self.run.samples):
-            text = self.wrapped(f"{sample.prompt[-200:]}{sample.text}", width - 2, most=6)
-            block: list[Line] = [[(f"after step {sample.step}", "dim")], *([("  ", "text"), *line] for line in text)]
+            prompt, text = sample_words(sample.prompt, sample.text, 2 * width)
+            block: list[Line] = [[(f"after step {sample.step}", "dim")]]
+            block += hanging([("  ", "text")], self.wrapped(prompt, width - 2, most=2, role="dim"))
+            arrow = f"  {self.glyphs.arrow} "
+            block += self.labelled(arrow, text, width, len(arrow))
             if len(rows) + len(block) > _SAMPLE_LINES and not self.large:
                 return rows or block[:_SAMPLE_LINES]
             rows += block
@@ -261,7 +279,7 @@ class TrainScene:
     def event_rows(self, width: int, height: int) -> list[Line]:
         events = self.found_events
         if not events and self.words:
-            return [[(f"no matches in {len(self.events)} events", "dim")]]
+            return [[(f"no matches in {counted(len(self.events), 'event')}", "dim")]]
         end = max(len(events) - max(self.events_back, 0), min(height, len(events)))
         lines: list[Line] = []
         for text, role in reversed(events[:end]):
@@ -286,9 +304,8 @@ class TrainScene:
         if not state.checkpoints:
             return "events", "not saved yet"
         age = max(state.step - state.checkpoints[-1].step, 0)
-        return "events", f"saved at step {state.checkpoints[-1].step}" + (
-            f", {age:>4} step{'s' * (age > 1)} ago" if age else ""
-        )
+        ago = f", {counted(age, 'step'):>10} ago" if age else ""
+        return "events", f"saved at step {state.checkpoints[-1].step}{ago}"
 
     def log_rows(self, _: int, height: int) -> list[Line]:
         if not self.log_lines:
@@ -361,13 +378,25 @@ class TrainScene:
             *([("attention", self.shown(plan.attention))] if plan.attention else []),
             *figure_rows(state),
         ]
-        is_above = bool(memory_above_plan(state, screens_bytes(state)))
-        words = memory_words(state, screens_bytes(state))
-        memory = [_field(f"{'memory':<{_LABEL}}", words, "warn" if is_above else "text")]
-        if is_above:
-            memory += self.labelled("", "later plans of these settings go by measured peaks", width, _LABEL)
+        words = ", ".join(filter(None, (memory_words(state), self.memory_advice)))
+        role: Role = "warn" if self.exceeds_plan else "text"
+        memory = self.labelled("memory", words, width, _LABEL, role)
         time = self.labelled("time", time_words(state), width, _LABEL)
         return [*(_field(f"{name:<{_LABEL}}", text) for name, text in rows), *memory, *time]
+
+    @property
+    def exceeds_plan(self) -> bool:
+        """Whether the run takes clearly more memory than planned."""
+        # On a CPU the screens share the process, and no plan includes them.
+        has_screens = self.has_screens and not self.run.device.startswith("cuda")
+        return exceeds_plan(self.run, _SCREENS_BYTES if has_screens else 0)
+
+    @property
+    def memory_advice(self) -> str:
+        """What it means for the user if memory exceeds the plan; empty if it does not."""
+        if self.exceeds_plan:
+            return "which is no problem while memory is free; later plans use the measured peak"
+        return "which is within tolerance" if "more than planned" in memory_words(self.run) else ""
 
     def _base_name(self, plan: PlanMade) -> str:
         return self.shown(plan.came_from or plan.base_model.rstrip("/").rpartition("/")[2])
@@ -428,11 +457,6 @@ def stack(shares: Sequence[float], width: int) -> list[Span]:
     return [span for span in spans if span[0]]
 
 
-def screens_bytes(state: RunState) -> int:
-    """Return the memory of the screens in the measured peak: on a CPU they share the process, and no plan has them."""
-    return 0 if state.device.startswith("cuda") else _SCREENS_BYTES
-
-
 def is_tuned(plan: PlanMade | None) -> bool:
     return plan is not None and bool(plan.base_model) and plan.trained_parameters is not None
 
@@ -449,6 +473,10 @@ _SHORT_NAME, _LONGEST_NAME = 5, 24
 
 def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
     room = min(width, _READING_WIDTH) - 4
+    if scene.starting:
+        phase: Line = [(f"{scene.glyphs.pointer} ", "accent"), (scene.starting, "text")]
+        note = scene.wrapped("You can use other screens meanwhile.", room, role="dim")
+        return _indented([[], [("A new run is being prepared.", "bold")], [], phase, [], *note, []])
     press: Line = [("Press ", "text"), (scene.key_of("app.start"), "key")]
     press.append((" to start. You see the plan first and confirm it.", "text"))
     lines: list[Line] = [[], [("Nothing is training yet.", "bold")], [], press, []]
@@ -462,7 +490,7 @@ def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
     state, glyphs = scene.run, scene.glyphs
     data, plan, loading, training = state.data, state.plan, state.phase == "loading", state.status == "training"
     done = "" if data is None else rows_words(data.rows, data.tokens)
-    planned = f"{plan.total_steps:,} steps, {plan_time_words(plan)}" if plan else ""
+    planned = f"{counted(plan.total_steps, 'step')}, {plan_time_words(plan)}" if plan else ""
     is_read, is_planned = data is not None, plan is not None
     stages = [
         ("reading and preparing the data", is_read, not is_read and not loading, done),
@@ -520,10 +548,10 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         lines += [_score_row(scene, score) for score in scores_of(state)]
         for target in targets_of(state):
             sign, role = verdict_of(target.met, scene.glyphs)
-            words = scene.shown(target.words)
-            lines.append([("target   ", "dim"), (f"{words} ", "text"), (f"{sign} {target.verdict}", role)])
+            label = f"{sign} {target.verdict}"
+            lines += hanging([(label.ljust(_STORY_LABEL), role)], scene.wrapped(target.words, width - _STORY_LABEL))
         if words := better_words(state):
-            lines.append([(words, "warn")])
+            lines += scene.wrapped(words, width, role="warn")
     rows, (graded, is_slow) = speed_rows(state), rated_speed(state)
     # Where there is room for them, the rows at the end say it.
     if rows and width < _WIDE_RESULT and graded:
@@ -560,8 +588,8 @@ def _against_baselines(scene: TrainScene, loss: float) -> list[Line]:
 
 
 def _score_row(scene: TrainScene, score: ScoreWords) -> Line:
-    name = f"{scene.shown(score.name)[:_NAME_WIDTH]:<{_NAME_WIDTH}} "
-    line: Line = [(name, "dim"), (number(score.value), "bold")]
+    name = fit([(scene.shown(score.name), "dim")], _NAME_WIDTH, scene.glyphs.ellipsis)
+    line: Line = [*name, (f" {number(score.value)}", "bold")]
     if score.baseline is None:
         return line
     # The name of the baseline comes last: it is what may be cut.
