@@ -16,7 +16,16 @@ from time import monotonic
 from tui_trainer.advice.examine import Doctor, examine
 from tui_trainer.exporting.trained_model import adapter_base
 from tui_trainer.lines import plan_and_events as lines
-from tui_trainer.runs.events import DataPrepared, EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone, to_line
+from tui_trainer.runs.events import (
+    DataPrepared,
+    EpochDone,
+    Event,
+    GaugesRead,
+    PhaseChanged,
+    Progress,
+    StepDone,
+    to_line,
+)
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import FollowedJournal, GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import is_off_plan, time_words, whole_seconds

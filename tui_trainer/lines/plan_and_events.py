@@ -121,8 +121,8 @@ def _baselines_line(event: events.BaselinesMeasured) -> str | None:
 
 def _plan_made_line(event: events.PlanMade) -> str:
     return (
-        f"plan: {takes_words(event)}; {counted(event.steps_per_epoch, 'step')} per epoch, {format_count(event.parameters)} "
-        f"parameters, {format_bytes(event.disk_bytes)} of disk"
+        f"plan: {takes_words(event)}; {counted(event.steps_per_epoch, 'step')} per epoch, "
+        f"{format_count(event.parameters)} parameters, {format_bytes(event.disk_bytes)} of disk"
         + (f"\nattention: {one_line(event.attention)}" if event.attention else "")
         + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
     )

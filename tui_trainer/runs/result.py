@@ -229,7 +229,11 @@ class KeptWeights:
     @property
     def patience_words(self) -> str:
         """`1 of 3 evaluations without improvement`; empty without early stopping."""
-        return f"{self.patience_used} of {counted(self.patience, 'evaluation')} without improvement" if self.patience else ""
+        return (
+            f"{self.patience_used} of {counted(self.patience, 'evaluation')} without improvement"
+            if self.patience
+            else ""
+        )
 
 
 def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
@@ -395,14 +399,19 @@ def training_memory_bytes(state: RunState) -> int | None:
     return None if before is None else max(peak - before, 0)
 
 
-# A plan is meant to hold within 10 %: what is more was planned wrongly.
-_ABOVE_PLAN = 1.1
+# A plan is meant to hold within 10 %.
+_TOLERANCE = 0.1
+
+
+def memory_excess_bytes(state: RunState) -> int:
+    """Return by how many bytes the peak exceeds the plan; 0 if it does not, or cannot be compared."""
+    measured, plan = training_memory_bytes(state), state.plan
+    return 0 if measured is None or plan is None else max(measured - plan.memory_bytes, 0)
 
 
 def exceeds_plan(state: RunState, beside_bytes: int = 0) -> bool:
-    """Return whether the run takes clearly more memory than planned. `beside_bytes` of its process are not the run's."""
-    measured, plan = training_memory_bytes(state), state.plan
-    return measured is not None and plan is not None and measured - beside_bytes > _ABOVE_PLAN * plan.memory_bytes
+    """Return whether a run takes clearly more memory than planned, without `beside_bytes` of its process."""
+    return state.plan is not None and memory_excess_bytes(state) - beside_bytes > _TOLERANCE * state.plan.memory_bytes
 
 
 def memory_words(state: RunState) -> str:
@@ -413,8 +422,8 @@ def memory_words(state: RunState) -> str:
     if state.plan is None:
         return ""
     measured, planned = training_memory_bytes(state), state.plan.memory_bytes
-    if measured is not None and measured > planned:
-        return f"{format_bytes(measured)}, {format_bytes(measured - planned)} more than planned"
+    if excess_bytes := memory_excess_bytes(state):
+        return f"{format_bytes(measured)}, {format_bytes(excess_bytes)} more than planned"
     if measured is not None:
         return f"{format_bytes_of(measured, planned)} planned"
     process = f", {format_bytes(state.last_step.peak_memory_bytes)} used by the process" if state.last_step else ""

@@ -84,7 +84,8 @@ def plan_time_words(plan: object) -> str:
 def takes_words(plan: object) -> str:
     """Return what a run takes by a `Plan` or a `PlanMade`: `1,200 steps of 64 rows, 1.2 GiB of memory, about 2 min`."""
     steps, memory_bytes = _figure(plan, "total_steps"), _figure(plan, "memory_bytes")
-    return f"{counted(steps, 'step')} of {batch_words(plan)}, {format_bytes(memory_bytes)} of memory, {plan_time_words(plan)}"
+    batches = f"{counted(steps, 'step')} of {batch_words(plan)}"
+    return f"{batches}, {format_bytes(memory_bytes)} of memory, {plan_time_words(plan)}"
 
 
 def gone_words(state: RunState, key: str = "") -> str:

@@ -263,7 +263,9 @@ class ModelDialog(ChoiceOfPath):
         undo, start = bench.app.key_of("config.undo"), bench.app.key_of("app.start")
         if bench.run_is_ours_and_alive:
             bench.go(CONFIG_PAGE)
-            words = f"the next run is on Config: {start} starts it after the active run; {undo} restores the old settings"
+            words = (
+                f"the next run is on Config: {start} starts it after the active run; {undo} restores the old settings"
+            )
             bench.note_change(words, "good")
             return
         # Planning takes seconds: Train shows what it waits for.

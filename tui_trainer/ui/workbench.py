@@ -322,7 +322,9 @@ class Workbench:
     def active_run_words(self) -> str:
         """Why no second run can be started, and what to do instead."""
         stop, detach, new = map(self.app.key_of, ("train.stop", "train.detach", "app.new"))
-        return f"a run is already active: on Train, {stop} stops it and {detach} detaches it; {new} prepares the next run"
+        return (
+            f"a run is already active: on Train, {stop} stops it and {detach} detaches it; {new} prepares the next run"
+        )
 
     def take_refusals(self) -> tuple[Problem, ...]:
         """What was wrong with a run that was refused before its first step; such a run has left no folder."""

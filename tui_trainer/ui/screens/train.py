@@ -21,6 +21,8 @@ from tui_trainer.ui.keymap import Action, in_keys
 from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, FilteredPage, KeyHints, TopLine, bindings
 from tui_trainer.ui.palette import Command, MarkingPalette
 from tui_trainer.ui.run_dialogs import DoctorDialog, offer_try
+from tui_trainer.ui.screens import train_scores as scores
+from tui_trainer.ui.screens import train_start_and_end as story
 from tui_trainer.ui.screens import train_view as view
 from tui_trainer.ui.screens.train_view import TrainScene
 from tui_trainer.ui.spans import Line, next_of
@@ -66,7 +68,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
     of_the_run = {
         "progress": has_steps, "readings": reads_itself, "plan": state.plan is not None,
         "targets": state.plan is not None and bool(targets_summary(state)), "epochs": state.epochs,
-        "doctor": has_steps and scene.verdict is not None and scene.verdict.is_known and not scene.table_open,
+        "doctor": has_steps and scene.examination is not None and scene.examination.is_known and not scene.table_open,
         "scores": bool(state.training_scores) and "rates" in parts,
         "ranks": slowest_rank(state) is not None and "rates" in parts,
         "standing": state.evals or state.training_scores,
@@ -96,35 +98,35 @@ def _only(title: str) -> Heading:
 # What each part draws in a width and a height, and, where it stands under a rule, the texts at its left and right end.
 Parts = dict[str, tuple[Draw, Heading | None]]
 _ABOVE_THE_CHART: Final[Parts] = {
-    "invitation": (view.invitation, None),
-    "run": (TrainScene.run_line, None),
-    "progress": (TrainScene.progress_line, None),
+    "invitation": (story.invitation, None),
+    "run": (view.run_line, None),
+    "progress": (view.progress_line, None),
 }
 _BELOW_THE_CHART: Final[Parts] = {
-    "preparation": (view.preparation, None),
+    "preparation": (story.preparation, None),
     "speed": (lambda *_: [], lambda scene: ("speed" if scene.run.steps else "machine", _memory(scene))),
-    "rates": (TrainScene.rates_line, None),
-    "scores": (TrainScene.scores_line, None),
-    "parts": (TrainScene.parts_line, None),
-    "ranks": (TrainScene.ranks_line, None),
-    "tuning": (TrainScene.tuning_line, None),
-    "doctor": (TrainScene.doctor_line, None),
+    "rates": (view.rates_line, None),
+    "scores": (scores.scores_line, None),
+    "parts": (view.parts_line, None),
+    "ranks": (view.ranks_line, None),
+    "tuning": (view.tuning_line, None),
+    "doctor": (view.doctor_line, None),
     "gauges": (_gauges, None),
-    "result": (view.ending, lambda scene: ("result", _memory(scene))),
-    "readings-here": (TrainScene.readings_rows, _readings_heading),
-    "log": (TrainScene.log_rows, _only("log")),
-    "table": (view.score_rows, view.scores_heading),
+    "result": (story.ending, lambda scene: ("result", _memory(scene))),
+    "readings-here": (view.readings_rows, _readings_heading),
+    "log": (view.log_rows, _only("log")),
+    "table": (scores.score_rows, scores.scores_heading),
 }
 _BESIDE_THE_CHART: Final[Parts] = {
-    "standing": (TrainScene.standing_rows, TrainScene.standing_heading),
+    "standing": (scores.standing_rows, scores.standing_heading),
     "machine": (_gauges, lambda scene: ("machine", f"{scene.glyphs.target} target")),
-    "readings": (TrainScene.readings_rows, _readings_heading),
-    "times": (TrainScene.parts_rows, _only("step time")),
-    "targets": (view.target_rows, lambda scene: ("targets", targets_summary(scene.run))),
-    "epochs": (TrainScene.epoch_rows, _only("epochs")),
-    "samples": (TrainScene.sample_rows, _only("samples")),
+    "readings": (view.readings_rows, _readings_heading),
+    "times": (view.parts_rows, _only("step time")),
+    "targets": (scores.target_rows, lambda scene: ("targets", targets_summary(scene.run))),
+    "epochs": (scores.epoch_rows, _only("epochs")),
+    "samples": (scores.sample_rows, _only("samples")),
     # Last what stays as it is: there may be no room for it.
-    "plan": (TrainScene.plan_rows, _only("plan")),
+    "plan": (view.plan_rows, _only("plan")),
     "switched-on": (
         lambda scene, width, _: [
             row for text in scene.what_is_on for row in scene.wrapped(text, width, 2, indent="  ")
@@ -133,7 +135,7 @@ _BESIDE_THE_CHART: Final[Parts] = {
     ),
 }
 PARTS: Final[Parts] = {
-    **_ABOVE_THE_CHART, **_BELOW_THE_CHART, "events": (TrainScene.event_rows, TrainScene.events_heading),
+    **_ABOVE_THE_CHART, **_BELOW_THE_CHART, "events": (view.event_rows, view.events_heading),
     **_BESIDE_THE_CHART,
 }  # fmt: skip
 
@@ -244,7 +246,7 @@ class TrainPage(FilteredPage):
             state=run.state if run else None, glyphs=bench.glyphs, gauges=bench.gauges or Gauges(), sparks=bench.sparks,
             events=[(in_keys(text), role) for text, role in run.events] if run else (), log_lines=self._log(),
             what_is_on=[one.verdict.switch for one in bench.findings if one.verdict.switch],
-            verdict=run.doctor.verdict if run else None, is_beside=bench.run_is_ours_and_alive,
+            examination=run.doctor.verdict if run else None, is_beside=bench.run_is_ours_and_alive,
             has_screens=run is not None and run.is_ours,
             interrupted=run is not None and run.is_interrupted, log_open=self._log_open, table_open=self._table_open,
             large=self._large, frozen=self._frozen, events_back=self._events_back, key_of=key_of,
