@@ -16,9 +16,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tui_trainer.ui.keymap import key_of_sign
-from tui_trainer.ui.spans import Line, fit, harmless, text_of, title_rule, width_of
+from tui_trainer.ui.spans import Line, beside, fit, harmless, text_of, title_rule, width_of
 from tui_trainer.ui.theme import HasGlyphs, role_styles
-from tui_trainer.units import counted
 
 # Changed cells that lie nearer than this are sent as one stretch: to move the cursor costs about as many bytes.
 _GAP_CELLS = 6
@@ -195,7 +194,7 @@ class KeyedPane(Pane):
 class Section(KeyedPane):
     """What `draw(width, height)` returns, below a rule with the two texts of `heading()` at its left and its right.
 
-    It is as high as its lines, unless its style gives another height. Its last line counts those that do not fit.
+    It is as high as its lines, unless its style gives another height. The last one says how many lines do not fit.
     """
 
     DEFAULT_CSS = "Section { height: auto; }"
@@ -209,11 +208,10 @@ class Section(KeyedPane):
     ) -> None:
         def with_heading(width: int, height: int) -> list[Line]:
             title, note = heading()
-            lines, room = draw(width, height - 1), max(height - 2, 0)
-            if len(lines) > height - 1:
-                below = f"{self.glyphs.ellipsis} {counted(len(lines) - room, 'more line')}"
-                lines = [*lines[:room], [(below, "dim")]]
-            return [title_rule(title, width, self.glyphs, note), *lines]
+            lines = [title_rule(title, width, self.glyphs, note), *draw(width, height - 1)]
+            if missing := len(lines[height:]):
+                lines[height - 1] = beside(lines[height - 1], [(f" {self.glyphs.ellipsis} {missing} more", "dim")], width)
+            return lines
 
         super().__init__(with_heading, id=id)
 
