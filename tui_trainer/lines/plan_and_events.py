@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs.overview import RunOverview, RunResult
 
-_PROMPT_CHARACTERS = 40
+_PROMPT_CHARACTERS, _SAMPLE_CHARACTERS = 40, 200
 _PHASES = {"loading": "loading torch and transformers, building the model", "saving": "writing the final model"}
 
 
@@ -102,8 +102,8 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return f"step {event.step}: saved {event.path} ({cost})"
         case events.TextSampled():
             verb = "writes" if not labels_rows(state.task) else "reads"
-            prompt, text = sample_words(event.prompt, event.text, _PROMPT_CHARACTERS)
-            return f"step {event.step}: {verb}: {one_line(prompt)}\u00b7{one_line(text, 150)}"
+            text = sample_words(event.prompt, event.text, _PROMPT_CHARACTERS)
+            return f"step {event.step}: {verb}: {one_line(text, _SAMPLE_CHARACTERS)}"
         case events.ControlApplied(action="resume" | "stop"):  # the others have an event of their own
             return f"step {event.step}: {event.action} (requested)"
         case events.RunProblem():

@@ -53,6 +53,7 @@ def held_out_words(rows: int) -> str:
     return f"{counted(rows, 'row')} held out" if rows else "no rows held out"
 
 
+_INCOMPLETE = "\ufffd"
 UNDER_A_MINUTE = "under a minute"
 
 
@@ -102,16 +103,16 @@ def gone_words(state: RunState, key: str = "") -> str:
     return f"{words}; {key} {where}"
 
 
-def sample_words(prompt: str, text: str, characters: int) -> tuple[str, str]:
-    """Return the end of a prompt from its first whole word on, and the text that the model wrote after it.
+def sample_words(prompt: str, text: str, characters: int) -> str:
+    """Return `... the end of a prompt -> the text that the model wrote`, the end from its first whole word on.
 
-    A cut prompt begins with `... `. The text ends with its last complete character: a model that writes bytes may stop
-    within one, which the tokenizer decodes as U+FFFD.
+    The text ends with its last complete character: a model that writes bytes may stop within one, which the tokenizer
+    decodes as U+FFFD.
     """
     if len(prompt) > characters:
         end = prompt[-characters:]
         prompt = f"... {end.partition(' ')[2].lstrip() or end}"
-    return prompt, text.rstrip("\ufffd")
+    return f"{prompt.rstrip()} -> {text.rstrip(_INCOMPLETE)}"
 
 
 def come_back_words(name: str) -> str:

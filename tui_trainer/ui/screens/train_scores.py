@@ -91,11 +91,10 @@ def epoch_rows(scene: TrainScene, *_: int) -> list[Line]:
 
 
 def sample_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """Return `the end of the prompt -> the text that the model wrote`, newest first."""
+    """Return the newest samples, as many as there is room for."""
     rows: list[Line] = []
     for sample in reversed(scene.run.samples):
-        prompt, text = sample_words(sample.prompt, sample.text, 2 * width)
-        lines = scene.wrapped(f"{prompt.rstrip()} {scene.glyphs.arrow} {text}", width - 2, most=6)
+        lines = scene.wrapped(sample_words(sample.prompt, sample.text, 2 * width), width - 2, most=6)
         block = [[(f"after step {sample.step}", "dim")], *hanging([("  ", "text")], lines)]
         if len(rows) + len(block) > _SAMPLE_LINES and not scene.large:
             return rows or block[:_SAMPLE_LINES]
