@@ -43,9 +43,15 @@ def format_count(count: float | None) -> str:
     return f"{count:.3g}" if count != int(count) else f"{int(count)}"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 row`, `1,870 rows`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+_SINGULAR: Final = {"are": "is", "have": "has", "do": "does"}
+
+
+def quantity(count: float, noun: str, verb: str = "") -> str:
+    """Return a count with its noun, and with its verb if there is one: `1 row is`, `1,870 rows are`."""
+    number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    if count == 1:
+        return f"{number} {noun}" + (f" {_SINGULAR.get(verb, f'{verb}s')}" if verb else "")
+    return f"{number} {noun}s" + (f" {verb}" if verb else "")
 
 
 def format_rate(per_second: float | None, of: str) -> str:

@@ -13,7 +13,14 @@ from tui_trainer.runs.result import computing_words, grade, throughput_words
 from tui_trainer.runs.state import fold
 from tui_trainer.runs.steps_and_eta import is_off_plan, speed_rows, time_words, whole_seconds
 
-WORDS = [(3.64, "excellent"), (1.99, "excellent"), (1.6, "good"), (1.1, "acceptable"), (0.6, "slow"), (0.1, "very slow")]
+WORDS = [
+    (3.64, "excellent"),
+    (1.99, "excellent"),
+    (1.6, "good"),
+    (1.1, "acceptable"),
+    (0.6, "slow"),
+    (0.1, "very slow"),
+]
 """Rows a second, where 2 are the best."""
 ON_A_CPU = replace(
     PLANNED,
@@ -43,7 +50,10 @@ def graded(rate: float, plan: PlanMade | None, others: float = 0.0) -> str:
 
 def test_what_others_used_comes_before_a_grade_and_instead_of_a_bad_one_that_it_explains():
     best = replace(ON_A_CPU, best_samples_per_second=2.0)
-    assert graded(1.8, best, 0.6) == "other programs used 0.6 of 2 cores; good, 90 % of the best earlier speed here (2 rows/s)"
+    assert (
+        graded(1.8, best, 0.6)
+        == "other programs used 0.6 of 2 cores; good, 90 % of the best earlier speed here (2 rows/s)"
+    )
     for rate, others in ((0.8, 1.0), (0.1, 1.6)):
         assert graded(rate, best, others) == f"not rated: other programs used {others} of 2 cores"
     assert graded(0.1, best, 0.6).startswith("other programs used 0.6 of 2 cores; very slow, 5 %")

@@ -18,7 +18,7 @@ from tui_trainer.measure.trial import Trial, kept_trial, trial_problems, trial_r
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.planning.records import KINDS, KindCount, clear_records, count_kinds, set_aside
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_bytes
+from tui_trainer.units import format_bytes, quantity
 
 _LABEL_WIDTH = 15
 _LEAST_WIDTH = 40
@@ -91,7 +91,7 @@ def clear_measured(names: Sequence[str]) -> str:
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"unknown kind of measurement {one_line(unknown[0], 40)!r}", hint=name_hint(unknown[0], known))
     count = clear_records(KINDS if _ALL in names else names)
-    return f"cleared {count} record{'' if count == 1 else 's'}: {', '.join(names)}"
+    return f"cleared {quantity(count, 'record')}: {', '.join(names)}"
 
 
 def _kept_rows(kept: Sequence[KindCount]) -> list[Row]:
@@ -100,7 +100,7 @@ def _kept_rows(kept: Sequence[KindCount]) -> list[Row]:
     for one in kept:
         about = ", ".join(filter(None, (one.newest.task, one.newest.shape, one.newest.device)))
         when = one.newest_at[:16].replace("T", " ")
-        records = f"{one.count} record{'' if one.count == 1 else 's'}"
+        records = quantity(one.count, "record")
         rows.append((one.kind, one_line(f"{records}, latest {when} UTC: {about}", 200)))
     rows += [("damaged", f"the damaged file is kept as {one_line(str(path))}") for path in set_aside()]
     if find_spec("_sqlite3") is None:

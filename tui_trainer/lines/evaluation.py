@@ -6,6 +6,7 @@ from typing import Any
 from tui_trainer.lines.plan_and_events import table_lines
 from tui_trainer.runs.result import plain
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import quantity
 
 _NAME, _TEXT, _MADE = 40, 100, 150
 
@@ -29,7 +30,10 @@ def evaluation_lines(found: Mapping[str, Any], width: int = 160) -> list[str]:
         if reference:
             pairs = zip(values(one), values(reference), strict=True)
             add("  difference", [after - before for after, before in pairs], "+")
-    lines = [f"{found['rows']:,} rows: {one_line(found['data'])}", *table_lines(table, width, right=table[0][1:])]
+    lines = [
+        f"{quantity(found['rows'], 'row')}: {one_line(found['data'])}",
+        *table_lines(table, width, right=table[0][1:]),
+    ]
     if found["changed"] and reference:
         names_of = f"{one_line(reference['name'], _NAME)} to {one_line(models[0]['name'], _NAME)}"
         lines += ["", f"largest changes from {names_of}:"]

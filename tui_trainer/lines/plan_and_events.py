@@ -35,13 +35,13 @@ from tui_trainer.runs.wording import held_out_words, plan_time, rows_words, samp
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import (
-    counted,
     figure_text,
     format_bytes,
     format_bytes_of,
     format_count,
     format_rate,
     format_seconds,
+    quantity,
 )
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _baselines_line(event: events.BaselinesMeasured) -> str | None:
 
 def _plan_made_line(event: events.PlanMade) -> str:
     return (
-        f"plan: {takes_words(event)}; {counted(event.steps_per_epoch, 'step')} per epoch, "
+        f"plan: {takes_words(event)}; {quantity(event.steps_per_epoch, 'step')} per epoch, "
         f"{format_count(event.parameters)} parameters, {format_bytes(event.disk_bytes)} of disk"
         + (f"\nattention: {one_line(event.attention)}" if event.attention else "")
         + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
@@ -130,9 +130,9 @@ def _plan_made_line(event: events.PlanMade) -> str:
 
 def _data_line(event: events.DataPrepared) -> str:
     how = "read from the cache" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
-    apart = held_out_words(event.eval_rows) + f" ({counted(event.eval_documents, 'document')})" * bool(event.eval_rows)
+    apart = held_out_words(event.eval_rows) + f" ({quantity(event.eval_documents, 'document')})" * bool(event.eval_rows)
     line = (
-        f"data: {rows_words(event.rows, event.tokens)} to train on ({counted(event.documents, 'document')}), "
+        f"data: {rows_words(event.rows, event.tokens)} to train on ({quantity(event.documents, 'document')}), "
         f"{apart}, vocabulary {event.vocabulary:,}; {how}"
     )
     return "\n".join([line, *(f"data: {one_line(note)}" for note in event.notes)])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tui_trainer.runs.events import EvalDone, PlanMade
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.units import GIB, counted, format_bytes, format_bytes_of, format_rate, format_seconds
+from tui_trainer.units import GIB, format_bytes, format_bytes_of, format_rate, format_seconds, quantity
 
 # Scores of a run in words, each beside what a simple model reaches: `accuracy 0.83 (most frequent class 0.31)`.
 #
@@ -152,7 +152,9 @@ def ending_words(state: RunState) -> str:
 
 def ended_words(reason: str, step: int, kept: int | None, metric: str, value: float | None) -> str:
     """Return how a finished run ended. `value` is that of `metric` at the step that was kept."""
-    how = f"stopped early at step {step:,}" if reason == "early stopping" else f"finished after {counted(step, 'step')}"
+    how = (
+        f"stopped early at step {step:,}" if reason == "early stopping" else f"finished after {quantity(step, 'step')}"
+    )
     if kept is None:
         return how
     return f"{how}; kept step {kept:,}" + ("" if value is None else f": {metric_words(metric, value)}")
@@ -230,7 +232,7 @@ class KeptWeights:
     def patience_words(self) -> str:
         """`1 of 3 evaluations without improvement`; empty without early stopping."""
         return (
-            f"{self.patience_used} of {counted(self.patience, 'evaluation')} without improvement"
+            f"{self.patience_used} of {quantity(self.patience, 'evaluation')} without improvement"
             if self.patience
             else ""
         )
@@ -439,7 +441,7 @@ def in_use_words(state: RunState) -> str:
     cores, busy = summary.mean("busy_cores"), summary.mean("utilization_share")
     if plan.cpu_threads is not None and cores is not None:
         threads = plan.cpu_threads * plan.processes
-        parts.append(f"CPU {cores:.1f} of {counted(threads, 'thread')} planned")
+        parts.append(f"CPU {cores:.1f} of {quantity(threads, 'thread')} planned")
     if busy is not None:
         parts.append(f"GPU {100 * busy:.0f} % busy, {_BUSY_GPU}")
     return ", ".join(parts)

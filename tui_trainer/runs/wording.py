@@ -7,15 +7,15 @@ from typing import Any
 
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.units import counted, format_bytes, format_count, format_seconds
+from tui_trainer.units import format_bytes, format_count, format_seconds, quantity
 
 
 def split_words(rows: int, passes: int, processes: int = 1, *, width_tokens: int = 0) -> str:
     """How a batch is cut, micro-batch x accumulation x processes: `4 rows x 8`, `1 row of 512 tokens x 8`,
     `4 rows x 8 x 2 processes`."""
-    width = f" of {counted(width_tokens, 'token')}" if width_tokens else ""
+    width = f" of {quantity(width_tokens, 'token')}" if width_tokens else ""
     group = f" x {processes} processes" if processes > 1 else ""
-    return f"{counted(rows, 'row')}{width} x {passes}{group}"
+    return f"{quantity(rows, 'row')}{width} x {passes}{group}"
 
 
 def _figure(plan: object, name: str) -> Any:
@@ -29,7 +29,7 @@ def batch_words(plan: object) -> str:
     or `64 rows` if it is not."""
     names = ("per_device_train_batch_size", "gradient_accumulation_steps", "processes")
     effective, cut = _figure(plan, "effective_batch_size"), [_figure(plan, name) for name in names]
-    rows = counted(effective, "row")
+    rows = quantity(effective, "row")
     return f"{rows} ({split_words(*cut)})" if max(cut[1:]) > 1 else rows
 
 
@@ -46,11 +46,11 @@ def trained_words(plan: object) -> str:
 
 def rows_words(rows: int, tokens: int) -> str:
     """`1,870 rows, 1.2 M tokens`."""
-    return f"{counted(rows, 'row')}, {format_count(tokens)} tokens"
+    return f"{quantity(rows, 'row')}, {format_count(tokens)} tokens"
 
 
 def held_out_words(rows: int) -> str:
-    return f"{counted(rows, 'row')} held out" if rows else "no rows held out"
+    return f"{quantity(rows, 'row')} held out" if rows else "no rows held out"
 
 
 _INCOMPLETE = "\ufffd"
@@ -85,7 +85,7 @@ def plan_time_words(plan: object) -> str:
 def takes_words(plan: object) -> str:
     """Return what a run takes by a `Plan` or a `PlanMade`: `1,200 steps of 64 rows, 1.2 GiB of memory, about 2 min`."""
     steps, memory_bytes = _figure(plan, "total_steps"), _figure(plan, "memory_bytes")
-    batches = f"{counted(steps, 'step')} of {batch_words(plan)}"
+    batches = f"{quantity(steps, 'step')} of {batch_words(plan)}"
     return f"{batches}, {format_bytes(memory_bytes)} of memory, {plan_time_words(plan)}"
 
 

@@ -54,7 +54,7 @@ from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.scores import metric_problems, normalised
 from tui_trainer.tasks.parts.task import Task
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_bytes
+from tui_trainer.units import format_bytes, quantity
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -465,7 +465,7 @@ def _written(row: Row, column: str, context: str) -> Iterator[tuple[str, int | N
             texts, starts = ([texts], [starts]) if texts else ([], [] if starts is None else starts)
         starts = starts if isinstance(starts, list) else [None] * len(texts)
         if len(starts) != len(texts):
-            has = f"{len(starts)} number{'s' * (len(starts) != 1)}"
+            has = quantity(len(starts), "number")
             raise DataError(f"there are {len(texts)} answers, but answer_start has {has}", where=row.where)
         value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=False)]
     if isinstance(value, str):

@@ -26,7 +26,7 @@ from tui_trainer.ui.spans import Line, labelled, pad, wrapped
 from tui_trainer.ui.terminal import ends_with_its_connection
 from tui_trainer.ui.watch import CurrentRun, WatchedRun
 from tui_trainer.ui.workbench import DETACHING, OPENING, TRAIN_PAGE, Leaving, Workbench
-from tui_trainer.units import format_bytes
+from tui_trainer.units import format_bytes, quantity
 
 _LABEL = 12
 _PROBLEM_CELLS = 70
@@ -285,7 +285,7 @@ def offer_quit(bench: Workbench) -> None:
     elif export := bench.exports.alive:
         rows = [f"The export of {one_line(export.run.name)} to {export.name} continues without the screens."]
         if waiting := len(bench.exports.waiting):
-            rows.append((f"{waiting} more run{'s' * (waiting > 1)} in the queue will not be exported.", "warn"))
+            rows.append((f"{quantity(waiting, 'more run')} in the queue will not be exported.", "warn"))
         answers = [("q", "quit", bench.app.leave), ("c", "cancel the export and quit", cancel_and_leave)]
     elif going := [one.what for one in bench.tools.values() if one.alive]:
         rows = [f"{one_line(what)} is running and will end when you quit." for what in going]
@@ -307,7 +307,7 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
     rows: list[Row] = [[(one_line(newest.name), "bold"), (" is training on this machine.", "text")]]
     if others := len(living) - 1:
         key = bench.app.key_of("app.go_runs")
-        rows.append((f"{others} other active run{'s' * (others > 1)}: press {key} for the list of runs", "dim"))
+        rows.append((f"{quantity(others, 'other active run')}: press {key} for the list of runs", "dim"))
     bench.app.ask("A run is active", rows, [("enter", "watch", lambda: bench.attach_to(newest))])
 
 

@@ -44,6 +44,7 @@ from tui_trainer.data.columns.usual_names import SPAN_COLUMNS, TAG_COLUMNS, TEXT
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import quantity
 
 Scheme = Literal["IOB1", "IOB2", "BIOES", "plain"]
 
@@ -384,7 +385,7 @@ def _of_label_studio(row: Row) -> Row:
     done = done if isinstance(done, list) else []
     done = [one for one in done if isinstance(one, Mapping) and not one.get("was_cancelled")]
     if len(texts) != 1 or len(done) != 1:
-        what = f"the row has {_count(len(texts), 'text')} and {_count(len(done), 'annotation')}, not one of each"
+        what = f"the row has {quantity(len(texts), 'text')} and {quantity(len(done), 'annotation')}, not one of each"
         raise DataError(what, where=row.where, hint="export the data as JSON-MIN or as CoNLL, or remove the row")
     results = done[0].get("result") or []
     spans = [one["value"] for one in results if isinstance(one, Mapping) and "labels" in (one.get("value") or {})]
@@ -539,7 +540,7 @@ def _strings(row: Row, column: str, noun: str, words: int | None = None) -> list
     if not isinstance(found, list | tuple):
         raise DataError(f"the column '{_name(column)}' is {kind_of_value(value)}, not a list of {noun}s", where=where)
     if words is not None and len(found) != words:
-        raise DataError(f"the row has {_count(words, 'word')} but {_count(len(found), noun)}", where=where)
+        raise DataError(f"the row has {quantity(words, 'word')} but {quantity(len(found), noun)}", where=where)
     for number, one in enumerate(found, start=1):
         if words is not None and type(one) is int:
             raise DataError(f"{noun} {number:,} is the number {one}, which has no name", where=where, hint=_NUMBERS)
@@ -555,10 +556,6 @@ def _is_broken_list(text: str, found: object, is_tags: bool) -> bool:
     begins = text.lstrip()[:2]
     brackets = begins[:1] == "[" and text.rstrip()[-1:] == "]"
     return brackets and found == text.split() and (is_tags or begins in ("['", '["'))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _name(column: str) -> str:

@@ -46,7 +46,7 @@ from tui_trainer.data.columns.usual_names import (
 from tui_trainer.data.decoding import MAX_LINE_BYTES, refuse_surrogates, with_plain_line_ends
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import MIB, format_bytes
+from tui_trainer.units import MIB, format_bytes, quantity
 
 LOOKED_ROWS = 100
 LOOKED_CHARACTERS = 4 * MIB
@@ -260,7 +260,7 @@ def _by_length(texts: Mapping[str, float]) -> str:
 
 def _sentence(column: str, others: Sequence[str], files: Sequence[str], pair: str) -> str:
     more = len(files) - 1
-    place = f"{files[0]} and {more:,} more file{'' if more == 1 else 's'}" if more else files[0]
+    place = f"{files[0]} and {quantity(more, 'more file')}" if more else files[0]
     also = f" (other candidates: {listed(others)})" if others else ""
     shown = [f"'{one_line(name, 40)}'" for name in (column, pair) if name]
     are = "the text is in the column" if not pair else "the two texts are in the columns"

@@ -30,6 +30,7 @@ from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.sources.reading import LineBlock, line_blocks, texts_of
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError, Problem
+from tui_trainer.units import quantity
 
 CHUNK_ROWS = 1000
 CHUNK_CHARACTERS = 1_000_000  # between two reports of how far it is, and two places where it can be cancelled
@@ -218,7 +219,7 @@ class Survey:
         strata = np.frombuffer(self.strata, dtype=np.int64)
         _, first, same = np.unique(np.frombuffer(self.hashes, dtype=np.uint64), return_index=True, return_inverse=True)
         count = int((strata != strata[first[same]]).sum())
-        return [f"{count:,} rows are duplicates of earlier rows, but with another label"] if count else []
+        return [f"{quantity(count, 'row', 'duplicate')} earlier rows, but with another label"] if count else []
 
     def with_text(self, texts: Iterable[str]) -> Iterator[Example]:
         """The documents that are not blank."""
@@ -384,15 +385,14 @@ class Surveyor:
         for example in survey.with_text(counted()):
             used += 1
             yield example
-        limit = (
-            f"data.max_chars: the first {characters:,} characters are used ({used:,} documents, the last one truncated)"
-        )
+        documents = quantity(used, "document")
+        limit = f"data.max_chars: the first {characters:,} characters are used ({documents}, the last one truncated)"
         has_limit = cut.max_chars and characters >= cut.max_chars
         survey.notes += [*choices.notes(), *([limit] if has_limit else []), *_blank_notes(survey.blank - before)]
 
 
 def _blank_notes(count: int) -> list[str]:
-    return [f"{count:,} documents contain only white space and are skipped"] if count else []
+    return [f"{quantity(count, 'document', 'contain')} only white space, which is skipped"] if count else []
 
 
 def text_hash(text: str) -> int:

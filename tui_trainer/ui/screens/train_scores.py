@@ -21,7 +21,7 @@ from tui_trainer.runs.wording import sample_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.screens.train_view import LABEL, TrainScene
 from tui_trainer.ui.spans import Glyphs, Line, Role, fit, hanging
-from tui_trainer.units import counted, format_count, format_seconds
+from tui_trainer.units import format_count, format_seconds
 
 _MOST_EPOCHS: Final = 7
 _SAMPLE_LINES: Final = 24
@@ -145,7 +145,7 @@ def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Li
             role: Role = "dim" if cell == "0" else "good" if square and column == at else "text"
             lines[-1].append((f"{cell:>{widest}}", role))
     missing = [(len(titles) - columns, "column"), (len(names) - rows, "row")]
-    words = " and ".join(counted(count, noun) for count, noun in missing if count)
+    words = " and ".join(quantity(count, noun) for count, noun in missing if count)
     return [*lines, [(f"not shown, too little room: {words}", "dim")]] if words else lines
 
 

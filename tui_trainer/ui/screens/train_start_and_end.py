@@ -23,7 +23,7 @@ from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.ui.keymap import in_keys
 from tui_trainer.ui.screens.train_view import TrainScene, work_line
 from tui_trainer.ui.spans import Line, Role, fit
-from tui_trainer.units import counted
+from tui_trainer.units import quantity
 
 _WIDE_RESULT: Final = 100
 _READING_WIDTH: Final = 100
@@ -52,7 +52,7 @@ def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
     state, glyphs = scene.run, scene.glyphs
     data, plan, loading, training = state.data, state.plan, state.phase == "loading", state.status == "training"
     done = "" if data is None else rows_words(data.rows, data.tokens)
-    planned = f"{counted(plan.total_steps, 'step')}, {plan_time_words(plan)}" if plan else ""
+    planned = f"{quantity(plan.total_steps, 'step')}, {plan_time_words(plan)}" if plan else ""
     is_read, is_planned = data is not None, plan is not None
     stages = [
         ("reading and preparing the data", is_read, not is_read and not loading, done),

@@ -26,7 +26,7 @@ from tui_trainer.runs.steps_and_eta import eta_seconds, figure_rows, time_words
 from tui_trainer.runs.wording import batch_words, rows_words, trained_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, rows_of, width_of
-from tui_trainer.units import MIB, counted, format_count, format_seconds
+from tui_trainer.units import MIB, format_count, format_seconds, quantity
 
 _STATUS_ROLES: Final[dict[str, Role]] = {
     "preparing": "accent", "loading": "accent", "training": "good", "paused": "warn", "saving": "accent",
@@ -285,7 +285,7 @@ def plan_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
 def event_rows(scene: TrainScene, width: int, height: int) -> list[Line]:
     events = scene.matching_events
     if not events and scene.words:
-        return [[(f"no matches in {counted(len(scene.events), 'event')}", "dim")]]
+        return [[(f"no matches in {quantity(len(scene.events), 'event')}", "dim")]]
     end = max(len(events) - max(scene.events_back, 0), min(height, len(events)))
     lines: list[Line] = []
     for text, role in reversed(events[:end]):
@@ -307,7 +307,7 @@ def events_heading(scene: TrainScene) -> tuple[str, str]:
     if not state.checkpoints:
         return "events", "not saved yet"
     age = max(state.step - state.checkpoints[-1].step, 0)
-    ago = f", {counted(age, 'step'):>10} ago" if age else ""
+    ago = f", {quantity(age, 'step'):>10} ago" if age else ""
     return "events", f"saved at step {state.checkpoints[-1].step}{ago}"
 
 

@@ -210,7 +210,9 @@ class Section(KeyedPane):
             title, note = heading()
             lines = [title_rule(title, width, self.glyphs, note), *draw(width, height - 1)]
             if missing := len(lines[height:]):
-                lines[height - 1] = beside(lines[height - 1], [(f" {self.glyphs.ellipsis} {missing} more", "dim")], width)
+                lines[height - 1] = beside(
+                    lines[height - 1], [(f" {self.glyphs.ellipsis} {missing} more", "dim")], width
+                )
             return lines
 
         super().__init__(with_heading, id=id)
