@@ -72,9 +72,8 @@ class Steps:
             return None
         planned, left = self.cadence("num_decay_steps", setting), max(0, self.total.value - warmup_steps)
         if planned.value > left:
-            reason = (
-                f"all {quantity(left, 'step')} after warm-up; num_decay_steps = {setting:g} asks for {planned.value}"
-            )
+            wanted = quantity(planned.value, "step")
+            reason = f"all {quantity(left, 'step')} after warm-up; num_decay_steps = {setting:g} asks for {wanted}"
             return Planned(value=left, exact=self.total.exact, reason=reason)
         return planned if planned.value else exact(0, "stays at the peak learning rate")
 

@@ -583,13 +583,13 @@ class _QuestionReader(TableReader):
     def notes(self) -> list[str]:
         counts, notes = self._counts, [*self._named]
         if counts["none"]:
-            notes.append(f"{counts['none']:,} questions have no answer in their context")
+            notes.append(f"{quantity(counts['none'], 'question', 'have')} no answer in the context")
         if counts["several"]:
-            message = "questions have several answers: the first is trained on, the best match counts in scores"
-            notes.append(f"{counts['several']:,} {message}")
+            message = "several answers: the first is trained on, the best match counts in scores"
+            notes.append(f"{quantity(counts['several'], 'question', 'have')} {message}")
         if counts["looked for"]:
-            message = "answers occur more than once in their context: the first occurrence is trained on"
-            notes.append(f"{counts['looked for']:,} {message}")
+            message = "more than once in the context: the first occurrence is trained on"
+            notes.append(f"{quantity(counts['looked for'], 'answer', 'occur')} {message}")
         return notes
 
 

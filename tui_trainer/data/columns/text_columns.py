@@ -408,8 +408,9 @@ class PairColumns:
     def notes(self) -> list[str]:
         if not self._several:
             return [*self._notes.values()]
-        first = f"{self._several:,} rows have several answers in '{one_line(self.pair.target, 40)}'; the first is used"
-        return [*self._notes.values(), first]
+        column = one_line(self.pair.target, 40)
+        several = f"{quantity(self._several, 'row', 'have')} several answers in '{column}'; the first is used"
+        return [*self._notes.values(), several]
 
     def _named(self, head: Sequence[Row]) -> tuple[str, list[str]]:
         """(the file, the names of its columns). Raises DataError where one that the settings name is not there."""

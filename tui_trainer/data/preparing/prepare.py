@@ -192,11 +192,11 @@ def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]
             f"and are split into {counts.pieces:,} pieces; no text is dropped"
         )
     if counts.short_documents:
-        yield f"{quantity(counts.short_documents, 'document', 'have')} fewer than two tokens and are skipped"
+        yield f"{quantity(counts.short_documents, 'document', 'have')} fewer than two tokens: skipped"
     if counts.marked_rows:
-        what = "documents" if cut.reads_text else "rows"
+        which = quantity(counts.marked_rows, "document" if cut.reads_text else "row", "have")
         where = "special tokens of the tokenizer at the beginning or end"
-        yield f"{counts.marked_rows:,} {what} already have {where}: these tokens are not added again"
+        yield f"{which} {where} already: these tokens are not added again"
 
 
 def _longer_words(needs: Sequence[int], rows: int) -> str:

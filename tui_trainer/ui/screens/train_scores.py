@@ -21,7 +21,7 @@ from tui_trainer.runs.wording import sample_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.screens.train_view import LABEL, TrainScene
 from tui_trainer.ui.spans import Glyphs, Line, Role, fit, hanging
-from tui_trainer.units import format_count, format_seconds
+from tui_trainer.units import format_count, format_seconds, quantity
 
 _MOST_EPOCHS: Final = 7
 _SAMPLE_LINES: Final = 24
