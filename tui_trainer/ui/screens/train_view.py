@@ -123,8 +123,8 @@ class TrainScene:
     def memory_advice(self) -> str:
         """What it means for the user if memory exceeds the plan; empty if it does not."""
         if self.exceeds_plan:
-            return "which is no problem while memory is free; later plans use the measured peak"
-        return "which is within tolerance" if memory_excess_bytes(self.run) else ""
+            return "fine while memory is free; later plans use the measured peak"
+        return "within tolerance" if memory_excess_bytes(self.run) else ""
 
     def base_name(self, plan: PlanMade) -> str:
         return self.shown(plan.came_from or plan.base_model.rstrip("/").rpartition("/")[2])
