@@ -131,6 +131,10 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
             assert f"171.7 MiB, 21.7 MiB more than planned, {words}" in text
         text = await show(screens, [*trained(148), READ], alive=True, is_ours=False)
         assert "GPU 90 %, 60.0 of 139.0 GiB" in text and "read at step 40" in text
+        await screens.resize(60, 20)
+        text = await show(screens, trained(148, total=1_000_000), alive=True)
+        assert "step       148 of 1,000,000" in text, "the name is cut first"
+        assert " more\n" in await show(screens, [*trained(500), DONE], alive=False), "lines do not fit"
 
 
 @pytest.mark.full

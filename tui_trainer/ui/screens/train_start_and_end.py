@@ -34,14 +34,17 @@ _BASELINE_WIDTH: Final = 18
 
 
 def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
+    """Return how to start a run, or what a start that was requested waits for."""
     room = min(width, _READING_WIDTH) - 4
-    if scene.starting:
-        phase: Line = [(f"{scene.glyphs.pointer} ", "accent"), (scene.starting, "text")]
-        note = scene.wrapped("You can use other screens meanwhile.", room, role="dim")
-        return _indented([[], [("A new run is being prepared.", "bold")], [], phase, [], *note, []])
-    press: Line = [("Press ", "text"), (scene.key_of("app.start"), "key")]
-    press.append((" to start. You see the plan first and confirm it.", "text"))
-    lines: list[Line] = [[], [("Nothing is training yet.", "bold")], [], press, []]
+    title = "A new run is being prepared."
+    line: Line = [(f"{scene.glyphs.pointer} ", "accent"), (scene.starting, "text")]
+    if not scene.starting:
+        press = [("Press ", "text"), (scene.key_of("app.start"), "key")]
+        title, line = (
+            "Nothing is training yet.",
+            [*press, (" to start. You see the plan first and confirm it.", "text")],
+        )
+    lines: list[Line] = [[], [(title, "bold")], [], line, []]
     for text in scene.offer:
         lines += scene.labelled(f"{scene.glyphs.dot} ", text, room, 2)
     ending = "A run continues if the connection is lost. You can stop and resume it at any step."
