@@ -39,11 +39,8 @@ def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
     title = "A new run is being prepared."
     line: Line = [(f"{scene.glyphs.pointer} ", "accent"), (scene.starting, "text")]
     if not scene.starting:
-        press = [("Press ", "text"), (scene.key_of("app.start"), "key")]
-        title, line = (
-            "Nothing is training yet.",
-            [*press, (" to start. You see the plan first and confirm it.", "text")],
-        )
+        title, line = "Nothing is training yet.", [("Press ", "text"), (scene.key_of("app.start"), "key")]
+        line.append((" to start. You see the plan first and confirm it.", "text"))
     lines: list[Line] = [[], [(title, "bold")], [], line, []]
     for text in scene.offer:
         lines += scene.labelled(f"{scene.glyphs.dot} ", text, room, 2)
