@@ -31,7 +31,16 @@ from tui_trainer.runs.result import (
 )
 from tui_trainer.runs.state import GaugeSummary, RunState
 from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows
-from tui_trainer.runs.wording import held_out_words, plan_time, rows_words, sample_words, split_words, takes_words
+from tui_trainer.runs.wording import (
+    come_back_words,
+    gone_words,
+    held_out_words,
+    plan_time,
+    rows_words,
+    sample_words,
+    split_words,
+    takes_words,
+)
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import (
@@ -245,6 +254,16 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     tries = "chat" if holds_conversations(state.task) else "generate"
     rows.append(("try it", f"tui-trainer {tries} {shell_word(name)}"))
     return [*lines, *(f"{label:<14} {words}" for label, words in rows)]
+
+
+def left_line(state: RunState, name: str, *, is_active: bool) -> str:
+    """Return the state of a run whose screens were left, and the commands that show or stop it."""
+    name = one_line(name)
+    if not is_active:
+        how = ending_words(state) or gone_words(state)
+        return f"{name}: {how}; `tui-trainer attach {shell_word(name)}` shows it again"
+    where = f" at step {state.step:,} of {state.total_steps:,}" if state.steps else ""
+    return f"{name} is {state.status}{where}; {come_back_words(name)}"
 
 
 _ADDED = "what training needs in addition to the loaded libraries"

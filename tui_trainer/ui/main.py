@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tui_trainer.launching.open_run import OpenRun
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.app import TrainerApp
-    from tui_trainer.ui.watch import CurrentRun, WatchedRun
+    from tui_trainer.ui.watch import CurrentRun
     from tui_trainer.ui.workbench import Workbench
 
 
@@ -169,7 +169,9 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
     if app.crash:
         return EXIT_FAILED
     if (watched := bench.run) is not None:
-        _report_watched(watched)
+        from tui_trainer.lines.plan_and_events import left_line
+
+        tell(left_line(watched.state, watched.folder.name, is_active=watched.takes_requests))
     return _LEFT_BY_SIGNAL + signal.SIGTERM if signal.SIGTERM in signals.heard else EXIT_DONE
 
 
@@ -205,21 +207,6 @@ def _carry_out_what_was_asked(bench: Workbench) -> None:
     if bench.opened is not None:
         bench.own_run = CurrentRun(bench.opened)
         bench.own_run.start()
-
-
-def _report_watched(run: WatchedRun) -> None:
-    """Print the state of a run that this process only showed, and the commands that show or stop it."""
-    from tui_trainer.runs.result import ending_words
-    from tui_trainer.runs.wording import come_back_words, gone_words
-    from tui_trainer.terminal.safe_text import one_line, shell_word
-
-    state, name = run.state, one_line(run.folder.name)
-    if not run.takes_requests:
-        how = ending_words(state) or gone_words(state)
-        tell(f"{name}: {how}; `tui-trainer attach {shell_word(name)}` shows it again")
-        return
-    where = f" at step {state.step:,} of {state.total_steps:,}" if state.steps else ""
-    tell(f"{name} is {state.status}{where}; {come_back_words(name)}")
 
 
 def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines: bool) -> None:

@@ -71,11 +71,6 @@ class WatchedRun:
         """Whether no process owns it although its journal has no end."""
         return not self.alive and bool(self.state.phase) and not self.state.has_ended
 
-    @property
-    def refusals(self) -> tuple[Problem, ...]:
-        """Problems with the input of a run that this process has refused."""
-        return ()
-
     def look(self) -> None:
         """Read new events. Another thread may apply them with `take`; until then they are kept."""
         with self._looking:
@@ -198,6 +193,7 @@ class CurrentRun(WatchedRun):
 
     @property
     def refusals(self) -> tuple[Problem, ...]:
+        """Problems with the input of a run that this process has refused."""
         return self.outcome.problems if self.outcome else ()
 
     @property

@@ -327,9 +327,9 @@ class Workbench:
         )
 
     def take_refusals(self) -> tuple[Problem, ...]:
-        """What was wrong with a run that was refused before its first step; such a run has left no folder."""
-        run = self.run
-        if run is None or run.alive or not run.refusals or run.folder.root.exists():
+        """Return the problems of a run that was refused before its first step, and remove it. It has left no folder."""
+        run = self.own_run
+        if run is None or run is not self.run or run.alive or not run.refusals or run.folder.root.exists():
             return ()
         self.own_run = None
         self.put_on_the_table(None)

@@ -1,4 +1,4 @@
-"""4 Train: the run as it goes, what can be asked of it, and which parts of the screen show what."""
+"""The Train screen: which parts of it show what, and the actions on its run."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,6 +46,7 @@ _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 
 def visible_parts(scene: TrainScene) -> frozenset[str]:
+    """Return the names of the parts that have something to show."""
     if scene.state is None:
         return frozenset({"left", "invitation", "speed", "gauges"})
     if scene.large:
@@ -91,12 +92,8 @@ def _gauges(scene: TrainScene, width: int, _: int) -> list[Line]:
     return gauge_lines(scene.gauges, scene.sparks, min(width, _WIDEST_GAUGES), scene.glyphs)
 
 
-def _only(title: str) -> Heading:
-    return lambda _: (title, "")
-
-
-# What each part draws in a width and a height, and, where it stands under a rule, the texts at its left and right end.
-Parts = dict[str, tuple[Draw, Heading | None]]
+# What draws each part, and for a part under a rule, its title or the texts at both ends of the rule.
+Parts = dict[str, tuple[Draw, Heading | str | None]]
 _ABOVE_THE_CHART: Final[Parts] = {
     "invitation": (story.invitation, None),
     "run": (view.run_line, None),
@@ -114,24 +111,24 @@ _BELOW_THE_CHART: Final[Parts] = {
     "gauges": (_gauges, None),
     "result": (story.ending, lambda scene: ("result", _memory(scene))),
     "readings-here": (view.readings_rows, _readings_heading),
-    "log": (view.log_rows, _only("log")),
+    "log": (view.log_rows, "log"),
     "table": (scores.score_rows, scores.scores_heading),
 }
 _BESIDE_THE_CHART: Final[Parts] = {
     "standing": (scores.standing_rows, scores.standing_heading),
     "machine": (_gauges, lambda scene: ("machine", f"{scene.glyphs.target} target")),
     "readings": (view.readings_rows, _readings_heading),
-    "times": (view.parts_rows, _only("step time")),
+    "times": (view.parts_rows, "step time"),
     "targets": (scores.target_rows, lambda scene: ("targets", targets_summary(scene.run))),
-    "epochs": (scores.epoch_rows, _only("epochs")),
-    "samples": (scores.sample_rows, _only("samples")),
-    # Last what stays as it is: there may be no room for it.
-    "plan": (view.plan_rows, _only("plan")),
+    "epochs": (scores.epoch_rows, "epochs"),
+    "samples": (scores.sample_rows, "samples"),
+    # Parts that do not change come last because there may be no room for them.
+    "plan": (view.plan_rows, "plan"),
     "switched-on": (
         lambda scene, width, _: [
             row for text in scene.what_is_on for row in scene.wrapped(text, width, 2, indent="  ")
         ],
-        _only("enabled"),
+        "enabled",
     ),
 }
 PARTS: Final[Parts] = {
@@ -147,10 +144,12 @@ def _can_be_resumed(run: WatchedRun) -> bool:
     return not run.alive and (run.is_interrupted or run.state.status in ("stopped", "failed"))
 
 
-# What an action needs, and why it is refused without that.
+# The condition of each action, and why it is refused otherwise.
 _NEEDS: Final[dict[str, tuple[Callable[[WatchedRun], object], str]]] = {
     **dict.fromkeys(_OF_THE_RUN, (lambda run: run.takes_requests, _ENDED)),
     "pause": (lambda run: run.takes_requests or _can_be_resumed(run), _ENDED),
+    "detach": (lambda run: run.takes_requests and run.is_ours and run.state.phase != "paused",
+               "only an active run of this program that is not paused can be detached"),
     "try_model": (lambda run: run.state.checkpoints or run.state.finished, NOTHING_TO_DO),
     "more": (lambda run: not run.alive, _ACTIVE),
     "export": (lambda run: not run.alive and (end := run.state.finished) and end.model_path,
@@ -163,16 +162,8 @@ _NEEDS: Final[dict[str, tuple[Callable[[WatchedRun], object], str]]] = {
 }  # fmt: skip
 
 
-def _detach_refusal(run: WatchedRun) -> str:
-    if not run.takes_requests:
-        return _ENDED
-    if not run.is_ours:
-        return "the run is already detached"
-    return "the run is paused: resume it before you detach it" if run.state.phase == "paused" else ""
-
-
 class TrainPage(FilteredPage):
-    """Which of its parts have something to show is decided by `visible_parts`; where they stand, by the style sheet."""
+    """The Train screen. `visible_parts` chooses the parts to show, and the style sheet places them."""
 
     place = "train"
     filter_words, choose_words = "words in events and in the log", "older, newer"
@@ -208,7 +199,7 @@ class TrainPage(FilteredPage):
         self._large = ""
         self._events_back = 0
         self._curves_of, self._curves = "", [LOSS]
-        """Of which task, and by which names."""
+        """The task that the drawn curves were chosen for, and their names."""
 
     def body(self) -> ComposeResult:
         yield from map(self._part, _ABOVE_THE_CHART)
@@ -220,7 +211,7 @@ class TrainPage(FilteredPage):
                 yield from map(self._part, _BELOW_THE_CHART)
                 with Area(id="small"):
                     for metric in list(METRICS)[1:]:
-                        # Disabled, because they are read and not worked with.
+                        # Disabled: they take no keys and no clicks.
                         small = ChartView(metric=metric, compact=True)
                         yield LossChart(lambda: self._scene.run, small, disabled=True)
                 yield self._part("events")
@@ -229,10 +220,14 @@ class TrainPage(FilteredPage):
 
     def _part(self, name: str) -> Pane:
         draw, heading = PARTS[name]
+
+        def lines(width: int, height: int) -> list[Line]:
+            return draw(self._scene, width, height)
+
         if heading is None:
-            return KeyedPane(lambda width, height: draw(self._scene, width, height), id=name)
+            return KeyedPane(lines, id=name)
         kind = EventList if name == "events" else Section
-        return kind(lambda: heading(self._scene), lambda width, height: draw(self._scene, width, height), id=name)
+        return kind(lambda: (heading, "") if isinstance(heading, str) else heading(self._scene), lines, id=name)
 
     @property
     def _scene(self) -> TrainScene:
@@ -271,12 +266,12 @@ class TrainPage(FilteredPage):
         self.take_curves()
 
     def take_curves(self) -> None:
-        """What is drawn: as it was chosen for the task, as soon as the journal says which one it is."""
+        """Draw the curves that the user has chosen for this task, once the journal names the task."""
         state = self._scene.run
         if state.task and state.task != self._curves_of:
             self._curves_of = state.task
             self._curves = self.bench.app.preferences.curves_of(state.task)[:_MOST_CURVES] or [LOSS]
-        # A score that has not been measured yet comes with its first evaluation.
+        # A score can be drawn from its first evaluation on.
         names = [name for name in self._curves if metric_of(state, name)] or [LOSS]
         self.chart.show_metric(names[0])
         self.second.show_metric(names[-1])
@@ -297,7 +292,7 @@ class TrainPage(FilteredPage):
                 pane.redraw()
 
     def tick(self) -> None:
-        """Only what the clock changes is looked at; the rest waits for news of the run."""
+        """Redraw the parts that change with the clock. The others wait for news of the run."""
         if self._frozen:
             return
         by_clock = self.bench.gauges or Gauges(), self.bench.sparks, self._log()
@@ -338,8 +333,6 @@ class TrainPage(FilteredPage):
             return ""
         if run is None:
             return f"no run; press {self.bench.app.key_of('app.start')} to start one"
-        if name == "detach":
-            return _detach_refusal(run)
         if name == "try_model" and run.alive and not run.state.checkpoints:
             return f"no checkpoint to try yet: press {self.bench.app.key_of('train.save')} to save one"
         if name == "clear":
@@ -363,7 +356,7 @@ class TrainPage(FilteredPage):
 
     @property
     def run(self) -> WatchedRun:
-        """For actions that are refused without one."""
+        """The run on this screen. Only for actions that are refused without one."""
         assert self.bench.run is not None
         return self.bench.run
 
@@ -421,7 +414,7 @@ class TrainPage(FilteredPage):
         ))  # fmt: skip
 
     def _draw_curves(self, names: list[str]) -> None:
-        """Draws them, and keeps the choice for runs of this task."""
+        """Draw the curves, and keep the choice for runs of this task."""
         self._curves = list(dict.fromkeys(names))
         preferences = self.bench.app.preferences
         preferences.curves[self._scene.run.task] = self._curves
@@ -476,7 +469,7 @@ class TrainPage(FilteredPage):
 
 
 class Charts(Area):
-    """How many curves there is room for is known once it is laid out."""
+    """The curves. Their number depends on the height, which is known once they are laid out."""
 
     screen: TrainPage  # type: ignore[assignment]
 
