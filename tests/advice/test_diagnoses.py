@@ -56,7 +56,7 @@ PLANTED = {
     "small_batch": (
         {"step": {"positions": 32, "input_tokens": 32, "optimizer_seconds": 0.06},
          "plan": {"effective_batch_size": 1, "per_device_train_batch_size": 1}},
-        ["32 positions per micro-batch (1 rows)", "24 %"],
+        ["32 positions per micro-batch (1 row)", "24 %"],
     ),
     "launch_bound": ({**GPU, "card": {"utilization_share": 0.4}}, ["GPU 40 % busy"]),
     "memory_full": (

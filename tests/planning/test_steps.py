@@ -48,7 +48,7 @@ def test_warm_up_always_ends_before_the_last_step(subtests):
 DECAYS = [
     (100, 0.1, 10, "0.1 of 100 steps"),
     (100, 20, 20, "num_decay_steps = 20"),
-    (1, 0.1, 1, "0.1 of 1 steps"),
+    (1, 0.1, 1, "0.1 of 1 step"),
     (100, 0, 0, "stays at the peak learning rate"),
     (100, 0.99, 95, "all 95 steps after warm-up; num_decay_steps = 0.99 asks for 99 steps"),
     (10, 50, 9, "all 9 steps after warm-up; num_decay_steps = 50 asks for 50 steps"),

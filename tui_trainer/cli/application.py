@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from tui_trainer.errors import ConfigError, InputError
-from tui_trainer.terminal.safe_text import one_line, shell_word
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.terminal.standard_files import tell
 
 if TYPE_CHECKING:
@@ -260,6 +260,7 @@ def run_named(reference: str) -> "RunFolder":
 def detach_run(folder: "RunFolder", *, as_json: bool, **how: Any) -> None:
     """Start a background process that continues the run. Print how to follow it. Raises RunError, FolderError."""
     from tui_trainer.launching.detached import go_on_detached
+    from tui_trainer.runs.wording import come_back_words
 
     pid = go_on_detached(folder, **how)
     if as_json:
@@ -267,7 +268,7 @@ def detach_run(folder: "RunFolder", *, as_json: bool, **how: Any) -> None:
         return
     name = one_line(folder.name)
     print(f"{name} is training in background process {pid}")
-    print(f"`tui-trainer attach {shell_word(name)}` shows it, `tui-trainer stop {shell_word(name)}` saves and stops it")
+    print(come_back_words(name))
 
 
 UNTIL_THE_END = ExitStack()

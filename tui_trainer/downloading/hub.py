@@ -28,7 +28,7 @@ from tui_trainer.models.config_json import bad_model, refuse_other_kinds
 from tui_trainer.models.tokenizer import TEMPLATE_FOLDER, TOKENIZER_FILES
 from tui_trainer.planning.disk import space_words
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import MIB
+from tui_trainer.units import MIB, quantity
 
 # Only files up to this size are downloaded in parallel: on Ctrl+C huggingface_hub waits for all that have begun.
 SMALL_BYTES = 16 * MIB
@@ -97,7 +97,7 @@ class DownloadOffer:
 
 def counted(files: Sequence[object]) -> str:
     """Return a number of files in words: `1 file`, `2,000 files`."""
-    return f"{len(files):,} file{'s' * (len(files) != 1)}"
+    return quantity(len(files), "file")
 
 
 Ask = Callable[[DownloadOffer], bool]

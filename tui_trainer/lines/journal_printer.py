@@ -16,7 +16,16 @@ from time import monotonic
 from tui_trainer.advice.examine import Doctor, examine
 from tui_trainer.exporting.trained_model import adapter_base
 from tui_trainer.lines import plan_and_events as lines
-from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone, to_line
+from tui_trainer.runs.events import (
+    DataPrepared,
+    EpochDone,
+    Event,
+    GaugesRead,
+    PhaseChanged,
+    Progress,
+    StepDone,
+    to_line,
+)
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import FollowedJournal, GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import is_off_plan, time_words, whole_seconds
@@ -115,7 +124,7 @@ class Follower(threading.Thread):
         elif isinstance(event, GaugesRead):
             self._gauges.add(event)
         else:
-            if isinstance(event, PhaseChanged):
+            if isinstance(event, PhaseChanged | DataPrepared):
                 self._live = ""
             if isinstance(event, EpochDone):
                 # Small data has several epochs per second, too many to print.

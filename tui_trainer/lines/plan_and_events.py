@@ -31,10 +31,27 @@ from tui_trainer.runs.result import (
 )
 from tui_trainer.runs.state import GaugeSummary, RunState
 from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows
-from tui_trainer.runs.wording import held_out_words, plan_time, rows_words, split_words, takes_words
+from tui_trainer.runs.wording import (
+    come_back_words,
+    gone_words,
+    held_out_words,
+    plan_time,
+    rows_words,
+    sample_words,
+    split_words,
+    takes_words,
+)
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line, shell_word
-from tui_trainer.units import figure_text, format_bytes, format_bytes_of, format_count, format_rate, format_seconds
+from tui_trainer.units import (
+    figure_text,
+    format_bytes,
+    format_bytes_of,
+    format_count,
+    format_rate,
+    format_seconds,
+    quantity,
+)
 
 if TYPE_CHECKING:
     from tui_trainer.config.toml_files import Profile
@@ -42,6 +59,7 @@ if TYPE_CHECKING:
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs.overview import RunOverview, RunResult
 
+_PROMPT_CHARACTERS, _SAMPLE_CHARACTERS = 40, 200
 _PHASES = {"loading": "loading torch and transformers, building the model", "saving": "writing the final model"}
 
 
@@ -59,6 +77,8 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return _baselines_line(event)
         case events.PhaseChanged(phase="paused"):
             return f"step {event.step}: paused; resume with: tui-trainer ask {shell_word(state.name)} resume"
+        case events.PhaseChanged(phase="training") if state.resumed_from_step and not state.steps_since_start:
+            return f"resumed from step {state.resumed_from_step}"
         case events.PhaseChanged(phase=phase):
             return _PHASES.get(phase)
         case events.StepDone():
@@ -92,7 +112,8 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return f"step {event.step}: saved {event.path} ({cost})"
         case events.TextSampled():
             verb = "writes" if not labels_rows(state.task) else "reads"
-            return f"step {event.step}: {verb}: {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
+            text = sample_words(event.prompt, event.text, _PROMPT_CHARACTERS)
+            return f"step {event.step}: {verb}: {one_line(text, _SAMPLE_CHARACTERS)}"
         case events.ControlApplied(action="resume" | "stop"):  # other actions have their own events
             return f"step {event.step}: {event.action} (requested)"
         case events.RunProblem():
@@ -110,8 +131,8 @@ def _baselines_line(event: events.BaselinesMeasured) -> str | None:
 
 def _plan_made_line(event: events.PlanMade) -> str:
     return (
-        f"plan: {takes_words(event)}; {event.steps_per_epoch:,} steps per epoch, {format_count(event.parameters)} "
-        f"parameters, {format_bytes(event.disk_bytes)} of disk"
+        f"plan: {takes_words(event)}; {quantity(event.steps_per_epoch, 'step')} per epoch, "
+        f"{format_count(event.parameters)} parameters, {format_bytes(event.disk_bytes)} of disk"
         + (f"\nattention: {one_line(event.attention)}" if event.attention else "")
         + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
     )
@@ -119,9 +140,11 @@ def _plan_made_line(event: events.PlanMade) -> str:
 
 def _data_line(event: events.DataPrepared) -> str:
     source = "read from the cache" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
-    held_out = held_out_words(event.eval_rows) + (f" ({event.eval_documents:,} documents)" if event.eval_rows else "")
+    held_out = held_out_words(event.eval_rows) + f" ({quantity(event.eval_documents, 'document')})" * bool(
+        event.eval_rows
+    )
     line = (
-        f"data: {rows_words(event.rows, event.tokens)} to train on ({event.documents:,} documents), "
+        f"data: {rows_words(event.rows, event.tokens)} to train on ({quantity(event.documents, 'document')}), "
         f"{held_out}, vocabulary {event.vocabulary:,}; {source}"
     )
     return "\n".join([line, *(f"data: {one_line(note)}" for note in event.notes)])
@@ -235,6 +258,16 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     command = "chat" if holds_conversations(state.task) else "generate"
     rows.append(("try it", f"tui-trainer {command} {shell_word(name)}"))
     return [*lines, *(f"{label:<14} {words}" for label, words in rows)]
+
+
+def left_line(state: RunState, name: str, *, is_active: bool) -> str:
+    """Return the state of a run whose screens were left, and the commands that show or stop it."""
+    name = one_line(name)
+    if not is_active:
+        how = ending_words(state) or gone_words(state)
+        return f"{name}: {how}; `tui-trainer attach {shell_word(name)}` shows it again"
+    where = f" at step {state.step:,} of {state.total_steps:,}" if state.steps else ""
+    return f"{name} is {state.status}{where}; {come_back_words(name)}"
 
 
 _ADDED = "what training needs in addition to the loaded libraries"

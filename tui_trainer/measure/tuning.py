@@ -62,7 +62,7 @@ from tui_trainer.planning.measured_steps import is_busy
 from tui_trainer.planning.plan import CHECKPOINTING, Plan
 from tui_trainer.runs.wording import split_words
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_bytes, format_seconds, utc_now
+from tui_trainer.units import format_bytes, format_seconds, quantity, utc_now
 from tui_trainer.worker.asking import WorkerFailed
 
 # Of a turn in a search, beside the some seconds that its process takes to start.
@@ -470,7 +470,7 @@ class Tuning(Search):
 def micro_batch_line(tries: MicroBatches) -> str:
     """Return `largest micro-batch: 32 of 32 rows; 64 failed`."""
     failed = sorted(rows for rows, tried in tries.tried.items() if tried.failed)
-    words = f"largest micro-batch: {tries.largest or 'none'} of {tries.step_rows} rows"
+    words = f"largest micro-batch: {tries.largest or 'none'} of {quantity(tries.step_rows, 'row')}"
     words += f"; {', '.join(map(str, failed))} failed" if failed else ""
     return words + (f"; {tries.cut_short}" if tries.cut_short else "")
 

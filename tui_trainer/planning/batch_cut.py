@@ -17,6 +17,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.units import quantity
 
 EFFECTIVE = "training.effective_batch_size"
 MICRO = "training.per_device_train_batch_size"
@@ -118,7 +119,7 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
     effective, effective_reason = step_rows(loaded.config), f"from {loaded.where(EFFECTIVE)}"
     micro_written, accumulation_written = (loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
     share = -(-effective // processes)
-    of = "the effective batch" if processes == 1 else f"a process's share of {share} rows"
+    of = "the effective batch" if processes == 1 else f"a process's share of {quantity(share, 'row')}"
     if isinstance(micro, int) and isinstance(accumulation, int) and micro_written and accumulation_written:
         product = "micro-batch x accumulation" + (" x processes" if processes > 1 else "")
         return _cut(effective_rows(loaded, processes), micro, product, f"from {loaded.where(MICRO)}", processes)
@@ -128,7 +129,7 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
             reason += f", where it is {micro}: limited to {of}"
         return _cut(effective, min(micro, share), effective_reason, reason, processes)
     if isinstance(accumulation, int) and micro != TUNE:
-        rows = "effective batch" if processes == 1 else f"{share} rows of a process"
+        rows = "effective batch" if processes == 1 else f"{quantity(share, 'row')} of a process"
         reason = f"{rows} / {ACCUMULATION} from {loaded.where(ACCUMULATION)}"
         cut = _cut(effective, -(-share // min(accumulation, share)), effective_reason, reason, processes)
         if cut.accumulation == accumulation:
@@ -156,7 +157,7 @@ def _cut(effective: int, micro: int, effective_reason: str, micro_reason: str, p
         accumulation=-(-share // micro),
         effective_reason=effective_reason,
         micro_reason=micro_reason,
-        accumulation_reason=f"{share} rows in micro-batches of {micro}",
+        accumulation_reason=f"{quantity(share, 'row')} in micro-batches of {micro}",
         processes=processes,
     )
 

@@ -20,7 +20,7 @@ from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO, base_
 from tui_trainer.planning.processes import processes_of
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
-from tui_trainer.units import GIB
+from tui_trainer.units import GIB, quantity
 
 # Fewer updates than this teach a pretrained model little, whatever each is made of: three epochs of 3,200 rows at 32.
 LEAST_STEPS = 300
@@ -45,7 +45,7 @@ def with_rows_of_step(
     most = most_rows_of_step(loaded.config, facts.rows)
     rows = min(wanted, max(most, 1 if loaded.config.distributed.processes == "auto" else count))
     if rows < wanted:
-        epochs = f"{training.num_train_epochs:g} epochs of {facts.rows:,} rows"
+        epochs = f"{quantity(training.num_train_epochs, 'epoch')} of {quantity(facts.rows, 'row')}"
         fewer = f"more would leave fewer than {LEAST_STEPS} steps in {epochs}"
         reason = f"auto: {rows}, because {fewer}; without this limit: {reason}"
     else:

@@ -122,7 +122,7 @@ from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import Figure, figures_of, format_count, format_seconds
+from tui_trainer.units import Figure, figures_of, format_count, format_seconds, quantity
 
 CHECKPOINTING = "training.gradient_checkpointing"
 
@@ -583,7 +583,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     # Steps and batches.
     effective_reason = cut.effective_reason
     if facts.rows < cut.effective:
-        effective_reason += f"; the data has only {facts.rows} rows, so every step uses all of them"
+        effective_reason += f"; the data has only {quantity(facts.rows, 'row')}, so every step uses all of them"
     eval_batch, eval_reason = cut.micro, "as in training"
     if (requested := config.evaluation.per_device_eval_batch_size) != "auto":
         eval_batch = min(requested, max(facts.eval_rows, 1))
@@ -653,7 +653,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         evaluation = step.value / rows * steps.eval_rows.value / cut.processes * EVALUATION_SHARE
         training_seconds = steps.total.value * step.value
         total = training_seconds + steps.evaluations * evaluation
-    time_reason = f"{steps.total.value} steps and {steps.evaluations} evaluations"
+    time_reason = f"{quantity(steps.total.value, 'step')} and {quantity(steps.evaluations, 'evaluation')}"
     beginning = None
     if begins:
         beginning = begins.seconds(card, on_card=setup.device == "cuda")

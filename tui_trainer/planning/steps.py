@@ -11,6 +11,7 @@ from tui_trainer.planning.batch_cut import BatchCut
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.units import quantity
 
 
 class Steps:
@@ -20,7 +21,7 @@ class Steps:
         training, evaluation = loaded.config.training, loaded.config.evaluation
         per_epoch = steps_per_epoch(facts.rows, cut.effective)
         self.per_epoch: Planned[int] = Planned(
-            value=per_epoch, exact=facts.exact, reason=f"{facts.rows} rows / {cut.effective}, rounded up"
+            value=per_epoch, exact=facts.exact, reason=f"{quantity(facts.rows, 'row')} / {cut.effective}, rounded up"
         )
         if training.max_steps:
             self.total: Planned[int] = exact(
@@ -29,7 +30,7 @@ class Steps:
         else:
             # 0.07 x 100 is a little more than 7 in floating point, and no reason for an eighth step.
             total = max(1, math.ceil(training.num_train_epochs * per_epoch - 1e-9))
-            reason = f"{training.num_train_epochs:g} epochs of {per_epoch} steps"
+            reason = f"{quantity(training.num_train_epochs, 'epoch')} of {quantity(per_epoch, 'step')}"
             self.total = Planned(value=total, exact=facts.exact, reason=reason)
         self.evaluations = times(self.total.value, every(evaluation.eval_steps, self.total.value))
         self.eval_rows: Planned[int] = self._eval_rows(evaluation.max_eval_rows, facts, cut)
@@ -49,7 +50,7 @@ class Steps:
             affordable = EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / on_the_way
             rows = max(LEAST_EVAL_ROWS, round(affordable))
             share = on_the_way * rows * EVALUATION_SHARE / max(training_rows, 1)
-            reason = f"of {facts.eval_rows:,}, evenly spaced: {on_the_way} evaluations during the run take {share:.0%}"
+            reason = f"of {facts.eval_rows:,}, evenly spaced: {quantity(on_the_way, 'evaluation', 'take')} {share:.0%}"
             reason += " of the time; evaluation.max_eval_rows = 0 uses all rows"
         if 0 < rows < facts.eval_rows:
             return Planned(value=rows, exact=facts.exact, reason=reason)
@@ -61,7 +62,7 @@ class Steps:
         planned = self.cadence("warmup_steps", setting)
         if 0 < setting < 1 and planned.value >= (total := self.total.value):
             # Else a run of one step would train at rate 0.
-            reason = f"all but the last of {total} steps, which has the peak learning rate"
+            reason = f"all but the last of {quantity(total, 'step')}, which has the peak learning rate"
             return Planned(value=total - 1, exact=self.total.exact, reason=reason)
         return planned if planned.value else exact(0, "starts at the peak learning rate")
 
@@ -71,7 +72,8 @@ class Steps:
             return None
         planned, left = self.cadence("num_decay_steps", setting), max(0, self.total.value - warmup_steps)
         if planned.value > left:
-            reason = f"all {left} steps after warm-up; num_decay_steps = {setting:g} asks for {planned.value} steps"
+            wanted = quantity(planned.value, "step")
+            reason = f"all {quantity(left, 'step')} after warm-up; num_decay_steps = {setting:g} asks for {wanted}"
             return Planned(value=left, exact=self.total.exact, reason=reason)
         return planned if planned.value else exact(0, "stays at the peak learning rate")
 
@@ -79,5 +81,5 @@ class Steps:
         total = self.total
         value = every(setting, total.value)
         if 0 < setting < 1:
-            return Planned(value=value, exact=total.exact, reason=f"{setting:g} of {total.value} steps")
+            return Planned(value=value, exact=total.exact, reason=f"{setting:g} of {quantity(total.value, 'step')}")
         return exact(value, f"{name} = {setting:g}" if value else f"{name} = 0: not during the run")

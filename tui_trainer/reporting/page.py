@@ -182,10 +182,9 @@ def _history(facts: RunFacts) -> Iterator[Block]:
             rows.append((start.at[:19].replace("T", " "), came_from, f"{start.last_step:,}", taken, ended))
         yield Table(rows, ("started (UTC)", "from step", "to step", "duration", "ended"))
     if problems := list(state.problems)[-_MOST_PROBLEMS:]:
-        rows = [
-            (f"{fault.step:,}", fault.kind, "; ".join(filter(None, (fault.message, fault.hint)))) for fault in problems
-        ]
-        yield Table(rows, ("step", "problem", "message"))
+        texts = ("; ".join(filter(None, (fault.message, fault.hint))) for fault in problems)
+        fault_rows = [(f"{fault.step:,}", fault.kind, text) for fault, text in zip(problems, texts, strict=True)]
+        yield Table(fault_rows, ("step", "problem", "message"))
     if not starts:
         yield "The journal does not record the start of this run."
     if state.journal_damage:

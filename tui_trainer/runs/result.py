@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tui_trainer.runs.events import EvalDone, PlanMade
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.units import GIB, format_bytes, format_bytes_of, format_rate, format_seconds
+from tui_trainer.units import GIB, format_bytes, format_bytes_of, format_rate, format_seconds, quantity
 
 # Scores of a run as text, each with the result of a simple model: `accuracy 0.83 (most frequent class 0.31)`.
 #
@@ -95,6 +95,8 @@ _GOOD, _SLOW = 0.75, 0.5
 # The exponent of the slowdown by other programs, explained in `_graded`.
 _WAITING = 2.5
 _NOTED_OTHERS_SHARE = 0.1
+# A multiple is easier to read than 182 %.
+_IN_PERCENT_UNTIL = 1.05
 _GRADES = ((0.95, "excellent"), (_GOOD, "good"), (_SLOW, "acceptable"), (0.25, "slow"), (0.0, "very slow"))
 
 
@@ -154,7 +156,8 @@ def ending_words(state: RunState) -> str:
 
 def ended_words(reason: str, step: int, kept: int | None, metric: str, value: float | None) -> str:
     """Return how a finished run ended. `value` is the value of `metric` at the step `kept`."""
-    ending = f"stopped early at step {step:,}" if reason == "early stopping" else f"finished after {step:,} steps"
+    is_early = reason == "early stopping"
+    ending = f"stopped early at step {step:,}" if is_early else f"finished after {quantity(step, 'step')}"
     if kept is None:
         return ending
     return f"{ending}; kept step {kept:,}" + ("" if value is None else f": {metric_words(metric, value)}")
@@ -231,7 +234,8 @@ class KeptWeights:
     @property
     def patience_words(self) -> str:
         """State of early stopping as text: `1 of 3 evaluations without improvement`; empty without it."""
-        return f"{self.patience_used} of {self.patience} evaluations without improvement" if self.patience else ""
+        evaluations = quantity(self.patience, "evaluation")
+        return f"{self.patience_used} of {evaluations} without improvement" if self.patience else ""
 
 
 def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
@@ -291,9 +295,10 @@ def grade(state: RunState, samples_per_second: float | None = None) -> str:
 def rated_speed(state: RunState, samples_per_second: float | None = None) -> tuple[str, bool]:
     """Return the grade of a speed as text, and whether it is slow. The default is the speed of the whole run so far.
 
-    The text is `good, 82 % of the best speed here (1.42 k rows/s)`. Without earlier steps of this shape on this machine
-    it is `good, 82 % of the usual speed for this model width`, computed from the plan's rates, or the reason for which
-    such a grade would be meaningless. It is empty if no rate is known.
+    The text is `good, 82 % of the best earlier speed here (1.42 k rows/s)`, or `excellent, 1.8 times the best ...`.
+    Without earlier steps of this shape on this machine it is `good, 82 % of the usual speed for this model width`,
+    computed from the plan's rates, or the reason for which such a grade would be meaningless. It is empty if no rate is
+    known.
 
     The load by other programs is mentioned before the grade, and instead of it if it explains why the run was slow.
     """
@@ -302,7 +307,7 @@ def rated_speed(state: RunState, samples_per_second: float | None = None) -> tup
     if plan is None or samples_per_second <= 0:
         return "", False
     if best := plan.best_samples_per_second:
-        return _graded(samples_per_second / best, f"of the best speed here ({format_rate(best, 'rows')})", state)
+        return _graded(samples_per_second / best, f"the best earlier speed here ({format_rate(best, 'rows')})", state)
     rates, achieved_flops = plan.compute_rates, _flops_per_second(samples_per_second, plan)
     reference_flops = rates and (rates.maker if plan.cpu_threads is None else rates.measured)
     if rates is None or achieved_flops is None or not reference_flops:
@@ -314,11 +319,12 @@ def rated_speed(state: RunState, samples_per_second: float | None = None) -> tup
         compared = f"overhead {format_seconds(launch_seconds)}, computing {format_seconds(compute_seconds)}"
         return f"not rated: steps are so small that launch overhead dominates ({compared})", False
     share = achieved_flops / reference_flops / rates.usual_share
-    return _graded(share, "of the usual speed for this model width", state)
+    return _graded(share, "the usual speed for this model width", state)
 
 
 def _graded(share: float, reference: str, state: RunState) -> tuple[str, bool]:
-    graded = f"{next(word for lowest_share, word in _GRADES if share >= lowest_share)}, {100 * share:.0f} % {reference}"
+    compared = f"{100 * share:.0f} % of" if share < _IN_PERCENT_UNTIL else f"{share:.1f} times"
+    graded = f"{next(word for lowest_share, word in _GRADES if share >= lowest_share)}, {compared} {reference}"
     others = others_words(state) if state.plan and state.plan.cpu_threads else ""
     if not others:
         return graded, share < _SLOW
@@ -398,26 +404,33 @@ def training_memory_bytes(state: RunState) -> int | None:
     return None if base_bytes is None else max(peak_bytes - base_bytes, 0)
 
 
-# A plan's memory is meant to be right within 10 %.
-_ABOVE_PLAN = 1.1
+# A plan is meant to hold within 10 %.
+_TOLERANCE = 0.1
 
 
-def memory_above_plan(state: RunState, foreign_bytes: int = 0) -> str:
-    """Return `23% above the plan`, or an empty text. `foreign_bytes` of the run's process belong to other work."""
-    measured_bytes, plan = training_memory_bytes(state), state.plan
-    if measured_bytes is None or plan is None or measured_bytes - foreign_bytes <= _ABOVE_PLAN * plan.memory_bytes:
-        return ""
-    return f"{measured_bytes / plan.memory_bytes - 1:.0%} above the plan"
+def memory_excess_bytes(state: RunState) -> int:
+    """Return by how many bytes the peak exceeds the plan; 0 if it does not, or cannot be compared."""
+    measured, plan = training_memory_bytes(state), state.plan
+    return 0 if measured is None or plan is None else max(measured - plan.memory_bytes, 0)
 
 
-def memory_words(state: RunState, foreign_bytes: int = 0) -> str:
-    """Return the used and planned memory: `2.1 of 2.4 GiB planned`. `foreign_bytes` is as in `memory_above_plan`."""
+def exceeds_plan(state: RunState, beside_bytes: int = 0) -> bool:
+    """Return whether a run takes clearly more memory than planned, without `beside_bytes` of its process."""
+    return state.plan is not None and memory_excess_bytes(state) - beside_bytes > _TOLERANCE * state.plan.memory_bytes
+
+
+def memory_words(state: RunState) -> str:
+    """Return `2.1 of 2.4 GiB planned` or `2.9 GiB, 512.0 MiB more than planned`.
+
+    If the peak cannot be compared with the plan, return the plan and the peak of the process.
+    """
     if state.plan is None:
         return ""
     measured_bytes, planned_bytes = training_memory_bytes(state), state.plan.memory_bytes
+    if excess_bytes := memory_excess_bytes(state):
+        return f"{format_bytes(measured_bytes)}, {format_bytes(excess_bytes)} more than planned"
     if measured_bytes is not None:
-        above = memory_above_plan(state, foreign_bytes)
-        return ", ".join(filter(None, (f"{format_bytes_of(measured_bytes, planned_bytes)} planned", above)))
+        return f"{format_bytes_of(measured_bytes, planned_bytes)} planned"
     process = f", {format_bytes(state.last_step.peak_memory_bytes)} used by the process" if state.last_step else ""
     return f"{format_bytes(planned_bytes)} planned{process}"
 
@@ -431,7 +444,7 @@ def in_use_words(state: RunState) -> str:
     busy_cores, gpu_share = summary.mean("busy_cores"), summary.mean("utilization_share")
     if plan.cpu_threads is not None and busy_cores is not None:
         threads = plan.cpu_threads * plan.processes
-        parts.append(f"CPU {busy_cores:.1f} of {threads} thread{'s' if threads > 1 else ''} planned")
+        parts.append(f"CPU {busy_cores:.1f} of {quantity(threads, 'thread')} planned")
     if gpu_share is not None:
         parts.append(f"GPU {100 * gpu_share:.0f} % busy, {_BUSY_GPU}")
     return ", ".join(parts)

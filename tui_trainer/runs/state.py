@@ -328,9 +328,10 @@ class RunState:
             case events.PhaseChanged():
                 self.phase, self.progress = event.phase, None
             case events.Progress():
-                self.progress = event
+                # Work that is done is no longer under way, and what comes next may take long without any progress.
+                self.progress = None if event.total and event.done >= event.total else event
             case events.DataPrepared():
-                self.data = event
+                self.data, self.progress = event, None
             case events.BaselinesMeasured():
                 self.baselines = event
             case events.PlanMade():
@@ -388,6 +389,11 @@ class RunState:
         if self.phase == "paused":
             return "paused"
         return "training" if self.steps_since_start or self.phase in _TRAINING_PHASES else "preparing"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its last start has recorded how it ended. Its process may still write the report then."""
+        return self.finished is not None or self.failed is not None
 
     @property
     def stopped_early(self) -> bool:

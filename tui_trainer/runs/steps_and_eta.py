@@ -49,8 +49,7 @@ def eta_seconds(state: RunState) -> float | None:
     first. Returns None for a run that has ended or has no number of steps, and before the third step of this start,
     because two warm up.
     """
-    has_ended = state.finished is not None or state.failed is not None
-    if has_ended or state.total_steps <= 0 or state.steps_since_start <= WARM_UP_STEPS:
+    if state.has_ended or state.total_steps <= 0 or state.steps_since_start <= WARM_UP_STEPS:
         return None
     steps_left = max(state.total_steps - state.step, 0)
     mean_seconds = sum(step.step_seconds for step in state.recent) / len(state.recent)

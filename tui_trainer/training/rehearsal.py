@@ -31,6 +31,7 @@ from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, SAMPLE, TYPI
 from tui_trainer.training.recorder import peak_memory_bytes, start_peak
 from tui_trainer.training.session import Session
 from tui_trainer.training.together import whole
+from tui_trainer.units import quantity
 
 # The forward pass of a run that takes most memory, and micro-batches of other sizes tried on it.
 
@@ -262,5 +263,5 @@ class Rehearsal:
 
 
 def _smaller_works(key: str, planned: int, rows: int) -> dict[str, Any]:
-    failed = f"out of memory with {planned} rows per pass, but not with {rows}"
+    failed = f"out of memory with {quantity(planned, 'row')} per pass, but not with {rows}"
     return {"failed": failed, "is_memory": True, "works_with": {key: rows}}

@@ -60,6 +60,7 @@ from tui_trainer.training.recorder import Recorder
 from tui_trainer.training.row_values import RowReader
 from tui_trainer.training.step import StepReport
 from tui_trainer.training.together import gather_model
+from tui_trainer.units import quantity
 
 _PROGRESS_SECONDS = 1.0
 
@@ -176,7 +177,7 @@ class Session:
     def _follow(self, event: MicroBatchReduced, smaller: Layout) -> None:
         """From now on, also when the run is taken up again."""
         self._journal.append(event)
-        reason = f"out of memory at step {event.step} with {event.rows_before} rows"
+        reason = f"out of memory at step {event.step} with {quantity(event.rows_before, 'row')}"
         width = smaller.packed_width if event.rows == event.rows_before else 0
         self.plan = with_smaller_passes(self.plan, event, reason, width)
         if not self.ranks.is_first:

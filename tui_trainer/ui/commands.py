@@ -20,7 +20,7 @@ from tui_trainer.ui.dialogs import Answer, Dialog, Row, TextDialog
 from tui_trainer.ui.new_run import ChoiceOfPath, DataDialog
 from tui_trainer.ui.own_processes import Tool
 from tui_trainer.ui.spans import Line, paragraph
-from tui_trainer.units import format_bytes, format_rate, format_seconds
+from tui_trainer.units import format_bytes, format_rate, format_seconds, quantity
 
 if TYPE_CHECKING:
     from tui_trainer.importing.imported import Imported
@@ -71,7 +71,7 @@ def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
         before = f", {found['rows_before']:,} of them in an earlier call" if found["rows_before"] else ""
         rate = format_rate(found["rows_per_second"], "rows")
         return [
-            f"{found['rows']:,} row{'s' * (found['rows'] != 1)}{before}, {format_seconds(found['seconds'])}, {rate}",
+            f"{quantity(found['rows'], 'row')}{before}, {format_seconds(found['seconds'])}, {rate}",
             str(found["out"]),
         ]
 

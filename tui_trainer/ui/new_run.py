@@ -32,6 +32,7 @@ from tui_trainer.ui.spans import Line, pad, paragraph, title_rule
 from tui_trainer.ui.starting import offer_lines
 from tui_trainer.ui.widgets.lists import VI_KEYS, ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.workbench import CONFIG_PAGE, TRAIN_PAGE
 
 if TYPE_CHECKING:
     from textual.events import Key
@@ -259,9 +260,19 @@ class ModelDialog(ChoiceOfPath):
         if problems := document.patch(values, "a new run"):
             bench.tell(one_line(str(problems[0])), "bad")
             return
-        undo = bench.app.key_of("config.undo")
-        bench.note_change(f"planning the new run ...; {undo} on Config restores the old settings", "dim")
+        undo, start = bench.app.key_of("config.undo"), bench.app.key_of("app.start")
+        if bench.run_is_ours_and_alive:
+            bench.go(CONFIG_PAGE)
+            words = (
+                f"the next run is on Config: {start} starts it after the active run; {undo} restores the old settings"
+            )
+            bench.note_change(words, "good")
+            return
+        # Planning takes seconds: Train shows what it waits for.
+        bench.put_on_the_table(None)
+        bench.go(TRAIN_PAGE)
         bench.start_wanted = True
+        bench.note_change(f"planning the new run ...; {undo} on Config restores the old settings", "dim")
         if not bench.is_planning:
             bench.app.carry_out("app.start")
 

@@ -25,8 +25,8 @@ from tui_trainer.ui.screens.config_view import figures, memory_budget
 from tui_trainer.ui.spans import Line, labelled, pad, wrapped
 from tui_trainer.ui.terminal import ends_with_its_connection
 from tui_trainer.ui.watch import CurrentRun, WatchedRun
-from tui_trainer.ui.workbench import DETACHING, OPENING, Leaving, Workbench
-from tui_trainer.units import format_bytes
+from tui_trainer.ui.workbench import DETACHING, OPENING, TRAIN_PAGE, Leaving, Workbench
+from tui_trainer.units import format_bytes, quantity
 
 _LABEL = 12
 _PROBLEM_CELLS = 70
@@ -42,8 +42,7 @@ def offer_start(bench: Workbench) -> None:
     if bench.document is None or bench.is_planning or (bench.plan and bench.is_checking):
         # A new user presses `t` at once: the answer comes as soon as the plan and the checks are there.
         bench.start_wanted = True
-        words = "planning ..." if bench.is_planning else "checking the settings ..."
-        bench.tell(f"planning: {bench.fitting}" if bench.fitting else words, "dim")
+        bench.tell(bench.start_words, "dim")
         return
     from tui_trainer.launching.open_run import name_start, start_problems
 
@@ -157,6 +156,9 @@ def start(bench: Workbench) -> None:
         return
     # Files may have come since the plan was made, so the data is looked up again.
     loaded, plan = replace(loaded, data=ResolvedData()), None if bench.is_planning else bench.plan
+    # Train shows what the start waits for, in the place of an earlier run.
+    bench.put_on_the_table(None)
+    bench.go(TRAIN_PAGE)
     _open(
         bench, "starting ...", partial(open_new, loaded, plan, gpu=bench.chosen_gpu),
         lambda error: show_problems(bench, "The run did not start", error.problems),
@@ -283,7 +285,7 @@ def offer_quit(bench: Workbench) -> None:
     elif export := bench.exports.alive:
         rows = [f"The export of {one_line(export.run.name)} to {export.name} continues without the screens."]
         if waiting := len(bench.exports.waiting):
-            rows.append((f"{waiting} more run{'s' * (waiting > 1)} in the queue will not be exported.", "warn"))
+            rows.append((f"{quantity(waiting, 'more run')} in the queue will not be exported.", "warn"))
         answers = [("q", "quit", bench.app.leave), ("c", "cancel the export and quit", cancel_and_leave)]
     elif going := [one.what for one in bench.tools.values() if one.alive]:
         rows = [f"{one_line(what)} is running and will end when you quit." for what in going]
@@ -305,7 +307,7 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
     rows: list[Row] = [[(one_line(newest.name), "bold"), (" is training on this machine.", "text")]]
     if others := len(living) - 1:
         key = bench.app.key_of("app.go_runs")
-        rows.append((f"{others} other active run{'s' * (others > 1)}: press {key} for the list of runs", "dim"))
+        rows.append((f"{quantity(others, 'other active run')}: press {key} for the list of runs", "dim"))
     bench.app.ask("A run is active", rows, [("enter", "watch", lambda: bench.attach_to(newest))])
 
 

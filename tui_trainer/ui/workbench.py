@@ -308,15 +308,28 @@ class Workbench:
         return self.start_wanted or self.background.is_busy(OPENING) or self.background.is_busy(DETACHING)
 
     @property
+    def start_words(self) -> str:
+        """What the start of a run waits for; empty if nobody has requested one."""
+        if self.background.is_busy(OPENING):
+            return "opening the run ..."
+        if not self.start_wanted:
+            return ""
+        if self.is_planning:
+            return f"planning: {self.fitting}" if self.fitting else "planning ..."
+        return "checking the settings ..."
+
+    @property
     def active_run_words(self) -> str:
-        """Why no second run can be started."""
-        stop, detach = self.app.key_of("train.stop"), self.app.key_of("train.detach")
-        return f"a run is already active: on the Train screen, {stop} stops it and {detach} detaches it"
+        """Why no second run can be started, and what to do instead."""
+        stop, detach, new = map(self.app.key_of, ("train.stop", "train.detach", "app.new"))
+        return (
+            f"a run is already active: on Train, {stop} stops it and {detach} detaches it; {new} prepares the next run"
+        )
 
     def take_refusals(self) -> tuple[Problem, ...]:
-        """What was wrong with a run that was refused before its first step; such a run has left no folder."""
-        run = self.run
-        if run is None or run.alive or not run.refusals or run.folder.root.exists():
+        """Return the problems of a run that was refused before its first step, and remove it. It has left no folder."""
+        run = self.own_run
+        if run is None or run is not self.run or run.alive or not run.refusals or run.folder.root.exists():
             return ()
         self.own_run = None
         self.put_on_the_table(None)

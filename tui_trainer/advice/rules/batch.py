@@ -16,7 +16,7 @@ from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaled, usual_scaling
 from tui_trainer.planning.measured_steps import StepKey, measured_row_rates
 from tui_trainer.planning.records import device_key
-from tui_trainer.units import format_number, percent
+from tui_trainer.units import format_number, percent, quantity
 
 # Tokens in a pass that keep the processor busy. On a CPU a matmul of a few hundred rows already runs at full
 # rate, and more leaves the caches; a large GPU has thousands of cores to feed.
@@ -54,7 +54,8 @@ def small_batch(view: RunView) -> Cause | None:
         words = ", ".join(filter(None, (words, start)))
     return Cause(
         cause="Batches are small, so the fixed cost of each step takes much of the time.",
-        evidence=f"{positions:,.0f} positions per micro-batch ({plan.per_device_train_batch_size} rows); {words}",
+        evidence=f"{positions:,.0f} positions per micro-batch "
+        f"({quantity(plan.per_device_train_batch_size, 'row')}); {words}",
         share=view.share(spared),
         fix={MICRO: "auto", **fix},
     )
@@ -162,9 +163,9 @@ def accumulation(context: Context) -> Verdict:
         return passed(f"{effective} documents in {reason}; {same}")
     parts = -(-effective // micro)
     if parts == 1:
-        return passed(f"{effective} rows in one micro-batch: nothing to accumulate")
+        return passed(f"{quantity(effective, 'row')} in one micro-batch: nothing to accumulate")
     last = (effective - 1) % micro + 1
-    sentence = f"{effective} rows in {parts} micro-batches of {micro}"
+    sentence = f"{quantity(effective, 'row')} in {parts} micro-batches of {micro}"
     if 2 * last >= micro:
         uneven = "" if last == micro else f", the last of {last}"
         sentence += f"{uneven}; the loss is a sum, so the gradient is that of one large batch"

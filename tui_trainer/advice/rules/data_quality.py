@@ -8,7 +8,7 @@ from tui_trainer.config.token_list import TOKENS
 from tui_trainer.data.preparing.prepare import CLASS_ROWS
 from tui_trainer.data.preparing.unknown_tokens import WARNED_SHARE, unknown_text_hint, unknown_words
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_count, format_seconds
+from tui_trainer.units import format_count, format_seconds, quantity
 
 GROUP = "Data"
 _MAX_CHARS, _MAX_ROWS, _ON_BAD_ROWS = "data.max_chars", "data.max_rows", "data.on_bad_rows"
@@ -115,7 +115,7 @@ def trained_share(context: Context) -> Verdict:
     """Tokens without a label cost as much as others and teach nothing, and a wrong mask does not show in the loss."""
     facts, counts = context.facts, context.counts
     if facts and (facts.classes or facts.target_tokens):
-        return passed(f"{counts.train_rows:,} rows are trained on")
+        return passed(f"{quantity(counts.train_rows, 'row', 'are')} trained on")
     share = counts.train_labels / max(counts.train_tokens, 1)
     sentence = f"{share:.1%} of {counts.train_tokens:,} tokens are trained on"
     if share < _LEAST_TRAINED_SHARE:
@@ -193,7 +193,9 @@ def held_out(context: Context) -> Verdict:
         if rows < _FEWEST_ROWS:
             return warned(f"{sentence}: {noisy}", advice=f"add more text to {apart}")
         return passed(sentence)
-    sentence = f"{rows:,} rows are held out ({share:.0%} of the text), {plan.train_rows.value:,} are trained on"
+    sentence = (
+        f"{quantity(rows, 'row', 'are')} held out ({share:.0%} of the text), {plan.train_rows.value:,} are trained on"
+    )
     if share > _MOST_SHARE:
         return warned(f"{sentence}: more of the text could be trained on", fix={_EVAL_FRACTION: _GOOD_SHARE})
     if share < _LEAST_SHARE and rows < _FEWEST_ROWS:

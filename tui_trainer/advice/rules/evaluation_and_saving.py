@@ -32,7 +32,7 @@ from tui_trainer.planning.duration import sample_token_seconds
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.units import format_bytes, format_number, format_seconds, percent
+from tui_trainer.units import format_bytes, format_number, format_seconds, percent, quantity
 
 SAVE_LIMIT = "checkpoint.save_total_limit"
 _PATIENCE_KEY = "evaluation.early_stopping_patience"
@@ -133,7 +133,7 @@ def early_stopping(context: Context) -> Verdict:
         return not_applicable("early stopping needs held-out rows, but the data has none")
     passes = context.epochs
     evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
-    sentence = f"{format_number(passes)} epochs, {evaluations} evaluations, patience {patience}"
+    sentence = f"{format_number(passes)} epochs, {quantity(evaluations, 'evaluation')}, patience {patience}"
     if patience and evaluations <= patience:
         message = f"{sentence}: the run can never stop early"
         return warned(message, fix=_early_stopping(context, patience, evaluations))

@@ -34,7 +34,7 @@ from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scalin
 from tui_trainer.runs.events import NO_GRADIENT, PlanMade
 from tui_trainer.runs.steps_and_eta import every
 from tui_trainer.runs.wording import planned_time_words
-from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
+from tui_trainer.units import format_bytes, format_count, format_number, format_seconds, quantity
 
 _EPOCHS, _MAX_STEPS = "training.num_train_epochs", "training.max_steps"
 _DECAY, _MAX_GRAD_NORM = "training.num_decay_steps", "training.max_grad_norm"
@@ -153,7 +153,9 @@ def steps(context: Context) -> Verdict:
     """Warm-up and decay alone need dozens of updates; after dozens of epochs a model only memorises."""
     plan = context.planned
     total, passes = plan.total_steps.value, context.epochs
-    sentence = f"{total:,} steps, {format_number(passes)} epochs of {plan.steps_per_epoch.value:,} steps"
+    sentence = (
+        f"{quantity(total, 'step')}, {format_number(passes)} epochs of {quantity(plan.steps_per_epoch.value, 'step')}"
+    )
     if total < _FEWEST_STEPS:
         # Through the setting that decides their number today.
         epochs = float(math.ceil(_GOOD_STEPS / plan.steps_per_epoch.value))

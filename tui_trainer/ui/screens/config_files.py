@@ -26,6 +26,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Row, TextDialog
 from tui_trainer.ui.spans import paragraph, wrapped
 from tui_trainer.ui.workbench import Workbench
+from tui_trainer.units import quantity
 
 _DEFAULT_FILE = "tui-trainer.toml"
 
@@ -181,7 +182,7 @@ def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> Non
     def restore() -> None:
         bench.old_edits = {}
         restored, undo = document.restore(draft.edits), bench.app.key_of("config.undo")
-        bench.note_change(f"{restored} edit{'' if restored == 1 else 's'} restored; {undo} to undo")
+        bench.note_change(f"{quantity(restored, 'edit')} restored; {undo} to undo")
 
     def discard() -> None:
         bench.old_edits = {}

@@ -32,6 +32,7 @@ from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.search import IN_TEXT, match
 from tui_trainer.ui.widgets.settings_table import ListRow
+from tui_trainer.units import quantity
 
 _EDIT_IT = "press Enter to edit it"
 
@@ -42,7 +43,7 @@ def name_cells() -> int:
 
 
 def settings_count(count: int) -> str:
-    return f"{count} setting{'' if count == 1 else 's'}"
+    return quantity(count, "setting")
 
 
 @dataclass(kw_only=True, slots=True)

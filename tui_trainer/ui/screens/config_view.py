@@ -29,7 +29,7 @@ from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad
 from tui_trainer.ui.widgets.lists import MARK_CELLS
 from tui_trainer.ui.widgets.settings_table import preset_cells, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.units import GIB, figure_text, format_bytes, format_count, format_seconds
+from tui_trainer.units import GIB, figure_text, format_bytes, format_count, format_seconds, quantity
 
 LABEL_CELLS = 8
 # A share of the memory from which a run may meet its end, and one where it surely does not.
@@ -233,13 +233,11 @@ class ConfigPanes:
         changed, problems, unsaved = len(document.changes()), len(document.problems), len(document.unsaved())
         right: Line = [(f"{glyphs.good} no problems", "good")]
         if problems:
-            right = [(f"{glyphs.bad} {problems} problem{'s' if problems > 1 else ''}", "bad")]
+            right = [(f"{glyphs.bad} {quantity(problems, 'problem')}", "bad")]
         left: Line = [("recipe ", "dim"), (one_line(document.recipe_name) or "none", "bold"), between]
         left += [(f"{changed} changed", "bold" if changed else "dim"), between]
         if document.file is None:
-            left.append(
-                (f"no file yet, {unsaved} unsaved change{'s' * (unsaved > 1)}" if unsaved else "no file yet", "dim")
-            )
+            left.append((f"no file yet, {quantity(unsaved, 'unsaved change')}" if unsaved else "no file yet", "dim"))
             return [beside(left, right, width)]
         saved: Span = (f" ({glyphs.changed} {unsaved} unsaved)", "accent") if unsaved else (" (saved)", "dim")
         taken = sum(cell_len(text) for text, _ in [*left, saved, *right])
