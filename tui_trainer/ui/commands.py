@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tui_trainer.errors import ConfigError, Problem, system_reason
 from tui_trainer.files.local_paths import at_home
-from tui_trainer.launching.choices_here import Choice
+from tui_trainer.launching.local_choices import Choice
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.command_dialogs import MenuDialog, open_tool
 from tui_trainer.ui.dialogs import Answer, Dialog, Row, TextDialog
