@@ -393,6 +393,11 @@ def test_every_format_keeps_new_tokens_and_takes_text_only_models(
         assert main(["export", model.run.name, "--to", name, "--json"]) == 0, name
         found = json.loads(capsys.readouterr().out)
         assert found["logit_difference"] < (0.25 if "int8" in name else 1e-3), name
+        weights = [
+            path for path in Path(found["folder"]).iterdir() if path.suffix in (".safetensors", ".onnx", ".data")
+        ]
+        written = sum(path.stat().st_size for path in weights)
+        assert 0.5 < written / format_of(name).size_bytes(model) < 2, name
         if changes is NEW_TOKENS:
             knows_new_tokens(found["folder"])
 

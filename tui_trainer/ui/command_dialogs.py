@@ -109,8 +109,7 @@ class CommandDialog(Dialog):
             if character == "c":
                 process.cancel()
         elif character == "a" and process is not None and process.patch:
-            for problem in self.bench.apply(process.patch, self._apply[1]):
-                self.bench.tell(str(problem), "bad")
+            self.bench.apply(process.patch, self._apply[1])
             return False
         elif key == "enter" and (reason := self.start()):
             self.bench.tell(reason, "warn")
@@ -159,7 +158,7 @@ class MenuDialog(ChoiceDialog):
         rows: list[Row] = [[(f"{key}  ", "key"), (label, "text")] for key, label, _ in answers]
         super().__init__(heading, rows, answers)
         self._names = [key for key, _, _ in answers]
-        self.keys = [("escape", "back")]
+        self.keys = self.keys[-1:]
 
     def on_click(self, event: Click) -> None:
         pane, _ = self.get_widget_at(*event.screen_offset)

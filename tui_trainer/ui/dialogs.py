@@ -213,26 +213,30 @@ class DialogKeys(KeyLine):
 
 
 class ChoiceDialog(Dialog):
-    """A question with one key for each answer. Escape answers nothing. `rows` may be a function of the width."""
+    """A question with one key for each answer. Escape goes back, and so does Enter unless it is an answer.
+
+    `rows` may be a function of the width.
+    """
 
     def __init__(
         self, heading: str, rows: Sequence[Row] | Callable[[int], list[Line]], answers: Sequence[Answer]
     ) -> None:
         super().__init__()
-        self.heading, self._rows, self._answers = heading, rows, list(answers)
-        self.keys = [(key, label) for key, label, _ in answers] + [("escape", "back")]
+        back = "escape" if any(key == "enter" for key, _, _ in answers) else "enter escape"
+        self.heading, self._rows, self._answers = heading, rows, [*answers, (back, "back", lambda: None)]
+        self.keys = [(key, label) for key, label, _ in self._answers]
 
     def lines(self, width: int) -> list[Line]:
         lines = self._rows(width) if callable(self._rows) else lines_of(self._rows)
         return [row for line in lines for row in folded(line, width)]
 
     def takes(self, key: str) -> bool:
-        return any(key == one for one, _, _ in self._answers)
+        return any(key in keys.split() for keys, _, _ in self._answers)
 
     def take_key(self, event: Key) -> bool:
         # Before everything else: an answer may have the key that closes other dialogs.
-        for key, _, do in self._answers:
-            if key in (event.key, event.character):
+        for keys, _, do in self._answers:
+            if not {event.key, event.character}.isdisjoint(keys.split()):
                 self.close()
                 do()
                 return True

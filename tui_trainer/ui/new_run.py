@@ -16,6 +16,7 @@ from tui_trainer.config.editing import completions
 from tui_trainer.config.load import LoadedConfig, all_settings
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY
 from tui_trainer.data.columns.text_columns import SECOND_TEXT_KEY
+from tui_trainer.launching.fitted_presets import COLUMN_ROLES, TEXT, columns_words
 from tui_trainer.launching.local_choices import (
     FROM_SCRATCH,
     Choice,
@@ -27,7 +28,6 @@ from tui_trainer.launching.local_choices import (
     models_here,
     what_follows,
 )
-from tui_trainer.launching.fitted_presets import COLUMN_ROLES, TEXT, columns_words
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog, SearchDialog

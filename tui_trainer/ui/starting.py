@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tui_trainer.config.changes import Patch, settings_words
+from tui_trainer.config.changes import Change, Patch, settings_count, settings_words
 from tui_trainer.config.load import all_settings
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import EXIT_STOPPED, ConfigError, InputError, Problem, RunError
@@ -15,6 +15,7 @@ from tui_trainer.lines.plan_and_events import REHEARSAL_SECONDS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.summary import threads_words, tuning_words
+from tui_trainer.runs.comparison import settings_of
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.runs.wording import batch_words
 from tui_trainer.terminal.safe_text import one_line
@@ -131,7 +132,7 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
 
 def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
     def use() -> None:
-        if not bench.apply(patch, words):
+        if bench.apply(patch, words):
             offer_start(bench)
 
     rows = [row for one in problems for row in ("", *wrapped(one_line(str(one)), _PROBLEM_CELLS))]
@@ -362,17 +363,35 @@ def stop_and_leave(bench: Workbench) -> None:
     bench.ask_run("stop")
 
 
+def ask_to_apply(bench: Workbench, heading: str, changes: Sequence[Change], do: Callable[[], object]) -> None:
+    """Ask before settings change that the user may not have seen. The question lists the old and the new values."""
+    rows = [one_line(change.words(bench.glyphs.arrow)) for change in changes]
+    bench.app.ask(heading, rows, [("enter", "apply", do)])
+
+
 def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = None) -> None:
-    """Show them there, with `patch` on top; undo brings back what was there before. A sentence where it cannot be."""
+    """Load the settings of a run into the config, which undo reverts. Ask first about the changes in `patch`, if any.
+
+    A message says why the settings cannot be loaded.
+    """
     if bench.document is None:
         bench.tell("the config is still loading", "dim")
         return
 
-    def read() -> str | Exception:
+    def read() -> tuple[str, list[Change]] | Exception:
         try:
-            return read_plain_file(folder.config, _CONFIG_LIMIT_BYTES).decode("utf-8")
+            text = read_plain_file(folder.config, _CONFIG_LIMIT_BYTES).decode("utf-8")
         except (OSError, ValueError) as error:
             return error
+        old = settings_of(folder) if patch else {}
+        return text, [Change(key=key, old=old.get(key), new=new) for key, new in (patch or {}).items()]
+
+    def ask(found: tuple[str, list[Change]] | Exception) -> None:
+        if isinstance(found, Exception) or not found[1]:
+            take(found if isinstance(found, Exception) else found[0])
+        else:
+            heading = f"Use the settings of {one_line(folder.name, 40)} with {settings_count(len(found[1]))} changed?"
+            ask_to_apply(bench, heading, found[1], partial(take, found[0]))
 
     def take(found: str | Exception) -> None:
         document = bench.document
@@ -385,10 +404,10 @@ def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = 
             bench.tell(f"could not use the config.toml of the run: {one_line(str(error))}", "bad")
             bench.app.draw()
             return
-        remedied = f" with {one_line(settings_words(patch), 60)}" if patch else ""
+        remedied = f" with {bench.patch_words(patch)}" if patch else ""
         bench.go(1)
         start, undo = bench.app.key_of("app.start"), bench.app.key_of("config.undo")
         words = f"loaded the settings of {folder.name}{remedied}; {start} starts a new run, {undo} to undo"
         bench.note_change(words, "good")
 
-    bench.background.do("settings of a run", read, take, f"settings of {folder.root}")
+    bench.background.do("settings of a run", read, ask, f"settings of {folder.root}")

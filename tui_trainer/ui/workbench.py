@@ -83,6 +83,8 @@ class Application(Protocol):
 
 _NOTICE_SECONDS = 6
 _NAMED_CELLS = 60
+# A message has two lines, at least 60 cells each, and names the key that undoes as well.
+_PATCH_CHARACTERS = 90
 CONFIG_PAGE, TRAIN_PAGE = 1, 3
 _NEWS_SECONDS, _MOST_NEWS, _NEWS_CHARACTERS = 10.0, 3, 160
 # The pages that show gauges. Behind the others they are read for the trail alone, once in each of its parts.
@@ -647,10 +649,19 @@ class Workbench:
         marks = [f"{bad} fail"] * bool(bad) + [f"{warned} warn"] * bool(warned)
         return " ".join(marks) or "ok", "bad" if bad else "warn" if warned else "good"
 
-    def apply(self, patch: Mapping[str, Any], label: str) -> tuple[Problem, ...]:
-        if self.document is None:
-            return ()
-        problems = self.document.patch(patch, label)
-        if not problems:
-            self.config_changed()
-        return problems
+    def apply(self, patch: Mapping[str, Any], label: str) -> bool:
+        """Change settings as one step, and report them or what is wrong. Return whether they were changed."""
+        problems = self.document.patch(patch, label) if self.document else ()
+        if problems:
+            self.tell(str(problems[0]), "bad")
+        else:
+            self.note_change(f"applied {self.patch_words(patch)}; {self.app.key_of('config.undo')} to undo", "good")
+        return not problems
+
+    def patch_words(self, patch: Mapping[str, Any]) -> str:
+        """Return the new values of settings, or how many settings there are if a message has no room for the values."""
+        from tui_trainer.config.changes import settings_count, settings_words
+
+        words = one_line(settings_words(patch))
+        shown = f"{settings_count(len(patch))} ({self.app.key_of('config.changed_only')} on Config lists them)"
+        return words if len(words) <= _PATCH_CHARACTERS else shown

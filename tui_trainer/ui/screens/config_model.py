@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from tui_trainer.config.changes import settings_count
 from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.editing import (
     EMPTY,
@@ -39,10 +40,6 @@ _EDIT_IT = "press Enter to edit it"
 @cache
 def name_cells() -> int:
     return max(len(setting.name) for _, _, settings in groups() for setting in settings)
-
-
-def settings_count(count: int) -> str:
-    return f"{count} setting{'' if count == 1 else 's'}"
 
 
 @dataclass(kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from textual.events import Key
 
-from tui_trainer.config.changes import Change, RecipePreview
+from tui_trainer.config.changes import Change, RecipePreview, settings_count
 from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.load import all_settings, flatten
@@ -17,7 +17,7 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog, SearchDialog
-from tui_trainer.ui.screens.config_model import name_cells, settings_count
+from tui_trainer.ui.screens.config_model import name_cells
 from tui_trainer.ui.search import match
 from tui_trainer.ui.spans import Line, Role, pad, paragraph, title_rule
 from tui_trainer.ui.widgets.lists import MARK_CELLS, VI_KEYS

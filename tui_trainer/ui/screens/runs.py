@@ -1,10 +1,10 @@
-"""5 Runs: all runs of this disk, the newest first or sorted by a column; what can be done with each, and several
-compared."""
+"""The Runs screen: all runs on this disk, what can be done with each of them, and several of them compared."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -132,9 +132,9 @@ class RunsPage(FilteredPage, ListPage):
         self.chart = LossChart(lambda: chosen.journal.state if (chosen := self._chosen_run) else RunState(), id="curve")
         self._ticks = 0
         self._measured: dict[Path, object] = {}
-        """At which `_stage` of its run the size of a folder was measured."""
+        """State of each run's folder (`_folder_state`) when its size was measured."""
         self._looked_at: OrderedDict[Path, tuple[object, ChosenRun]] = OrderedDict()
-        """The runs that were chosen last, at which `_stage`."""
+        """The runs that were chosen last, and the last event and step that were read of each."""
 
     def body(self) -> ComposeResult:
         with Container(id="workspace"):
@@ -172,7 +172,7 @@ class RunsPage(FilteredPage, ListPage):
         self.chart.display = self.is_wide and chosen is not None and bool(chosen.journal.state.steps)
         if not self.is_wide or one is None or not one.is_run or self.bench.background.is_busy(_LOOKING):
             return
-        stage, known = _stage(one, one.step), self._looked_at.get(one.path)
+        stage, known = (one.last_event_at[:16], one.alive, one.step), self._looked_at.get(one.path)
         if known is not None and known[0] == stage:
             return
         journal = known[1].journal if known else FollowedJournal(RunFolder(one.path))
@@ -230,14 +230,15 @@ class RunsPage(FilteredPage, ListPage):
             document = self.bench.document
             folders = dict.fromkeys(["runs", *([str(document.value("output.runs_dir"))] if document else [])])
 
-            def read() -> tuple[list[RunOverview], str]:
+            def read() -> tuple[list[RunOverview], list[RunOverview], str]:
                 found = self._overviews.read(map(Path, folders))
-                return found, "" if found else str(list_problem() or "")
+                stale = [one for one in found if self._measured.get(one.path) != _folder_state(one)]
+                return found, stale, "" if found else str(list_problem() or "")
 
             self.bench.background.do(_READING, read, self._found)
 
-    def _found(self, result: tuple[list[RunOverview], str]) -> None:
-        found, self.model.without_list = result
+    def _found(self, result: tuple[list[RunOverview], list[RunOverview], str]) -> None:
+        found, stale, self.model.without_list = result
         if found != self.model.found:
             self.model.take(found)
             # A run that comes later may have the name of one that was deleted.
@@ -245,7 +246,6 @@ class RunsPage(FilteredPage, ListPage):
                 del self._looked_at[path]
             self.bench.app.draw()
         # The chosen one first: its size is waited for.
-        stale = [one for one in found if self._measured.get(one.path) != _stage(one) and one.status != "gone"]
         stale.sort(key=lambda one: one.path != self.model.path)
         if stale and self.is_shown and not self.bench.background.is_busy(_MEASURING):
             self.bench.background.do(_MEASURING, partial(self._measure, stale), lambda _: self._read())
@@ -253,9 +253,9 @@ class RunsPage(FilteredPage, ListPage):
     def _measure(self, stale: list[RunOverview]) -> None:
         until = monotonic() + _MEASURING_SECONDS
         for one in stale:
-            if one.status != "no run folder":
+            self._measured[one.path] = _folder_state(one)
+            if one.status not in ("no run folder", "gone"):
                 self._overviews.measure(one.path)
-            self._measured[one.path] = _stage(one)
             if monotonic() > until:
                 return
 
@@ -474,7 +474,7 @@ class RunsPage(FilteredPage, ListPage):
         rows += [(one_line(why), "warn") for why in refused]
         heading = f"Delete {f'{len(runs)} runs' if are_many else one_line(runs[0].name, 50)}?"
         answer = f"delete {len(runs)}" if are_many else "delete"
-        self.bench.app.ask(heading, rows, [("D", answer, partial(self._delete_all, runs))])
+        self.bench.app.ask(heading, rows, [("y", answer, partial(self._delete_all, runs))])
 
     def _delete_all(self, runs: Sequence[RunOverview]) -> None:
         answers: list[at_rest.Deleted | str] = []
@@ -519,10 +519,19 @@ class RunsPage(FilteredPage, ListPage):
         self.bench.app.ask(f"Replace your settings with those of {one_line(one.name, 40)}?", rows, answers)
 
 
-def _stage(one: RunOverview, step: int = 0) -> object:
-    """The minute of the last event, as the folder of a run that lives is measured once a minute; and whether it lives,
-    as what is written at its end, the model above all, counts as well."""
-    return one.last_event_at[:16], one.alive, step
+def _folder_state(one: RunOverview) -> object:
+    """Return a value that changes when a run's folder should be measured again. Call it in another thread.
+
+    The folder of an active run is measured once a minute. Other folders are measured when files come or go: exports,
+    reports and checkpoints.
+    """
+    if one.alive:
+        return one.last_event_at[:16]
+    folder, times = RunFolder(one.path), list[int]()
+    for path in (folder.root, folder.exports, folder.checkpoints, folder.model):
+        with suppress(OSError):
+            times.append(path.stat().st_mtime_ns)
+    return times
 
 
 def _now() -> datetime:
