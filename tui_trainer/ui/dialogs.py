@@ -19,7 +19,7 @@ from tui_trainer.ui.spans import Glyphs, Line, Span, beside, folded, paragraph, 
 from tui_trainer.ui.theme import HasGlyphs
 from tui_trainer.ui.widgets.fields import LineInput
 from tui_trainer.ui.widgets.lists import VI_KEYS, ChoiceList, LineList
-from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.widgets.pane import KeyedPane, Pane
 
 _WIDE = 120
 _KEYS_NARROW, _KEYS_WIDE = 6, 10
@@ -135,7 +135,7 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
 
     def inside(self) -> Iterable[Widget]:
         with VerticalScroll(id="inside", can_focus=False):
-            yield Pane(lambda width, _: self.lines(width))
+            yield KeyedPane(lambda width, _: self.lines(width))
 
     def lines(self, width: int) -> list[Line]:
         raise NotImplementedError

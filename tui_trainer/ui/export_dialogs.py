@@ -9,8 +9,9 @@ from textual.widget import Widget
 
 from tui_trainer.errors import InputError
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.command_dialogs import clock_state, now_line
 from tui_trainer.ui.dialogs import Dialog
-from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, pad, paragraph, progress_line
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, pad, paragraph
 from tui_trainer.ui.widgets.lists import VI_KEYS, ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
@@ -106,9 +107,7 @@ class ExportDialog(Dialog):
         return export if export is not None and [export.run] == list(self._folders) else None
 
     def by_clock(self) -> object:
-        process = self._process
-        seconds = int(process.seconds) if process and process.alive else 0
-        return process and (process.alive, seconds, process.part, process.progress, process.is_cancelled)
+        return clock_state(self._process)
 
     @property
     def command_words(self) -> Sequence[str]:  # type: ignore[override]
@@ -207,19 +206,13 @@ class ExportDialog(Dialog):
 
 
 def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[Line]:
-    if not process.alive:
-        role: Role = "text" if process.result else "bad"
-        lines = [line for words in process.words for line in paragraph(words, width, role)]
-        if not process.result:
-            return lines
-        verdict: Span = (f"{glyphs.good} matches the trained model", "good")
-        if not process.is_good:
-            verdict = (f"{glyphs.bad} differs from the trained model; the export is kept under another name", "bad")
-        return [[verdict], *lines, *paragraph(process.result["folder"], width, "dim")]
-    if process.is_cancelled:
-        return [[("cancelling ...", "warn")]]
-    what, (done, total, unit) = process.part, process.progress
-    so_far: Line = [(f"{round_seconds(process.seconds)} elapsed", "dim")]
-    if not total:
-        return [[(f"{one_line(what)} ...", "text")], so_far]
-    return [progress_line(what, done, total, unit, width, glyphs), so_far]
+    if process.alive:
+        return [now_line(process, width, glyphs)]
+    role: Role = "text" if process.result else "bad"
+    lines = [line for words in process.words for line in paragraph(words, width, role)]
+    if not process.result:
+        return lines
+    verdict: Span = (f"{glyphs.good} matches the trained model", "good")
+    if not process.is_good:
+        verdict = (f"{glyphs.bad} differs from the trained model; the export is kept under another name", "bad")
+    return [[verdict], *lines, *paragraph(process.result["folder"], width, "dim")]

@@ -122,8 +122,6 @@ class ConfigPage(ListPage):
             yield Pane(divider, classes="divider")
             with Vertical(id="about"):
                 yield pane("details")
-                yield pane("plan_column")
-                yield pane("toml")
         yield pane("plan")
 
     def on_mount(self) -> None:
@@ -161,7 +159,6 @@ class ConfigPage(ListPage):
     def tick(self) -> None:
         if self.bench.document and self.panes.memory_has_changed():
             self.query_one("#plan", Pane).redraw()
-            self.query_one("#plan-column", Pane).redraw()
 
     @property
     def typing_keys(self) -> list[tuple[str, str]]:

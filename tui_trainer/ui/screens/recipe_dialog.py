@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -16,11 +16,11 @@ from tui_trainer.config.toml_files import Profile, all_profiles
 from tui_trainer.errors import ConfigError
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.dialogs import Dialog, SearchDialog
+from tui_trainer.ui.dialogs import SearchDialog
 from tui_trainer.ui.screens.config_model import name_cells
 from tui_trainer.ui.search import match
 from tui_trainer.ui.spans import Line, Role, pad, paragraph, title_rule
-from tui_trainer.ui.widgets.lists import MARK_CELLS, VI_KEYS
+from tui_trainer.ui.widgets.lists import MARK_CELLS
 from tui_trainer.ui.widgets.settings_table import preset_cells, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench, fitting_words
 
@@ -31,14 +31,13 @@ _FITS: Final = "recipes that fit"
 
 
 class RecipeDialog(SearchDialog[str | Profile]):
-    """Recipes that match the filter below the titles of their tasks; those that go with model and data first.
+    """Recipes that match the filter, grouped by task. Those that fit the user's model and data come first.
 
-    Which of them do, and what of a recipe does not suit model and data, is found out behind the keys: until then all
-    are shown as they are written, and `waiting` says for what.
+    The fit of each recipe is found in the background. Until then, recipes are shown as they are written, and `waiting`
+    says what the dialog waits for.
     """
 
     heading = "Choose a recipe"
-    AUTO_FOCUS = ""
     CSS = """
     RecipeDialog #box { width: 100%; height: 100%; }
     RecipeDialog LineList { height: 50vh; }
@@ -48,74 +47,61 @@ class RecipeDialog(SearchDialog[str | Profile]):
         """List the recipes. Raises ConfigError where one cannot be read."""
         super().__init__(is_heading=lambda row: isinstance(row, str), wraps=True)
         self._bench, self._document, self._keeps_own = bench, document, True
-        self.field.placeholder, self.field.display = "name, title or task", False
+        self.field.placeholder = "name, title or task"
         self._recipes = all_profiles("recipes")
         self.recipe = self._recipes.get(name) or next(iter(self._recipes.values()))
-        """The chosen one, also while the filter hides it."""
-        self._fits: Mapping[str, tuple[LoadedConfig | None, str]] | None = None
-        """By the name of a recipe what it becomes here, and why it does not go with the user's model and data."""
-        self._chosen_fit: Mapping[str, tuple[LoadedConfig | None, str]] = {}
+        """Chosen recipe, which the filter may hide."""
+        self._fits: dict[str, tuple[LoadedConfig | None, str]] = {}
+        """What each recipe becomes here, and why it does not fit the user's model and data, by its name."""
         self._preview: RecipePreview | None = None
         self._error = ""
         self._find_fits()
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        if self.is_typing:
-            return (("enter", "done"), ("up down", "choose"), ("escape", "all recipes"))
         drop = "drop my values" if self._keeps_own else "keep my values"
-        return (("enter", "select"), ("up down", "choose"), ("/", "filter"), ("space", drop), ("escape", "back"))
-
-    @property
-    def is_typing(self) -> bool:
-        return self.focused is self.field
+        return (("enter", "select"), ("up down", "choose"), ("tab", drop), ("escape", "back"))
 
     def misfit(self, name: str) -> str:
-        """Return why a recipe does not go with the user's model and data; empty if it does, or nothing is known yet."""
-        return (self._fits or {}).get(name, (None, ""))[1]
+        """Return why a recipe does not fit the user's model and data; empty if it fits, or while that is looked for."""
+        return "" if self.waiting else self._fits.get(name, (None, ""))[1]
 
     @property
     def waiting(self) -> str:
-        """What the preview and the order wait for; empty: for nothing."""
+        """What the preview and the order wait for; empty if they are final."""
         plain = self._document.plain
-        return f"finding recipes that fit: {fitting_words(plain)}" if plain and self._fits is None else ""
+        is_waiting = plain and len(self._fits) < len(self._recipes)
+        return f"finding recipes that fit: {fitting_words(plain)}" if plain and is_waiting else ""
 
     def by_clock(self) -> object:
         return self.waiting
 
     def _find_fits(self) -> None:
-        """Find what each recipe would become on top of the user's own values, and whether it goes with them."""
+        """Find what each recipe becomes on top of the user's own values, and whether it fits. The chosen one is first,
+        because its preview waits for it."""
         document, keeps_own = self._document, self._keeps_own
 
-        def find(names: Sequence[str]) -> dict[str, tuple[LoadedConfig | None, str]]:
+        def find(name: str) -> tuple[LoadedConfig | None, str]:
             from tui_trainer.launching.fitted_presets import misfit
             from tui_trainer.launching.open_run import with_what_suits
 
-            fits: dict[str, tuple[LoadedConfig | None, str]] = {}
-            for name in names:
-                fits[name] = None, "a value of the recipe is not valid for its setting"
-                try:
-                    if plain := document.with_recipe(name, keep_own=keeps_own):
-                        loaded = with_what_suits(plain)
-                        fits[name] = loaded, misfit(loaded)
-                except ConfigError as error:
-                    fits[name] = None, error.problems[0].message
-            return fits
+            try:
+                if plain := document.with_recipe(name, keep_own=keeps_own):
+                    loaded = with_what_suits(plain)
+                    return loaded, misfit(loaded)
+            except ConfigError as error:
+                return None, error.problems[0].message
+            return None, "a value of the recipe is not valid for its setting"
 
-        def found(fits: dict[str, tuple[LoadedConfig | None, str]]) -> None:
-            self._fits = {**self._chosen_fit, **fits}
-            self._arrange()
+        def found(name: str, fit: tuple[LoadedConfig | None, str]) -> None:
+            self._fits[name] = fit
+            if name == self.recipe.name or not self.waiting:
+                self._arrange()
 
-        def found_chosen(fits: dict[str, tuple[LoadedConfig | None, str]]) -> None:
-            self._chosen_fit = fits
-            self._arrange()
-
-        # The chosen one first: its preview need not wait for the others.
-        self._fits, self._chosen_fit = None, {}
+        self._fits = {}
         self._arrange()
-        self._bench.background.do("chosen recipe", partial(find, (self.recipe.name,)), found_chosen, _FITS)
-        others = tuple(name for name in self._recipes if name != self.recipe.name)
-        self._bench.background.do(_FITS, partial(find, others), found, _FITS)
+        for name in sorted(self._recipes, key=lambda name: name != self.recipe.name):
+            self._bench.background.do(f"fit of {name}", partial(find, name), partial(found, name), _FITS)
 
     def _arrange(self) -> None:
         self.narrow()
@@ -139,7 +125,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
 
     def _task_of(self, recipe: Profile) -> str:
         """Return the task that a recipe would train here, or the one that it is written for."""
-        loaded = (self._fits or {}).get(recipe.name, (None, ""))[0]
+        loaded = self._fits.get(recipe.name, (None, ""))[0]
         task = loaded.config.task.type if loaded else flatten(recipe.values, "", []).get("task.type")
         return task if task in task_names() else str(all_settings()["task.type"].default)
 
@@ -147,7 +133,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         if isinstance(chosen := self.list.chosen, Profile):
             self.recipe = chosen
         name = self.recipe.name
-        fitted = (self._fits or self._chosen_fit).get(name, (None, ""))[0]
+        fitted = self._fits.get(name, (None, ""))[0]
         try:
             self._preview = self._document.preview_recipe(
                 name, keep_own=self._keeps_own, fit=lambda plain: fitted or plain
@@ -163,44 +149,17 @@ class RecipeDialog(SearchDialog[str | Profile]):
     def words_for_none(self) -> str:
         return "no matching recipes"
 
-    def _filter(self, *, types: bool) -> None:
-        self.field.display = types or bool(self.field.value)
-        self.set_focus(self.field if types else None, scroll_visible=False)
-        self.redraw()
-
-    def takes(self, key: str) -> bool:
-        return self.is_typing
-
-    def take_key(self, event: Key) -> bool:
-        is_move = event.key in ("up", "down", "pageup", "pagedown")
-        return super().take_key(event) if self.is_typing or is_move else Dialog.take_key(self, event)
-
     def take(self) -> None:
-        """End what is typed, else take the recipe."""
-        if self.is_typing:
-            self._filter(types=False)
-        elif self._preview is not None and self.recipe is self.list.chosen:
+        if self._preview is not None and self.recipe is self.list.chosen:
             self.close()
             problem = self._document.choose_recipe(self.recipe.name, keep_own=self._keeps_own)
             self._bench.note_change(str(problem) if problem else f"recipe {self.recipe.name}")
 
-    def close(self) -> None:
-        if not self.is_typing:
-            super().close()
-            return
-        self.field.value = ""
-        self._filter(types=False)
-
-    def press(self, key: str, character: str | None) -> bool:
-        if key == "space":
-            self._keeps_own = not self._keeps_own
-            self._find_fits()
-        elif character == "/":
-            self._filter(types=True)
-        elif key == "enter":
-            self.take()
-        elif self.list.takes_key(VI_KEYS.get(key, key)):
-            self.choose(self.list.place)
+    def take_key(self, event: Key) -> bool:
+        if event.key != "tab":
+            return super().take_key(event)
+        self._keeps_own = not self._keeps_own
+        self._find_fits()
         return True
 
     def row(self, row: str | Profile, width: int) -> Line:
