@@ -228,7 +228,7 @@ async def test_the_settings_of_a_run_become_those_of_a_new_one_without_its_name_
         # As the doctor does: what it would change is listed first.
         for keys, steps_after in (("escape", document.value("training.max_steps")), ("enter", 50)):
             take_settings_of(screens.bench, folder, {"training.max_steps": 50})
-            await screens.shows("settings of a with 1 setting changed?", "training.max_steps: 77 \u2192 50")
+            await screens.shows("settings of a with 1 setting changed?", "training.max_steps  77 \u2192 50")
             await screens.press(keys)
             await screens.until(lambda: screens.app.dialog is None)
             assert document.value("training.max_steps") == steps_after
@@ -450,7 +450,7 @@ async def test_beside_the_list_stands_the_chosen_run_with_its_curve_and_what_dif
     made("middle", 11, 2e-3, [])
     made("newest", 12, 3e-3, [{"name": "oldest", "method": "full"}])
     async with opened((120, 35)) as screens:
-        await screens.shows("differs from oldest", "started from", "training.learning_rate 0.001 \u2192 0.003")
+        await screens.shows("differs from oldest", "started from", "training.learning_rate  0.001 \u2192 0.003")
         await screens.shows("loss  \u2847 steps")
         await screens.press(*["v"] * 6)
         await screens.shows("accuracy, held out")

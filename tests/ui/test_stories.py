@@ -122,7 +122,7 @@ async def test_story_checklist(small):
         await screens.press("u")
         await screens.shows("undid", "fix    evaluation.eval_steps: 1.0 \u2192")
         await screens.press("A")
-        await screens.shows("Change ", "evaluation.eval_steps: 1.0 \u2192", "Enter apply", "Esc back")
+        await screens.shows("Change ", "evaluation.eval_steps ", "1.0 \u2192", "Enter apply", "Esc back")
         await screens.press("enter")
         await screens.shows("applied ", "u to undo")
         await screens.press("2", "s")

@@ -15,7 +15,7 @@ from tui_trainer.lines.plan_and_events import REHEARSAL_SECONDS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.summary import threads_words, tuning_words
-from tui_trainer.runs.comparison import settings_of
+from tui_trainer.runs.comparison import settings_of, value_words
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.runs.wording import batch_words
 from tui_trainer.terminal.safe_text import one_line
@@ -23,7 +23,7 @@ from tui_trainer.ui.background import GivenUp
 from tui_trainer.ui.dialogs import Answer, Row
 from tui_trainer.ui.screens.config_dialogs import rehearse
 from tui_trainer.ui.screens.config_view import figures, memory_budget
-from tui_trainer.ui.spans import Line, labelled, pad, wrapped
+from tui_trainer.ui.spans import Line, change_lines, labelled, pad, wrapped
 from tui_trainer.ui.terminal import ends_with_its_connection
 from tui_trainer.ui.watch import CurrentRun, WatchedRun
 from tui_trainer.ui.workbench import DETACHING, OPENING, Leaving, Workbench
@@ -365,8 +365,8 @@ def stop_and_leave(bench: Workbench) -> None:
 
 def ask_to_apply(bench: Workbench, heading: str, changes: Sequence[Change], do: Callable[[], object]) -> None:
     """Ask before settings change that the user may not have seen. The question lists the old and the new values."""
-    rows = [one_line(change.words(bench.glyphs.arrow)) for change in changes]
-    bench.app.ask(heading, rows, [("enter", "apply", do)])
+    texts = [(change.key, value_words(change.old), value_words(change.new)) for change in changes]
+    bench.app.ask(heading, change_lines(texts, _PROBLEM_CELLS, bench.glyphs), [("enter", "apply", do)])
 
 
 def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = None) -> None:

@@ -67,7 +67,7 @@ _KIND_OF = {part: kind for kind in KINDS for part in kind.parts}
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes of each kind in the order of the bar, after those of other processes, and the memory they are taken from."""
+    """Bytes of each kind in the order of the bar, after those of other processes, and the memory behind them."""
 
     segments: tuple[tuple[RowKind, int], ...]
     budget: MemoryBudget

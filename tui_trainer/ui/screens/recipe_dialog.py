@@ -17,11 +17,8 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import SearchDialog
-from tui_trainer.ui.screens.config_model import name_cells
 from tui_trainer.ui.search import match
-from tui_trainer.ui.spans import Line, Role, pad, paragraph, title_rule
-from tui_trainer.ui.widgets.lists import MARK_CELLS
-from tui_trainer.ui.widgets.settings_table import preset_cells, shortened, value_cells
+from tui_trainer.ui.spans import Glyphs, Line, change_lines, paragraph, title_rule
 from tui_trainer.ui.workbench import Workbench, fitting_words
 
 if TYPE_CHECKING:
@@ -172,9 +169,9 @@ class RecipeDialog(SearchDialog[str | Profile]):
         return [(f" {one_line(row.name).ljust(cells)}  {now}  ", "dim" if why else "text"), *reason]
 
     def about(self, width: int, height: int) -> list[Line]:
-        """Return the summary of the chosen recipe, and every setting that would change or stay.
+        """Return the summary of the chosen recipe, and the settings that it changes and keeps.
 
-        What would change has the most room. Where not all fits, what stays is only named.
+        If not all fits, kept settings are only named, and the last changes are counted.
         """
         recipe, glyphs = self.recipe, self.glyphs
         lines = paragraph(one_line(recipe.summary), width)
@@ -187,35 +184,26 @@ class RecipeDialog(SearchDialog[str | Profile]):
         lines += paragraph(one_line(self.waiting), width, "accent") if self.waiting else []
         title = f"Changes {settings_count(len(changes))}" if changes else "Changes nothing"
         note = "your own values are kept" if self._keeps_own else "your own values are dropped"
-        lines.append(title_rule(title, width, glyphs, note))
-        head = "setting", "now", f"with {one_line(recipe.name)}"
-        changed = self._table(head, changes, ("text", "dim", "bold"), width) if changes else []
-        kept_title = f"Keeps {settings_count(len(stays))} that you changed"
-        kept: list[Line] = []
+        changed = _change_lines(changes, width, glyphs)
+        kept_title, kept = f"Keeps {settings_count(len(stays))} that you changed", list[Line]()
         if stays:
-            head = "setting", "yours", f"{one_line(recipe.name)} sets"
-            kept = [title_rule(kept_title, width, glyphs), *self._table(head, stays, ("text", "bold", "dim"), width)]
-        if len(source) + len(lines) + len(changed) + len(kept) <= height:
-            return [*lines[:-1], *source, lines[-1], *changed, *kept]
+            # From the recipe's value to the user's own.
+            own = [Change(key=one.key, old=one.new, new=one.old) for one in stays]
+            kept = [title_rule(kept_title, width, glyphs), *_change_lines(own, width, glyphs)]
+        if len(source) + len(lines) + 1 + len(changed) + len(kept) <= height:
+            return [*lines, *source, title_rule(title, width, glyphs, note), *changed, *kept]
+        lines.append(title_rule(title, width, glyphs, note))
         names = ", ".join(all_settings()[change.key].name for change in stays)
         kept = [[(f"{kept_title}: {names}", "dim")]] if stays else []
-        room = max(height - len(lines) - len(kept), 1 + bool(changes))
+        room = max(height - len(lines) - len(kept), bool(changes))
         if len(changed) > room:
             changed = [*changed[: room - 1], [(f"   {glyphs.ellipsis} and {len(changed) - room + 1} more", "dim")]]
         return [*lines, *changed, *kept]
 
-    def _table(
-        self, head: tuple[str, str, str], changes: Sequence[Change], roles: tuple[Role, Role, Role], width: int
-    ) -> list[Line]:
-        both = value_cells(width, name_cells()) + preset_cells(width)
-        cells, glyphs = both // 2, self.glyphs
 
-        def row(name: str, old: str, new: str, roles: tuple[Role, Role, Role]) -> Line:
-            texts = " " * MARK_CELLS + name.ljust(name_cells() + 1), pad(shortened(old, cells, glyphs), cells + 1)
-            return list(zip((*texts, shortened(new, both - cells, glyphs)), roles, strict=True))
-
-        lines = [row(*head, ("dim", "dim", "dim"))]
-        for change in changes:
-            one = all_settings()[change.key]
-            lines.append(row(one.name, display_text(one, change.old), display_text(one, change.new), roles))
-        return lines
+def _change_lines(changes: Sequence[Change], width: int, glyphs: Glyphs) -> list[Line]:
+    settings = all_settings()
+    return change_lines(
+        [(one.key, *(display_text(settings[one.key], value) for value in (one.old, one.new))) for one in changes],
+        width, glyphs,
+    )  # fmt: skip
