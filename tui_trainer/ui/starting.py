@@ -1,4 +1,4 @@
-"""From a plan to a run, and from the screens back to the shell: the questions in between."""
+"""Questions before a run starts, resumes, stops or is detached, and before the program quits."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ def offer_start(bench: Workbench) -> None:
     if _is_refused_now(bench) or (not bench.start_wanted and bench.offer_draft()):
         return
     if bench.document is None or bench.is_planning or (bench.plan and bench.is_checking):
-        # A new user presses `t` at once: the answer comes as soon as the plan and the checks are there.
+        # A new user may press the key at once: the question follows when the plan and the checks are ready.
         bench.start_wanted = True
         words = "planning ..." if bench.is_planning else "checking the settings ..."
         bench.tell(f"planning: {bench.fitting}" if bench.fitting else words, "dim")
@@ -64,7 +64,7 @@ def offer_start(bench: Workbench) -> None:
 
 
 def _is_refused_now(bench: Workbench) -> bool:
-    """One run at a time."""
+    """Return whether a run is active or starting, and report it."""
     if bench.run_is_ours_and_alive:
         bench.tell(bench.active_run_words, "warn")
     elif bench.background.is_busy(OPENING):
@@ -87,7 +87,7 @@ def offer_lines(plan: "Plan") -> list[str]:
 
 
 def _model_rows(plan: "Plan") -> list[tuple[str, str]]:
-    """Which weights it starts from and which of them are trainable; a model from scratch has no name."""
+    """Return the model and the trainable weights. A model from scratch has no name."""
     model, tuning = plan.config.model, plan.config.tuning
     if not model.model_name_or_path or model.init == "scratch":
         return [("model", tuning_words(plan))]
@@ -136,7 +136,7 @@ def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> 
             offer_start(bench)
 
     rows = [row for one in problems for row in ("", *wrapped(one_line(str(one)), _PROBLEM_CELLS))]
-    # A mistake in a file names no setting; the document has it beside the path.
+    # An error in a file names no setting, but the document names it.
     known = [*problems, *(bench.document.problems if bench.document else ())]
     keys = [one.key for one in known if one.key in all_settings()]
     answers: list[Answer] = [("c", "open settings", lambda: bench.app.show_setting(keys[0]) if keys else bench.go(1))]
@@ -156,7 +156,7 @@ def start(bench: Workbench) -> None:
     if loaded is None:
         show_problems(bench, _NOT_YET, bench.plan_problems)
         return
-    # Files may have come since the plan was made, so the data is looked up again.
+    # Files may have been added since the plan was made, so the data is resolved again.
     loaded, plan = replace(loaded, data=ResolvedData()), None if bench.is_planning else bench.plan
     _open(
         bench, "starting ...", partial(open_new, loaded, plan, gpu=bench.chosen_gpu),
@@ -165,7 +165,7 @@ def start(bench: Workbench) -> None:
 
 
 def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused: Callable[[InputError], None]) -> None:
-    """Open a run behind the keys: its disk is written to, and locks are taken."""
+    """Open a run in the background, because that writes to the disk and takes locks."""
 
     def work() -> OpenRun | InputError:
         try:
@@ -183,7 +183,7 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
 
     def answered(opened: OpenRun | InputError) -> None:
         bench.notice = bench.opened = None
-        # The page changes: a question would stay behind on the old one.
+        # The page changes, and an open question would stay on the old page.
         wants_to_leave = bench.app.take_back(LEAVE)
         if isinstance(opened, InputError):
             refused(opened)
@@ -198,7 +198,7 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
 
 
 def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
-    """Go on from the newest checkpoint of a run; without `folder`, of the one on the Train screen."""
+    """Ask to resume a run from its newest checkpoint; without `folder`, the run on the Train screen."""
     if folder is None and bench.run is not None and not bench.run.alive:
         folder = bench.run.folder
     if folder is None or _is_refused_now(bench):
@@ -234,7 +234,7 @@ def carry_out(bench: Workbench, opened: "OpenRun") -> None:
 
 
 def offer_stop(bench: Workbench, folder: RunFolder | None = None) -> None:
-    """Without `folder`, of the run on the Train screen."""
+    """Ask to save and stop a run; without `folder`, the run on the Train screen."""
 
     def stop() -> None:
         if folder is None or (bench.run is not None and bench.run.folder == folder):
@@ -318,8 +318,10 @@ def offer_detach(bench: Workbench) -> None:
 
 
 def detach(bench: Workbench, *, then_leave: bool = False) -> None:
-    """Stop the run of this process at its next step, and let a process of its own go on with it. Where that does not
-    begin, this process goes on."""
+    """Stop the run of this process at its next step, and continue it in a process of its own.
+
+    If that process cannot start, this process continues the run.
+    """
     from tui_trainer.launching.detached import go_on_detached
 
     run = bench.own_run

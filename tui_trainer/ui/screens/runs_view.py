@@ -53,7 +53,7 @@ _SHARE_OF_NAMES, _LABEL_CELLS = 0.4, 11
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the list: `text(run, age, cells, glyphs)` is the text of a cell, `order(run)` its place when sorted."""
+    """A column of the list: `text(run, age, cells, glyphs)` gives the text of a cell, `order(run)` the sort key."""
 
     title: str
     cells: int
