@@ -139,7 +139,6 @@ class Workbench:
         self.hardware, self.chosen_gpu, self.is_view = hardware, gpu, False
         self.document: ConfigDocument | None = None
         self.plan: Plan | None = None
-        self.preset_plan: Plan | None = None
         self.plan_problems: tuple[Problem, ...] = ()
         self.findings: list[Finding] = []
         self.old_edits: Edits = {}
@@ -154,7 +153,6 @@ class Workbench:
         """The journal of a run is read, to show the run: nobody need be asked which."""
         self._has_looked_for_a_draft = False
         self._planned_revision = self._checked_revision = self._noted_revision = -1
-        self._preset_recipe = ""
         self._followed: LoadedConfig | None = None
         """What was last said of recipe and task holds for it."""
         self.glyphs = glyphs
@@ -544,7 +542,6 @@ class Workbench:
                 return error.problems
 
         self._work_out("plan", plan, self._planned)
-        self._plan_presets(document)
         self.app.draw()
 
     def _tell_what_followed(self) -> None:
@@ -571,34 +568,8 @@ class Workbench:
     def machine_changed(self) -> None:
         """Another card is chosen, or the machine was looked at again: what follows from it is made anew."""
         if self.document is not None:
-            self._preset_recipe = ""
             self.document.machine_changed()
             self.config_changed()
-
-    def _plan_presets(self, document: ConfigDocument) -> None:
-        """What the recipe alone would cost: to compare with, once something differs from it."""
-        recipe = document.recipe_name
-        if not document.changes() or not recipe:
-            self.preset_plan, self._preset_recipe = None, ""
-            return
-        if recipe == self._preset_recipe:
-            return
-        self._preset_recipe, gpu = recipe, self.chosen_gpu
-
-        def plan() -> Plan | None:
-            from tui_trainer.config.load import Request, load
-            from tui_trainer.launching.prepare import estimated_plan
-
-            try:
-                return estimated_plan(load(Request(profile=recipe), self._choose_hardware), gpu=gpu)
-            except InputError:
-                return None
-
-        def planned(plan: Plan | None) -> None:
-            self.preset_plan = plan
-            self.app.draw()
-
-        self.background.do("preset plan", plan, planned, PLANNING)
 
     def _planned(self, result: Plan | tuple[Problem, ...]) -> None:
         document = self.document

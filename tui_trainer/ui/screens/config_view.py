@@ -5,7 +5,7 @@ sign and colour, so the bar can be read without colours. `~` marks estimated fig
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import NamedTuple
 
@@ -82,30 +82,6 @@ class MemoryUse:
         return cls((others, *((kind, count) for kind, count in sums.items() if count)), budget)
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSummary:
-    """Figures of a plan. `cells` are their names and texts. `memory_share` is the share of the free memory that the run
-    takes; None if the free memory is unknown. `step_words` is the time of a step and its reason."""
-
-    cells: tuple[tuple[str, str], ...]
-    memory_share: float | None
-    memory_use: MemoryUse
-    step_words: str = field(compare=False)
-
-    @classmethod
-    def of(cls, plan: Plan, budget: MemoryBudget) -> "PlanSummary":
-        share = plan.memory_bytes.value / budget.free_bytes if budget.free_bytes else None
-        percent = "" if share is None else " <1%" if 0 < share < 0.01 else f" {share:.0%}"
-        cells = tuple((name, text + percent * (name == "memory")) for name, text in figures(plan).items())
-        use, step = MemoryUse.of([(part.name, part.bytes) for part in plan.memory_parts], budget), plan.step_seconds
-        words = "" if step.value is None else one_line(f"a step takes {format_seconds(step.value)}: {step.reason}")
-        return cls(cells, share, use, words)
-
-    def role_of(self, name: str, usual: Role) -> Role:
-        share = (self.memory_share or 0) if name == "memory" else 0
-        return "bad" if share > 1 else "warn" if share > FULL_SHARE else usual
-
-
 def figures(plan: Plan) -> dict[str, str]:
     """Return the figures of a plan by their titles. `~` marks estimated ones."""
     placed = sorted((one for one in plan.shown_figures() if one[1].config_place), key=lambda one: one[1].config_place)
@@ -128,26 +104,24 @@ def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None)
     return replace(machine, free_bytes=memory_free_bytes)
 
 
-def estimate_lines(
-    plan: PlanSummary | None, preset: PlanSummary | None, planning: bool, waits_for: str = ""
-) -> list[Line]:
-    """Return two lines: the plan, and the plan of the recipe alone. If both agree, the second line is about a step."""
-    label: Span = (("plan..." if planning else "plan").ljust(LABEL_CELLS), "dim")
+def estimate_lines(plan: Plan | None, free_bytes: int | None, is_planning: bool, waits_for: str = "") -> list[Line]:
+    """Return two lines: the figures of the plan in columns, and the time of a step with its reason."""
+    label = ("plan..." if is_planning else "plan").ljust(LABEL_CELLS)
     if plan is None:
-        return [[label, (f" {waits_for}" if planning else _NO_PLAN, "dim")], []]
-    now = [label, *_figures(plan, "dim" if planning else "text")]
-    if preset is None or preset == plan:
-        return [now, [(f"{'':{LABEL_CELLS}}{plan.step_words}", "dim")]]
-    return [now, [("recipe".ljust(LABEL_CELLS), "dim"), *_figures(preset, "dim")]]
-
-
-def _figures(plan: PlanSummary, role: Role) -> Line:
-    """Return the figures in columns, so that a longer number does not move the others."""
-    line: Line = []
-    for (name, text), cells in zip(plan.cells, _COLUMN_CELLS, strict=False):
-        room = max(cells - len(name) - 1, len(text) + 1)
-        line += [(f"{name} ", "dim"), (text.ljust(room) if cells else text, plan.role_of(name, role))]
-    return line
+        return [[(label, "dim"), (f" {waits_for}" if is_planning else _NO_PLAN, "dim")], []]
+    line: Line = [(label, "dim")]
+    for (name, text), cells in zip(figures(plan).items(), _COLUMN_CELLS, strict=False):
+        role: Role = "dim" if is_planning else "text"
+        if name == "memory" and free_bytes:
+            share = plan.memory_bytes.value / free_bytes
+            text += " <1%" if 0 < share < 0.01 else f" {share:.0%}"
+            role = "bad" if share > 1 else "warn" if share > FULL_SHARE else role
+        # A figure that grows by a digit does not move the others.
+        room = max(cells - len(name) - 1, len(text) + 1) if cells else 0
+        line += [(f"{name} ", "dim"), (text.ljust(room), role)]
+    step = plan.step_seconds
+    words = "" if step.value is None else one_line(f"a step takes {format_seconds(step.value)}: {step.reason}")
+    return [line, [(" " * LABEL_CELLS + words, "dim")]]
 
 
 def memory_lines(use: MemoryUse | None, width: int, glyphs: Glyphs) -> list[Line]:
@@ -272,26 +246,19 @@ class ConfigPanes:
         return [title_rule(self.key, width, self._glyphs), *lines]
 
     def plan(self, width: int, height: int) -> list[Line]:
-        """Return the plan, the plan of the recipe and the memory bar, below a rule if there is room for one."""
-        plan, before = self._plans()
-        bench = self._bench
-        lines = estimate_lines(plan, before, bench.is_planning, bench.fitting)
-        lines += memory_lines(plan.memory_use if plan else None, width, self._glyphs)
-        return [*([title_rule("", width, self._glyphs)] if height > len(lines) else []), *lines]
+        """Return the plan and the memory bar, below a rule if there is room for one."""
+        bench, plan, glyphs = self._bench, self._bench.plan, self._glyphs
+        budget = memory_budget(plan, bench.hardware, bench.memory_free_bytes) if plan else None
+        use = MemoryUse.of([(part.name, part.bytes) for part in plan.memory_parts], budget) if plan and budget else None
+        free_bytes = budget.free_bytes if budget else None
+        lines = estimate_lines(plan, free_bytes, bench.is_planning, bench.fitting) + memory_lines(use, width, glyphs)
+        return [*([title_rule("", width, glyphs)] if height > len(lines) else []), *lines]
 
     def memory_has_changed(self) -> bool:
         """Return whether the free memory changed since the last call by enough to be visible."""
         before, whole = self._free, self._bench.hardware.memory_bytes or GIB
         self._free = self._bench.memory_free_bytes * 1000 // whole
         return self._free != before
-
-    def _plans(self) -> list[PlanSummary | None]:
-        """Return the summaries of the plan and of the recipe's plan, with the memory that is free now."""
-        bench = self._bench
-        return [
-            PlanSummary.of(plan, memory_budget(plan, bench.hardware, bench.memory_free_bytes)) if plan else None
-            for plan in (bench.plan, bench.preset_plan)
-        ]
 
 
 def detail_lines(
