@@ -30,6 +30,7 @@ from tui_trainer.ui.widgets.fields import ChoiceField, LineField
 from tui_trainer.ui.widgets.pane import KeyedPane, Pane
 from tui_trainer.ui.widgets.settings_table import SettingsTable
 from tui_trainer.ui.workbench import Workbench
+from tui_trainer.units import GIB
 
 
 class Groups(Pane):
@@ -154,11 +155,8 @@ class ConfigPage(ListPage):
         return self.table.key if self.table.rows else ""
 
     def by_clock(self) -> object:
-        return self.bench.fitting
-
-    def tick(self) -> None:
-        if self.bench.document and self.panes.memory_has_changed():
-            self.query_one("#plan", Pane).redraw()
+        # The free memory as finely as the memory bar shows it.
+        return self.bench.fitting, 1000 * self.bench.memory_free_bytes // (self.bench.hardware.memory_bytes or GIB)
 
     @property
     def typing_keys(self) -> list[tuple[str, str]]:

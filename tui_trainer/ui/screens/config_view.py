@@ -28,7 +28,7 @@ from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad
 from tui_trainer.ui.widgets.lists import MARK_CELLS
 from tui_trainer.ui.widgets.settings_table import preset_cells, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.units import GIB, figure_text, format_bytes, format_count, format_seconds
+from tui_trainer.units import figure_text, format_bytes, format_count, format_seconds
 
 LABEL_CELLS = 8
 # From this share of the memory on, a run may run out of it.
@@ -185,7 +185,6 @@ class ConfigPanes:
         self._bench, self._model, self._glyphs = bench, model, bench.glyphs
         self.key, self.is_filtering = "", False
         self.editor: Editor | None = None
-        self._free = 0
 
     def summary(self, width: int, _: int) -> list[Line]:
         document, glyphs = self._model.document, self._glyphs
@@ -253,12 +252,6 @@ class ConfigPanes:
         free_bytes = budget.free_bytes if budget else None
         lines = estimate_lines(plan, free_bytes, bench.is_planning, bench.fitting) + memory_lines(use, width, glyphs)
         return [*([title_rule("", width, glyphs)] if height > len(lines) else []), *lines]
-
-    def memory_has_changed(self) -> bool:
-        """Return whether the free memory changed since the last call by enough to be visible."""
-        before, whole = self._free, self._bench.hardware.memory_bytes or GIB
-        self._free = self._bench.memory_free_bytes * 1000 // whole
-        return self._free != before
 
 
 def detail_lines(
