@@ -352,7 +352,7 @@ def _train_here(
                 has_ended = agent.process.wait() is not None
     finally:
         # Processes that have lost their agent leave now.
-        agent.let_go()
+        agent.stop_reading()
         if agent.exit_code is None:
             agent.process.terminate()
             with suppress(subprocess.TimeoutExpired):
