@@ -207,7 +207,7 @@ def labelled(label: str, text: str, cells: int, width: int, role: Role = "text")
     return hanging([(pad(label, cells), "dim")], paragraph(text, width - cells, role))
 
 
-def change_lines(changes: Sequence[tuple[str, str, str]], width: int, glyphs: Glyphs) -> list[Line]:
+def change_lines(changes: Sequence[Sequence[str]], width: int, glyphs: Glyphs) -> list[Line]:
     """Return rows for changes (setting, old value, new value), as `training.seed  1 -> 2`."""
     cells = max((cell_len(key) for key, _, _ in changes), default=0) + 2
     rows = ((key, one_line(f"{old} {glyphs.arrow} {new}"), min(cells, max(cell_len(key) + 2, width // 2)))
