@@ -22,15 +22,16 @@ _REASON_CHARACTERS: Final = 600
 class ExportChoice:
     """A format that a run may be exported to.
 
-    `size_bytes` is exact if the export exists (`is_there`), and estimated otherwise. `needed_bytes` is the free disk
-    space that writing needs. `expected_seconds` is the time of earlier exports here; None if there were none. `refusal`
-    says why the run cannot be exported to the format, and what would help; it is empty if it can.
+    `size_bytes` is exact if the export exists (`is_there`), and estimated otherwise. Writing it needs `needed_bytes` of
+    the `free_bytes` on the disk, and takes `expected_seconds`, the time of earlier exports here; None if there were
+    none. `refusal` says why the run cannot be exported to the format, and what would help; it is empty if it can.
     """
 
     name: str
     title: str
     size_bytes: int
     needed_bytes: int
+    free_bytes: int
     expected_seconds: float | None
     refusal: str
     is_there: bool
@@ -40,11 +41,6 @@ def choices(run: RunFolder) -> tuple[ExportChoice, ...]:
     """Return all formats in the order of their names. Raises InputError if the run has no final model."""
     trained = TrainedModel.of(run)
     return tuple(_choice(trained, one) for one in all_formats())
-
-
-def free_bytes(run: RunFolder) -> int:
-    """Return the free bytes of the disk that holds the run's exports."""
-    return shutil.disk_usage(run.root).free
 
 
 def _choice(trained: TrainedModel, found: Format) -> ExportChoice:
@@ -63,6 +59,7 @@ def _choice(trained: TrainedModel, found: Format) -> ExportChoice:
         title=found.title,
         size_bytes=folder_size(folder).bytes if is_there else found.size_bytes(trained),
         needed_bytes=found.needed_bytes(trained),
+        free_bytes=shutil.disk_usage(trained.run.root).free,
         expected_seconds=expected_seconds(trained, found),
         refusal=one_line(why, _REASON_CHARACTERS),
         is_there=is_there,

@@ -49,7 +49,7 @@ class ExportDialog(Dialog):
         self._list: ChoiceList[Form] = ChoiceList(self._row, id="formats")
         self._without: dict[RunFolder, str] = {}
         """Runs that cannot be exported at all, and why."""
-        self._free_bytes, self._is_ready = 0, False
+        self._is_ready = False
         self._listed_at: object = None
         """State of the export when the formats were listed last: an export that ended changes the list."""
 
@@ -68,21 +68,18 @@ class ExportDialog(Dialog):
             self._bench.background.do("formats", self._ask, self._found)
         super().redraw()
 
-    def _ask(self) -> tuple[dict[RunFolder, tuple[ExportChoice, ...] | str], int]:
-        from tui_trainer.launching.export_process import choices, free_bytes
+    def _ask(self) -> dict[RunFolder, tuple[ExportChoice, ...] | str]:
+        from tui_trainer.launching.export_process import choices
 
         answers: dict[RunFolder, tuple[ExportChoice, ...] | str] = {}
-        free = 0
         for folder in self._folders:
             try:
-                free = 0 if self._has_several else free_bytes(folder)
                 answers[folder] = choices(folder)
             except (InputError, OSError) as error:
                 answers[folder] = one_line(str(error))
-        return answers, free
+        return answers
 
-    def _found(self, result: tuple[dict[RunFolder, tuple[ExportChoice, ...] | str], int]) -> None:
-        answers, self._free_bytes = result
+    def _found(self, answers: dict[RunFolder, tuple[ExportChoice, ...] | str]) -> None:
         self._is_ready = True
         forms: dict[str, Form] = {}
         for folder, answer in answers.items():
@@ -156,7 +153,7 @@ class ExportDialog(Dialog):
             return paragraph(choice.refusal, width, "warn")
         words = [
             f"Writes about {format_bytes(choice.size_bytes)} to export/{choice.name} in the run's folder.",
-            f"Needs {format_bytes(choice.needed_bytes)} of disk meanwhile; {format_bytes(self._free_bytes)} free.",
+            f"Needs {format_bytes(choice.needed_bytes)} of disk meanwhile; {format_bytes(choice.free_bytes)} free.",
             "Then loads the export in a fresh process and compares it with the trained model.",
         ]
         if choice.expected_seconds:
