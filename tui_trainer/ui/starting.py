@@ -20,7 +20,7 @@ from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.runs.wording import batch_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import GivenUp
-from tui_trainer.ui.dialogs import Answer, Row
+from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Row
 from tui_trainer.ui.screens.config_dialogs import rehearse
 from tui_trainer.ui.screens.config_view import figures, memory_budget
 from tui_trainer.ui.spans import Line, change_lines, labelled, pad, wrapped
@@ -368,7 +368,8 @@ def stop_and_leave(bench: Workbench) -> None:
 def ask_to_apply(bench: Workbench, heading: str, changes: Sequence[Change], do: Callable[[], object]) -> None:
     """Ask before settings change that the user may not have seen. The question lists the old and the new values."""
     texts = [(change.key, value_words(change.old), value_words(change.new)) for change in changes]
-    bench.app.ask(heading, change_lines(texts, _PROBLEM_CELLS, bench.glyphs), [("enter", "apply", do)])
+    rows = partial(change_lines, texts, glyphs=bench.glyphs)
+    bench.app.open(ChoiceDialog(heading, rows, [("enter", "apply", do)]))
 
 
 def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = None) -> None:
