@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -48,8 +48,9 @@ class RecipeDialog(SearchDialog[str | Profile]):
         self._recipes = all_profiles("recipes")
         self.recipe = self._recipes.get(name) or next(iter(self._recipes.values()))
         """Chosen recipe, which the filter may hide."""
-        self._fits: dict[str, tuple[LoadedConfig | None, str]] = {}
+        self._fits: Mapping[str, tuple[LoadedConfig | None, str]] | None = None
         """What each recipe becomes here, and why it does not fit the user's model and data, by its name."""
+        self._chosen_fit: Mapping[str, tuple[LoadedConfig | None, str]] = {}
         self._preview: RecipePreview | None = None
         self._error = ""
         self._find_fits()
@@ -61,44 +62,50 @@ class RecipeDialog(SearchDialog[str | Profile]):
 
     def misfit(self, name: str) -> str:
         """Return why a recipe does not fit the user's model and data; empty if it fits, or while that is looked for."""
-        return "" if self.waiting else self._fits.get(name, (None, ""))[1]
+        return (self._fits or {}).get(name, (None, ""))[1]
 
     @property
     def waiting(self) -> str:
         """What the preview and the order wait for; empty if they are final."""
         plain = self._document.plain
-        is_waiting = plain and len(self._fits) < len(self._recipes)
-        return f"finding recipes that fit: {fitting_words(plain)}" if plain and is_waiting else ""
+        return f"finding recipes that fit: {fitting_words(plain)}" if plain and self._fits is None else ""
 
     def by_clock(self) -> object:
         return self.waiting
 
     def _find_fits(self) -> None:
-        """Find what each recipe becomes on top of the user's own values, and whether it fits. The chosen one is first,
-        because its preview waits for it."""
+        """Find what each recipe becomes on top of the user's own values, and whether it fits model and data."""
         document, keeps_own = self._document, self._keeps_own
 
-        def find(name: str) -> tuple[LoadedConfig | None, str]:
+        def find(names: Sequence[str]) -> dict[str, tuple[LoadedConfig | None, str]]:
             from tui_trainer.launching.fitted_presets import misfit
             from tui_trainer.launching.open_run import with_what_suits
 
-            try:
-                if plain := document.with_recipe(name, keep_own=keeps_own):
-                    loaded = with_what_suits(plain)
-                    return loaded, misfit(loaded)
-            except ConfigError as error:
-                return None, error.problems[0].message
-            return None, "a value of the recipe is not valid for its setting"
+            fits: dict[str, tuple[LoadedConfig | None, str]] = {}
+            for name in names:
+                fits[name] = None, "a value of the recipe is not valid for its setting"
+                try:
+                    if plain := document.with_recipe(name, keep_own=keeps_own):
+                        loaded = with_what_suits(plain)
+                        fits[name] = loaded, misfit(loaded)
+                except ConfigError as error:
+                    fits[name] = None, error.problems[0].message
+            return fits
 
-        def found(name: str, fit: tuple[LoadedConfig | None, str]) -> None:
-            self._fits[name] = fit
-            if name == self.recipe.name or not self.waiting:
-                self._arrange()
+        def found(fits: dict[str, tuple[LoadedConfig | None, str]]) -> None:
+            self._fits = {**self._chosen_fit, **fits}
+            self._arrange()
 
-        self._fits = {}
+        def found_chosen(fits: dict[str, tuple[LoadedConfig | None, str]]) -> None:
+            self._chosen_fit = fits
+            self._arrange()
+
+        # The chosen recipe first, so that its preview does not wait for the others.
+        self._fits, self._chosen_fit = None, {}
         self._arrange()
-        for name in sorted(self._recipes, key=lambda name: name != self.recipe.name):
-            self._bench.background.do(f"fit of {name}", partial(find, name), partial(found, name), _FITS)
+        self._bench.background.do("chosen recipe", partial(find, (self.recipe.name,)), found_chosen, _FITS)
+        others = tuple(name for name in self._recipes if name != self.recipe.name)
+        self._bench.background.do(_FITS, partial(find, others), found, _FITS)
 
     def _arrange(self) -> None:
         self.narrow()
@@ -122,7 +129,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
 
     def _task_of(self, recipe: Profile) -> str:
         """Return the task that a recipe would train here, or the one that it is written for."""
-        loaded = self._fits.get(recipe.name, (None, ""))[0]
+        loaded = (self._fits or {}).get(recipe.name, (None, ""))[0]
         task = loaded.config.task.type if loaded else flatten(recipe.values, "", []).get("task.type")
         return task if task in task_names() else str(all_settings()["task.type"].default)
 
@@ -130,7 +137,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         if isinstance(chosen := self.list.chosen, Profile):
             self.recipe = chosen
         name = self.recipe.name
-        fitted = self._fits.get(name, (None, ""))[0]
+        fitted = (self._fits or self._chosen_fit).get(name, (None, ""))[0]
         try:
             self._preview = self._document.preview_recipe(
                 name, keep_own=self._keeps_own, fit=lambda plain: fitted or plain
