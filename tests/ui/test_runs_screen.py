@@ -232,7 +232,7 @@ async def test_the_settings_of_a_run_become_those_of_a_new_one_without_its_name_
             await screens.press(keys)
             await screens.until(lambda: screens.app.dialog is None)
             assert document.value("training.max_steps") == steps_after
-        await screens.shows("the settings of a with training.max_steps = 50;", "u to undo")
+        await screens.shows("the settings of a with training.max_steps = 50;", "to undo")
 
 
 @pytest.mark.full
