@@ -12,8 +12,8 @@ from tests.tiny_models import save_tiny_model
 from tests.ui.canned import CannedRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
-from tui_trainer.launching.choices_here import FROM_SCRATCH, Choice, data_here, first_rows, matching, models_here
-from tui_trainer.ui.new_run import column_widths
+from tui_trainer.launching.local_choices import FROM_SCRATCH, Choice, data_here, first_rows, models_here
+from tui_trainer.ui.new_run import column_widths, matching
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_typed_name_goes_before_names_and_notes_that_only_hold_it():
         ("other", "used by run mine-tiny"), ("reviews-tiny-1647", "model from this run"), ("./untiny", ""),
         ("./my-tiny", ""), ("./tiny-bert", ""), ("./tiny", ""), ("./bert", ""),
     )]  # fmt: skip
-    found = ["./tiny", "./tiny-bert", "reviews-tiny-1647", "./my-tiny", "./untiny", "other"]
+    found = ["./tiny", "reviews-tiny-1647", "./my-tiny", "./tiny-bert", "./untiny", "other"]
     assert values(matching("tiny", choices)) == found and values(matching("", choices)) == values(choices)
 
 

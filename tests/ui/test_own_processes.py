@@ -264,7 +264,7 @@ def forms(monkeypatch) -> dict[str, str]:
     def choices(folder):
         if why := refused.get(folder.name):
             raise InputError(why, where=folder.name)
-        return CHOICES
+        return [replace(one, is_there=one.is_there or (folder.exports / one.name).is_dir()) for one in CHOICES]
 
     monkeypatch.setattr(export_process, "choices", choices)
     return refused
@@ -286,6 +286,7 @@ async def test_formats_are_listed_with_what_they_need_and_an_export_can_be_cance
         await screens.press("x")
         text = await screens.shows(" free.", "Takes about 41 s", "Enter export")
         assert re.search(r"\u25b8 adapter .* ~4.0 MiB", text) and re.search(r"gguf .* not possible", text)
+        assert re.search(r"int8 .* exported, 2.0 GiB", text)
         await screens.press("down")
         await screens.shows("llama.cpp's converter was not found", gone="Enter export")
         await screens.press("up", "enter")
@@ -293,7 +294,13 @@ async def test_formats_are_listed_with_what_they_need_and_an_export_can_be_cance
         await screens.press("c")
         await screens.ticks("cancelled; nothing was saved", "Enter export")
         assert program.commands == [f"export {chat.root} --to adapter"]
-        await screens.press("Y")
+        (chat.exports / "adapter").mkdir(parents=True)
+        await screens.press("end", "enter")
+        text = await screens.ticks("exporting", "exported, 4.0 MiB")
+        assert re.search(r"\u25b8 onnx .* exporting", text), "what was exported before keeps its mark"
+        await screens.press("c")
+        await screens.ticks("cancelled; nothing was saved")
+        await screens.press("home", "Y")
         await screens.shows("Copy a command")
         await screens.press("enter")
         await screens.until(lambda: screens.app.clipboard == f"tui-trainer {program.commands[0]}")
@@ -316,6 +323,7 @@ async def test_the_certificate_of_an_export_is_reported_and_stands_there_when_th
             await screens.shows("B free." if is_good else "held-out loss")
             await screens.press(*["down"] * (3 if is_good else 0), "enter")
             await screens.ticks("writing, 3 of 12 tensors")
+            (chat.exports / "merged").mkdir(parents=True, exist_ok=True)
             await screens.press("escape", "D")
             await screens.shows("delete: chat is being exported")
             program.end(exported(is_good))

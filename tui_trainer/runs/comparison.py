@@ -80,6 +80,15 @@ class Comparison:
     runs: tuple[ComparedRun, ...]
     differences: tuple[Difference, ...] = ()
 
+    @property
+    def warning(self) -> str:
+        """Sentence that names the figures that are not comparable; empty if all are."""
+        tasks = list(dict.fromkeys(run.task for run in self.runs if run.task))
+        if len(tasks) < 2:
+            return ""
+        figures = "Steps, time, speed, memory and parameters are comparable."
+        return f"The tasks differ ({', '.join(tasks)}): losses and scores are not comparable. {figures}"
+
 
 def compare(folders: Sequence[RunFolder]) -> Comparison:
     """Compare two to six runs. Raises InputError for any other number, and if a run is named twice."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tui_trainer.errors import ConfigError, Problem, system_reason
 from tui_trainer.files.local_paths import at_home
-from tui_trainer.launching.choices_here import Choice
+from tui_trainer.launching.local_choices import Choice
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.command_dialogs import MenuDialog, open_tool
+from tui_trainer.ui.command_dialogs import menu, open_tool
 from tui_trainer.ui.dialogs import Answer, Dialog, Row, TextDialog
 from tui_trainer.ui.new_run import ChoiceOfPath, DataDialog
 from tui_trainer.ui.own_processes import Tool
@@ -198,7 +198,7 @@ def more_answers(bench: Workbench, folder: RunFolder, *, has_model: bool) -> lis
 
 
 def offer_more(bench: Workbench, folder: RunFolder, answers: Sequence[Answer]) -> None:
-    bench.app.open(MenuDialog(f"More actions for {one_line(folder.name, _NAME)}", answers))
+    bench.app.open(menu(f"More actions for {one_line(folder.name, _NAME)}", answers))
 
 
 class FileDialog(DataDialog):
