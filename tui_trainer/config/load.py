@@ -376,8 +376,8 @@ def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Pr
         keys = {_key_of(item["loc"]): None for item in error.errors()}
         for key in keys:
             # pydantic reports one error for each member of a union. The declaration gives one sentence for all.
-            value = values.get(key)
-            text = str(value).lower() if isinstance(value, bool) else one_line(repr(value), 60)
+            invalid = values.get(key)
+            text = str(invalid).lower() if isinstance(invalid, bool) else one_line(repr(invalid), 60)
             message = f"{text} is not valid; it must be {all_settings()[key].expected}"
             problems.append(Problem(message=message, where=layers[key].where if key in layers else "", key=key))
         return None
