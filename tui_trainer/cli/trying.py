@@ -216,7 +216,7 @@ def predict(
         raise InputError("--column can be given at most twice, for the two texts of a pair")
     size = _batch_size(batch_size)
     folder = run_in_use(run, "predict")
-    from tui_trainer.exporting.predicting import Requested, inference_device, predict_file
+    from tui_trainer.exporting.predicting import PredictionRequest, inference_device, predict_file
     from tui_trainer.files.local_paths import from_the_root
     from tui_trainer.units import format_seconds
 
@@ -225,7 +225,7 @@ def predict(
     tokens = config.task.max_target_length if "max_target_length" in trained.task.reads else 200
     sampling = Sampling(max_new_tokens=max_new_tokens or tokens, temperature=temperature, seed=seed, num_beams=beams)
     _refuse_useless_beams(trained, sampling)
-    request = Requested(
+    request = PredictionRequest(
         data=data,
         out=from_the_root(str(out)),
         sampling=sampling,
