@@ -18,6 +18,7 @@ Auto = Literal["auto"]
 PositiveInt = Annotated[int, Field(ge=1, le=10**7)]
 WholeNumber = Annotated[int, Field(ge=0, le=10**7)]
 PositiveRate = Annotated[float, Field(gt=0, le=10)]
+Epochs = Annotated[float, Field(gt=0, le=10**6)]
 RouterWeight = Annotated[float, Field(ge=0, le=10)]
 # Below 1 a share of all steps, from 1 on a number of steps; 0 is off.
 StepsOrShare = Annotated[float, Field(ge=0)]

@@ -3,8 +3,8 @@
 import math
 
 from tui_trainer.config.fields import Auto
-from tui_trainer.config.load import LoadedConfig
-from tui_trainer.config.sections import EVALUATIONS_SHARE, LEAST_EVAL_ROWS
+from tui_trainer.config.load import ResolvedLoaded
+from tui_trainer.config.sections import EVALUATIONS_SHARE, LEAST_EVAL_ROWS, epochs_of
 from tui_trainer.data.batching.row_order import steps_per_epoch
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.planning.batch_cut import BatchCut
@@ -16,7 +16,7 @@ from tui_trainer.tasks.contract import DataFacts
 class Steps:
     """The steps of a run, counted from its settings and its data."""
 
-    def __init__(self, loaded: LoadedConfig, facts: DataFacts, cut: BatchCut) -> None:
+    def __init__(self, loaded: ResolvedLoaded, facts: DataFacts, cut: BatchCut) -> None:
         training, evaluation = loaded.config.training, loaded.config.evaluation
         per_epoch = steps_per_epoch(facts.rows, cut.effective)
         self.per_epoch: Planned[int] = Planned(
@@ -28,8 +28,9 @@ class Steps:
             )
         else:
             # 0.07 x 100 is a little more than 7 in floating point, and no reason for an eighth step.
-            total = max(1, math.ceil(training.num_train_epochs * per_epoch - 1e-9))
-            reason = f"{training.num_train_epochs:g} epochs of {per_epoch} steps"
+            epochs = epochs_of(loaded.config)
+            total = max(1, math.ceil(epochs * per_epoch - 1e-9))
+            reason = f"{epochs:g} epochs of {per_epoch} steps"
             self.total = Planned(value=total, exact=facts.exact, reason=reason)
         self.evaluations = times(self.total.value, every(evaluation.eval_steps, self.total.value))
         self.eval_rows: Planned[int] = self._eval_rows(evaluation.max_eval_rows, facts, cut)

@@ -30,13 +30,14 @@ from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZER_KEY, OP
 from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import EFFECTIVE, base_rows
+from tui_trainer.planning.effective_batch import EPOCHS, MOST_EPOCHS
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaling_of, what_trains
 from tui_trainer.runs.events import NO_GRADIENT, PlanMade
 from tui_trainer.runs.steps_and_eta import every
 from tui_trainer.runs.wording import planned_time_words
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
-_EPOCHS, _MAX_STEPS = "training.num_train_epochs", "training.max_steps"
+_MAX_STEPS = "training.max_steps"
 _DECAY, _MAX_GRAD_NORM = "training.num_decay_steps", "training.max_grad_norm"
 _WEIGHT_DECAY = "training.weight_decay"
 # Warm-up and decay alone take dozens of updates.
@@ -148,17 +149,18 @@ def _rate_for_adamw(context: Context) -> dict[str, str]:
     return {} if written == "auto" or usual.least <= written <= usual.most else {LEARNING_RATE: "auto"}
 
 
-@rule("Number of steps", 400, _EPOCHS, _MAX_STEPS)
+@rule("Number of steps", 400, EPOCHS, _MAX_STEPS)
 def steps(context: Context) -> Verdict:
     """Warm-up and decay alone need dozens of updates; after dozens of epochs a model only memorises."""
     plan = context.planned
     total, passes = plan.total_steps.value, context.epochs
     sentence = f"{total:,} steps, {format_number(passes)} epochs of {plan.steps_per_epoch.value:,} steps"
-    if total < _FEWEST_STEPS:
+    # A pretrained model learns from few rows in few steps, if it reads them often enough.
+    if total < _FEWEST_STEPS and (passes < MOST_EPOCHS or context.config.is_from_scratch):
         # Through the setting that decides their number today.
         epochs = float(math.ceil(_GOOD_STEPS / plan.steps_per_epoch.value))
         by_steps = bool(context.config.training.max_steps)
-        more: Patch = {_MAX_STEPS: _GOOD_STEPS} if by_steps else {_EPOCHS: epochs}
+        more: Patch = {_MAX_STEPS: _GOOD_STEPS} if by_steps else {EPOCHS: epochs}
         return warned(f"{sentence}: too few updates to learn much", fix=more)
     stops_early = context.config.evaluation.early_stopping_patience > 0
     most = max(_GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
@@ -167,7 +169,7 @@ def steps(context: Context) -> Verdict:
     return passed(sentence)
 
 
-@rule("Training time", 410, _EPOCHS, _MAX_STEPS)
+@rule("Training time", 410, EPOCHS, _MAX_STEPS)
 def duration(context: Context) -> Verdict:
     """Before a run that takes longer than a day, try a smaller one."""
     plan = context.planned

@@ -81,8 +81,10 @@ def model_size(context: Context) -> Verdict:
 
 
 def _from_scratch(context: Context, read: float) -> Verdict:
-    parameters = context.planned.parameters.value
+    parameters, steps = context.planned.parameters.value, context.planned.total_steps.value
     counted = f"{format_count(parameters)} parameters are trained on {format_count(read)} tokens"
+    # With a fixed number of steps, shorter rows mean that the run reads fewer tokens.
+    counted += f" in {steps:,} steps of {format_count(read / steps)}"
     sentence = f"{counted}, {format_number(read / parameters, 2)} tokens per parameter"
     if read >= _LEAST_TOKENS_A_PARAMETER * parameters:
         return passed(sentence)
