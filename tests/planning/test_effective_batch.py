@@ -88,8 +88,8 @@ LITTLE_DATA = [
     (40, 3, (3, 8, 15)),
     (8_000, "auto", (3, 64, 375)),
     (1_600, "auto", (3, 16, 300)),
-    (400, "auto", (6, 8, 300)),
-    (200, "auto", (10, 8, 250)),
+    (400, "auto", (3, 8, 150)),
+    (200, "auto", (4, 8, 100)),
     (30, "auto", (10, 8, 40)),
     (5, "auto", (10, 4, 20)),
 ]
@@ -107,7 +107,7 @@ def test_little_data_is_read_more_often_in_smaller_steps(subtests):
                 assert "4e-05 -> 2.83e-05" in plan.learning_rate.reason
             figure = plan.resolved().get("training.num_train_epochs")
             assert figure is None if asked != "auto" else figure.value == epochs
-            assert asked != "auto" or ("fewer than 300 steps" in figure.reason) == (epochs > 3)
+            assert asked != "auto" or ("fewer than 100 steps" in figure.reason) == (epochs > 3)
 
 
 def test_without_a_number_for_the_card_the_batch_is_that_of_the_recipes_learning_rate():
@@ -185,7 +185,9 @@ def test_a_resumed_run_keeps_its_batch_and_does_not_count_as_edited(tmp_path):
     again = read_plan_file(plan_bytes(plan))
     assert again.config.training.effective_batch_size == 128 and again.effective_batch_is_auto
     folder = RunFolder.create(tmp_path, "run")
-    folder.config.write_text('profile = "tweet-sentiment"\n[training]\neffective_batch_size = "auto"\nnum_train_epochs = "auto"\n')
+    folder.config.write_text(
+        'profile = "tweet-sentiment"\n[training]\neffective_batch_size = "auto"\nnum_train_epochs = "auto"\n'
+    )
     assert edited_settings(folder, again) is None
     folder.config.write_text('profile = "tweet-sentiment"\n[training]\neffective_batch_size = 64\n')
     found = edited_settings(folder, again)

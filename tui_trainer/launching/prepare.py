@@ -30,8 +30,8 @@ from tui_trainer.models.facts import find_model
 from tui_trainer.planning.ancestry import chain_words
 from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.batch_cut import EFFECTIVE
-from tui_trainer.planning.effective_batch import EPOCHS
 from tui_trainer.planning.conflicts import setting_problems
+from tui_trainer.planning.effective_batch import EPOCHS
 from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.memory.parts import KERNELS
 from tui_trainer.planning.plan import MadeFrom, Plan

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tui_trainer.config.editing import refused_values
 from tui_trainer.config.fields import is_pattern, names_in
-from tui_trainer.config.load import LoadedConfig, ResolvedLoaded, all_settings, value_of
+from tui_trainer.config.load import LoadedConfig, ResolvedLoaded, all_settings
 from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
@@ -58,10 +58,9 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     config = loaded.config
     problems = [*shape_problems(loaded), *batch_problems(loaded), *provider_problems(loaded)]
     nothing_named = config.data.eval_fraction == 0 and not config.data.eval_path
-    patience = "evaluation.early_stopping_patience"
-    if value_of(config, patience) and loaded.origin(patience).by_user and nothing_named and eval_rows == 0:
+    if config.evaluation.early_stopping_patience and nothing_named and eval_rows == 0:
         message = "needs held-out data, but data.eval_fraction is 0"
-        problems.append(loaded.problem(patience, message, "set data.eval_fraction = 0.1"))
+        problems.append(loaded.problem("evaluation.early_stopping_patience", message, "set data.eval_fraction = 0.1"))
     problems += _task_problems(loaded)
     if not any(problem.key == WEIGHTS_KEY for problem in problems):
         try:

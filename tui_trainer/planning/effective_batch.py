@@ -27,10 +27,12 @@ from tui_trainer.units import GIB
 EPOCHS = "training.num_train_epochs"
 # Fewer updates than this teach a pretrained model little, whatever each is made of: three epochs of 3,200 rows at 32.
 LEAST_STEPS = 300
-# Small data gets more epochs rather than smaller steps: a BERT of 23 million weights that learns from 30 texts reached a
-# macro F1 of 0.62 in 10 epochs with 8 rows per step, and 0.40 in 3 epochs with 1 row.
+# Small data gets more epochs rather than smaller steps: a BERT of 23 million weights that learned from 30 texts reached
+# a macro F1 of 0.62 in 10 epochs with 8 rows per step, and 0.40 in 3 epochs with 1 row.
 LEAST_ROWS = 8
 USUAL_EPOCHS, MOST_EPOCHS = 3, 10
+# Warm-up and decay alone take dozens of updates.
+FEWEST_STEPS = 100
 _MOST_ROWS = 10**7
 
 
@@ -68,9 +70,9 @@ def _with_epochs(loaded: LoadedConfig, rows: int) -> ResolvedLoaded:
     step_rows = loaded.config.training.effective_batch_size
     if loaded.config.training.num_train_epochs == "auto" and step_rows != "auto":
         per_epoch = steps_per_epoch(rows, step_rows)
-        epochs = min(max(USUAL_EPOCHS, math.ceil(LEAST_STEPS / per_epoch)), MOST_EPOCHS)
-        few = f", because {USUAL_EPOCHS} would leave fewer than {LEAST_STEPS} steps" if epochs > USUAL_EPOCHS else ""
-        loaded = decided(loaded, EPOCHS, float(epochs), f"auto: {epochs}{few}")
+        epochs = min(max(USUAL_EPOCHS, math.ceil(FEWEST_STEPS / per_epoch)), MOST_EPOCHS)
+        more = f"auto: {epochs}, because {USUAL_EPOCHS} would leave fewer than {FEWEST_STEPS} steps"
+        loaded = decided(loaded, EPOCHS, float(epochs), more if epochs > USUAL_EPOCHS else "auto")
     return resolved(loaded)
 
 

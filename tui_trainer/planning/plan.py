@@ -72,7 +72,14 @@ from tui_trainer.planning.duration import (
     times_of_packing,
     training_flops,
 )
-from tui_trainer.planning.effective_batch import decided, epochs_figure, is_automatic, resolved, resolved_like, with_rows_of_step
+from tui_trainer.planning.effective_batch import (
+    decided,
+    epochs_figure,
+    is_automatic,
+    resolved,
+    resolved_like,
+    with_rows_of_step,
+)
 from tui_trainer.planning.fit import (
     MemoryBudget,
     largest_micro_batch,

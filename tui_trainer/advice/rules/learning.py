@@ -30,7 +30,7 @@ from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZER_KEY, OP
 from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import EFFECTIVE, base_rows
-from tui_trainer.planning.effective_batch import EPOCHS, MOST_EPOCHS
+from tui_trainer.planning.effective_batch import EPOCHS, FEWEST_STEPS, MOST_EPOCHS
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaling_of, what_trains
 from tui_trainer.runs.events import NO_GRADIENT, PlanMade
 from tui_trainer.runs.steps_and_eta import every
@@ -40,8 +40,6 @@ from tui_trainer.units import format_bytes, format_count, format_number, format_
 _MAX_STEPS = "training.max_steps"
 _DECAY, _MAX_GRAD_NORM = "training.num_decay_steps", "training.max_grad_norm"
 _WEIGHT_DECAY = "training.weight_decay"
-# Warm-up and decay alone take dozens of updates.
-_FEWEST_STEPS = 100
 _GOOD_STEPS = 200
 # Rows that were seen so often are known by heart; half as many passes are proposed.
 _MOST_EPOCHS = 50
@@ -156,7 +154,7 @@ def steps(context: Context) -> Verdict:
     total, passes = plan.total_steps.value, context.epochs
     sentence = f"{total:,} steps, {format_number(passes)} epochs of {plan.steps_per_epoch.value:,} steps"
     # A pretrained model learns from few rows in few steps, if it reads them often enough.
-    if total < _FEWEST_STEPS and (passes < MOST_EPOCHS or context.config.is_from_scratch):
+    if total < FEWEST_STEPS and (passes < MOST_EPOCHS or context.config.is_from_scratch):
         # Through the setting that decides their number today.
         epochs = float(math.ceil(_GOOD_STEPS / plan.steps_per_epoch.value))
         by_steps = bool(context.config.training.max_steps)
