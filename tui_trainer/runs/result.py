@@ -383,7 +383,8 @@ def training_memory_bytes(state: RunState) -> int | None:
 
     On a GPU what was allocated on the card, on a CPU what training has added to the process with its libraries.
     """
-    if state.last_step is None:
+    # Until a resumed run has made a step, the newest peak is that of another process, which had another base.
+    if state.last_step is None or not state.steps_since_start:
         return None
     peak = state.last_step.peak_memory_bytes
     if state.device.startswith("cuda"):
