@@ -411,8 +411,8 @@ class TrainingSection(SettingsSection):
     effective_batch_size: PositiveInt | Auto = option(
         32, unit="rows", speed="more rows take no longer until the GPU is fully used", step="x2"
     )
-    """Rows per optimizer step, however they are split; auto: enough to use the GPU fully, according to the hardware
-    profile, but no more than 8 if 300 steps need that."""
+    """Rows per optimizer step, however they are split; auto: enough to use the GPU fully, by the hardware profile;
+    fewer, but 8 or more, to leave 300 steps."""
     base_batch_size: PositiveInt = option(32, unit="rows", step="x2", advanced=True)
     """Effective batch size that the learning rate is meant for; effective_batch_size = auto and lr_scaling start
     from it."""
