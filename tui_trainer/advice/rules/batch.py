@@ -23,9 +23,9 @@ from tui_trainer.units import format_number, percent
 BUSY_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 4096}
 # A busier GPU gains nothing from larger batches.
 _BUSY_GPU = 0.9
-# Small data is cut into so many steps, each of which learns from other rows.
+# The fix for data with fewer rows than a step leaves this many steps per epoch.
 _STEPS_IN_AN_EPOCH = 8
-# A larger batch changes what is learnt: less than this is not worth it.
+# A larger batch changes the result, so a smaller speed-up is not worth it.
 _FASTER = 1.05
 
 

@@ -1,4 +1,4 @@
-"""What a run does beside its steps: evaluations, checkpoints, texts, and what is left at its end."""
+"""Rules about evaluations, checkpoints and samples during a run, and about the files that it leaves."""
 
 import math
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ _JOURNAL_GROUP_SECONDS = 1e-4
 # Half an hour of work is what a crash may cost; a fix saves three times as often.
 _MOST_SECONDS = 1800.0
 _GOOD_SECONDS = 600.0
-# So many texts at once are written in hardly more time than one.
+# Generating this many texts at once takes hardly longer than generating one.
 _FEW_ROWS = 4
 
 
