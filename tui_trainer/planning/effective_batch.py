@@ -46,7 +46,7 @@ def with_rows_of_step(
     if loaded.config.training.effective_batch_size != "auto":
         return _with_epochs(loaded, facts.rows), facts
     target = TrainingDevice.of(hardware, chosen_gpu)
-    # As many processes as there are with rows for all of them.
+    # With so many rows, every usable GPU gets a process.
     unlimited = _with_epochs(decided(loaded, EFFECTIVE, _MOST_ROWS), facts.rows)
     count = processes_of(unlimited, hardware, target, chosen_gpu).count.value
     training = loaded.config.training
@@ -66,7 +66,7 @@ def with_rows_of_step(
 
 
 def _with_epochs(loaded: LoadedConfig, rows: int) -> ResolvedLoaded:
-    """Return the config with a number of epochs over so many rows: more than usual if there would be few steps."""
+    """Return the config with its epochs as a number: more than usual if `rows` rows of data would give few steps."""
     step_rows = loaded.config.training.effective_batch_size
     if loaded.config.training.num_train_epochs == "auto" and step_rows != "auto":
         per_epoch = steps_per_epoch(rows, step_rows)
@@ -92,7 +92,7 @@ def resolved_like(loaded: LoadedConfig, plan: ResolvedConfig) -> ResolvedLoaded:
 
 
 def decided(loaded: LoadedConfig, key: str, value: object, reason: str = "") -> LoadedConfig:
-    """The config with a value in the place of `auto`. The reason stands behind the place that the setting is from."""
+    """Return the config with a value instead of `auto`. The reason follows the place that the setting comes from."""
     where = ", ".join(filter(None, (loaded.where(key), reason)))
     layer = Layer(origin=loaded.origin(key), where=where, values={key: value})
     return replace(loaded, config=with_changes(loaded.config, {key: value}), layers={**loaded.layers, key: layer})
@@ -106,20 +106,21 @@ def resolved(loaded: LoadedConfig) -> ResolvedLoaded:
 
 
 def rows_of_profile(loaded: LoadedConfig, gpu: Gpu, parameters: int) -> int | None:
-    """What the hardware profile has for one card and a model of so many parameters, without a look at the data; None
-    where it has none."""
-    found = _of_profile(loaded, gpu, parameters)
-    return found and found[0]
+    """Return the rows per step of the hardware profile for one GPU and a model of this size; None if it has none."""
+    rows_and_reason = _of_profile(loaded, gpu, parameters)
+    return rows_and_reason and rows_and_reason[0]
 
 
 def is_automatic(loaded: LoadedConfig) -> bool:
-    """Whether the number is decided here, and would be another one for other data or on another card."""
+    """Return whether the rows per step are decided here, so that they depend on the data and the GPU."""
     return loaded.config.training.effective_batch_size == "auto" and not _both_written(loaded)
 
 
 def most_rows_of_step(epochs: float | Auto, rows: int) -> int:
-    """Return the largest power of two that leaves `LEAST_STEPS` steps of the epochs over so many rows, but at least
-    `LEAST_ROWS` where there are as many."""
+    """Return the largest power of two that leaves `LEAST_STEPS` steps in these epochs over `rows` rows of data.
+
+    It is at least `LEAST_ROWS`, unless the data has fewer rows.
+    """
     epochs = USUAL_EPOCHS if epochs == "auto" else epochs
     return _power_of_two(max(epochs * rows / LEAST_STEPS, min(LEAST_ROWS, rows)))
 
@@ -137,7 +138,7 @@ def _both_written(loaded: LoadedConfig) -> bool:
 
 
 def _wanted(loaded: LoadedConfig, gpu: Gpu | None, facts: DataFacts, count: int) -> tuple[int, str]:
-    """Rows without a look at how many there are, and why."""
+    """Return the rows per step that the GPU and the learning rate ask for, whatever the data, and the reason."""
     config, profile = loaded.config, loaded.hardware_profile
     base, who = base_rows(loaded)
     for_rate = f"{base} rows, which the learning rate is meant for ({who})"
@@ -146,17 +147,17 @@ def _wanted(loaded: LoadedConfig, gpu: Gpu | None, facts: DataFacts, count: int)
     if profile is None:
         return max(base, count), f"{for_rate}: {loaded.hardware_reason or 'no hardware profile'}"
     model = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
-    found = _of_profile(loaded, gpu, model.parameters)
-    if found is None:
+    rows_and_source = _of_profile(loaded, gpu, model.parameters)
+    if rows_and_source is None:
         kind = f"{config.task.type} with {model.parameters / 1e9:.1f} billion parameters and this GPU memory"
         why = f"hardware profile {profile.name} has no value for {kind}"
         return max(base, count), f"{for_rate}: {why}; `tui-trainer tune --effective` measures one"
-    rows, words = found
+    rows, words = rows_and_source
     return rows * count, f"{words} on each of {count} GPUs: {count * rows}" if count > 1 else words
 
 
 def _of_profile(loaded: LoadedConfig, gpu: Gpu, parameters: int) -> tuple[int, str] | None:
-    """Rows behind a step for one card, and where they come from."""
+    """Return the rows per step of the hardware profile for one GPU, and their source; None if it has none."""
     config, profile = loaded.config, loaded.hardware_profile
     length, base = config.data.max_length, base_rows(loaded)[0]
     fitting = [
@@ -169,13 +170,13 @@ def _of_profile(loaded: LoadedConfig, gpu: Gpu, parameters: int) -> tuple[int, s
     nearest = min(fitting, key=lambda one: abs(math.log(one.tokens / length)))
     rows, words = nearest.rows, f"{nearest.rows} rows of {nearest.tokens} tokens"
     if nearest.tokens != length:
-        # Of longer rows fewer have as many tokens, but passes may be smaller: no fewer than the learning rate is for.
+        # Longer rows are fewer for the same tokens, but not fewer than the learning rate is meant for.
         rows = max(base, _power_of_two(nearest.rows * nearest.tokens / length))
         words = f"{rows} rows of {length} tokens, because {words} keep the GPU busy"
     return rows, f"{words} (hardware profile {profile.name}: {nearest.source})"
 
 
 def _has_memory(one: BatchSize, gpu: Gpu) -> bool:
-    """Of a card that does not report its memory, only numbers for any."""
+    """Return whether a number is for GPUs with this memory. If a GPU reports none, only numbers for any memory are."""
     low, high = one.memory_gib
     return low <= gpu.memory_bytes / GIB <= high if gpu.memory_bytes else low <= 0
