@@ -20,7 +20,7 @@ _WORDS: dict[Start, tuple[str, str]] = {
 
 
 def learning_rate(loaded: LoadedConfig, parameters: int, rows: int) -> Planned[float]:
-    """Return the peak rate for a model of so many parameters, in steps of so many rows."""
+    """Return the peak rate for a model with `parameters` parameters and `rows` rows per step."""
     config, written = loaded.config, loaded.config.training.learning_rate
     if written != "auto":
         return _scaled(loaded, exact(written, f"from {loaded.where(LEARNING_RATE)}"), parameters, rows)
@@ -74,7 +74,7 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, now: in
 
 
 def peak_rate(config: Config, parameters: int) -> PeakRate:
-    """Return the rates of its optimizer and method for a model of so many parameters."""
+    """Return the rates of the config's optimizer and method for a model with `parameters` parameters."""
     return rate_of_size(OPTIMIZERS[config.training.optim].learning_rates, _start(config), parameters)
 
 
@@ -98,6 +98,6 @@ def _words(config: Config) -> tuple[str, str]:
 
 
 def _is_pissa(config: Config) -> bool:
-    """What then trains are pretrained weights: PiSSA's own rate for 7 B is that of all weights, 2e-5 (arXiv:2404.02948,
-    section 5.1). OLoRA's is LoRA's."""
+    """Return whether adapters start as a part of the pretrained weights. They then take the rate of all weights:
+    PiSSA's own rate for 7 B is 2e-5 (arXiv:2404.02948, section 5.1). OLoRA's is LoRA's."""
     return config.tuning.mutates_weights and config.tuning.init_lora_weights != "olora"

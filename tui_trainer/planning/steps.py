@@ -41,7 +41,8 @@ class Steps:
             self.saves += self.evaluations
 
     def _eval_rows(self, limit: int | Auto, facts: DataFacts, cut: BatchCut) -> Planned[int]:
-        """`auto` goes by numbers of rows and no measured time: the same run is measured on the same rows each time."""
+        """Return the held-out rows of an evaluation. `auto` uses no measured time, so that equal runs are measured on
+        equal rows."""
         reason, on_the_way, rows = "evaluation.max_eval_rows, evenly spaced", self.evaluations - 1, 0
         if limit != "auto":
             rows = limit
@@ -67,7 +68,7 @@ class Steps:
         return planned if planned.value else exact(0, "starts at the peak learning rate")
 
     def decay(self, scheduler: str, setting: float, warmup_steps: int) -> Planned[int] | None:
-        """The last steps of a schedule that goes down only there, after the warm-up; None: another schedule."""
+        """Return the last steps of a schedule that decays only at its end; None for other schedules."""
         if not LR_SCHEDULES[scheduler].has_decay_steps:
             return None
         planned, left = self.cadence("num_decay_steps", setting), max(0, self.total.value - warmup_steps)
