@@ -132,7 +132,7 @@ def _power_of_two(most: float) -> int:
 def _both_written(loaded: LoadedConfig) -> bool:
     training = loaded.config.training
     numbers = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    return all(isinstance(one, int) for one in numbers) and all(
+    return all(isinstance(number, int) for number in numbers) and all(
         loaded.origin(key).by_user for key in (MICRO, ACCUMULATION)
     )
 
@@ -161,13 +161,13 @@ def _of_profile(loaded: LoadedConfig, gpu: Gpu, parameters: int) -> tuple[int, s
     config, profile = loaded.config, loaded.hardware_profile
     length, base = config.data.max_length, base_rows(loaded)[0]
     fitting = [
-        one
-        for one in (profile.batches if profile else ())
-        if config.task.type in one.tasks and _has_memory(one, gpu) and parameters <= one.parameters_at_most
+        batch
+        for batch in (profile.batches if profile else ())
+        if config.task.type in batch.tasks and _has_memory(batch, gpu) and parameters <= batch.parameters_at_most
     ]
     if not fitting or profile is None:
         return None
-    nearest = min(fitting, key=lambda one: abs(math.log(one.tokens / length)))
+    nearest = min(fitting, key=lambda batch: abs(math.log(batch.tokens / length)))
     rows, words = nearest.rows, f"{nearest.rows} rows of {nearest.tokens} tokens"
     if nearest.tokens != length:
         # Longer rows are fewer for the same tokens, but not fewer than the learning rate is meant for.
@@ -176,7 +176,7 @@ def _of_profile(loaded: LoadedConfig, gpu: Gpu, parameters: int) -> tuple[int, s
     return rows, f"{words} (hardware profile {profile.name}: {nearest.source})"
 
 
-def _has_memory(one: BatchSize, gpu: Gpu) -> bool:
+def _has_memory(batch: BatchSize, gpu: Gpu) -> bool:
     """Return whether a number is for GPUs with this memory. If a GPU reports none, only numbers for any memory are."""
-    low, high = one.memory_gib
+    low, high = batch.memory_gib
     return low <= gpu.memory_bytes / GIB <= high if gpu.memory_bytes else low <= 0

@@ -57,7 +57,7 @@ def moved_words(before: Plan, now: Plan) -> str:
 
 
 def threads_words(plan: Plan) -> str:
-    """Of the kernels on the CPU."""
+    """Return the threads of the CPU kernels, in words."""
     threads, processes = plan.threads.value, plan.processes.value
     words = f"{threads} {'thread' if threads == 1 else 'threads'}"
     places = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
