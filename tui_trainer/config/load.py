@@ -131,7 +131,7 @@ class LoadedConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedLoaded(LoadedConfig):
-    """A LoadedConfig whose effective batch size is a number, as planning needs it."""
+    """A LoadedConfig whose effective batch size and epochs are numbers, as planning needs them."""
 
     config: ResolvedConfig
 

@@ -612,7 +612,7 @@ class EffectiveBatches(Search):
     @property
     def most_rows(self) -> int:
         """Rows that leave enough steps of the run's epochs."""
-        return most_rows_of_step(self.loaded.config, self.plan.train_rows.value)
+        return most_rows_of_step(self.loaded.config.training.num_train_epochs, self.plan.train_rows.value)
 
     @property
     def best(self) -> Size | None:

@@ -3,8 +3,8 @@
 import math
 
 from tui_trainer.config.fields import Auto
-from tui_trainer.config.load import LoadedConfig
-from tui_trainer.config.sections import EVALUATIONS_SHARE, LEAST_EVAL_ROWS
+from tui_trainer.config.load import ResolvedLoaded
+from tui_trainer.config.sections import EVALUATIONS_SHARE, LEAST_EVAL_ROWS, epochs_of
 from tui_trainer.data.batching.row_order import steps_per_epoch
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.planning.batch_cut import BatchCut
@@ -17,7 +17,7 @@ from tui_trainer.units import quantity
 class Steps:
     """The steps of a run, counted from its settings and its data."""
 
-    def __init__(self, loaded: LoadedConfig, facts: DataFacts, cut: BatchCut) -> None:
+    def __init__(self, loaded: ResolvedLoaded, facts: DataFacts, cut: BatchCut) -> None:
         training, evaluation = loaded.config.training, loaded.config.evaluation
         per_epoch = steps_per_epoch(facts.rows, cut.effective)
         self.per_epoch: Planned[int] = Planned(
@@ -29,8 +29,9 @@ class Steps:
             )
         else:
             # 0.07 x 100 is a little more than 7 in floating point, and no reason for an eighth step.
-            total = max(1, math.ceil(training.num_train_epochs * per_epoch - 1e-9))
-            reason = f"{quantity(training.num_train_epochs, 'epoch')} of {quantity(per_epoch, 'step')}"
+            epochs = epochs_of(loaded.config)
+            total = max(1, math.ceil(epochs * per_epoch - 1e-9))
+            reason = f"{quantity(epochs, 'epoch')} of {quantity(per_epoch, 'step')}"
             self.total = Planned(value=total, exact=facts.exact, reason=reason)
         self.evaluations = times(self.total.value, every(evaluation.eval_steps, self.total.value))
         self.eval_rows: Planned[int] = self._eval_rows(evaluation.max_eval_rows, facts, cut)
@@ -41,7 +42,8 @@ class Steps:
             self.saves += self.evaluations
 
     def _eval_rows(self, limit: int | Auto, facts: DataFacts, cut: BatchCut) -> Planned[int]:
-        """`auto` goes by numbers of rows and no measured time: the same run is measured on the same rows each time."""
+        """Return the held-out rows of an evaluation. `auto` uses no measured time, so that equal runs are measured on
+        equal rows."""
         reason, on_the_way, rows = "evaluation.max_eval_rows, evenly spaced", self.evaluations - 1, 0
         if limit != "auto":
             rows = limit
@@ -67,7 +69,7 @@ class Steps:
         return planned if planned.value else exact(0, "starts at the peak learning rate")
 
     def decay(self, scheduler: str, setting: float, warmup_steps: int) -> Planned[int] | None:
-        """The last steps of a schedule that goes down only there, after the warm-up; None: another schedule."""
+        """Return the last steps of a schedule that decays only at its end; None for other schedules."""
         if not LR_SCHEDULES[scheduler].has_decay_steps:
             return None
         planned, left = self.cadence("num_decay_steps", setting), max(0, self.total.value - warmup_steps)

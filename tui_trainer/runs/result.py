@@ -395,7 +395,8 @@ def training_memory_bytes(state: RunState) -> int | None:
 
     It is the allocated GPU memory, or on a CPU the memory that training added to a process with loaded libraries.
     """
-    if state.last_step is None:
+    # Until a resumed run has made a step, the newest peak is that of another process, which had another base.
+    if state.last_step is None or not state.steps_since_start:
         return None
     peak_bytes = state.last_step.peak_memory_bytes
     if state.device.startswith("cuda"):

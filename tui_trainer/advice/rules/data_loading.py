@@ -9,7 +9,7 @@ from tui_trainer.units import MIB, format_bytes, percent, quantity
 
 GROUP = "Data"
 WORKERS, _PROCESSES = "dataloader.num_workers", "data.num_proc"
-# A run that waits for data longer than this share of its time is told of it.
+# A run that waits for data for a larger share of its time gets a finding.
 _MOST_FETCHING_SHARE = 0.05
 # Loader threads that a run without any is measured against.
 _SOME_WORKERS = 2

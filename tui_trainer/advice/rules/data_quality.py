@@ -1,4 +1,4 @@
-"""What is trained on, and what is held out."""
+"""Rules about the rows that are trained on and the rows that are held out."""
 
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Verdict, failed, not_applicable, passed, rule, warned
@@ -17,16 +17,16 @@ _OVERLAP = "overlap between training and held-out rows"
 _SINGLE = "single_label_classification"
 # A tenth of the data changes little of what is learnt.
 _MOST_LEFT_OUT = 0.1
-# The last answers of long conversations are such a share; a wrong mask leaves less.
+# The last answers of long conversations are about this share of the tokens; a wrong mask leaves a smaller one.
 _LEAST_TRAINED_SHARE = 0.05
 # Classes that differ by less are learnt without weights.
 _MOST_UNEVEN = 10
 _GOOD_SHARE = DataSection().eval_fraction
-# A larger part held out is missed in training; a smaller one is enough where it still has so many rows.
+# A larger held-out share is missing in training; a smaller one is enough if it has this many rows.
 _MOST_SHARE = 0.3
 _LEAST_SHARE = 0.02
 _FEWEST_ROWS = 20
-# Of the held-out rows: a few are the same by chance.
+# A few held-out rows equal training rows by chance: this share of them passes.
 _MOST_LEAKED = 0.01
 
 
