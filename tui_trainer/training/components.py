@@ -1,6 +1,7 @@
 """What a run is made of: model, loss, optimizer, schedule, precision and batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -36,6 +37,7 @@ from tui_trainer.training.batches import Batches, Layout, Prefetcher, windows
 from tui_trainer.training.clock import Clock, Communication
 from tui_trainer.training.compiled import compile_layers, decoder_layers
 from tui_trainer.training.fused_kernels import check_attention, fuse_adapters, use_kernels
+from tui_trainer.training.fused_lora import FusedAdapters
 from tui_trainer.training.job import Job, Meter, ReportProblem
 from tui_trainer.training.optimizer import RunOptimizer, round_weights
 from tui_trainer.training.precision import MixedPrecision, keep_rotary_exact
@@ -199,8 +201,9 @@ class Components:
             keep_rotary_exact(self.model)
         if unsloth.is_asked(config):
             _tell_of_unsloth(self.model, tell)
-        fuses = not adapters_apart(config, strategy)
-        self.adapters_fused = fuses and fuse_adapters(self.model, self.mixed_precision, tell)
+        self.adapters = FusedAdapters(self.model, self.mixed_precision)
+        if not adapters_apart(config, strategy):
+            fuse_adapters(self.adapters, tell)
         if strategy in (*SPLITTING, "deepspeed-3"):
             self._keep_layers(tell)
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
@@ -312,18 +315,26 @@ class Components:
         return [batch.to(self.device) for batch in window]
 
     def take_step(self, step: int, fetch: Callable[[], Sequence[MicroBatch]]) -> StepReport:
-        """An optimizer step over the batch that `fetch` gives, by the learning rate of `step`."""
-        return take_step(
-            fetch,
-            self.trained_loss,
-            self.optimizer,
-            self.mixed_precision,
-            self.clock,
-            lr=self.learning_rate(step),
-            max_grad_norm=self.config.training.max_grad_norm,
-            ranks=self.ranks,
-            together=self.together,
-        )
+        """Train on the batch that `fetch` returns, with the learning rate of `step`."""
+        # The weights change at the end of the step, after its last pass.
+        with self.adapters.copies():
+            return take_step(
+                fetch,
+                self.trained_loss,
+                self.optimizer,
+                self.mixed_precision,
+                self.clock,
+                lr=self.learning_rate(step),
+                max_grad_norm=self.config.training.max_grad_norm,
+                ranks=self.ranks,
+                together=self.together,
+            )
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Surround forward passes without a backward pass: evaluations and texts."""
+        with self.together.reading(), self.mixed_precision.autocast(), self.adapters.copies():
+            yield
 
     def weights(self) -> dict[str, Tensor | InParts]:
         """What a checkpoint has of the model, by name."""
@@ -335,7 +346,7 @@ class Components:
             {
                 "the versions": job.versions,
                 "the data": job.data.fingerprint,
-                "the kernels": (self.kernels, self.adapters_fused),
+                "the kernels": (self.kernels, bool(self.adapters.layers)),
                 "packing": (layout.packed_width, layout.by_lengths),
                 "trained weights": [tuple(p.shape) for p in self.model.parameters() if p.requires_grad],
                 # Each decomposes by itself, and kernels of another card may choose other signs.

@@ -35,8 +35,7 @@ def answering(components: Components, seed: int) -> Iterator[None]:
     try:
         with (
             torch.random.fork_rng(devices=gpus),
-            components.together.reading(),
-            components.mixed_precision.autocast(),
+            components.reading(),
             _any_kernels(),
             uncompiled(components.model),
             varlen.with_masks(components.model),
@@ -151,7 +150,7 @@ def observe(
 
     components.model.eval()
     try:
-        with components.together.reading(), components.mixed_precision.autocast():
+        with components.reading():
             for item, is_own in passes_of_all(components, batches, spare, is_over):
                 batch = replace(item.to(components.device), terms=terms)
                 if not is_own:

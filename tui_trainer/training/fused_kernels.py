@@ -19,10 +19,9 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.fused_kernels import LIBRARY, Kernels
 from tui_trainer.runs.events import ATTENTION_CHANGED
-from tui_trainer.training import fused_lora
 from tui_trainer.training.compiled import Trainable
+from tui_trainer.training.fused_lora import FusedAdapters
 from tui_trainer.training.job import ReportProblem
-from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.probes import reason_against
 from tui_trainer.training.process import reason_to_fall_back
 
@@ -113,19 +112,18 @@ def _fuse_loss(run: Trainable, tell: ReportProblem) -> bool:
     return not reason
 
 
-def fuse_adapters(model: Any, mixed_precision: MixedPrecision, tell: ReportProblem) -> bool:
-    """Whether LoRA layers are computed with their adapters from now on: where that is the same; else it is told."""
-    if not fused_lora.switch_on(model):
-        return False
+def fuse_adapters(adapters: FusedAdapters, tell: ReportProblem) -> None:
+    """Fuse LoRA layers with their adapters if that gives the same results; otherwise report why it does not."""
+    if not adapters.switch_on():
+        return
     try:
-        reason = fused_lora.difference(model, mixed_precision.autocast)
+        reason = adapters.difference()
     except Exception as error:  # libraries raise whatever their parts raise
         reason = reason_to_fall_back(error)
     if reason:
-        fused_lora.switch_off(model)
+        adapters.switch_off()
         message = f"adapters are computed separately from their layers: {reason}"
         tell("adapters apart", message, "the run is slower, with the same results")
-    return not reason
 
 
 def _switch_on(model: Any) -> int:

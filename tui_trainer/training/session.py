@@ -34,7 +34,7 @@ from tui_trainer.runs.events import (
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.steps_and_eta import due
 from tui_trainer.terminal.safe_text import one_line, shell_word
-from tui_trainer.training import checkpoint, checkpoint_folder, fused_lora
+from tui_trainer.training import checkpoint, checkpoint_folder
 from tui_trainer.training.attempt import Shortage, SmallerPasses, attempt, attempt_twice, reduction, too_large
 from tui_trainer.training.batches import Layout, windows
 from tui_trainer.training.checkpoint import NOT_WRITTEN, Checkpoints
@@ -97,11 +97,10 @@ class Session:
                 self._problem("best checkpoint lost", f"step-{self.position.best_step}: {damage}", hint)
                 self.position.forget_best()
         self.position.kernels = self.components.kernels
-        if job.checkpoint and self.components.adapters_fused and not self.position.adapters_fused:
-            # As the run began; an earlier version had no other way.
-            fused_lora.switch_off(self.components.model)
-            self.components.adapters_fused = False
-        self.position.adapters_fused = self.components.adapters_fused
+        if job.checkpoint and not self.position.adapters_fused:
+            # The run began without fusing them; earlier versions could not.
+            self.components.adapters.switch_off()
+        self.position.adapters_fused = bool(self.components.adapters.layers)
         self._has_given_up_evaluating = False
         self._host_memory = HostMemoryWatch()
         self.between = Between(journal, ranks.times if ranks.count > 1 else None)
