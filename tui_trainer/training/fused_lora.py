@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
+from torch.nn import functional
 
 from tui_trainer.training.precision import MixedPrecision
 
@@ -35,19 +35,19 @@ class _LoraLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: Any, a: Tensor, b: Tensor) -> Tensor:
-        base, scaling = layer.base_layer, _scaling(layer)
+    def forward(
+        ctx: Any, x: Tensor, dtype: torch.dtype, base: Any, a: Tensor, b: Tensor, scaling: float, copies: Any
+    ) -> Tensor:
         # Cast once, for the layer and its adapter.
-        device = x.device.type
-        narrow = x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+        narrow = x.to(dtype)
         y: Tensor = base(narrow)
-        rows, copies = narrow.reshape(-1, x.shape[-1]), vars(layer).get(_COPIES)
         if copies and copies[0].dtype == y.dtype:
             # The copy of B is multiplied by the scale already.
             (narrow_a, narrow_b), ctx.scale = copies, 1.0
         else:
             narrow_a, narrow_b, ctx.scale = a.to(y.dtype), b.to(y.dtype), scaling
-        h = rows @ narrow_a.t()
+        rows = narrow.reshape(-1, x.shape[-1])
+        h = functional.linear(rows, narrow_a)
         y.view(-1, y.shape[-1]).addmm_(h, narrow_b.t(), alpha=ctx.scale)
         ctx.save_for_backward(rows, h, narrow_a, narrow_b)
         # Not its weight: where layers are computed again, what was saved is another tensor, without its scales.
@@ -55,17 +55,17 @@ class _LoraLinear(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         rows, h, a, b = ctx.saved_tensors
         dy = dy.reshape(-1, dy.shape[-1])
-        dh = _times(dy @ b, ctx.scale)
+        dh = _times(torch.mm(dy, b), ctx.scale)
         dx = None
         dtype_x, dtype_a, dtype_b = ctx.dtypes
         if ctx.needs_input_grad[0]:
-            dx = dy @ _unpacked(ctx.base.weight, dy.dtype)
+            dx = torch.mm(dy, _unpacked(ctx.base.weight, dy.dtype))
             dx = dx.addmm_(dh, a).to(dtype_x).view(ctx.shape)
-        return dx, None, _gradient(dh, rows, 1.0, a, dtype_a), _gradient(dy, h, ctx.scaling, b, dtype_b)
+        da, db = _gradient(dh, rows, 1.0, a, dtype_a), _gradient(dy, h, ctx.scaling, b, dtype_b)
+        return dx, None, None, da, db, None, None
 
 
 def _times(x: Tensor, factor: float) -> Tensor:
@@ -80,7 +80,7 @@ def _gradient(dy: Tensor, x: Tensor, scale: float, factor: Tensor, dtype: torch.
     if has_wide_results(dy) and dy.dtype != dtype == torch.float32:
         # With beta = 0 the factor is not read. It gives the shape of the result, which torch 2.11 takes from there.
         return torch.addmm(factor, dy.t(), x, out_dtype=dtype, beta=0, alpha=scale)
-    return _times(dy.t() @ x, scale).to(dtype)
+    return _times(torch.mm(dy.t(), x), scale).to(dtype)
 
 
 def has_wide_results(tensor: Tensor) -> bool:
@@ -112,7 +112,9 @@ class FusedAdapters:
         """
         self.layers = [layer for layer in self._model.modules() if _suits(layer)]
         for layer in self.layers:
-            layer.forward = partial(_forward, layer)
+            # Looked up once: these layers are called hundreds of times a step, and the host is what small models wait for.
+            (name,) = layer.lora_A
+            layer.forward = partial(_forward, layer, layer.base_layer, layer.lora_A[name], layer.lora_B[name])
         return len(self.layers)
 
     def switch_off(self) -> None:
@@ -231,14 +233,13 @@ def _suits(layer: Any) -> bool:
     return not (drops or layer.lora_variant.get(name) or layer.lora_B[name].bias is not None)
 
 
-def _forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    a, b = _factors(layer)
-    autocast, dtype = torch.is_autocast_enabled(x.device.type), torch.get_autocast_dtype(x.device.type)
+def _forward(layer: Any, base: Any, lora_a: nn.Linear, lora_b: nn.Linear, x: Tensor, *args: Any, **more: Any) -> Tensor:
+    a, b, own, device = lora_a.weight, lora_b.weight, vars(layer), x.device.type
+    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     # The numbers that the layer and the adapter compute in.
-    of_layer = getattr(layer.base_layer, "compute_dtype", None) or (dtype if autocast else x.dtype)
-    of_adapter = dtype if autocast else a.dtype
-    if args or kwargs or layer.disable_adapters or layer.merged or of_layer != of_adapter:
-        separate: Tensor = type(layer).forward(layer, x, *args, **kwargs)
+    of_layer, of_adapter = vars(base).get("compute_dtype") or autocast or x.dtype, autocast or a.dtype
+    if args or more or layer.disable_adapters or layer.merged or of_layer != of_adapter:
+        separate: Tensor = type(layer).forward(layer, x, *args, **more)
         return separate
-    fused: Tensor = _LoraLinear.apply(x, layer, a, b)
+    fused: Tensor = _LoraLinear.apply(x, autocast or x.dtype, base, a, b, _scaling(layer), own.get(_COPIES))
     return fused
