@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from tests.benchmarks.roofline import CASES as CASES_OF_ROOFLINE
+from tests.benchmarks.roofline import count
+from tui_trainer.planning.duration import OPERATIONS_OF_ADAPTER, OPERATIONS_OF_SEPARATE_ADAPTER
 from tui_trainer.training import fused_lora
 from tui_trainer.training.fused_kernels import use_kernels
 from tui_trainer.training.fused_lora import FusedAdapters
 from tui_trainer.training.precision import MixedPrecision
 
+SMALL = CASES_OF_ROOFLINE["1.7b-lora"].config | {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 1000}
 FP32, BF16 = (MixedPrecision(name, torch.device("cpu")) for name in ("fp32", "bf16"))
 # Settings of peft, numbers of the base layers, those of matmuls.
 CASES = {
@@ -175,6 +181,24 @@ def test_a_wrong_gradient_is_found_and_no_weight_changes(monkeypatch, subtests):
                 patch.setattr(fused_lora._LoraLinear, "backward", staticmethod(wrong))
                 assert "dA of Linear" in adapters.difference()
             assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.full
+def test_plans_count_the_operations_that_adapters_add_to_a_layer():
+    def operations(name, dropout="0"):
+        settings = (*CASES_OF_ROOFLINE[name].settings, f"tuning.lora_dropout={dropout}")
+        counts = [
+            count(
+                replace(CASES_OF_ROOFLINE[name], config=SMALL | {"num_hidden_layers": layers}, settings=settings),
+                library_kernels=True, shares_keys=True,
+            ).one_pass.total().kernels
+            for layers in (2, 3)
+        ]  # fmt: skip
+        return counts[1] - counts[0]
+
+    whole, matrices = operations("1.7b-full-bf16"), 7
+    assert operations("1.7b-lora") == whole + matrices * OPERATIONS_OF_ADAPTER
+    assert operations("1.7b-lora", "0.1") == whole + matrices * OPERATIONS_OF_SEPARATE_ADAPTER
 
 
 def test_a_run_resumed_without_a_gpu_reports_that_its_kernels_are_off():
