@@ -112,7 +112,7 @@ class FusedAdapters:
         """
         self.layers = [layer for layer in self._model.modules() if _suits(layer)]
         for layer in self.layers:
-            # Looked up once: these layers are called hundreds of times a step, and the host is what small models wait for.
+            # Looked up once, because small models wait for the host: hundreds of these layers are called in a step.
             (name,) = layer.lora_A
             layer.forward = partial(_forward, layer, layer.base_layer, layer.lora_A[name], layer.lora_B[name])
         return len(self.layers)

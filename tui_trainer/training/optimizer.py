@@ -20,12 +20,12 @@ from tui_trainer.tuning.full import InParts
 from tui_trainer.tuning.some_layers import head_paths
 
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
-# Of a group of weights: how many times the run's learning rate it takes.
+# Key of a group of weights: its learning rate, in multiples of the run's.
 _LR_RATIO = "lr_ratio"
 MASTER = "master"
+"""The last part of an fp32 copy's name in a checkpoint."""
 EXACT_VALUES = "tui_trainer_exact_values"
-"""Attribute of a parameter of 16 bits with the fp32 weights that it was rounded from."""
-"""The last part of the name of an fp32 copy."""
+"""Attribute of a 16-bit parameter: the fp32 weights that it was rounded from."""
 
 
 def round_weights(model: Any, dtype: torch.dtype) -> None:
