@@ -14,7 +14,7 @@ from tests.tiny_models import save_tiny_model
 from tests.trained_runs import train, training_row, write_rows
 from tui_trainer.cli import main
 from tui_trainer.data.preparing.token_rows import Rows
-from tui_trainer.exporting.evaluating import Candidate, _Look
+from tui_trainer.exporting.evaluating import Candidate, MeasuredRows
 from tui_trainer.exporting.measured import prepared_data
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.hardware.storage import prepared_data_folder
@@ -54,7 +54,7 @@ def test_evaluation_repeats_the_last_figures_of_the_run_and_reads_a_file_as_its_
     for path in (data.train_path, data.eval_path):
         rows = Rows(path)
         parts = (data, rows, range(len(rows)), torch.device("cpu"), lambda *_: None)
-        look = _Look(replace(trained, config=trained.plan.config), *parts)
+        look = MeasuredRows(replace(trained, config=trained.plan.config), *parts)
         losses += look.measure(Candidate("", trained.folder, None)).row_losses
     assert sorted(of_file["row_losses"]) == pytest.approx(sorted(losses), abs=1e-4)
 

@@ -97,11 +97,11 @@ def test_cancel_ends_all_processes_also_those_that_ignore_it_and_leaves_nothing(
     until(lambda: not child.exists() or child.read_text().split()[2] == "Z")
 
 
-def test_export_that_is_let_go_continues_to_its_end(exporting, tmp_path):
+def test_export_that_is_no_longer_read_continues_to_its_end(exporting, tmp_path):
     process = exporting(
         f"trap '' PIPE; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; echo words; touch {tmp_path}/done"
     )
-    process.let_go()
+    process.stop_reading()
     (tmp_path / "go").touch()
     until((tmp_path / "done").exists)
     process.process.wait()

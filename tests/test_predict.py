@@ -19,7 +19,7 @@ from tui_trainer.cli import main
 from tui_trainer.config.sections import Config
 from tui_trainer.exporting import predicting
 from tui_trainer.exporting.predicting import Predictor
-from tui_trainer.models.writing import NO_SAMPLING, Sampling, ignores_left_padding, written
+from tui_trainer.models.writing import NO_SAMPLING, Sampling, generate_texts, ignores_left_padding
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks import find_task
 
@@ -278,8 +278,8 @@ def test_left_padding_is_used_only_with_models_that_ignore_it(tmp_path):
     assert ignores_left_padding(model, tokenizer, [5, 6, 7]) and ignores_left_padding(model, tokenizer, [*range(5, 40)])
     sampling = Sampling(max_new_tokens=5, temperature=0, seed=0)
     prompts = [[5, 6, 7], [*range(5, 40)]]
-    assert written(model, tokenizer, prompts, sampling) == [
-        written(model, tokenizer, [p], sampling)[0] for p in prompts
+    assert generate_texts(model, tokenizer, prompts, sampling) == [
+        generate_texts(model, tokenizer, [p], sampling)[0] for p in prompts
     ]
     forward = model.forward
 

@@ -1,4 +1,4 @@
-"""What can go wrong, and whose mistake it is.
+"""The errors of this program, sorted by whose mistake they are.
 
     TuiTrainerError
     |-- InputError          what was asked is wrong: config, data, arguments, folders (exit code 2)
@@ -60,33 +60,37 @@ class Problem:
 
 
 def name_hint(name: str, known: Collection[str]) -> str:
-    """What to do about a name that is none of `known`: those that it is a part of, the nearest of them, else all where
-    they are few."""
-    near = [one for one in known if name and name in one][:_FEW_PARTS] or get_close_matches(name, known, n=1)
+    """Return a hint for a name that is not in `known`.
+
+    It has the names that contain it, else the most similar ones, or all if they are few.
+    """
+    near = [other for other in known if name and name in other][:_FEW_PARTS] or get_close_matches(name, known, n=1)
     if near or len(known) <= _FEW_NAMES:
         return f"did you mean {' or '.join(near)}?" if near else "available: " + ", ".join(known)
     return f"the closest of {len(known)} names: " + ", ".join(get_close_matches(name, known, n=3, cutoff=0.0))
 
 
 def full_disk_words(error: BaseException) -> str:
-    """That the disk is full or a quota used up, where this is why something was not written; else empty.
+    """Return that the disk is full or the quota used up, if this is the cause of the error; else an empty string.
 
-    Libraries in Rust raise errors without a number, which end with the system's words.
+    Libraries in Rust raise errors without `errno`; their text ends with the words of the system.
     """
-    code, said = getattr(error, "errno", None), str(error)
-    return next((words for full, words in _FULL_DISK.items() if code == full or os.strerror(full) in said), "")
+    code, text = getattr(error, "errno", None), str(error)
+    return next((words for full, words in _FULL_DISK.items() if code == full or os.strerror(full) in text), "")
 
 
 def system_reason(error: BaseException) -> str:
-    """Why the system refused, as every message has it: `Permission denied`, `the disk is full (No space left on
-    device)`; what an error of another kind says of itself, else its kind."""
-    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    """Return why the system refused something: `Permission denied`, `the disk is full (No space left on device)`.
+
+    For an error of another kind, return its text, or the name of its class if it has none.
+    """
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     full = full_disk_words(error)
-    return f"{full} ({said})" if full else said
+    return f"{full} ({reason})" if full else reason
 
 
 def room_hint(error: BaseException, folder: str | os.PathLike[str]) -> str:
-    """Return what to do where a file of the program's own could not be written into `folder`."""
+    """Return what to do if this program could not write one of its own files into `folder`."""
     elsewhere = "set TUI_TRAINER_HOME to a writable folder"
     if not full_disk_words(error):
         return elsewhere
@@ -98,11 +102,11 @@ def room_hint(error: BaseException, folder: str | os.PathLike[str]) -> str:
 
 
 class TuiTrainerError(Exception):
-    """The root of all errors that are raised on purpose."""
+    """The base class of all errors that this program raises on purpose."""
 
 
 class InputError(TuiTrainerError):
-    """One or several mistakes in what was asked. `problems` is never empty."""
+    """One or several mistakes of the user. `problems` is never empty."""
 
     def __init__(self, problems: Problem | str | Iterable[Problem], *, hint: str = "", where: str = "") -> None:
         if isinstance(problems, str):
@@ -111,29 +115,29 @@ class InputError(TuiTrainerError):
         super().__init__("\n".join(map(str, self.problems)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process gets the problems, not the text of them alone."""
+        """Pickle the problems too, so that another process gets more than their text."""
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class ConfigError(InputError):
-    """A setting, a profile or a config file."""
+    """A mistake in a setting, a profile or a config file."""
 
 
 class DataError(InputError):
-    """A file or a row that is trained on."""
+    """A mistake in a data file or a row."""
 
 
 class FolderError(InputError):
-    """A run folder, or a place to write to."""
+    """A mistake that concerns a run folder or a place to write to."""
 
 
 class RunError(TuiTrainerError):
-    """A run that could not go on; the message says what was saved and what to try."""
+    """A run that could not continue; the message says what was saved and what to try."""
 
 
 class GroupOutOfMemory(RunError):
-    """Memory ran out in one of several processes that train together: all of them have to begin anew."""
+    """Out of memory in one of several processes that train together; all of them have to start again."""
 
 
 class CheckpointError(RunError):
-    """A checkpoint that is damaged, incomplete, or not of this run."""
+    """A checkpoint that is damaged, incomplete, or belongs to another run."""

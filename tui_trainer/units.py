@@ -18,7 +18,7 @@ _BYTE_UNITS = (("TiB", 1024**4), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
 
 
 def format_bytes(count: float | None) -> str:
-    """`1.5 GiB`; `--` when not reported."""
+    """Return bytes as text: `1.5 GiB`; `--` for None."""
     if count is None:
         return "--"
     for unit, size in _BYTE_UNITS:
@@ -28,13 +28,13 @@ def format_bytes(count: float | None) -> str:
 
 
 def format_bytes_of(part: float, whole: float) -> str:
-    """`2.1 of 2.4 GiB`: both in the unit of the whole."""
+    """Return two byte counts in the unit of the second: `2.1 of 2.4 GiB`."""
     unit, size = next(((unit, size) for unit, size in _BYTE_UNITS if abs(whole) >= size), ("KiB", KIB))
     return f"{part / size:.1f} of {whole / size:.1f} {unit}"
 
 
 def format_count(count: float | None) -> str:
-    """`1.24 M`, `640 k`, `999`; `--` when not reported."""
+    """Return a count as text: `1.24 M`, `640 k`, `999`; `--` for None."""
     if count is None:
         return "--"
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -44,12 +44,12 @@ def format_count(count: float | None) -> str:
 
 
 def format_rate(per_second: float | None, of: str) -> str:
-    """`16.4 k tokens/s`, `28.3 rows/s`; `-- rows/s` when not known."""
+    """Return a rate as text: `16.4 k tokens/s`, `28.3 rows/s`; `-- rows/s` for None."""
     return f"{format_count(per_second)} {of}/s"
 
 
 def format_number(number: float, digits: int = 3) -> str:
-    """`0.0312`, `1.5`, `2,310`: so many digits that count, and more where it is whole; never with an exponent above."""
+    """Return a number with `digits` significant digits, or all digits of a larger one: `0.0312`, `1.5`, `2,310`."""
     return f"{number:,.0f}" if abs(number) >= 10**digits - 0.5 else f"{number:.{digits}g}"
 
 
@@ -64,7 +64,7 @@ def percent(share: float) -> str:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """`0.17 ms`, `350 ms`, `8.4 s`, `2 min 05 s`, `3 h 12 min`, `2 d 4 h`; `--` when not known."""
+    """Return a duration as text: `0.17 ms`, `8.4 s`, `2 min 05 s`, `3 h 12 min`, `2 d 4 h`; `--` for None."""
     if seconds is None or not math.isfinite(seconds):
         return "--"
     if seconds < 0.9995:
@@ -83,12 +83,12 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def utc_now() -> str:
-    """`2026-11-20T13:45:00.123Z`."""
+    """Return the time in UTC with milliseconds: `2026-11-20T13:45:00.123Z`."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def round_seconds(seconds: float | None) -> str:
-    """`41 s`, and `0 s` before the first."""
+    """Return a duration as text, in whole seconds below a minute: `41 s`."""
     return f"{seconds:.0f} s" if seconds is not None and seconds < 60 else format_seconds(seconds)
 
 
@@ -138,11 +138,11 @@ def plotted(figure: Figure, value: float) -> float:
 def figures_of(holder: type) -> dict[str, Figure]:
     """Return the figures that a class declares, by the names of its fields and properties, in their order."""
     annotated: dict[str, Any] = {}
-    for one in reversed(holder.__mro__):
-        annotated |= get_annotations(one)
-        for name, member in vars(one).items():
-            # Others may name types that exist only for a type checker.
+    for base in reversed(holder.__mro__):
+        annotated |= get_annotations(base)
+        for name, member in vars(base).items():
+            # The annotations of other properties may name types that exist only for a type checker.
             if isinstance(member, property) and "Annotated[" in str(member.fget.__annotations__.get("return")):
                 annotated[name] = get_type_hints(member.fget, include_extras=True)["return"]
     declared = ((name, getattr(hint, "__metadata__", ())) for name, hint in annotated.items())
-    return {name: one for name, found in declared for one in found if isinstance(one, Figure)}
+    return {name: extra for name, metadata in declared for extra in metadata if isinstance(extra, Figure)}

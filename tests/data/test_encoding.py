@@ -34,7 +34,7 @@ def test_a_long_text_encoded_in_pieces_has_the_tokens_of_the_whole(monkeypatch):
 
     (whole,) = encode_all([text])
     monkeypatch.setattr(tokenizing, "BATCH_CHARACTERS", 2000)
-    monkeypatch.setattr(tokenizing, "REACH", 500)
+    monkeypatch.setattr(tokenizing, "SEARCH_CHARACTERS", 500)
     assert len(list(pieces_of(text))) > 5
     assert [row.tolist() for row in encode_texts(encode_all, [text, "the", text], EOS_ID)] == [
         whole, *encode_all(["the"]), whole
@@ -48,7 +48,7 @@ def test_the_pieces_of_a_long_text_add_up_to_it(monkeypatch, subtests):
     for text in LONG_TEXTS:
         with subtests.test(f"{text[:6]!r}"):
             monkeypatch.setattr(tokenizing, "BATCH_CHARACTERS", 2000)
-            monkeypatch.setattr(tokenizing, "REACH", 100)
+            monkeypatch.setattr(tokenizing, "SEARCH_CHARACTERS", 100)
             parts = [text[start:end] for start, end in pieces_of(text)]
             assert "".join(parts) == text
             assert len(parts) >= 2 and max(map(len, parts)) <= 4000

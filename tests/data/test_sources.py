@@ -282,7 +282,7 @@ def test_a_network_failure_while_reading_is_reported_in_one_sentence(monkeypatch
         def readinto(self, _: object) -> int:
             raise errors.HfHubHTTPError.__bases__[0]("the server went away\nin the middle")
 
-    monkeypatch.setattr(source_file, "_opened", lambda _: io.BufferedReader(Breaks()))
+    monkeypatch.setattr(source_file, "_open_raw", lambda _: io.BufferedReader(Breaks()))
     remote = SourceFile(path=Path("hf:/a.jsonl"), label="o/n/a.jsonl", size_bytes=9, remote="hf://a.jsonl", digest="0")
     message = r"o/n/a.jsonl: cannot be read: the server went away; data.streaming"
     with pytest.raises(DataError, match=message), source_file.open_bytes(remote) as (_, content):

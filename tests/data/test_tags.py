@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tui_trainer.data.columns.tagged_rows import TagSurvey, entities, in_order, marks_entities, tagged_text, word_places
+from tui_trainer.data.columns.tagged_rows import (
+    TagSurvey,
+    entities,
+    in_order,
+    marks_entities,
+    tagged_text,
+    word_offsets,
+)
 from tui_trainer.errors import DataError
 
 TAGGED = [
@@ -70,7 +77,7 @@ def test_the_order_of_the_tags_does_not_depend_on_the_rows():
 
 def test_words_of_a_text_are_whole_in_every_script():
     text = "Dr. O'Neil  ate 3.5\u00a0kg — தமிழ்நாடு नमस्ते 👩‍💻!"
-    words = [text[start:end] for start, end in word_places(text)]
+    words = [text[start:end] for start, end in word_offsets(text)]
     assert words[:9] == ["Dr", ".", "O", "'", "Neil", "ate", "3", ".", "5"]
     assert words[9:13] == ["kg", "—", "தமிழ்நாடு", "नमस्ते"]
     assert "".join(words) == "".join(text.split())

@@ -44,7 +44,7 @@ def cluster(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     slurm_stand_in.install(folder)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(slurm, "QUESTION_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(slurm, "QUERY_INTERVAL_SECONDS", 0.05)
     (folder / "full").touch()
     yield folder
     for job in (folder / "jobs").iterdir() if (folder / "jobs").exists() else ():

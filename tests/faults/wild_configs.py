@@ -947,7 +947,7 @@ special_tokens:
             ("a system message of the run", {"default_system_message": "You are a sheep."}, {},
              ("default_system_message: ",)),
             ("weights in 8 bits", {"load_in_8bit": True}, {}, ("load_in_8bit: true", "training on 8-bit weights")),
-            ("a floor that is no share", {"cosine_min_lr_ratio": 10}, {}, ("cosine_min_lr_ratio: 10 does not fit",)),
+            ("a floor that is no share", {"cosine_min_lr_ratio": 10}, {}, ("ratio: 10 cannot be imported",)),
             ("a floor before the end", {"cosine_min_lr_ratio": 0.1, "cosine_constant_lr_ratio": 0.8}, {},
              ("cosine_constant_lr_ratio: 0.8",)),
             ("arguments of the schedule", {"lr_scheduler_kwargs": {"num_cycles": 2}}, {}, ("lr_scheduler_kwargs: ",)),
@@ -1086,7 +1086,7 @@ PUBLIC = (
     WildConfig(
         name="axolotl: a number of rows is held out of several data sets",
         content={**_LORA, "datasets": [_TALKS, {**_TALKS, "path": "org/more"}], "val_set_size": 64},
-        refused=("val_set_size: 64 does not fit: the number counts rows of all data sets; set data.split",),
+        refused=("val_set_size: 64 cannot be imported: the number counts rows of all data sets; set data.split",),
     ),
     WildConfig(
         name="axolotl: the order of the data, which is drawn anew anyway",
@@ -1424,7 +1424,7 @@ gradient_accumulation_steps: 2
     WildConfig(
         name="TRL: the template of another model",
         content={"model_name_or_path": "org/m", "dataset_name": "org/d", "chat_template_path": "org/other"},
-        refused=("chat_template_path: org/other does not fit: a template cannot be read from another tokenizer",),
+        refused=("chat_template_path: org/other cannot be imported: a template cannot be read from another tokenizer",),
     ),
 )  # fmt: skip
 

@@ -154,7 +154,7 @@ def drawn_pretrained(
     from tests.gpu.probes import pack
     from tui_trainer.models.four_bits import bitsandbytes_config
     from tui_trainer.models.heads import auto_class
-    from tui_trainer.models.loading import keep_soft_cap, settle_padding
+    from tui_trainer.models.loading import set_padding, use_eager_for_soft_cap
 
     shape = AutoConfig.from_pretrained(folder, local_files_only=True)
     for name, value in (labels.config_fields() if labels else {}).items():
@@ -165,8 +165,8 @@ def drawn_pretrained(
     if four_bits:
         config = bitsandbytes_config(four_bits, shape, model, dtype, kind)
         pack(made, kept=("lm_head",), compute_dtype=config.bnb_4bit_compute_dtype)
-    keep_soft_cap(made)
-    settle_padding(made, head, pad_token_id)
+    use_eager_for_soft_cap(made)
+    set_padding(made, head, pad_token_id)
     return made
 
 

@@ -6,10 +6,10 @@ from tui_trainer.hardware.gpu_models import (
     CARDS,
     abilities,
     build_problem,
-    cuda_that_serves,
     find_card,
     fitting_wheel,
     plain_name,
+    too_old_reason,
 )
 
 MIB = 1 << 20
@@ -79,8 +79,8 @@ def test_a_build_of_torch_that_does_not_serve_the_card_is_reported():
     assert build_problem((6, 1), (12, 6)) == build_problem((7, 0), (12, 8)) == ""
     assert build_problem((7, 0), (12, 8), "2.10.1") == build_problem((7, 0), (12, 6), "2.11.0") == ""
     assert "no kernels below compute capability 7.5" in build_problem((7, 0), (12, 9), "2.11.0+cu129")
-    assert cuda_that_serves((3, 7))
-    assert cuda_that_serves((5, 0)) == ""
+    assert too_old_reason((3, 7))
+    assert too_old_reason((5, 0)) == ""
 
 
 def test_the_suggested_build_of_torch_fits_driver_and_card():

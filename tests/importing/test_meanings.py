@@ -296,10 +296,10 @@ def test_values_that_do_not_fit_are_refused_with_the_range(read, tmp_path):
         imported.refuse_other_runs()
     first, second = map(str, error.value.problems)
     where, expected = tmp_path / "foreign.json", all_settings()["tuning.r"].expected
-    assert first == f"{where}: lora_r: 100000 does not fit: tuning.r must be {expected}"
-    assert f"{where}: learning_rate: fast does not fit: training.learning_rate must be" in second
+    assert first == f"{where}: lora_r: 100000 cannot be imported: tuning.r must be {expected}"
+    assert f"{where}: learning_rate: fast cannot be imported: training.learning_rate must be" in second
     assert "--without lora_r,learning_rate imports the rest" in second
-    with pytest.raises(ConfigError, match="max_length: null does not fit: with null, TRL truncates no rows"):
+    with pytest.raises(ConfigError, match="max_length: null cannot be imported: with null, TRL truncates no rows"):
         read({"model_name_or_path": "a/b", "max_length": None}, "trl").refuse_other_runs()
 
 

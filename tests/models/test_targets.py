@@ -9,7 +9,7 @@ import pytest
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.shape import shape_of
-from tui_trainer.models.targets import adapted, adapter_parameters, linear_names, match_targets, saved_module_parameters
+from tui_trainer.models.targets import adapted, adapter_parameters, match_targets, saved_module_parameters, target_names
 
 FEW, MORE = ("llama-tied", "gpt2"), ("phi", "opt-projected", "falcon-new")
 
@@ -74,7 +74,7 @@ def test_modules_to_save_are_counted_as_in_peft(make_tiny, subtests):
         with subtests.test(f"{variant}: {saved}"):
             tiny = make_tiny(variant)
             shape = shape_of(tiny.config)
-            target = linear_names(shape)[0]
+            target = target_names(shape)[0]
             match_targets(shape, target, saved)
             counted = peft_counts(tiny, [target], 4, modules_to_save=saved.split(", "))
             assert (adapter_parameters(adapted(shape, [target]), 4), saved_module_parameters(shape, saved)) == counted

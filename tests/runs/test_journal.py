@@ -209,7 +209,7 @@ def test_a_side_event_gets_the_step_of_another_process(tmp_path):
     with JournalWriter(path) as head, JournalWriter(path) as first:
         head.append(PhaseChanged(phase="training", step=4))
         first.append(PhaseChanged(phase="training", step=4), step_done(17), TextSampled(step=17, prompt="", text=""))
-        head.catch_up()
+        head.read_newest_step()
         head.append_beside(GaugesRead())
     assert [event.step for event in read_all(path) if isinstance(event, GaugesRead)] == [17]
 

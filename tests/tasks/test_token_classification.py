@@ -26,13 +26,13 @@ from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.events import BaselinesMeasured, EvalDone, TextSampled
 from tui_trainer.tasks.token_classification import (
     TASK,
-    marked,
+    enable_prefix_space,
+    labelled_words,
+    mark_tags,
+    most_frequent_tags,
     refuse_slow,
-    usual_tags,
-    with_words_spaced,
     word_tokens,
     word_windows,
-    words_of,
 )
 from tui_trainer.training.batches import Layout
 
@@ -85,7 +85,7 @@ def test_the_label_is_on_the_first_token_of_each_word():
 def test_windows_of_a_long_row_have_each_word_once_with_words_around_it(subtests):
     words = ["plus", "horse", "agreed", "agreedhorse", "is"] * 6
     for family in ("bert", "roberta", "llama", "t5"):
-        tokenizer = with_words_spaced(tiny_tokenizer(family))
+        tokenizer = enable_prefix_space(tiny_tokenizer(family))
         whole = word_tokens(tokenizer, [words], 999)[0]
         assert [one.ids for one in word_windows(tokenizer, [words], 999)[0]] == [whole.ids]
         for width in (24, 40, len(whole.ids) - 1):
@@ -102,7 +102,7 @@ def test_windows_of_a_long_row_have_each_word_once_with_words_around_it(subtests
 
 def test_a_long_row_is_cut_between_words(subtests):
     for family in ("bert", "roberta", "llama", "t5"):
-        tokenizer = with_words_spaced(tiny_tokenizer(family))
+        tokenizer = enable_prefix_space(tiny_tokenizer(family))
         words = ["plus", "horse", "agreed", "agreedhorse", "is"] * 3
         whole = word_tokens(tokenizer, [words], 999)[0]
         with subtests.test(family):
@@ -127,7 +127,7 @@ def test_a_saved_byte_level_tokenizer_keeps_the_space_before_words(tmp_path):
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / "a")
         words = ["plus", "horse", "is"]
         bare = tokenizer(words, is_split_into_words=True)["input_ids"]
-        spaced = with_words_spaced(tokenizer)(words, is_split_into_words=True)["input_ids"]
+        spaced = enable_prefix_space(tokenizer)(words, is_split_into_words=True)["input_ids"]
         in_a_text = tokenizer("plus horse is")["input_ids"]
         assert spaced == in_a_text != bare
         tokenizer.save_pretrained(tmp_path / str(number))
@@ -152,7 +152,7 @@ def test_prepared_rows_have_the_tags_of_their_words(tmp_path):
     read = Rows(data.train_path)
     assert len(read) == 40
     for index, row in enumerate(rows):
-        found = list(words_of(read.example(index), closing))
+        found = list(labelled_words(read.example(index), closing))
         assert [names[number] for _, number in found] == row["ner_tags"]
         assert [tokenizer.decode(list(tokens)).strip() for tokens, _ in found] == row["tokens"]
         assert tokenizer(row["tokens"], is_split_into_words=True)["input_ids"] == read.row(index).tolist()
@@ -333,7 +333,7 @@ def test_baselines_are_the_most_frequent_tag_of_each_word_and_overall(tmp_path):
     train.append({"tokens": ["Bo", "is"], "ner_tags": ["O", "O"]})
     write_rows(tmp_path / "eval.jsonl", [{"tokens": ["Ada", "Bo", "Cy"], "ner_tags": ["B-P", "B-P", "B-P"]}] * 2)
     config, data = prepared(tmp_path, train, {"data.eval_path": tmp_path / "eval.jsonl"})
-    usual, most = usual_tags(Rows(data.train_path), data.details["closing_tokens"])
+    usual, most = most_frequent_tags(Rows(data.train_path), data.details["closing_tokens"])
     assert len(usual) == 4 and data.details["names"][most] == "O"
     # Ada is found, Bo is mostly O, Cy is not known: 1 right of 1 told and 3 true.
     baselines = TASK.baselines(config, data, [0])
@@ -351,10 +351,10 @@ def test_baselines_are_the_most_frequent_tag_of_each_word_and_overall(tmp_path):
 
 def test_entities_are_shown_in_brackets():
     assert (
-        marked("Ada Lovelace saw Paris .".split(), "B-P I-P O B-L O".split(), "IOB2")
+        mark_tags("Ada Lovelace saw Paris .".split(), "B-P I-P O B-L O".split(), "IOB2")
         == "[Ada Lovelace P] saw [Paris L] ."
     )
-    assert marked(["a", "b"], ["N", "V"], "plain") == "a/N b/V"
+    assert mark_tags(["a", "b"], ["N", "V"], "plain") == "a/N b/V"
 
 
 # The sample.

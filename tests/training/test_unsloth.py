@@ -40,7 +40,7 @@ def made(private_home, tmp_path) -> Path:
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    unsloth.mark_made(folder, "2026.10.9")
+    unsloth.record_installation(folder, "2026.10.9")
     return folder
 
 
@@ -82,7 +82,7 @@ def test_modules_with_a_forward_pass_of_unsloth_are_counted():
     """The forward pass may belong to a class or a module, and may be wrapped."""
     model = tiny_model("llama")
     modules = len(list(model.modules()))
-    assert unsloth.own_modules(model) == (0, modules)
+    assert unsloth.count_patched_modules(model) == (0, modules)
     fast, compiled = (lambda self, *inputs: inputs), (lambda self, *inputs: inputs)
     fast.__module__, compiled.__module__ = "unsloth.models.llama", "unsloth_compiled_module_llama"
     layers = model.model.layers
@@ -90,7 +90,7 @@ def test_modules_with_a_forward_pass_of_unsloth_are_counted():
     layers[1].self_attn.forward = MethodType(
         functools.wraps(compiled)(lambda self, *inputs: inputs), layers[1].self_attn
     )
-    assert unsloth.own_modules(model) == (2, modules)
+    assert unsloth.count_patched_modules(model) == (2, modules)
 
 
 @pytest.mark.e2e

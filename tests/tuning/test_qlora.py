@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from tests.tiny_models import PACKED_TOWERS, TRAINED, save_tiny_model, save_tiny_model_with_towers
 from tui_trainer.config.sections import Config, ModelSection, QuantizationSection, TuningSection
 from tui_trainer.errors import ConfigError
-from tui_trainer.models.added_tokens import grow
+from tui_trainer.models.added_tokens import resize_tables
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.four_bits import FourBits, quantised_linears, refuse_poisoned_files
 from tui_trainer.models.heads import CLASSIFYING, Labels, is_unfit
@@ -295,7 +295,7 @@ def test_new_tokens_train_beside_weights_in_four_bits(bitsandbytes, folder_of, f
     shape = find_model(str(folder_of(family))).shape
     model = load_pretrained(folder_of(family), config.model, torch.float32, four_bits=FourBits.of(config, shape))
     ids = range(384, 387)
-    grow(model, 448, ids)
+    resize_tables(model, 448, ids)
     adapted = METHOD.apply(model, config.tuning, seed=0, autocast=False, token_ids=ids)
     rows = [name for name, one in adapted.named_parameters() if one.requires_grad and "trainable_tokens" in name]
     assert len(rows) == (1 if family == "llama" else 2)
@@ -305,6 +305,6 @@ def test_new_tokens_train_beside_weights_in_four_bits(bitsandbytes, folder_of, f
     METHOD.save_model(adapted, tmp_path)
     assert json.loads((tmp_path / "config.json").read_bytes())["vocab_size"] == 448
     plain = AutoModelForCausalLM.from_pretrained(folder_of(family))
-    grow(plain, 448, ids)
+    resize_tables(plain, 448, ids)
     merged = PeftModel.from_pretrained(plain, tmp_path).merge_and_unload()
     assert merged(tokens).logits.isfinite().all() and merged.config.vocab_size == 448

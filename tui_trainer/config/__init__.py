@@ -1,1 +1,1 @@
-"""What is asked for: settings, profiles, config files, and where each value came from."""
+"""Settings, profiles and config files, and the origin of each value."""

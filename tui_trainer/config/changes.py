@@ -1,4 +1,4 @@
-"""What an edit is, what a change is, and a step that can be undone."""
+"""Types for edits of a config: patches, changes, and steps that can be undone."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ S = TypeVar("S", bound=BaseModel)
 
 
 class Preset(Enum):
-    """Instead of a value: what the presets give, although the file or the command line says otherwise."""
+    """Placeholder for the preset's value, which replaces a value of the config file or the command line."""
 
     VALUE = "preset"
 
@@ -20,12 +20,12 @@ class Preset(Enum):
 PRESET: Final = Preset.VALUE
 Patch = Mapping[str, Any]
 """Settings by dotted key with their new values."""
-# Own values by key; PRESET takes one away.
+# Values that the user edited, by dotted key. PRESET removes a value of the config file or the command line.
 Edits = Mapping[str, Any]
 
 
 def with_changes(section: S, patch: Patch) -> S:
-    """A config with some values changed, of which nothing is checked."""
+    """Return a config or section with changed values, which are not validated."""
     for key, value in patch.items():
         name, _, rest = key.partition(".")
         new = with_changes(getattr(section, name), {rest: value}) if rest else value
@@ -34,13 +34,13 @@ def with_changes(section: S, patch: Patch) -> S:
 
 
 def settings_words(patch: Patch) -> str:
-    """`data.group_by_length = true, training.learning_rate = 0.0003`."""
+    """Return a patch as text: `data.group_by_length = true, training.learning_rate = 0.0003`."""
     return ", ".join(f"{key} = {json.dumps(value)}" for key, value in patch.items())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """One setting whose value differs between two states."""
+    """A setting whose value differs between two states of a config."""
 
     key: str
     old: Any
@@ -49,20 +49,20 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecipePreview:
-    """What another recipe would change, and the user's own values that stay although it says otherwise (`new`)."""
+    """The changes that another recipe would make, and the user's values that stay despite its other values (`new`)."""
 
     changes: tuple[Change, ...]
     stays: tuple[Change, ...]
 
 
-def same(one: Any, other: Any) -> bool:
-    """Equal and alike: `true` is not 1, but 1.0 is."""
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+def same(value: Any, other: Any) -> bool:
+    """Return whether two values are the same setting: 1.0 is the same as 1, but True is not."""
+    return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """All edits before and after it: a config has fewer than a hundred."""
+    """A step that can be undone, with all edits before and after it. A config has fewer than a hundred edits."""
 
     label: str
     before: Edits

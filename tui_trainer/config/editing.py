@@ -1,6 +1,7 @@
-"""Between a setting's value and the text that a person reads or types.
+"""Conversion between a setting's value and the text that a user reads or types, and completion of such text.
 
-What is shown and what is edited are two functions: a placeholder such as `empty` is never the text of an editor.
+Text for display and text for an editor come from two functions, because an editor never starts with a placeholder such
+as `empty`.
 """
 
 import math
@@ -22,25 +23,25 @@ _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20,
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?[\d_]*|\.\d+)(?:e[+-]?\d+)?)\s*(%|[kmg]i?)?", re.IGNORECASE)
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
-# From here on digits are grouped, below it a float is written with an exponent.
+# Larger numbers have grouped digits, and smaller floats an exponent.
 _GROUPED_FROM, _EXPONENT_BELOW = 10_000, 0.01
 
 
 def number_text(value: float) -> str:
-    """The shortest text that TOML reads as this number: `3e-4`, `0.05`, `1_000_000`, `3`."""
+    """Return the shortest text that TOML reads as this number: `3e-4`, `0.05`, `1_000_000`, `3`."""
     if isinstance(value, int) or value.is_integer():
         whole = int(value)
         if abs(whole) < 10**15 or isinstance(value, int):
             return f"{whole:_}" if abs(whole) >= _GROUPED_FROM else str(whole)
     if abs(value) >= _EXPONENT_BELOW and "e" not in repr(value):
         return repr(value)
-    short = min((f"{value:.{places}e}" for places in range(17) if float(f"{value:.{places}e}") == value), key=len)
-    digits, _, exponent = short.partition("e")
+    texts = (f"{value:.{decimals}e}" for decimals in range(17))
+    digits, _, exponent = min((text for text in texts if float(text) == value), key=len).partition("e")
     return f"{digits}e{int(exponent)}"
 
 
 def edit_text(setting: Setting, value: Any) -> str:
-    """What an editor begins with: text that `parse` turns into the same value."""
+    """Return the initial text of an editor, which `parse` turns into the same value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -50,7 +51,7 @@ def edit_text(setting: Setting, value: Any) -> str:
 
 
 def display_text(setting: Setting, value: Any) -> str:
-    """What a table shows, on one line and without control characters; an empty text is `empty`."""
+    """Return the value for a table, on one line and without control characters; `empty` for an empty text."""
     if value == "":
         return EMPTY
     if isinstance(value, list):
@@ -59,13 +60,13 @@ def display_text(setting: Setting, value: Any) -> str:
 
 
 def _listed(setting: Setting, values: list[Any]) -> str:
-    """What a file writes as a list, in the one text that the setting holds."""
+    """Return a list of the config file as the text that the setting holds, with commas."""
     words = (number_text(value) if isinstance(value, int | float) else str(value) for value in values)
     return ", ".join(map(escaped, words) if setting.completes == "files" else words)
 
 
 def unit_text(setting: Setting, value: Any) -> str:
-    """The unit behind a shown value: `rows`; a step setting below 1 is a share `of all steps`."""
+    """Return the unit to show after a value, such as `rows`, or `of all steps` for a share of the steps."""
     if not setting.unit or not isinstance(value, int | float):
         return ""
     if setting.unit == "steps" and float in setting.kinds and value < 1:
@@ -84,8 +85,10 @@ def toml_text(value: Any) -> str:
 def refused_values(
     settings: Mapping[str, tuple[object, Sequence[object]]], why: str, otherwise: str = ""
 ) -> Iterator[Problem]:
-    """Yield a problem for each setting that has none of its allowed values. `settings` has the value and the allowed
-    values of each; the hint names the first of these, and what to do `otherwise`."""
+    """Yield a problem for each setting whose value is not allowed. `settings` has the value and the allowed values.
+
+    The hint suggests the first allowed value, followed by `otherwise`.
+    """
     for key, (value, allowed) in settings.items():
         if value not in allowed:
             hint = f"set it to {toml_text(allowed[0])}{otherwise}"
@@ -94,9 +97,9 @@ def refused_values(
 
 
 def parse(setting: Setting, text: str) -> Any:
-    """The value that was typed, or a Problem with the setting's key.
+    """Return the value of a typed text, or a Problem with the setting's key.
 
-    Takes `2e-4`, `1_000`, `8k` (8000), `8ki` (8192), `1.5M`, `10%`, `yes`, `off`, `none` where empty is allowed, and
+    Accepts `2e-4`, `1_000`, `8k` (8000), `8ki` (8192), `1.5M`, `10%`, `yes`, `off`, `none` if empty is allowed, and
     texts with or without quotes.
     """
     bare = text.strip()
@@ -120,47 +123,46 @@ def parse(setting: Setting, text: str) -> Any:
 
 
 def choices(setting: Setting) -> tuple[Any, ...]:
-    """The values of a setting that takes nothing else; empty for one that is typed."""
+    """Return the values of a setting that accepts no others; empty for a setting with free text or numbers."""
     if setting.kinds == (bool,):
         return (*setting.choices, False, True)
     return () if setting.kinds else setting.choices
 
 
 def completions(setting: Setting, text: str, *, names: Iterable[str] = ()) -> list[str]:
-    """Texts that go on from what is typed: paths, profiles, choices, and the setting's own `names`; at most 100."""
+    """Return up to 100 completions of a typed text: paths, profiles, choices, and the `names` given for the setting."""
     if setting.completes == "files":
         before, last = last_path(text)
-        here = [*(name for name in names if name.startswith(last)), *map(escaped, _paths(last, folders_only=False))]
-        return [before + path for path in here[:MOST_COMPLETIONS]]
+        paths = [*(name for name in names if name.startswith(last)), *map(escaped, _paths(last, folders_only=False))]
+        return [before + path for path in paths[:MOST_COMPLETIONS]]
+    matching_names = [name for name in names if name.startswith(text)]
     if setting.completes in ("file", "folder"):
-        # A setting that takes names takes a file as an exception.
-        is_name = any(name.startswith(text) for name in names)
-        found = [] if is_name else _paths(text, folders_only=setting.completes == "folder")
+        # Paths are offered only if no name matches, because files are rare for settings with names.
+        others = [] if matching_names else _paths(text, folders_only=setting.completes == "folder")
     elif setting.completes == "recipe":
-        found = [name for name in profile_names("recipes") if name.startswith(text)]
+        others = [name for name in profile_names("recipes") if name.startswith(text)]
     elif setting.completes == "hardware profile":
-        found = [name for name in ("auto", "none", *profile_names("hardware")) if name.startswith(text)]
+        others = [name for name in ("auto", "none", *profile_names("hardware")) if name.startswith(text)]
     else:
-        found = [str(choice) for choice in setting.choices if str(choice).startswith(text.lower())]
-    found = [*(name for name in names if name.startswith(text)), *found]
-    return found[:MOST_COMPLETIONS]
+        others = [str(choice) for choice in setting.choices if str(choice).startswith(text.lower())]
+    return [*matching_names, *others][:MOST_COMPLETIONS]
 
 
 def _paths(text: str, *, folders_only: bool) -> list[str]:
-    """Files and folders that begin with the text, folders with a slash; hidden ones only when asked for."""
+    """Return files and folders that begin with the text, folders with a slash. Hidden ones need a dot in the text."""
     start, _, name = text.rpartition("/")
     folder = f"{start}/" if "/" in text else ""
     try:
         entries = sorted((Path(folder).expanduser() if folder else Path()).iterdir(), key=lambda path: path.name)
-        known = [(path.name, path.is_dir()) for path in entries]
+        names = [(path.name, path.is_dir()) for path in entries]
     except (OSError, ValueError, RuntimeError):
         return []
-    wanted = [
+    paths = [
         f"{folder}{entry}{'/' if is_folder else ''}"
-        for entry, is_folder in known
+        for entry, is_folder in names
         if entry.startswith(name) and (is_folder or not folders_only) and (name.startswith(".") or entry[0] != ".")
     ]
-    return [path for path in wanted if one_line(path) == path]
+    return [path for path in paths if one_line(path) == path]
 
 
 def _number(text: str) -> float | None:
@@ -169,7 +171,7 @@ def _number(text: str) -> float | None:
     if not match or len(bare) > _LONGEST_NUMBER:
         return None
     try:
-        # The largest seeds are whole numbers that no float holds.
+        # A float would not hold the largest seeds exactly.
         number = int(match[1]) if re.fullmatch(r"[+-]?[\d_]+", match[1]) else float(match[1])
         suffix = (match[2] or "").lower()
         number = number / 100 if suffix == "%" else number * _FACTORS[suffix]
@@ -187,7 +189,7 @@ def _text(setting: Setting, bare: str, quoted: bool) -> Any:
 
 
 def _unquoted(text: str) -> str:
-    """A TOML string where it is one; otherwise what stands between the quotes."""
+    """Return the value of a TOML string, or the text between the quotes if it is not valid TOML."""
     try:
         return str(parse_toml(f"x = {text}", "")["x"])
     except ConfigError:
@@ -198,60 +200,60 @@ def _problem(setting: Setting, message: str) -> Problem:
     return Problem(message=message, key=setting.key, hint=f"enter {setting.expected}")
 
 
-# More and less with one key: the value next to a value, in steps that suit the setting.
+# The next value up or down, for keys that change a setting in steps.
 
 Direction = Literal[1, -1]
-# Where a series that never reaches zero gives way to it.
+# Below this value a series of shares, which never reaches zero, ends with 0.
 _SMALLEST_SHARE = 1e-3
 _FIRST_COUNT, _FIRST_SHARE = 100, 0.01
 
 
 def bump(setting: Setting, value: Any, direction: Direction) -> Any:
-    """The next value up or down within the bounds, or the value itself where there is none.
+    """Return the next value up or down within the bounds, or the value itself if there is none.
 
-    Choices and booleans go round. `auto` lies below the smallest number. A text stays.
+    Choices and booleans wrap around. `auto` is below the smallest number. A text does not change.
     """
-    if closed := choices(setting):
-        place = closed.index(value) if value in closed else -direction
-        return closed[(place + direction) % len(closed)]
+    if values := choices(setting):
+        index = values.index(value) if value in values else -direction
+        return values[(index + direction) % len(values)]
     if not {int, float} & set(setting.kinds):
         return value
-    whole = float not in setting.kinds
+    is_whole = float not in setting.kinds
     if isinstance(value, str):
         return int(setting.limits.low or 1) if direction > 0 else value
     if value <= 0 and direction < 0:
         return value
     if value <= 0:
-        moved: float = _first(setting, whole)
+        next_value: float = _first_above_zero(setting, is_whole)
     else:
-        moved = _SERIES[setting.step or ("+1" if whole else "1-2-5")](value, direction)
-    least = 1 if whole else _SMALLEST_SHARE
-    if setting.limits.low == 0 and moved < least * 0.999:
-        moved = 0
-    if setting.limits.complaint(moved):
-        return setting.choices[0] if setting.choices and direction < 0 else _edge(setting, value, direction)
-    return int(moved) if whole else float(moved)
+        next_value = _SERIES[setting.step or ("+1" if is_whole else "1-2-5")](value, direction)
+    smallest = 1 if is_whole else _SMALLEST_SHARE
+    if setting.limits.low == 0 and next_value < smallest * 0.999:
+        next_value = 0
+    if setting.limits.complaint(next_value):
+        return setting.choices[0] if setting.choices and direction < 0 else _bound(setting, value, direction)
+    return int(next_value) if is_whole else float(next_value)
 
 
-def _first(setting: Setting, whole: bool) -> float:
-    """What follows 0, which often means off: the default, else a usual beginning."""
+def _first_above_zero(setting: Setting, is_whole: bool) -> float:
+    """Return the next value after 0, which often means off: the default, or the first one of the setting's series."""
     if isinstance(setting.default, int | float) and setting.default:
         return setting.default
-    if setting.step in ("+1", "+0.05", "nines") or (whole and setting.step is None):
+    if setting.step in ("+1", "+0.05", "nines") or (is_whole and setting.step is None):
         return _SERIES[setting.step or "+1"](0, 1)
-    return _FIRST_COUNT if whole else _FIRST_SHARE
+    return _FIRST_COUNT if is_whole else _FIRST_SHARE
 
 
-def _edge(setting: Setting, value: Any, direction: Direction) -> Any:
-    """The bound itself, where the next step would go beyond it."""
-    edge = setting.limits.high if direction > 0 else setting.limits.low
-    if edge is None or (edge - value) * direction <= 0:
+def _bound(setting: Setting, value: Any, direction: Direction) -> Any:
+    """Return the bound in this direction, or the value if it is already there or there is no bound."""
+    bound = setting.limits.high if direction > 0 else setting.limits.low
+    if bound is None or (bound - value) * direction <= 0:
         return value
-    return int(edge) if float not in setting.kinds else float(edge)
+    return int(bound) if float not in setting.kinds else float(bound)
 
 
 def _one_two_five(value: float, direction: Direction) -> float:
-    """The next of 1, 2, 5, 10 times a power of ten."""
+    """Return the next of 1, 2 and 5 times a power of ten."""
     exponent = math.floor(math.log10(value) + 1e-9)
     series = [_scaled(digit, power) for power in (exponent - 1, exponent, exponent + 1) for digit in (1, 2, 5)]
     if direction > 0:
@@ -265,12 +267,12 @@ def _tenfold(value: float, direction: Direction) -> float:
 
 
 def _scaled(digit: int, power: int) -> float:
-    # A product of floats would give 0.30000000000000004; the text gives the nearest float.
+    # A product of floats is not always the nearest float: 3 * 0.1 is 0.30000000000000004.
     return float(f"{digit}e{power}")
 
 
 def _nines(value: float, direction: Direction) -> float:
-    """Nearer to 1 or further away: 0.9, 0.95, 0.98, 0.99, 0.995; below 0.5 down to 0."""
+    """Return the next of 0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995 and so on."""
     if value < 0.5 or (value == 0.5 and direction < 0):
         return 0.5 if direction > 0 else 0
     gap = _one_two_five(1 - value, 1 if direction < 0 else -1)
@@ -283,7 +285,7 @@ def _twentieth(value: float, direction: Direction) -> float:
 
 
 _SERIES: dict[str, Callable[[float, Direction], float]] = {
-    # The next power of two times the odd part: 32 gives 64 and 16, 24 gives 48 and 12, 3 gives 6 and 1.
+    # 32 gives 64 and 16, and 3 gives 6 and 1.
     "x2": lambda value, direction: value * 2 if direction > 0 else value // 2,
     "1-2-5": _one_two_five,
     "x10": _tenfold,

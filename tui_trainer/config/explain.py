@@ -1,4 +1,4 @@
-"""What a setting means, from its declaration."""
+"""Search for settings, their description for `explain`, and their groups on screens."""
 
 from difflib import get_close_matches
 from functools import cache
@@ -11,32 +11,29 @@ from tui_trainer.errors import ConfigError
 
 
 def find_settings(words: str) -> list[Setting]:
-    """The settings behind a key, a bare name or a table. Raises ConfigError with the nearest key."""
-    known = all_settings()
-    if not words:
-        return list(known.values())
-    found = [
+    """Return the settings for a key, a name without its table, or a table. Raises ConfigError with the nearest key."""
+    matches = [
         setting
-        for key, setting in known.items()
-        if key == words or key.startswith(f"{words}.") or key.rsplit(".", 1)[-1] == words
+        for key, setting in all_settings().items()
+        if not words or key == words or key.startswith(f"{words}.") or key.rsplit(".", 1)[-1] == words
     ]
-    if not found:
+    if not matches:
         near = near_settings(words)
         hint = f"did you mean {near[0]}?" if near else did_you_mean(words)
         raise ConfigError(f"there is no setting {words!r}", hint=hint)
-    return found
+    return matches
 
 
 def near_settings(words: str) -> list[str]:
-    """The table or the setting that is meant by a name that is none; empty where none comes near."""
-    known = all_settings()
-    tables = {key.split(".")[0] for key in known}
+    """Return the table or setting that an unknown name most likely means; empty if no name is similar."""
+    settings = all_settings()
+    tables = {key.split(".")[0] for key in settings}
     near = [] if "." in words or words in MEANT else get_close_matches(words, tables, n=1)
-    return near or [one for one in [nearest_setting(words, known)] if one]
+    return near or list(filter(None, [nearest_setting(words, settings)]))
 
 
 def describe(setting: Setting, loaded: LoadedConfig) -> list[str]:
-    """One setting in full: help, what it takes, effects, and its value now with where it came from."""
+    """Return the lines about a setting: its help, type, default and effects, and its value with its source."""
     lines = [setting.key, f"  {setting.help}", f"  type:    {setting.expected}"]
     lines += [f"           {line}" for line in setting.choice_help]
     lines.append(f"  default: {display_text(setting, setting.default)}{' ' + setting.unit if setting.unit else ''}")
@@ -46,9 +43,7 @@ def describe(setting: Setting, loaded: LoadedConfig) -> list[str]:
     return [*lines, f"  now:     {now}  (from {loaded.where(setting.key)})"]
 
 
-# The order in which settings are looked at: one group for each TOML table, basic settings before advanced ones.
-
-# In the order of the questions that a person asks. A table without a line here comes last, under its own name.
+# One group for each TOML table, in the order in which a user decides. Other tables come last, under their own names.
 TITLES = {
     "": "Start from",
     "task": "Task",
@@ -71,7 +66,7 @@ TITLES = {
 
 @cache
 def groups() -> tuple[tuple[str, str, tuple[Setting, ...]], ...]:
-    """(table, title, settings) of every table. A setting with one possible value is not among them."""
+    """Return (table, title, settings) of every table, basic settings first, without settings that have one value."""
     by_table: dict[str, list[Setting]] = {table: [] for table in TITLES}
     for setting in all_settings().values():
         if setting.kinds or len(setting.choices) > 1:

@@ -1,7 +1,7 @@
-"""How a setting is declared: type, default, bounds, unit, one sentence of help, effect on memory and speed.
+"""The declaration of a setting: type, default, bounds, unit, help, and its effect on memory and speed.
 
-The declaration is a pydantic field. Loader, `explain`, the JSON Schema and every editor read it from here;
-`setting(key)` gives it in a form that needs no knowledge of pydantic.
+The declaration is a pydantic field made by `option`. `settings_of` returns all declarations as `Setting` objects, which
+need no knowledge of pydantic.
 """
 
 import json
@@ -19,28 +19,28 @@ PositiveInt = Annotated[int, Field(ge=1, le=10**7)]
 WholeNumber = Annotated[int, Field(ge=0, le=10**7)]
 PositiveRate = Annotated[float, Field(gt=0, le=10)]
 RouterWeight = Annotated[float, Field(ge=0, le=10)]
-# Below 1 a share of all steps, from 1 on a number of steps; 0 is off.
+# A number below 1 is a share of all steps, a larger one a number of steps, and 0 means off.
 StepsOrShare = Annotated[float, Field(ge=0)]
 
 
 def with_commas(value: Any, each: Callable[[str], str] = str) -> Any:
-    """A list of texts, as other tools write it, in our one form."""
+    """Return a list of texts, as other tools write it, as one text with commas. `each` converts the single texts."""
     is_list = isinstance(value, list) and all(isinstance(text, str) for text in value)
     return ", ".join(map(each, value)) if is_list else value
 
 
-# Names in one text, with commas between them; a TOML list of names is taken as well.
+# Names in one text, separated by commas. A TOML list of names is accepted too.
 Names = Annotated[str, BeforeValidator(with_commas)]
 
 
 def _numbers_with_commas(value: Any) -> Any:
-    """A number, or a list of numbers, as such a text."""
+    """Return a number or a list of numbers as one text with commas."""
     numbers = value if isinstance(value, list) else [value]
     plain = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
     return ", ".join(f"{number:.12g}" for number in numbers) if plain else with_commas(value)
 
 
-# The same for numbers, which whoever reads the setting checks.
+# Numbers in one text, separated by commas. The code that reads the setting checks them.
 Numbers = Annotated[str, BeforeValidator(_numbers_with_commas)]
 
 
@@ -49,15 +49,15 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text is a regular expression and no names with commas: no name of a module has such characters."""
-    return not _NO_NAMES.isdisjoint(text)
+    """Return whether a text is a regular expression rather than module names, which have no such characters."""
+    return not _PATTERN_CHARACTERS.isdisjoint(text)
 
 
-_NO_NAMES = frozenset("\\^$*+?()[]|{}")
+_PATTERN_CHARACTERS = frozenset("\\^$*+?()[]|{}")
 
 
 class Form:
-    """A text of a form of its own: in words, and by what raises ValueError for a text of another form."""
+    """The required form of a text: its description, and a function that raises ValueError for other texts."""
 
     def __init__(self, words: str, check: Callable[[str], object]) -> None:
         self.words, self._check = words, check
@@ -71,8 +71,7 @@ class Form:
 
 
 class NameIn(Form):
-    """A text that is a name in a table: its names are the choices, as the table is when they are asked for. Each row
-    has a `label` and a `help`."""
+    """A text that must be a key of a table, whose rows have a `label` and a `help`. The table may grow later."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         self.table = table
@@ -93,14 +92,14 @@ def _check_address(text: str) -> None:
 
 Address = Annotated[str, Form('such as "node1:29500", "node1" or ":29500"', _check_address)]
 
-# How a key changes a number: doubling, the series 1 2 5 10, a power of ten, one more, 0.9 0.95 0.98 0.99, 0.05 more.
+# The series of values through which a key changes a number. "nines" is 0.9, 0.95, 0.98, 0.99.
 Step = Literal["x2", "1-2-5", "x10", "+1", "nines", "+0.05"]
-# "files": several paths with commas between them.
+# "files" means several paths separated by commas.
 Completes = Literal["file", "files", "folder", "recipe", "hardware profile"]
 
 
 class SettingsSection(BaseModel):
-    """One TOML table. Immutable; an unknown key is an error; `"1e-4"` is no number and `1` no boolean."""
+    """A TOML table of settings. It is immutable and strict: `"1e-4"` is not a number, and unknown keys are errors."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -113,11 +112,11 @@ class SettingsSection(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        found = handler(schema)  # with help in one line
-        for field in handler.resolve_ref_schema(found).get("properties", {}).values():
+        json_schema = handler(schema)
+        for field in handler.resolve_ref_schema(json_schema).get("properties", {}).values():
             if "description" in field:
-                field["description"] = " ".join(field["description"].split())
-        return found
+                field["description"] = " ".join(field["description"].split())  # on one line
+        return json_schema
 
 
 def option(
@@ -136,22 +135,21 @@ def option(
     advanced: bool = False,
     in_step_key: bool = False,
 ) -> Any:
-    """Declare one setting: `low <= value <= high`, `above < value < below`; what it does to memory and to speed. The
-    text below is its help, where `help` gives none.
+    """Declare a setting with `low <= value <= high` or `above < value < below`. The docstring below it is its `help`.
 
-    `step` is what an editor's key for more or less does, `completes` what a text names; an `advanced` setting is
-    shown only when asked for. Measurements of a step hold for one value of each setting that is `in_step_key`; those
-    that decide a word of `measured_steps.StepKey` need not be.
+    `memory` and `speed` describe its effect. `step` is the series for an editor's keys, and `completes` what a text
+    names. An `advanced` setting is hidden by default. Measured steps are reused only if each setting that is
+    `in_step_key` is equal. Settings that determine another part of `measured_steps.StepKey` need no `in_step_key`.
     """
     extra: dict[str, Any] = {"unit": unit, "memory": memory, "speed": speed, "step": step, "completes": completes}
     extra |= {"advanced": advanced, "in_step_key": in_step_key}
-    known = {name: fact for name, fact in extra.items() if fact}
-    return Field(default, description=help, ge=low, gt=above, le=high, lt=below, json_schema_extra=known)
+    present = {name: value for name, value in extra.items() if value}
+    return Field(default, description=help, ge=low, gt=above, le=high, lt=below, json_schema_extra=present)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """The bounds of a number: `low <= value <= high`, `above < value < below`; None: no bound."""
+    """The bounds of a number: `low <= value <= high` and `above < value < below`. None means no bound."""
 
     low: float | None = None
     above: float | None = None
@@ -159,7 +157,7 @@ class Limits:
     below: float | None = None
 
     def complaint(self, value: float) -> str:
-        """What is wrong with a number, as the end of a sentence that begins with it; empty when it fits."""
+        """Return what is wrong with a number, to follow it in a sentence; empty if it is within the bounds."""
         if self.low is not None and value < self.low:
             return f"is below the minimum of {self.low:g}"
         if self.above is not None and value <= self.above:
@@ -173,13 +171,13 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """One declared setting, as the loader, `explain` and the editors see it."""
+    """A declared setting, as the loader, `explain` and the editors use it."""
 
     key: str
     kinds: tuple[type, ...]
     choices: tuple[str | int, ...]
     choice_help: tuple[str, ...]
-    """A line for each choice, where a table describes them."""
+    """Description of each choice, if a table has them."""
     default: Any
     bounds: str
     limits: Limits
@@ -198,12 +196,12 @@ class Setting:
 
     @property
     def table(self) -> str:
-        """The TOML table, empty for the settings at the top."""
+        """Name of the TOML table, empty for a setting at the top level."""
         return self.key.rpartition(".")[0]
 
     @property
     def expected(self) -> str:
-        """`a whole number, at least 1, or "auto"`."""
+        """Allowed values as text: `a whole number, at least 1, or "auto"`."""
         words = [_KIND_WORDS[kind] for kind in self.kinds]
         if words and self.bounds:
             words[-1] += f", {self.bounds}"
@@ -217,7 +215,7 @@ _KIND_WORDS: dict[type, str] = {int: "a whole number", float: "a number", str: "
 
 
 def settings_of(model: type[BaseModel]) -> dict[str, Setting]:
-    """All settings of a table and of the tables in it, by dotted key, in the order of declaration."""
+    """Return all settings of a table and its inner tables by dotted key, in the order of declaration."""
     schema = model.model_json_schema()
     return {setting.key: setting for setting in _settings(model, "", schema, schema.get("$defs", {}))}
 
@@ -234,16 +232,16 @@ def _settings(
 
 
 def _setting(key: str, field: FieldInfo, schema: Mapping[str, Any]) -> Setting:
-    """From a field, and its part of the JSON Schema."""
+    """Return the setting for a field and its part of the JSON Schema."""
     kinds, choices, limits = list[type](), list[str | int](), dict[str, Any]()
     for part in schema.get("anyOf", [schema]):
         choices += part.get("enum", [part["const"]] if "const" in part else [])
         kinds += [] if {"enum", "const"} & part.keys() else [_KINDS[part["type"]]]
         for bound in _BOUNDS.keys() & part.keys():
             limits[_BOUNDS[bound][0]] = part[bound]
-    words = [f"{word} {limits[name]}" for name, word in _BOUNDS.values() if name in limits]
-    # A text of a form of its own has the form instead of bounds.
-    words += [item.words for item in field.metadata if isinstance(item, Form) and not isinstance(item, NameIn)]
+    bounds = [f"{word} {limits[name]}" for name, word in _BOUNDS.values() if name in limits]
+    # A text with a required form shows it in place of bounds.
+    bounds += [item.words for item in field.metadata if isinstance(item, Form) and not isinstance(item, NameIn)]
     table = next((item.table for item in field.metadata if isinstance(item, NameIn)), {})
     return Setting(
         key=key,
@@ -251,7 +249,7 @@ def _setting(key: str, field: FieldInfo, schema: Mapping[str, Any]) -> Setting:
         choices=tuple(choices),
         choice_help=tuple(f"{name}: {row.label}, {row.help}" for name, row in table.items()),
         default=field.default,
-        bounds=", ".join(words),
+        bounds=", ".join(bounds),
         limits=Limits(**limits),
         help=schema.get("description", ""),
         **(field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}),  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""From profiles, file and command line to one Config, and where each value came from.
+"""The merging of defaults, profiles, config file and command line into one Config, with the origin of each value.
 
 Precedence: defaults < recipe < hardware profile < config file < `--set`. All mistakes are reported together.
 """
@@ -26,14 +26,13 @@ from tui_trainer.files.local_paths import as_bytes, is_here, is_utf8
 from tui_trainer.terminal.safe_text import one_line, shell_word
 
 DEFAULT_RECIPE, DEFAULT_RECIPE_FOR_A_MODEL = "quickstart", "finetune"
-# Settings that have an option of their own on the command line.
+# Settings with their own options on the command line.
 OPTIONS = {DATA_KEY: "--data", "task.type": "--task", MODEL_KEY: "--model", "profile": "--profile"}
 _DATA_SUFFIXES = (".txt", ".jsonl", ".md", ".gz")
-_VALUE_AND_END = 2
 
 
 class Origin(StrEnum):
-    """Who set a value, from the weakest to the strongest."""
+    """The origin of a value, in the order of precedence."""
 
     DEFAULT = "default"
     RECIPE = "recipe"
@@ -49,7 +48,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What the command line says: a config file, a recipe, single settings (`KEY=VALUE`), and those of `OPTIONS`."""
+    """Arguments of the command line: a config file, a recipe, `KEY=VALUE` settings, and the options of `OPTIONS`."""
 
     config_file: Path | None = None
     profile: str = ""
@@ -59,20 +58,20 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:
-    """Values from one place, by dotted key."""
+    """Values of one source, by dotted key."""
 
     origin: Origin
     where: str
     values: dict[str, Any]
     notes: tuple[str, ...] = ()
-    """What was written and is not used any more, a sentence each."""
+    """Sentences about values that are ignored."""
     fitted_because: str = ""
-    """Why the value replaces a preset that does not suit what the user chose; empty where it replaces none."""
+    """Reason for replacing a preset that does not suit the user's choices; empty if no preset was replaced."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedConfig:
-    """The Config, the layer behind each value that is no default, and the profiles that took part."""
+    """A Config with the layer of each value that is not a default, and the profiles that were used."""
 
     config: Config
     layers: dict[str, Layer]
@@ -80,11 +79,11 @@ class LoadedConfig:
     hardware_profile: Profile | None
     hardware_reason: str = ""
     notes: tuple[str, ...] = ()
-    """What was made of presets that do not fit, and what is not used any more, a sentence each."""
+    """Sentences about presets that were replaced and values that are ignored."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """The columns that settings such as `data.text_column` stand for, where the data was looked at."""
+    """Columns detected for settings such as `data.text_column`; empty before the data was read."""
     data: ResolvedData = field(default_factory=ResolvedData, compare=False)
-    """The data that `config` names, looked up once for this config and for every other that is derived from it."""
+    """Data that `config` names, looked up once for this config and all configs derived from it."""
 
     def __post_init__(self) -> None:
         if self.data != (data := data_of(self.config)):
@@ -94,39 +93,39 @@ class LoadedConfig:
         return self.layers[key].origin if key in self.layers else Origin.DEFAULT
 
     def where(self, key: str) -> str:
-        """`recipe quickstart`, `my.toml`, `--set`; `default` when nothing set it."""
+        """Return the source of the value: `recipe quickstart`, `my.toml`, `--set`, `default`."""
         return self.layers[key].where if key in self.layers else "default"
 
     def fitted_because(self, key: str) -> str:
-        """Return why a preset was replaced, as `fitted` got it; empty where it was not."""
+        """Return the reason for which `fitted` replaced the preset; empty if it did not."""
         return self.layers[key].fitted_because if key in self.layers else ""
 
     def problem(self, key: str, message: str, hint: str = "") -> Problem:
-        """A mistake in one setting, with the place where it was written."""
+        """Return a problem with one setting, and the source of its value if the user wrote it."""
         return self.placed(Problem(message=message, key=key, hint=hint))
 
     def placed(self, problem: Problem) -> Problem:
-        """The same mistake with the place where its setting was written, if it names a setting and no place."""
+        """Return the problem with the source of its setting's value, if the user wrote it and `where` is empty."""
         by_user = not problem.where and self.origin(problem.key).by_user
         return replace(problem, where=self.where(problem.key)) if by_user else problem
 
-    def noting(self, layers: Iterable[Layer]) -> Self:
-        """The same with what these layers have to note."""
+    def with_notes_of(self, layers: Iterable[Layer]) -> Self:
+        """Return this config with the notes of the layers added."""
         return replace(self, notes=(*self.notes, *(note for layer in layers for note in layer.notes)))
 
     def fitted(self, key: str, value: Any, why: str) -> Self:
-        """The same with another value for a setting, where a preset or a default does not fit what the user chose.
-        `why` ends the note that tells it, and what is said of the place that the value comes from.
+        """Return this config with another value for a preset or default that does not suit the user's choices.
 
-        What the user wrote is refused where it does not fit, and not changed.
+        `why` completes a new note and the source of the value. Unsuitable values that the user wrote must be refused
+        instead.
         """
-        before, origin = value_of(self.config, key), self.where(key)
-        layer = Layer(origin=self.origin(key), where=f"{origin}, but {why}", values={key: value}, fitted_because=why)
+        preset, where = value_of(self.config, key), self.where(key)
+        layer = Layer(origin=self.origin(key), where=f"{where}, but {why}", values={key: value}, fitted_because=why)
         return replace(
             self,
             config=with_changes(self.config, {key: value}),
             layers={**self.layers, key: layer},
-            notes=(*self.notes, f"{key} is {value} instead of {before if before != '' else 'empty'} ({origin}): {why}"),
+            notes=(*self.notes, f"{key} is {value} instead of {preset if preset != '' else 'empty'} ({where}): {why}"),
         )
 
 
@@ -139,7 +138,7 @@ class ResolvedLoaded(LoadedConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Presets:
-    """The two profiles in force and the layer behind each value that they set. `recipe_name` is the one asked for."""
+    """The recipe and the hardware profile, and the layer of each value that they set. `recipe_name` may not exist."""
 
     recipe_name: str = ""
     recipe: Profile | None = None
@@ -148,14 +147,14 @@ class Presets:
     layers: Mapping[str, Layer] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
-    """What a profile sets and is not used any more."""
+    """Sentences about values of the profiles that are ignored."""
 
     def value(self, key: str) -> Any:
-        """What the profiles and the defaults give. `profile` itself is the recipe that was asked for."""
+        """Return the value that the profiles or the defaults give."""
         return self.layers[key].values[key] if key in self.layers else all_settings()[key].default
 
-    def under(self, config: Config, layers: Mapping[str, Layer]) -> LoadedConfig:
-        """A whole config that was made on these profiles, with the layers behind its values."""
+    def loaded(self, config: Config, layers: Mapping[str, Layer]) -> LoadedConfig:
+        """Return a LoadedConfig of these profiles for a config and the layers of its values."""
         return LoadedConfig(
             config=config,
             layers=dict(layers),
@@ -176,15 +175,15 @@ def all_settings() -> dict[str, Setting]:
 
 @cache
 def all_tables() -> frozenset[str]:
-    """The names of all tables: `training`, `model`, `model.scratch`."""
+    """Return the names of all tables: `training`, `model`, `model.scratch`."""
     parts = [key.split(".") for key in all_settings()]
     return frozenset(".".join(part[:length]) for part in parts for length in range(1, len(part)))
 
 
 def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
-    """Merge all layers and check every value. `choose_hardware(name)` finds the hardware profile and says why.
+    """Merge all layers and check every value. Raises ConfigError with all problems.
 
-    Raises ConfigError with all problems.
+    `choose_hardware(name)` returns the hardware profile, and the reason for choosing it.
     """
     problems: list[Problem] = []
     written = user_layers(request, problems)
@@ -193,16 +192,16 @@ def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
     presets = find_presets(recipe_name, {key: layer.values[key] for key, layer in own.items()}, choose_hardware)
     by_key = {**presets.layers, **own}
     for problem in presets.problems:
-        place = by_key[problem.key].where if problem.key in by_key else ""
-        problems.append(problem if problem.where else replace(problem, where=place))
+        where = by_key[problem.key].where if problem.key in by_key else ""
+        problems.append(problem if problem.where else replace(problem, where=where))
     config = validate({key: layer.values[key] for key, layer in by_key.items()}, by_key, problems)
     if problems or config is None:
         raise ConfigError(problems)
-    return presets.under(with_absolute_paths(config), by_key).noting(written)
+    return presets.loaded(with_absolute_paths(config), by_key).with_notes_of(written)
 
 
 def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
-    """What the user wrote, the weakest layer first. Mistakes are added to `problems`."""
+    """Return the layers of the config file and the command line, weakest first. Adds mistakes to `problems`."""
     layers = []
     path = request.config_file
     if path is not None and (option := option_for(str(path))):
@@ -234,12 +233,12 @@ def _option(key: str, value: str) -> Layer:
 
 
 def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: HardwareChoice) -> Presets:
-    """The profiles for a recipe and for the user's own choice of hardware. What cannot be found becomes a problem."""
+    """Return the profiles for a recipe and for the user's values `own`, with a problem for each that does not exist."""
     problems: list[Problem] = []
     notes: list[str] = []
     layers: dict[str, Layer] = {}
 
-    def take(origin: Origin, profile: Profile) -> None:
+    def add_layer(origin: Origin, profile: Profile) -> None:
         values = flatten(profile.values, str(profile.path), problems, notes)
         layer = Layer(origin=origin, where=f"{origin.value} {profile.name}", values=values)
         layers.update(dict.fromkeys(values, layer))
@@ -249,7 +248,7 @@ def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: Hard
     try:
         if recipe_name:
             recipe = find_profile(recipe_name, "recipes")
-            take(Origin.RECIPE, recipe)
+            add_layer(Origin.RECIPE, recipe)
     except ConfigError as error:
         problems += [replace(problem, key="profile") for problem in error.problems]
     key = "hardware_profile"
@@ -257,7 +256,7 @@ def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: Hard
     try:
         hardware, reason = choose_hardware(next(name for name in candidates if isinstance(name, str)))
         if hardware:
-            take(Origin.HARDWARE, hardware)
+            add_layer(Origin.HARDWARE, hardware)
     except ConfigError as error:
         problems += [replace(problem, key=key) for problem in error.problems]
     return Presets(
@@ -272,15 +271,15 @@ def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: Hard
 
 
 def default_recipe(request: Request, user_layers: list[Layer]) -> str:
-    """What a run starts from where no recipe is named: with a model, tuning it; else the quickstart."""
+    """Return the recipe to use if none is named: `finetune` for a pretrained model, none for other config files."""
     if _last(MODEL_KEY, user_layers, ""):
         return DEFAULT_RECIPE_FOR_A_MODEL if _last("model.init", user_layers, "pretrained") == "pretrained" else ""
     return "" if request.config_file else DEFAULT_RECIPE
 
 
 def _last(key: str, layers: list[Layer], default: str) -> str:
-    found = [layer.values[key] for layer in layers if isinstance(layer.values.get(key), str)]
-    return found[-1] if found else default
+    values = [layer.values[key] for layer in layers if isinstance(layer.values.get(key), str)]
+    return values[-1] if values else default
 
 
 def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: list[str]) -> dict[str, Any]:
@@ -298,28 +297,28 @@ def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: l
         else:
             value = _value(key, text.strip())
             if key in values and values[key] != value:
-                before = one_line(str(values[key]), 60)
-                notes.append(f"{key} is given twice with --set: the last value is used, {before} is ignored")
+                ignored = one_line(str(values[key]), 60)
+                notes.append(f"{key} is given twice with --set: the last value is used, {ignored} is ignored")
             values[key] = value
     return flatten(nest(values), "--set", problems, notes)
 
 
 def _value(key: str, text: str) -> Any:
-    """A value as TOML reads it, if it is one and nothing else; a text needs no quotes."""
+    """Return the value of a text in TOML, or the text itself if it is not exactly one TOML value."""
     try:
-        # Behind a comment or a line of its own, what ends the list would be missing.
+        # In a list, a comment or a line break within the text makes the TOML invalid.
         parsed = parse_toml(f"value = [{text}, 0]", "")
     except ConfigError:
         return text
-    if len(parsed) > 1 or len(parsed["value"]) != _VALUE_AND_END:
+    if len(parsed) > 1 or len(parsed["value"]) != 2:
         return text
     value = parsed["value"][0]
-    wants_text_only = key in REMOVED or all_settings()[key].kinds == (str,)
-    return text if wants_text_only and not isinstance(value, str | list) else value
+    is_text_only = key in REMOVED or all_settings()[key].kinds == (str,)
+    return text if is_text_only and not isinstance(value, str | list) else value
 
 
 def flatten(raw: dict[str, Any], where: str, problems: list[Problem], notes: list[str] | None = None) -> dict[str, Any]:
-    """Known settings by dotted key; what is unknown becomes a problem, what is gone one or a note (`removed.py`)."""
+    """Return the settings by dotted key. Adds a problem for each unknown one. `removed.py` reports removed ones."""
     flat: dict[str, Any] = {}
     tables = all_tables()
 
@@ -348,13 +347,13 @@ def _unknown(key: str, where: str) -> Problem:
 
 
 def did_you_mean(key: str) -> str:
-    """A sentence that names the nearest setting, or where to find them all."""
+    """Return a hint with the setting of the most similar name, or with the command that lists all settings."""
     near = nearest_setting(key, all_settings())
     return f"did you mean {near}?" if near else "`tui-trainer explain` lists all settings"
 
 
 def option_for(word: str) -> str:
-    """Return what was meant by a word without an option: `--set KEY=VALUE`, `--profile NAME`, or nothing."""
+    """Return the option that a word without one most likely needs: `--set KEY=VALUE`, `--profile NAME`, or ""."""
     if is_here(word):
         return ""
     key, equals, _ = word.partition("=")
@@ -364,7 +363,7 @@ def option_for(word: str) -> str:
 
 
 def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Problem]) -> Config | None:
-    """The Config of values by dotted key; what does not fit its own setting is added to `problems`."""
+    """Return the Config of values by dotted key. Adds a problem for each invalid value, and then returns None."""
     unwritable = {key: value for key, value in values.items() if isinstance(value, str) and not is_utf8(value)}
     for key, value in unwritable.items():
         message, where = f"is not UTF-8: {as_bytes(value)}", layers[key].where if key in layers else ""
@@ -376,10 +375,10 @@ def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Pr
     except ValidationError as error:
         keys = {_key_of(item["loc"]): None for item in error.errors()}
         for key in keys:
-            # A value inside a union fails once for each member: one sentence from the declaration says it all.
-            wrong = values.get(key)
-            shown = str(wrong).lower() if isinstance(wrong, bool) else one_line(repr(wrong), 60)
-            message = f"{shown} is not valid; it must be {all_settings()[key].expected}"
+            # pydantic reports one error for each member of a union. The declaration gives one sentence for all.
+            invalid = values.get(key)
+            text = str(invalid).lower() if isinstance(invalid, bool) else one_line(repr(invalid), 60)
+            message = f"{text} is not valid; it must be {all_settings()[key].expected}"
             problems.append(Problem(message=message, where=layers[key].where if key in layers else "", key=key))
         return None
 

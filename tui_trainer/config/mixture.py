@@ -1,4 +1,4 @@
-"""Which sources [data] names, and how often the rows of each are used in an epoch."""
+"""The paths of `data.path`, and their weights: how often the rows of each are used in an epoch."""
 
 import re
 from collections.abc import Sequence
@@ -13,23 +13,22 @@ from tui_trainer.files.local_paths import is_here
 from tui_trainer.terminal.safe_text import one_line
 
 WEIGHTS_KEY = "data.weights"
-# Rows that are used so often fill a disk, and teach a model one source by heart.
+# With a larger weight a source would fill the disk, and the model would memorize it.
 MOST_WEIGHT = 1000
 _COMMA = re.compile(r"(?<!\\),")
 
 
 def escaped(path: str) -> str:
-    """One path as it stands between others."""
+    """Return a path or name for a list with commas, with its own commas escaped."""
     return path.replace(",", "\\,")
 
 
-# Paths in one text, with commas between them; a comma that is part of a path is written as \, in it. A TOML list is
-# taken as well.
+# Paths in one text, separated by commas. A comma within a path is written as \,. A TOML list is accepted too.
 Paths = Annotated[str, BeforeValidator(partial(with_commas, each=escaped))]
 
 
 def paths_in(text: str) -> tuple[str, ...]:
-    """The single paths of a `Paths` setting. Where a file or folder has the whole text as its name, it is that one."""
+    """Return the paths of a `Paths` setting. The whole text is one path if such a file or folder exists."""
     if "," not in text or is_here(text):
         return (text,)
     paths = (part.strip().replace("\\,", ",") for part in _COMMA.split(text))
@@ -37,39 +36,39 @@ def paths_in(text: str) -> tuple[str, ...]:
 
 
 def last_path(text: str) -> tuple[str, str]:
-    """What stands before the last path of a text that is being typed, with its comma, and that path."""
-    comma = max((found.end() for found in _COMMA.finditer(text)), default=0)
+    """Split an incomplete text after its last comma. Returns the first part unchanged, and the last path unescaped."""
+    comma = max((match.end() for match in _COMMA.finditer(text)), default=0)
     last = text[comma:].lstrip()
     return text[: len(text) - len(last)], last.replace("\\,", ",")
 
 
 def joined(paths: Sequence[str]) -> str:
-    """The text that `paths_in` takes apart again."""
+    """Return the text from which `paths_in` returns these paths."""
     return paths[0] if len(paths) == 1 and paths_in(paths[0]) == (paths[0],) else ", ".join(map(escaped, paths))
 
 
 def weights_of(paths: Sequence[str], weights: str) -> tuple[float, ...]:
-    """The weight of each path of data.path, by data.weights; () where every row is used once. Raises ConfigError."""
-    words = names_in(weights)
-    if not words:
+    """Return the weight of each path from the text of data.weights; () if all are 1. Raises ConfigError."""
+    number_texts = names_in(weights)
+    if not number_texts:
         return ()
-    if len(words) != len(paths):
+    if len(number_texts) != len(paths):
         sources = "1 source" if len(paths) == 1 else f"{len(paths)} sources"
-        numbers = "1 number" if len(words) == 1 else f"{len(words)} numbers"
+        numbers = "1 number" if len(number_texts) == 1 else f"{len(number_texts)} numbers"
         raise _wrong(f"has {numbers}, but data.path has {sources}", "give one number for each, in the same order")
-    found = tuple(map(_weight, words))
-    return () if all(weight == 1 for weight in found) else found
+    values = tuple(map(_weight, number_texts))
+    return () if all(value == 1 for value in values) else values
 
 
 def _weight(word: str) -> float:
-    shown = one_line(repr(word), 40)
+    quoted = one_line(repr(word), 40)
     try:
         weight = float(word)
     except ValueError:
-        raise _wrong(f"{shown} is not a number", "2 uses each row twice, 0.5 half of the rows") from None
+        raise _wrong(f"{quoted} is not a number", "2 uses each row twice, 0.5 half of the rows") from None
     if not 0 < weight <= MOST_WEIGHT:
         hint = "to leave out a source, remove it from data.path" if weight <= 0 else "1 uses each row once"
-        raise _wrong(f"{shown} must be above 0 and at most {MOST_WEIGHT:,}", hint)
+        raise _wrong(f"{quoted} must be above 0 and at most {MOST_WEIGHT:,}", hint)
     return weight
 
 

@@ -1,4 +1,4 @@
-"""Paths of a config, made independent of the folder that the program was started in."""
+"""Conversion of a config's paths to absolute ones, so that they do not depend on the working directory."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,22 +15,23 @@ from tui_trainer.files.hub_layout import HUB_PREFIX, SAMPLE_PREFIX, address_of, 
 from tui_trainer.files.local_paths import from_the_root, is_here
 from tui_trainer.terminal.safe_text import one_line
 
-# Settings that name what is read.
+# Settings with the paths of files that a run reads.
 _READ = (MODEL_KEY, DATA_KEY, "data.eval_path", "task.chat_template", "model.add_tokens")
 
 
 def data_of(config: Config) -> ResolvedData:
-    """Return the data that a config names. It is not looked up yet."""
+    """Return the data that a config names, without looking for its files."""
     names = {"text_column", "name", "split", "eval_split", "revision", "streaming"}
     data = config.data
     return ResolvedData(paths=data.paths, eval_paths=data.eval_paths, **data.model_dump(include=names))
 
 
 def with_absolute_paths(config: Config) -> Config:
-    """So that a run can be resumed from another folder, and its data has one name. A list of tokens is read: its file
-    may change."""
+    """Return the config with absolute paths, so that a run can be resumed from any folder.
+
+    A file of added tokens is replaced by its content, because it may change before the run is resumed.
+    """
     template = config.task.chat_template
-    # The name of a template stays.
     is_file = "/" in template or template.endswith(".jinja")
     paths = {
         "task.chat_template": absolute(template) if is_file else template,
@@ -39,29 +40,31 @@ def with_absolute_paths(config: Config) -> Config:
         MODEL_KEY: _model(config.model.model_name_or_path),
         "output.runs_dir": absolute(config.output.runs_dir),
     }
-    # One that cannot be read is reported with everything else that is wrong.
+    # A later check reports a file that cannot be read.
     with suppress(ConfigError):
         paths["model.add_tokens"] = with_file_read(config.model.add_tokens)
     return with_changes(config, paths)
 
 
 def with_paths_beside(values: Mapping[str, Any], file: Path, notes: list[str]) -> dict[str, Any]:
-    """Return the values of a config file. A relative path counts from the working directory, as on the command line,
-    and from the folder of the file where nothing is there. `notes` gets a sentence on each of which that could be
-    mistaken."""
-    folder, here = from_the_root(str(file)).parent, from_the_root(".")
+    """Return the values of a config file with its relative paths resolved.
+
+    A path is relative to the working directory, as on the command line. If it does not exist there, it is relative to
+    the folder of the file. Adds a note for each path that exists in that folder.
+    """
+    folder, working_directory = from_the_root(str(file)).parent, from_the_root(".")
     changed = dict(values)
-    for key in _READ if folder != here else ():
+    for key in _READ if folder != working_directory else ():
         value = values.get(key)
         texts: list[Any] = value if isinstance(value, list) else [value]
         if not all(isinstance(text, str) and text for text in texts):
             continue
         paths = [path for text in texts for path in (paths_in(text) if key.startswith("data.") else (text,))]
         beside = [path for path in paths if not Path(path).is_absolute() and _is_in(folder, path)]
-        only_beside = [path for path in beside if not _is_in(here, path)]
+        only_beside = [path for path in beside if not _is_in(working_directory, path)]
         for path in beside:
-            which = "read from" if path in only_beside else "read from the working directory, but is also in"
-            notes.append(f"{key}: {one_line(path, 80)} is {which} the folder of {one_line(str(file), 120)}")
+            verb = "read from" if path in only_beside else "read from the working directory, but is also in"
+            notes.append(f"{key}: {one_line(path, 80)} is {verb} the folder of {one_line(str(file), 120)}")
         if only_beside:
             changed[key] = joined([str(folder / path) if path in only_beside else path for path in paths])
     return changed
@@ -75,18 +78,18 @@ def _is_in(folder: Path, path: str) -> bool:
 
 
 def _data(paths: Sequence[str]) -> str:
-    """Files and folders by their whole paths; samples and data sets of the hub have no place."""
+    """Return the paths with files and folders made absolute, but not samples and data sets on the hub."""
 
-    def has_no_place(path: str) -> bool:
-        if path.startswith((SAMPLE_PREFIX, HUB_PREFIX)) or address_of(path):
-            return True
-        return could_be_on_the_hub(path) and not is_here(path)
+    def is_local(path: str) -> bool:
+        if not path or path.startswith((SAMPLE_PREFIX, HUB_PREFIX)) or address_of(path):
+            return False
+        return not could_be_on_the_hub(path) or is_here(path)
 
-    return joined([path if not path or has_no_place(path) else absolute(path) for path in paths])
+    return joined([absolute(path) if is_local(path) else path for path in paths])
 
 
 def _model(name: str) -> str:
-    """A folder by its whole path; the name of a model on the hub stays."""
+    """Return the absolute path of an existing folder, or the name of a model on the hub unchanged."""
     try:
         return absolute(name) if name and Path(name).expanduser().is_dir() else name
     except (OSError, RuntimeError):
@@ -94,5 +97,5 @@ def _model(name: str) -> str:
 
 
 def absolute(path: str) -> str:
-    """The path from the root; `~` is the home folder, and stays as it is where there is none."""
+    """Return the absolute path. `~` is expanded if there is a home folder."""
     return str(from_the_root(path))

@@ -1,7 +1,7 @@
-"""Settings and values that went with their feature: what becomes of a config or a plan that still has one.
+"""Removed settings and values in configs and plans of earlier versions, and the meaning of unknown setting names.
 
-One that changes nothing of what is learnt is dropped with a warning. One that does is refused with the reason, unless
-it stands at its default. A finished run opens whatever its config said: it is read with `finished`.
+A removed setting that does not affect what the model learns is dropped with a note. One that does is refused, unless it
+has its former default. In the config of a finished run nothing is refused (`finished`).
 """
 
 from collections.abc import Collection, Mapping
@@ -12,9 +12,7 @@ from typing import Any
 from tui_trainer.errors import Problem
 from tui_trainer.terminal.safe_text import one_line
 
-# Which setting a name means that is none: as other tools call it, or misspelt.
-
-# How transformers, TRL, axolotl, LLaMA-Factory and people's own scripts call it.
+# Names of settings in transformers, TRL, axolotl, LLaMA-Factory and common scripts.
 _ELSEWHERE = {
     "lr": "training.learning_rate",
     "epoch epochs num_epochs n_epochs": "training.num_train_epochs",
@@ -53,21 +51,17 @@ MEANT = {name: key for names, key in _ELSEWHERE.items() for name in names.split(
 
 
 def nearest_setting(key: str, known: Collection[str]) -> str:
-    """The one of `known` that `key` means, with or without its table; empty where none comes near."""
+    """Return the setting of `known` that an unknown key most likely means; empty if no name is similar."""
     name = key.rsplit(".", 1)[-1].lower().replace("-", "_")
-    if same := [one for one in known if one.rsplit(".", 1)[-1] == name]:
-        return get_close_matches(key, same, n=1, cutoff=0.0)[0]
-    names = {one.rsplit(".", 1)[-1]: one for one in reversed(list(known))} | MEANT
+    if same_name := [setting for setting in known if setting.rsplit(".", 1)[-1] == name]:
+        return get_close_matches(key, same_name, n=1, cutoff=0.0)[0]
+    names = {setting.rsplit(".", 1)[-1]: setting for setting in reversed(list(known))} | MEANT
     return next((names[near] for near in get_close_matches(name, names, n=1)), "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Removed:
-    """A setting that is gone, or one value of a setting that stays.
-
-    `default` is what the setting was where nobody wrote it; `value` is the one value that is gone, None where the
-    whole setting is, and `instead` what is used in its place.
-    """
+    """A removed setting with its former `default`, or the removed `value` of a setting and the value used `instead`."""
 
     reason: str
     hint: str = ""
@@ -114,27 +108,27 @@ REMOVED: dict[str, Removed] = {
 def without_removed(
     config: Mapping[str, Any], where: str, notes: list[str], problems: list[Problem], *, finished: bool = False
 ) -> dict[str, Any]:
-    """The nested tables of a config without what is gone.
+    """Return the nested tables of a config without removed settings and values.
 
-    What is dropped is reported in `notes`, what is refused in `problems`. `finished`: nothing is refused, since the
-    run will not be trained any further.
+    Reports dropped ones in `notes` and refused ones in `problems`. With `finished` nothing is refused, because the run
+    will not be trained further.
     """
 
     def walk(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-        kept: dict[str, Any] = {}
+        remaining: dict[str, Any] = {}
         for name, value in table.items():
             key = f"{prefix}{name}"
             removed = REMOVED.get(key)
             if isinstance(value, dict):
-                kept[name] = walk(value, f"{key}.")
+                remaining[name] = walk(value, f"{key}.")
             elif removed is None or (removed.value is not None and value != removed.value):
-                kept[name] = value
+                remaining[name] = value
             else:
                 if removed.value is not None:
-                    kept[name] = removed.instead
+                    remaining[name] = removed.instead
                 if value != removed.default:
                     _report(key, value, removed, where, notes, problems, finished)
-        return kept
+        return remaining
 
     return walk(config, "")
 
@@ -145,7 +139,7 @@ def _report(
     if removed.changes_what_is_learnt and not finished:
         problems.append(Problem(message=removed.reason, where=where, key=key, hint=removed.hint))
         return
-    shown = one_line(repr(value), 60) if isinstance(value, str) else str(value)
-    place = f"{where}: " if where else ""
+    text = one_line(repr(value), 60) if isinstance(value, str) else str(value)
+    prefix = f"{where}: " if where else ""
     instead = f", and {removed.instead!r} is used instead" if removed.value is not None else ""
-    notes.append(f"{place}{key} = {shown} is ignored{instead}: {removed.reason}")
+    notes.append(f"{prefix}{key} = {text} is ignored{instead}: {removed.reason}")

@@ -1,7 +1,7 @@
-"""A Config as TOML: only what the user wrote, on top of the profiles it starts from.
+"""The writing of a config as TOML: the names of its profiles, and the values that the user set.
 
-A value of the user's own is written even where it equals the preset: it wins over the hardware profile of another
-machine, and a micro-batch that somebody asked for is not made smaller.
+A value of the user is written even if it equals the preset. On another machine it then takes precedence over that
+machine's hardware profile, and a micro-batch that the user set is not reduced.
 """
 
 import os
@@ -27,24 +27,24 @@ from tui_trainer.config.toml_files import file_digest, nest, parse_toml
 from tui_trainer.errors import ConfigError, Problem, system_reason
 from tui_trainer.terminal.safe_text import one_line
 
-# As a whole number it would have more digits than a float is sure of.
+# A larger float written as an integer would have digits that the float does not determine.
 _WHOLE_BELOW = 1e15
-# Before what is wrong in the next line, in a text that somebody goes on with.
+# Prefix of a comment about a problem in the next line of a text that the user continues to edit.
 _MARK = "# tui-trainer:"
 
 
 class OverwriteError(ConfigError):
-    """A file stands in the way that may be overwritten when somebody says so."""
+    """An existing or changed file that is overwritten only if the user confirms it."""
 
 
 def to_toml(loaded: LoadedConfig) -> str:
-    """TOML that `load` turns into the same Config on the same machine."""
+    """Return TOML from which `load` returns the same Config on the same machine."""
     flat: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
     if loaded.recipe:
         name = value_of(loaded.config, "profile") or loaded.recipe.name
         flat["profile"] = absolute(name) if name.endswith(".toml") else name
     for key in all_settings():
-        # A recipe may name its data from where it lies: the run has the whole path.
+        # A recipe may have a path relative to itself, and the config of the run the absolute one.
         from_recipe = key == "data.path" and any(map(os.path.isabs, loaded.config.data.paths))
         if (loaded.origin(key).by_user or from_recipe) and key not in flat:
             flat[key] = _plain(value_of(loaded.config, key))
@@ -52,26 +52,25 @@ def to_toml(loaded: LoadedConfig) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """`128` instead of `128.0`: a setting that takes fractions reads both as the same."""
+    """Return 128 for 128.0. A setting of type float accepts both."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE_BELOW else value
 
 
 def saved_values(document: ConfigDocument) -> dict[str, Any]:
-    """What a file of this document says: the recipe, and the user's own values as they were written."""
+    """Return the values to save for a document: the recipe and the user's values, with paths as they were written."""
     named = {"profile": document.recipe_name} if document.recipe_name else {}
     return {"schema_version": SCHEMA_VERSION, **named, **document.own_values()}
 
 
 def document_text(document: ConfigDocument) -> str:
-    """The TOML of a new file, one table after the other."""
+    """Return the TOML of a new file for a document."""
     return "\n".join(table_lines({key: toml_text(value) for key, value in saved_values(document).items()})) + "\n"
 
 
 def line_of(text: str, problem: Problem) -> int:
-    """The line of a TOML text, from 1 on, that a problem is about: it names the line, or the setting or table; the last
-    one where it is about the end."""
-    if found := re.search(r"\bline (\d+)", problem.message):
-        return min(int(found[1]), text.count("\n") + 1)
+    """Return the line of a TOML text (from 1) that a problem is about, by its message or its setting; else the last."""
+    if match := re.search(r"\bline (\d+)", problem.message):
+        return min(int(match[1]), text.count("\n") + 1)
     table, lines = "", text.rstrip("\n").split("\n")
     for number, line in enumerate(lines, 1):
         name = re.sub(r"[\s\"']", "", line.partition("=")[0].partition("#")[0])
@@ -84,9 +83,9 @@ def line_of(text: str, problem: Problem) -> int:
 
 
 def marked_text(text: str, problems: Sequence[Problem]) -> str:
-    """The text with a comment above each line that a problem is about."""
+    """Return the text with a comment about each problem above its line."""
     lines = text.split("\n")
-    for line, problem in sorted(((line_of(text, one), one) for one in problems), key=lambda pair: -pair[0]):
+    for line, problem in sorted(((line_of(text, problem), problem) for problem in problems), key=lambda pair: -pair[0]):
         lines.insert(line - 1, f"{_MARK} {one_line(str(replace(problem, where='')))}")
     return "\n".join(lines)
 
@@ -96,54 +95,57 @@ def without_marks(text: str) -> str:
 
 
 def table_lines(texts: Mapping[str, str]) -> list[str]:
-    """One table after the other, in the order of declaration, of settings with what stands behind their `=`."""
+    """Return the lines of a TOML file, in the order of declaration. `texts` has the text after the `=` of each key."""
     lines: list[str] = []
-    table = ""
+    last_table = ""
     for key in sorted(texts, key=list(all_settings()).index):
-        found, _, name = key.rpartition(".")
-        if found != table:
-            table = found
+        table, _, name = key.rpartition(".")
+        if table != last_table:
+            last_table = table
             lines += ["", f"[{table}]"]
         lines.append(f"{name} = {texts[key]}")
     return lines
 
 
 def save(document: ConfigDocument, path: Path, *, force: bool = False) -> None:
-    """Write the document to a file, atomically. Comments and order of a file that is there are kept, and its mode.
+    """Write the document to a file atomically. Keeps comments, order and mode of an existing file.
 
-    Raises ConfigError, and then the file is as it was: when its folder is missing, when it cannot be written, and,
-    unless forced, when it was changed since it was read or is not this document's file at all.
+    Raises ConfigError and leaves the file unchanged if it cannot be written. Raises OverwriteError, unless forced, if
+    it was changed since it was read, or if it exists and does not belong to this document.
     """
     document.mark_saved(path, *writing(document, path, force=force)())
 
 
 def writing(document: ConfigDocument, path: Path, *, force: bool = False) -> Callable[[], tuple[str, dict[str, Any]]]:
-    """The same with the values of now, to be done by any thread: what `mark_saved` takes behind the path."""
-    wanted, new_text, own_values = saved_values(document), document_text(document), document.own_values()
+    """Return a function that saves the present values like `save`, in any thread.
+
+    The function returns the arguments of `document.mark_saved` after the path.
+    """
+    values, new_text, own_values = saved_values(document), document_text(document), document.own_values()
     own_file, own_digest, where = document.file, document.digest, str(path)
 
     def write() -> tuple[str, dict[str, Any]]:
-        whole = _whole(path)
-        before = file_digest(whole)
+        resolved = _resolve(path)
+        digest = file_digest(resolved)
         if not force:
-            _refuse_to_overwrite(own_file, own_digest, whole, before, where)
-        text = _merged(whole, wanted, where) if before else new_text
-        if before != file_digest(whole):
+            _refuse_to_overwrite(own_file, own_digest, resolved, digest, where)
+        text = _merged(resolved, values, where) if digest else new_text
+        if digest != file_digest(resolved):
             raise ConfigError("was changed by another program just now", where=where, hint="save again")
         try:
-            _replace_file(whole, text.encode())
+            _replace_file(resolved, text.encode())
         except OSError as error:
-            missing = not whole.parent.is_dir()
+            missing = not resolved.parent.is_dir()
             hint = "create the folder first, or choose another name" if missing else "choose another name"
-            reason = f"the folder {whole.parent} does not exist" if missing else system_reason(error)
+            reason = f"the folder {resolved.parent} does not exist" if missing else system_reason(error)
             raise ConfigError(f"cannot be written: {reason}", where=where, hint=hint) from None
-        return file_digest(whole) or "", own_values
+        return file_digest(resolved) or "", own_values
 
     return write
 
 
-def _whole(path: Path) -> Path:
-    """From the root, and without links. Raises ConfigError."""
+def _resolve(path: Path) -> Path:
+    """Return the absolute path without links. Raises ConfigError."""
     try:
         return Path(absolute(str(path))).resolve()
     except (OSError, RuntimeError) as error:
@@ -155,49 +157,49 @@ def _whole(path: Path) -> Path:
 def _refuse_to_overwrite(
     own_file: Path | None, own_digest: str | None, path: Path, digest: str | None, where: str
 ) -> None:
-    own = own_file is not None and _whole(own_file) == path
-    if own and digest not in (own_digest, None):
+    is_own = own_file is not None and _resolve(own_file) == path
+    if is_own and digest not in (own_digest, None):
         hint = "reload it, which keeps your edits, or overwrite it"
         raise OverwriteError("was changed by another program since it was read", where=where, hint=hint)
-    if not own and path.exists():
+    if not is_own and path.exists():
         raise OverwriteError("already exists", where=where, hint="overwrite it, or choose another name")
 
 
-def _merged(path: Path, wanted: dict[str, Any], where: str) -> str:
-    """The file's text with these values in it. Raises ConfigError where that cannot be done."""
+def _merged(path: Path, values: dict[str, Any], where: str) -> str:
+    """Return the file's text with its settings replaced by these values. Raises ConfigError if that fails."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
     hint = "fix it in an editor, or save under another name"
     try:
         tree = tomlkit.parse(path.read_bytes().decode("utf-8-sig"))
-        _remove_others(tree, wanted)
-        for key, value in wanted.items():
-            _put(tree, key, value)
+        _remove_other_settings(tree, values)
+        for key, value in values.items():
+            _set_value(tree, key, value)
         text = tomlkit.dumps(tree)
     except (TOMLKitError, OSError, ValueError, TypeError, KeyError) as error:
         reason = (str(error).splitlines() or ["?"])[0]
         raise ConfigError(f"cannot be updated: {reason}", where=where, hint=hint) from None
-    # Dotted keys and inline tables are rewritten by a library: what it made is read back before it counts.
-    found = flatten(parse_toml(text, where), where, problems := list[Problem]())
+    # The result is checked, because tomlkit rewrites dotted keys and inline tables.
+    written = flatten(parse_toml(text, where), where, problems := list[Problem]())
     if problems:
         raise ConfigError(problems)
-    if found.keys() != wanted.keys() or not all(same(found[key], wanted[key]) for key in wanted):
+    if written.keys() != values.keys() or not all(same(written[key], values[key]) for key in values):
         raise ConfigError("cannot be updated", where=where, hint=hint)
     return text
 
 
-def _remove_others(tree: MutableMapping[str, Any], wanted: dict[str, Any]) -> None:
+def _remove_other_settings(tree: MutableMapping[str, Any], values: dict[str, Any]) -> None:
     for key in (*all_settings(), *REMOVED):
         *tables, name = key.split(".")
         table: Any = tree
         for part in tables:
             table = table.get(part, {})
-        if key not in wanted and name in table:
+        if key not in values and name in table:
             del table[name]
 
 
-def _put(tree: MutableMapping[str, Any], key: str, value: Any) -> None:
+def _set_value(tree: MutableMapping[str, Any], key: str, value: Any) -> None:
     import tomlkit
 
     *tables, name = key.split(".")
@@ -206,15 +208,15 @@ def _put(tree: MutableMapping[str, Any], key: str, value: Any) -> None:
         if part not in table:
             table[part] = tomlkit.table(is_super_table=None)
         table = table[part]
-    # What is right already keeps its spelling, 1e-3 or 0.001.
+    # An equal value keeps its spelling, such as 0.001 for 1e-3.
     if name not in table or not same(table[name], value):
         table[name] = tomlkit.parse(f"x = {toml_text(value)}")["x"]
 
 
 def _replace_file(path: Path, data: bytes) -> None:
-    """Writes beside the file, syncs, renames. The mode of a file that is there is kept. Raises OSError."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    """Write a temporary file, sync it and rename it. Keeps the mode of an existing file. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(fd, "wb") as file:
             if path.exists():
@@ -222,8 +224,8 @@ def _replace_file(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except BaseException:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise

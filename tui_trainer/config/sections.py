@@ -1,7 +1,6 @@
-"""Every setting, declared once. A setting exists from the day on which something reads it.
+"""The declarations of all settings. The docstring below a setting is its help.
 
-Names are Hugging Face's where they have one. Whether values go together with each other and with the machine is
-judged in `planning/conflicts.py`.
+Names are those of Hugging Face if they exist there. `planning/conflicts.py` checks combinations of values.
 """
 
 import re
@@ -30,12 +29,10 @@ from tui_trainer.methods.tuning_methods import METHOD_KEY, TUNING_METHODS
 
 MODEL_KEY, DATA_KEY = "model.model_name_or_path", "data.path"
 
-# [model], [tuning] and [quantization]: what a run starts from, which weights are trainable, and in how many bits.
-
 
 class ScratchSection(SettingsSection):
-    """The shape of a model that starts from random weights, if no folder's config.json gives one (Llama:
-    RMSNorm, rotary attention, gated MLP)."""
+    """The shape of a model with random initial weights (Llama: RMSNorm, rotary attention, gated MLP). It is not used if
+    the model's folder has a config.json."""
 
     hidden_size: int = option(
         128,
@@ -83,7 +80,7 @@ _OTHER_ATTENTION = re.compile(r"flash_attention_\d+|[\w.-]+/[\w.-]+(@[\w./-]+)?(
 
 
 def is_known_attention(name: str) -> bool:
-    """Whether the plan knows what it needs; transformers takes others as well."""
+    """Return whether planning knows the needs of this attention kernel. transformers has further ones."""
     return name in get_args(KnownAttention)
 
 
@@ -93,8 +90,8 @@ def _check_attention(name: str) -> None:
 
 
 class RopeScalingSection(SettingsSection):
-    """Rotary positions for longer rows than a model was made for, in the words of transformers (`RopeParameters`; in
-    older files `rope_scaling`). 0 and empty leave a field out."""
+    """Rescaling of rotary positions for longer rows than in pretraining, with the names of transformers
+    (`RopeParameters`; in older files `rope_scaling`). Fields that are 0 or empty are omitted."""
 
     rope_type: Literal["default", "linear", "yarn", "longrope", "llama3", "proportional"] = option("default")
     """How positions are rescaled for longer rows; default: not at all."""
@@ -272,7 +269,7 @@ class TuningSection(SettingsSection):
 
 
 class QuantizationSection(SettingsSection):
-    """Weights in 4 bits by bitsandbytes, under its names. The head and the embeddings are never among them."""
+    """4-bit weights of bitsandbytes, with its names. The head and the embeddings are never quantized."""
 
     bnb_4bit_quant_type: Literal["nf4", "fp4"] = option("nf4")
     """QLoRA: the 4-bit data type; nf4 suits weights, which are normally distributed."""
@@ -529,7 +526,7 @@ class TrainingSection(SettingsSection):
 EVALUATIONS_SHARE = 0.03
 """Share of the run's time that evaluations may take if nobody has set how many rows they read."""
 LEAST_EVAL_ROWS = 32
-"""Fewest held-out rows from which a loss says something."""
+"""Smallest number of held-out rows with a meaningful loss."""
 
 
 class EvaluationSection(SettingsSection):
@@ -632,7 +629,7 @@ class OutputSection(SettingsSection):
 
 
 class Config(SettingsSection):
-    """All that is asked for. Values that the user wrote always win over profiles, profiles over defaults."""
+    """All settings. Values of the user take precedence over profiles, and profiles over defaults."""
 
     schema_version: Literal[1] = option(1, advanced=True)
     """Version of this file format."""
@@ -656,9 +653,9 @@ class Config(SettingsSection):
 
     @property
     def libraries(self) -> list[tuple[str, str]]:
-        """Pairs of a setting and a library that its value needs beside torch and transformers.
+        """Pairs of a setting and a library that its value needs in addition to torch and transformers.
 
-        Attention and fused kernels are not among them: a run has other ways without their libraries.
+        Libraries of attention and fused kernels are not included, because a run has a fallback without them.
         """
         needed = [(METHOD_KEY, library) for library in TUNING_METHODS[self.tuning.method].libraries]
         needed += [(OPTIMIZER_KEY, OPTIMIZERS[self.training.optim].library)]
@@ -667,16 +664,16 @@ class Config(SettingsSection):
 
     @property
     def is_from_scratch(self) -> bool:
-        """Whether a run begins with random weights, and with tokens of its data."""
+        """Whether a run starts with random weights, and with a tokenizer trained on its data."""
         return self.model.init == "scratch" or (self.task.type == "char_lm" and not self.model.model_name_or_path)
 
 
 ResolvedConfig = NewType("ResolvedConfig", Config)
-"""A Config whose effective batch size is a number. Only `planning/effective_batch.py` makes one out of a Config."""
+"""A Config whose effective batch size is a number. Only `planning/effective_batch.py` creates one."""
 
 
 def step_rows(config: ResolvedConfig) -> int:
-    """Return the rows behind one optimizer step."""
+    """Return the number of rows of one optimizer step."""
     rows = config.training.effective_batch_size
     assert rows != "auto"
     return rows

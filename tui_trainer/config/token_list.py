@@ -1,4 +1,4 @@
-"""The tokens that `model.add_tokens` names: in the setting itself, or in a file with one a line."""
+"""The tokens of `model.add_tokens`, which lists them or names a file with one token per line."""
 
 import re
 from pathlib import Path
@@ -15,36 +15,40 @@ from tui_trainer.units import MIB
 
 TOKENS = "model.add_tokens"
 _ENDING = ".txt"
-_LARGEST = MIB
+_FILE_LIMIT_BYTES = MIB
 _COMMA = re.compile(r"(?<!\\),")
 
 
 def _tokens_with_commas(value: Any) -> Any:
-    """A list as one text; as a list it stays, and is refused, where a token ends in what escapes a comma."""
-    ends = isinstance(value, list) and any(isinstance(token, str) and token.endswith("\\") for token in value)
-    return value if ends else with_commas(value, each=escaped)
+    """Return a list of tokens as one text with commas.
+
+    A list with a token that ends in a backslash, which would escape the comma, is returned unchanged and then refused.
+    """
+    is_ambiguous = isinstance(value, list) and any(isinstance(token, str) and token.endswith("\\") for token in value)
+    return value if is_ambiguous else with_commas(value, each=escaped)
 
 
-# Tokens in one text, with commas between them; a comma that is part of one is written as \, in it. A TOML list is taken
-# as well.
+# Tokens in one text, separated by commas. A comma within a token is written as \,. A TOML list is accepted too.
 Tokens = Annotated[str, BeforeValidator(_tokens_with_commas)]
 
 
 def tokens_in(text: str) -> tuple[str, ...]:
-    """The single tokens, without blanks around them. Raises ConfigError where the text names a file that cannot be
-    read, a token twice, or none."""
-    return _refused_twice(_split(with_file_read(text))) if text.strip() else ()
+    """Return the tokens of the setting, without surrounding spaces.
+
+    Raises ConfigError if a file cannot be read, if a token occurs twice, or if there are only commas.
+    """
+    return _check_unique(_split(with_file_read(text))) if text.strip() else ()
 
 
 def with_file_read(text: str) -> str:
-    """The same setting with the tokens themselves in place of their file, which may change. Raises ConfigError."""
+    """Return the setting with the name of a file replaced by the tokens in the file. Raises ConfigError."""
     if not text.strip().endswith(_ENDING) or _COMMA.search(text):
         return text
     path = from_the_root(text.strip())
     try:
         with path.open("rb") as file:
-            content = file.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
+            content = file.read(_FILE_LIMIT_BYTES + 1)
+        if len(content) > _FILE_LIMIT_BYTES:
             raise _problem(f"{_shown(path)} is not a list of tokens: it is larger than a megabyte", "use another file")
         lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
     except OSError as error:
@@ -52,9 +56,9 @@ def with_file_read(text: str) -> str:
     except UnicodeDecodeError:
         raise _problem(f"{_shown(path)} is not UTF-8", "save it as UTF-8") from None
     tokens = [line for line in lines if line]
-    if odd := next((token for token in tokens if token.endswith("\\")), ""):
-        raise _problem(f"the token {one_line(odd, 40)!r} ends in a backslash, which is not supported", "remove it")
-    return ", ".join(map(escaped, _refused_twice(tokens)))
+    if invalid := next((token for token in tokens if token.endswith("\\")), ""):
+        raise _problem(f"the token {one_line(invalid, 40)!r} ends in a backslash, which is not supported", "remove it")
+    return ", ".join(map(escaped, _check_unique(tokens)))
 
 
 def _split(text: str) -> list[str]:
@@ -62,11 +66,11 @@ def _split(text: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def _refused_twice(tokens: list[str]) -> tuple[str, ...]:
+def _check_unique(tokens: list[str]) -> tuple[str, ...]:
     if not tokens:
         raise _problem("the setting has no tokens", "remove it, or list tokens separated by commas")
-    if twice := next((token for token in tokens if tokens.count(token) > 1), ""):
-        raise _problem(f"the token {one_line(twice, 40)!r} is listed twice", "list it once")
+    if repeated := next((token for token in tokens if tokens.count(token) > 1), ""):
+        raise _problem(f"the token {one_line(repeated, 40)!r} is listed twice", "list it once")
     return tuple(tokens)
 
 

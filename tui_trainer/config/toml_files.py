@@ -1,4 +1,4 @@
-"""Reading and writing TOML without surprises: bounded size, one-sentence errors, dotted keys."""
+"""TOML files with limited size and one-sentence errors, and the profiles, which are such files."""
 
 import hashlib
 import os
@@ -15,18 +15,18 @@ from tui_trainer.errors import ConfigError, InputError, Problem, system_reason
 from tui_trainer.terminal.safe_text import one_line
 
 MAX_BYTES = 256 * 1024
-# A dotted key of 20,000 parts takes tomllib ten seconds; a line this long is no setting.
+# No setting needs a longer line, and tomllib takes ten seconds for a dotted key of 20,000 parts.
 MAX_LINE_CHARACTERS = 4096
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file. Raises ConfigError with the file, the place and the reason."""
+    """Return the tables of a TOML file. Raises ConfigError with the file, the line and the reason."""
     hint = "give the path of a TOML file; `tui-trainer profiles` lists the names for --profile"
     return parse_toml(read_config(path, hint), str(path))
 
 
 def read_config(path: Path, hint: str) -> str:
-    """The text of a config file of any kind. `hint`: what to do where there is none. Raises ConfigError."""
+    """Return the text of a config file of any kind. Raises ConfigError, with the `hint` if the file does not exist."""
     where = str(path)
     try:
         if not path.is_file():
@@ -45,7 +45,7 @@ def read_config(path: Path, hint: str) -> str:
 
 
 def file_digest(path: Path) -> str | None:
-    """Names what stands in a config file now; None when it is no file that can be read."""
+    """Return a hash of a config file's content; None if the file cannot be read."""
     try:
         if path.is_file():
             with path.open("rb") as file:
@@ -56,10 +56,10 @@ def file_digest(path: Path) -> str | None:
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """The tables of a TOML text. Raises ConfigError."""
-    long = next((n for n, line in enumerate(text.splitlines(), 1) if len(line) > MAX_LINE_CHARACTERS), None)
-    if long is not None:
-        raise ConfigError(f"line {long} is longer than {MAX_LINE_CHARACTERS} characters", where=where)
+    """Return the tables of a TOML text. Raises ConfigError."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > MAX_LINE_CHARACTERS:
+            raise ConfigError(f"line {number} is longer than {MAX_LINE_CHARACTERS} characters", where=where)
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -70,7 +70,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 
 def nest(flat: dict[str, Any]) -> dict[str, Any]:
-    """`{"a.b": 1}` as `{"a": {"b": 1}}`."""
+    """Return nested tables for dotted keys: `{"a": {"b": 1}}` for `{"a.b": 1}`."""
     nested: dict[str, Any] = {}
     for key, value in flat.items():
         *tables, name = key.split(".")
@@ -82,8 +82,8 @@ def nest(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_existing(path: Path, option: str = "--fix") -> None:
-    """Raises InputError where a new config file may not be written: `option` names it."""
-    # What is in a closed folder cannot be seen: writing there fails with its own words.
+    """Raise InputError if a new config file cannot be written. The command line names it with `option`."""
+    # In a folder without permission these checks fail, and the writing will report the reason.
     with suppress(OSError):
         if path.exists() or path.is_symlink():
             hint = "choose a file that does not exist yet"
@@ -95,29 +95,30 @@ def refuse_existing(path: Path, option: str = "--fix") -> None:
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a file that is not there yet. Raises InputError."""
+    """Write a new file. Raises InputError."""
     try:
-        # "x": what came into being since is not overwritten either.
+        # The mode "x" also protects a file that was created since the check.
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         raise InputError(f"cannot be written: {system_reason(error)}", where=str(path)) from None
 
 
-# Profiles: one TOML file is one preset. Recipes set a task and a model, hardware profiles what suits a machine.
+# A profile is a TOML file with presets. Recipes set the task and the model, and hardware profiles suit a machine.
 #
-# A profile is a config file with two tables more: `[about]` (title, summary, source) and, for hardware, `[match]`,
-# which
-# is only data here: `planning/hardware_match.py` compares it with the machine. One for hardware may also have
-# `[[batches]]`, which `planning/effective_batch.py` reads.
+# It is a config file with an additional table `[about]` (title, summary, source). A hardware profile also has
+# `[match]`, which `planning/hardware_match.py` compares with the machine, and maybe `[[batches]]`, which
+# `planning/effective_batch.py` reads.
 
 Kind = Literal["recipes", "hardware"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSize:
-    """Rows behind a step that feed a card, as `source` gives them: for rows of `tokens`, cards with this memory in GiB
-    (from, to), and models of at most so many `parameters`."""
+    """The rows per step that use a GPU fully, according to `source`.
+
+    They hold for rows of `tokens`, GPUs with this memory in GiB (from, to), and models up to `parameters_at_most`.
+    """
 
     tasks: list[str]
     tokens: int
@@ -141,13 +142,13 @@ class Profile:
 
 
 def own_profiles() -> Path:
-    """The folder of the user's own `recipes` and `hardware` profiles."""
+    """Return the folder with the user's `recipes` and `hardware` profiles."""
     config_home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return config_home / "tui-trainer" / "profiles"
 
 
 def _files(kind: Kind) -> dict[str, Path]:
-    """Profiles by name, from the installed package, a checkout, and the user's own. Later ones win."""
+    """Return the files of the package's and the user's profiles by name. The user's profiles take precedence."""
     package = Path(__file__).resolve().parent.parent
     checkout = [package.parent / "profiles"] if (package.parent / "pyproject.toml").is_file() else []
     folders = [package / "_profiles", *checkout, own_profiles()]
@@ -155,39 +156,39 @@ def _files(kind: Kind) -> dict[str, Path]:
 
 
 def profile_names(kind: Kind) -> tuple[str, ...]:
-    """Without a look into their files."""
+    """Return the names of the profiles of one kind, without reading their files."""
     return tuple(_files(kind))
 
 
 def all_profiles(kind: Kind) -> dict[str, Profile]:
-    """Every profile of one kind by name. Raises ConfigError."""
+    """Return all profiles of one kind by name. Raises ConfigError."""
     return {name: read_profile(path, kind) for name, path in _files(kind).items()}
 
 
 def find_profile(name: str, kind: Kind) -> Profile:
-    """A profile by name, or by the path of its file. Raises ConfigError with the nearest names."""
+    """Return a profile by its name or the path of its file. Raises ConfigError with the most similar name."""
     if name.endswith(".toml"):
         return read_profile(Path(name), kind)
-    known = _files(kind)
-    if name in known:
-        return read_profile(known[name], kind)
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    meant = f"did you mean {near[0]}?" if near else "available: " + ", ".join(sorted(known))
-    what = "recipe" if kind == "recipes" else "hardware profile"
-    raise ConfigError(f"no {what} is named {name!r}", hint=meant)
+    files = _files(kind)
+    if name in files:
+        return read_profile(files[name], kind)
+    near = get_close_matches(name, files, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "available: " + ", ".join(sorted(files))
+    noun = "recipe" if kind == "recipes" else "hardware profile"
+    raise ConfigError(f"no {noun} is named {name!r}", hint=hint)
 
 
 def read_profile(path: Path, kind: Kind) -> Profile:
-    """Return one profile from its file, which is read again only when it has changed. Raises ConfigError."""
+    """Return the profile of a file, which is read again only if it has changed. Raises ConfigError."""
     try:
-        facts = path.stat()
+        status = path.stat()
     except OSError:
-        return _read_profile(path, kind, None)  # raises, which is not kept
-    return _read_profile(path, kind, (facts.st_mtime_ns, facts.st_size, facts.st_ino))
+        return _read_profile(path, kind, None)  # raises ConfigError, which is not cached
+    return _read_profile(path, kind, (status.st_mtime_ns, status.st_size, status.st_ino))
 
 
 @cache
-def _read_profile(path: Path, kind: Kind, _changed: tuple[int, int, int] | None) -> Profile:
+def _read_profile(path: Path, kind: Kind, _signature: tuple[int, int, int] | None) -> Profile:
     values = read_toml(path)
     about, match = values.pop("about", {}), values.pop("match", {})
     if not isinstance(about, dict) or not isinstance(match, dict):
@@ -211,18 +212,18 @@ def _is_count(value: object) -> bool:
 
 
 def is_range(value: object) -> bool:
-    """Whether it is `[at least, at most]`."""
+    """Return whether the value is a list `[minimum, maximum]` of numbers."""
     if not isinstance(value, list) or len(value) != 2:
         return False
     return all(type(part) in (int, float) for part in value) and value[0] <= value[1]
 
 
 Shapes = dict[str, tuple[Callable[[object], bool], str]]
-"""By key of a table: whether a value is right, and what to write where it is not."""
+"""For each key of a table, a function that checks the value, and the hint if the value is wrong."""
 
 
 def misfits(table: Mapping[str, object], shapes: Shapes, required: Container[str]) -> list[tuple[str, str]]:
-    """The keys that are missing or wrong, each with what to write."""
+    """Return the keys that are missing or have wrong values, each with its hint."""
     return [
         (key, hint)
         for key, (is_right, hint) in shapes.items()
@@ -230,7 +231,7 @@ def misfits(table: Mapping[str, object], shapes: Shapes, required: Container[str
     ]
 
 
-# Not by pydantic, whose import would be a quarter of the time to the first screen, which names the hardware profile.
+# Checked without pydantic, whose import would take a quarter of the time to the first screen.
 _BATCH_SHAPES: Shapes = {
     "tasks": (
         lambda value: isinstance(value, list) and all(isinstance(part, str) for part in value),
@@ -246,19 +247,18 @@ _REQUIRED = _BATCH_SHAPES.keys() - {"memory_gib", "parameters_at_most"}
 
 
 def _batches(tables: Any, path: Path) -> tuple[BatchSize, ...]:
-    """Raises ConfigError for the first table that is wrong."""
+    """Return the entries of `[[batches]]`. Raises ConfigError for the first invalid one."""
     where = str(path)
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError(Problem(message="must be tables", where=where, key="batches", hint="write [[batches]]"))
     for number, table in enumerate(tables, start=1):
-        wrong = [(name, "is missing or invalid", hint) for name, hint in misfits(table, _BATCH_SHAPES, _REQUIRED)]
-        known = "available: " + ", ".join(_BATCH_SHAPES)
-        wrong += [(one_line(name), "is unknown", known) for name in table if name not in _BATCH_SHAPES]
-        if wrong:
+        mistakes = [(name, "is missing or invalid", hint) for name, hint in misfits(table, _BATCH_SHAPES, _REQUIRED)]
+        names = "available: " + ", ".join(_BATCH_SHAPES)
+        mistakes += [(one_line(name), "is unknown", names) for name in table if name not in _BATCH_SHAPES]
+        if mistakes:
+            batch = f"in [[batches]] number {number}"
             raise ConfigError(
-                Problem(
-                    message=f"{words} in [[batches]] number {number}", where=where, key=f"batches.{name}", hint=hint
-                )
-                for name, words, hint in wrong
+                Problem(message=f"{mistake} {batch}", where=where, key=f"batches.{name}", hint=hint)
+                for name, mistake, hint in mistakes
             )
     return tuple(BatchSize(**table) for table in tables)

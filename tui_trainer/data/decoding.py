@@ -1,6 +1,6 @@
-"""Bytes into text: UTF-8 only, and what is said about bytes that are something else.
+"""Decoding of bytes as UTF-8, and errors that name the likely encoding of other bytes.
 
-Line numbers are those of the file, from 1; byte offsets are those of the unpacked content, from 0.
+Line numbers count from 1 in the file. Byte offsets count from 0 in the decompressed content.
 """
 
 import codecs
@@ -12,9 +12,10 @@ from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import MIB, format_bytes
 
-MAX_LINE_BYTES = 64 * MIB  # of one row: more than any text that is one document, and small beside a server's memory
+MAX_LINE_BYTES = 64 * MIB  # of one row: longer than any single document, and a small part of a server's memory
 CHUNK_BYTES = 1 * MIB
-# What a text in them mostly holds beside ASCII, and how much of it: Cyrillic is written in small letters by one alone.
+# The scripts and the least share of their letters by which each encoding is recognized. KOI8-R and WINDOWS-1251 both
+# give Cyrillic letters, but only the right one of the two gives mostly lower-case letters.
 _KANA, _HANGUL, _HAN, _CYRILLIC = ("\u3040", "\u30ff"), ("\uac00", "\ud7a3"), ("\u4e00", "\u9fff"), ("\u0400", "\u045f")
 _WESTERN, _FEWEST_LETTERS = "WINDOWS-1252", 2
 _OTHER_ENCODINGS = (
@@ -26,7 +27,7 @@ NEWLINE = b"\n"
 
 
 def decoded(data: bytes, label: str, *, line: int, offset: int = 0) -> str:
-    """`data` as UTF-8, without a byte order mark. `line` and `offset` are those of its first byte in the file."""
+    """Decode UTF-8, without a byte order mark. `line` and `offset` are those of the first byte in the file."""
     try:
         return data.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
@@ -36,9 +37,8 @@ def decoded(data: bytes, label: str, *, line: int, offset: int = 0) -> str:
 def lines_of(
     content: BinaryIO, label: str, *, rows: bool = False, line: int = 0, offset: int = 0
 ) -> Iterator[tuple[int, bytes, int]]:
-    """(line number, its bytes, its offset) of each line. Raises DataError for a line beyond MAX_LINE_BYTES, and for
-    another encoding (`rows` as `refuse_other_encodings` has it). `line` and `offset`: how many lines and bytes of the
-    file stand before `content`."""
+    """Yield each line: its number, its bytes and its offset. Raises DataError for a line beyond MAX_LINE_BYTES, and for
+    other encodings (see `refuse_other_encodings` for `rows`). `line` and `offset` count what precedes `content`."""
     while raw_line := content.readline(MAX_LINE_BYTES + 1):
         line += 1
         if line == 1:
@@ -52,39 +52,39 @@ def lines_of(
 
 
 def text_lines_of(content: BinaryIO, label: str) -> Iterator[tuple[int, str]]:
-    """(line number, the line) of each line of a text. Raises DataError for one that is no UTF-8, or holds a NUL."""
+    """Yield each line of a text with its number. Raises DataError for a line with a NUL byte, or not in UTF-8."""
     for line, raw_line, offset in lines_of(content, label):
         if b"\0" in raw_line:
-            what = f"a NUL byte at offset {offset + raw_line.index(0):,}, which a text cannot contain"
-            raise DataError(what, where=f"{label}, line {line}", hint="remove it: tr -d '\\000'")
+            problem = f"a NUL byte at offset {offset + raw_line.index(0):,}, which a text cannot contain"
+            raise DataError(problem, where=f"{label}, line {line}", hint="remove it: tr -d '\\000'")
         yield line, decoded(raw_line, label, line=line, offset=offset)
 
 
 def chunks_of(content: BinaryIO, label: str) -> Iterator[str]:
-    """The whole as text, about a megabyte at a time, cut anywhere. Raises DataError with the line and the offset."""
-    rest, line, offset = b"", 1, 0
+    """Yield the text in parts of about a megabyte, split at any character. Raises DataError with line and offset."""
+    undecoded, line, offset = b"", 1, 0
     while True:
         data = content.read(CHUNK_BYTES)
-        ended, data = not data, rest + data
+        is_last, data = not data, undecoded + data
         if offset == 0:
             refuse_other_encodings(data, label, rows=True)
         try:
-            text, used = codecs.utf_8_decode(data, "strict", ended)
+            text, decoded_bytes = codecs.utf_8_decode(data, "strict", is_last)
         except UnicodeDecodeError as error:
             raise _not_utf8(data, error.start, label, line, offset) from None
         yield text if offset else text.removeprefix(BYTE_ORDER_MARK)
-        if ended:
+        if is_last:
             return
-        rest, line, offset = data[used:], line + text.count("\n"), offset + used
+        undecoded, line, offset = data[decoded_bytes:], line + text.count("\n"), offset + decoded_bytes
 
 
 def _not_utf8(data: bytes, start: int, label: str, line: int, offset: int) -> DataError:
-    found = _encoding_of(data)
-    named = "Windows-1252 or Latin-1" if found == _WESTERN else found
+    encoding = _encoding_of(data)
+    shown = "Windows-1252 or Latin-1" if encoding == _WESTERN else encoding
     return DataError(
-        f"not UTF-8: 0x{data[start]:02x} at byte offset {offset + start:,}; probably {named}",
+        f"not UTF-8: 0x{data[start]:02x} at byte offset {offset + start:,}; probably {shown}",
         where=f"{label}, line {line + data.count(NEWLINE, 0, start)}",
-        hint=_converting(found, label),
+        hint=_converting(encoding, label),
     )
 
 
@@ -94,23 +94,23 @@ def _converting(encoding: str, label: str) -> str:
 
 
 def _encoding_of(data: bytes) -> str:
-    """Return the likeliest encoding of a text that is not UTF-8, as iconv calls it, by the letters that come out."""
+    """Return iconv's name of the likeliest encoding of a text that is not UTF-8, judging by the decoded letters."""
     data = b" ".join(word for word in data[: data.rfind(NEWLINE) + 1 or None].split() if not word.isascii())
     is_western = sum(map(str.isalpha, data.decode("ascii", "ignore"))) > sum(byte > 0x7F for byte in data) / 2
-    for encoding, kinds, most in () if is_western else _OTHER_ENCODINGS:
+    for encoding, scripts, least_share in () if is_western else _OTHER_ENCODINGS:
         try:
-            signs = [sign for sign in data.decode(encoding.lower()) if not sign.isascii()]
+            characters = [character for character in data.decode(encoding.lower()) if not character.isascii()]
         except (UnicodeDecodeError, LookupError):
             continue
-        letters = sum(any(first <= sign <= last for first, last in kinds) for sign in signs)
-        small = sum(sign.islower() or not sign.isupper() for sign in signs)
-        if letters > max(most * len(signs), _FEWEST_LETTERS) and small > len(signs) / 2:
+        letters = sum(any(first <= character <= last for first, last in scripts) for character in characters)
+        lower_case = sum(character.islower() or not character.isupper() for character in characters)
+        if letters > max(least_share * len(characters), _FEWEST_LETTERS) and lower_case > len(characters) / 2:
             return encoding
     return _WESTERN
 
 
 def refuse_other_encodings(data: bytes, label: str, *, rows: bool = False) -> None:
-    """UTF-16 and UTF-32, and binary files. In rows, JSON itself refuses a lone NUL."""
+    """Raise DataError for UTF-16, UTF-32 and binary files, but leave NUL bytes in `rows` to the JSON parser."""
     if wide := wide_encoding(data[:4096]):
         raise DataError(
             f"not UTF-8, from byte offset 0; probably {wide}",
@@ -126,22 +126,22 @@ def refuse_other_encodings(data: bytes, label: str, *, rows: bool = False) -> No
 
 
 def wide_encoding(head: bytes) -> str:
-    """ "UTF-16" or "UTF-32" by the byte order mark or by where the zero bytes stand; "" for neither."""
+    """Return "UTF-16" or "UTF-32", judging by the byte order mark or by the zero bytes; "" for neither."""
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "UTF-32"
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "UTF-16"
     if len(head) < 8:
         return ""
-    zeros = [4 * head[place::4].count(0) / len(head) for place in range(4)]
-    mostly = [share > 0.8 for share in zeros]
-    if sum(mostly) == 3 and min(zeros) < 0.2:
+    zero_shares = [4 * head[position::4].count(0) / len(head) for position in range(4)]
+    is_zero = [share > 0.8 for share in zero_shares]
+    if sum(is_zero) == 3 and min(zero_shares) < 0.2:
         return "UTF-32"
-    return "UTF-16" if mostly in ([True, False] * 2, [False, True] * 2) and sum(zeros) < 2.4 else ""
+    return "UTF-16" if is_zero in ([True, False] * 2, [False, True] * 2) and sum(zero_shares) < 2.4 else ""
 
 
 def refuse_surrogates(text: str, where: str) -> None:
-    """Half a character cannot be encoded, so no tokenizer takes it."""
+    """Raise DataError for half a character (a lone surrogate): it cannot be encoded, so no tokenizer accepts it."""
     if text.isascii():
         return
     try:

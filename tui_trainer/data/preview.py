@@ -1,7 +1,7 @@
-"""What the model would get: rows of the collated batches, as text with the trained tokens marked.
+"""Preview of what the model receives: rows of the collated batches as text, with the trained tokens marked.
 
-The batches are those of training: the same order (`batching/row_order.py`), the same layout (`batching/layout.py`).
-What is shown is read out of the batch's arrays, not out of the rows that it was made of.
+The batches are those of training, with the same order (`batching/row_order.py`) and layout (`batching/layout.py`). The
+text is decoded from the arrays of a batch instead of the rows behind it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +21,8 @@ from tui_trainer.data.progress import Meter, Progress
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """Tokens beside each other that are alike. `text` as it stands in the data, or the name of a special token.
-
-    `tag` belongs to the first of them: what a word is marked with.
-    """
+    """Adjacent tokens of the same state: their text, or the name of a special token. `tag` belongs to the first
+    word."""
 
     text: str
     tokens: int
@@ -40,58 +38,58 @@ class Speller:
         self._special = {*tokenizer.all_special_ids, *(number for number, token in added.items() if token.special)}
 
     def pieces(self, ids: Sequence[int], trained: Sequence[bool], tags: Sequence[str] = ()) -> tuple[Piece, ...]:
-        """All tokens in order: one piece for each special token, for each tagged word, and for what is alike between.
+        """Return all tokens in order: a piece for each special token, each tagged word, and each run of other tokens.
 
-        `trained` [T] says which tokens are learnt, `tags` [T] what words are marked with: "" where none begins.
+        `trained` [T] marks the labels; `tags` [T] holds the tag of a word at its first token, and else "".
         """
         tags = tags or [""] * len(ids)
         marked = list(zip(ids, trained, tags, strict=True))
         return tuple(
             piece
             for is_special, segment in groupby(marked, key=lambda token: token[0] in self._special)
-            for piece in (map(self._name, segment) if is_special else self._spell(list(segment)))
+            for piece in (map(self._name_of, segment) if is_special else self._spell(list(segment)))
         )
 
-    def _name(self, token: tuple[int, bool, str]) -> Piece:
-        number, trained, tag = token
-        name = str(self._tokenizer.convert_ids_to_tokens(int(number)))
+    def _name_of(self, token: tuple[int, bool, str]) -> Piece:
+        token_id, trained, tag = token
+        name = str(self._tokenizer.convert_ids_to_tokens(int(token_id)))
         return Piece(text=name, tokens=1, trained=bool(trained), special=True, tag=tag)
 
     def _spell(self, segment: list[tuple[int, bool, str]]) -> Iterator[Piece]:
-        """Texts are what each piece adds to the text before it: alone, some tokens would lose a blank."""
-        before, end = "", 0
-        for part in _alike(segment):
+        """Yield the text that each run adds to the text before it. Decoded alone, some tokens would lose a space."""
+        previous, end = "", 0
+        for part in _runs(segment):
             start, end = end, end + len(part)
-            whole = self._text([token[0] for token in segment[:end]])
-            fits = whole.startswith(before)
-            text = whole[len(before) :] if fits else self._text([token[0] for token in segment[start:end]])
-            before = whole
+            text_so_far = self._text([token[0] for token in segment[:end]])
+            extends = text_so_far.startswith(previous)
+            text = text_so_far[len(previous) :] if extends else self._text([token[0] for token in segment[start:end]])
+            previous = text_so_far
             yield Piece(text=text, tokens=len(part), trained=bool(part[0][1]), tag=part[0][2])
 
     def _text(self, ids: Sequence[int]) -> str:
-        numbers = [int(number) for number in ids]
-        return str(self._tokenizer.decode(numbers, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        token_ids = [int(number) for number in ids]
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
-def _alike(segment: list[tuple[int, bool, str]]) -> Iterator[list[tuple[int, bool, str]]]:
-    """Runs of tokens that are trained or not; a tag begins a new one."""
-    part: list[tuple[int, bool, str]] = []
+def _runs(segment: list[tuple[int, bool, str]]) -> Iterator[list[tuple[int, bool, str]]]:
+    """Yield runs of tokens that are all trained or all not trained. A tag begins a new run."""
+    run: list[tuple[int, bool, str]] = []
     for token in segment:
-        if part and (token[2] or bool(token[1]) != bool(part[0][1])):
-            yield part
-            part = []
-        part.append(token)
-    if part:
-        yield part
+        if run and (token[2] or bool(token[1]) != bool(run[0][1])):
+            yield run
+            run = []
+        run.append(token)
+    if run:
+        yield run
 
 
-_BARS = 8
+_BARS = 8  # of the histogram
 _MASK, _ANSWER = "attention_mask", "decoder_input_ids"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lengths:
-    """Tokens of the training rows. `histogram`: (from, to, rows), equally wide, without gaps."""
+    """Lengths of the training rows, in tokens. `histogram` has adjacent bars of equal width: (from, to, rows)."""
 
     median: float
     percent_90: float
@@ -100,29 +98,29 @@ class Lengths:
 
     @classmethod
     def of(cls, lengths: NDArray[np.int64]) -> "Lengths":
-        """int64 [rows], at least one."""
+        """Summarize lengths, int64 [rows], at least one."""
         low, high = int(lengths.min()), int(lengths.max())
         width = max(1, -(-(high - low + 1) // _BARS))
-        counted = np.bincount((lengths - low) // width)
+        counts = np.bincount((lengths - low) // width)
         return cls(
             median=float(np.median(lengths)),
             percent_90=float(np.quantile(lengths, 0.9)),
             longest=high,
             histogram=tuple(
-                (low + place * width, min(high, low + (place + 1) * width - 1), int(rows))
-                for place, rows in enumerate(counted)
+                (low + bar * width, min(high, low + (bar + 1) * width - 1), int(rows))
+                for bar, rows in enumerate(counts)
             ),
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShownDocument:
-    """One document of a row. `number` counts the prepared training rows from 1; of one that is several documents, such
-    as a pair, `part` counts those from 1 (0: it is one).
+    """One document of a row. `number` counts the prepared training rows from 1. If the row has several documents, such
+    as a pair, `part` counts them from 1, else it is 0.
 
-    `tokens` are those that are shown, `trained_tokens` those of them that are labels. A document with a label of its
-    own has `label` instead, one with an answer the `answer`, whose tokens are counted in both numbers. `cut`: it lost
-    its end, or is a piece of a longer document; None where that is not known.
+    `tokens` is the number of shown tokens, and `trained_tokens` of those that are labels; both include an `answer`.
+    `label` is set for a document with one label. `cut`: the document lost its end, or is a window of a longer one
+    (None: unknown).
     """
 
     number: int
@@ -137,9 +135,9 @@ class ShownDocument:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShownSample:
-    """One row of a batch: where it stands (each counted from 1), its documents, and the tokens of padding after them.
+    """One row of a batch: its step, forward pass and row (from 1), its documents, and the padding tokens after them.
 
-    `answer_padding` are those after an answer.
+    `answer_padding` is the padding of an answer.
     """
 
     step: int
@@ -159,8 +157,8 @@ class ShownSample:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """What the numbers in a batch mean. `names` are those of classes or tags, by their numbers."""
+class _Decoding:
+    """A tokenizer's pieces, the names of classes or tags by number, and which rows were cut."""
 
     spell: Speller
     names: Sequence[str]
@@ -178,77 +176,83 @@ def samples(
     cut: NDArray[np.bool_] | None = None,
     progress: Progress | None = None,
 ) -> list[ShownSample]:
-    """The first `count` rows of the batches from step 1 on; fewer where an epoch has fewer. `cut`: bool [rows]."""
-    shown, meter = _Shown(Speller(tokenizer), names, cut), Meter(progress, "decoding the samples", count, "rows")
-    found: list[ShownSample] = []
-    for sample in islice(_all_samples(rows, order, layout, shown), count):
-        found.append(sample)
-        meter.report(len(found))
-    meter.finish(len(found))
-    return found
+    """Return the first `count` rows of the batches from step 1; fewer if an epoch has fewer. `cut`: bool [rows]."""
+    decoding, meter = _Decoding(Speller(tokenizer), names, cut), Meter(progress, "decoding the samples", count, "rows")
+    shown_samples: list[ShownSample] = []
+    for sample in islice(_all_samples(rows, order, layout, decoding), count):
+        shown_samples.append(sample)
+        meter.report(len(shown_samples))
+    meter.finish(len(shown_samples))
+    return shown_samples
 
 
-def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, shown: _Shown) -> Iterator[ShownSample]:
+def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, decoding: _Decoding) -> Iterator[ShownSample]:
     for step in range(1, order.steps_per_epoch + 1):
-        chosen = [(int(number), rows.example(int(number))) for number in order.at(step)]
-        numbers = {id(document): number for number, document in chosen}
-        for place, together in enumerate(layout.passes([document for _, document in chosen]), 1):
-            batch = layout.batch(together)
-            rows_of_pass = [list(_numbered(documents, numbers)) for documents in together]
+        step_rows = [(int(number), rows.example(int(number))) for number in order.at(step)]
+        numbers = {id(document): number for number, document in step_rows}
+        for forward_pass, packed in enumerate(layout.passes([document for _, document in step_rows]), 1):
+            batch = layout.batch(packed)
+            rows_of_pass = [list(_numbered(documents, numbers)) for documents in packed]
             if not layout.packed_width:
                 rows_of_pass = [[document] for documents in rows_of_pass for document in documents]
             for row, numbered in enumerate(rows_of_pass):
-                read = _whole if _MASK in batch.more else _next_tokens
-                shown_documents, used = read(batch, row, numbered, shown)
+                read = _whole_row if _MASK in batch.more else _joined_row
+                shown_documents, used_width = read(batch, row, numbered, decoding)
                 answer_padding = int((batch.labels[row] == IGNORE).sum()) if _ANSWER in batch.more else 0
                 yield ShownSample(
                     step=step,
-                    forward_pass=place,
+                    forward_pass=forward_pass,
                     row=row + 1,
                     documents=shown_documents,
-                    padding=batch.input_ids.shape[1] - used,
+                    padding=batch.input_ids.shape[1] - used_width,
                     answer_padding=answer_padding,
                 )
 
 
 Numbered = Sequence[tuple[int, int, TokenRow]]
-"""Of each document the number of its row, which part of it it is, and its tokens."""
+"""The number of each document's row, which part of the row it is (0: all of it), and its tokens."""
 
 
 def _numbered(rows: Sequence[TokenRow], numbers: Mapping[int, int]) -> Iterator[tuple[int, int, TokenRow]]:
     for row in rows:
-        several = row.document_lengths is not None
-        yield from ((numbers[id(row)], part if several else 0, one) for part, one in enumerate(row.documents, 1))
+        is_multiple = row.document_lengths is not None
+        for part, document in enumerate(row.documents, 1):
+            yield numbers[id(row)], part if is_multiple else 0, document
 
 
-def _next_tokens(batch: Batch, row: int, documents: Numbered, shown: _Shown) -> tuple[tuple[ShownDocument, ...], int]:
-    """Labels are the tokens after the inputs: a token is trained when the place before it has a label.
+def _joined_row(
+    batch: Batch, row: int, documents: Numbered, decoding: _Decoding
+) -> tuple[tuple[ShownDocument, ...], int]:
+    """Return the documents of a row of a causal model, and the inputs they use.
 
-    The last token of a document is no input. It is shown where it is a label; else the model never sees it.
+    Labels are the tokens after the inputs: a token is trained if the position before it has a label. The last token of
+    a document is not an input. It is shown if it is a label; else the model never receives it.
     """
-    found, start = [], 0
+    shown_documents, start = [], 0
     for number, part, document in documents:
         end = start + len(document) - 1
         inputs, labels = batch.input_ids[row, start:end], batch.labels[row, start:end]
-        counts = labels != IGNORE
-        ids = np.append(inputs, labels[-1]) if counts[-1] else inputs
-        trained = np.concatenate([[False], counts])[: len(ids)]
-        found.append(
+        has_label = labels != IGNORE
+        ids = np.append(inputs, labels[-1]) if has_label[-1] else inputs
+        trained = np.concatenate([[False], has_label])[: len(ids)]
+        shown_documents.append(
             ShownDocument(
                 number=number + 1,
-                pieces=shown.spell.pieces(ids.tolist(), trained.tolist()),
+                pieces=decoding.spell.pieces(ids.tolist(), trained.tolist()),
                 tokens=len(ids),
                 trained_tokens=int(trained.sum()),
-                cut=_is_cut(shown, number),
+                cut=_is_cut(decoding, number),
                 part=part,
             )
         )
         start = end
-    return tuple(found), start
+    return tuple(shown_documents), start
 
 
-def _whole(batch: Batch, row: int, documents: Numbered, shown: _Shown) -> tuple[tuple[ShownDocument, ...], int]:
-    """A model that reads whole rows: with an answer, a label for the row, or a label at some of its tokens."""
+def _whole_row(
+    batch: Batch, row: int, documents: Numbered, decoding: _Decoding
+) -> tuple[tuple[ShownDocument, ...], int]:
+    """Return the document of a row that the model reads whole, and its tokens."""
     (number, _, _), tokens = documents[0], int(batch.more[_MASK][row].sum())
     ids, labels = batch.input_ids[row, :tokens].tolist(), batch.labels
     trained, tags, label = [False] * tokens, [""] * tokens, ""
@@ -256,40 +260,40 @@ def _whole(batch: Batch, row: int, documents: Numbered, shown: _Shown) -> tuple[
     if _ANSWER in batch.more:
         answer = labels[row][labels[row] != IGNORE].tolist()
     elif labels.ndim == 1 or labels.dtype.kind == "f":
-        label = _label(labels[row], shown.names)
+        label = _label_name(labels[row], decoding.names)
     elif labels.shape[1] != batch.input_ids.shape[1]:  # the first and the last token of an answer
         first, last = labels[row].tolist()
         trained[first : last + 1] = [True] * (last + 1 - first)
     else:
         trained = (labels[row, :tokens] != IGNORE).tolist()
-        tags = [_name(one, shown.names) if one != IGNORE else "" for one in labels[row, :tokens].tolist()]
+        tags = [_name_of(tag, decoding.names) if tag != IGNORE else "" for tag in labels[row, :tokens].tolist()]
     document = ShownDocument(
         number=number + 1,
-        pieces=shown.spell.pieces(ids, trained, tags),
+        pieces=decoding.spell.pieces(ids, trained, tags),
         tokens=tokens + len(answer),
         trained_tokens=sum(trained) + len(answer),
-        cut=_is_cut(shown, number),
+        cut=_is_cut(decoding, number),
         label=label,
-        answer=shown.spell.pieces(answer, [True] * len(answer)),
+        answer=decoding.spell.pieces(answer, [True] * len(answer)),
     )
     return (document,), tokens
 
 
-def _is_cut(shown: _Shown, number: int) -> bool | None:
-    return None if shown.cut is None else bool(shown.cut[number])
+def _is_cut(decoding: _Decoding, number: int) -> bool | None:
+    return None if decoding.cut is None else bool(decoding.cut[number])
 
 
-def _label(label: Any, names: Sequence[str]) -> str:
-    """A class by its name, several of them, or a number."""
+def _label_name(label: Any, names: Sequence[str]) -> str:
+    """Return the name of a class, the names of several, or a number."""
     if np.ndim(label):
-        return ", ".join(_name(int(place), names) for place in np.flatnonzero(label)) or "no label"
-    return f"{float(label):.6g}" if label.dtype.kind == "f" else _name(int(label), names)
+        return ", ".join(_name_of(int(class_number), names) for class_number in np.flatnonzero(label)) or "no label"
+    return f"{float(label):.6g}" if label.dtype.kind == "f" else _name_of(int(label), names)
 
 
-def _name(number: int, names: Sequence[str]) -> str:
+def _name_of(number: int, names: Sequence[str]) -> str:
     return names[number] if 0 <= number < len(names) else str(number)
 
 
 def names_in(details: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of classes or tags, as a task noted them (`PreparedData.details`)."""
+    """Return the names of classes or tags from the details of a task (`PreparedData.details`)."""
     return tuple(map(str, details.get("names") or ()))

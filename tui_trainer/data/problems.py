@@ -1,5 +1,5 @@
-"""Mistakes in the data, collected while it is read, so that one look shows all of them: equal ones of many rows are one
-problem with its first places."""
+"""Errors in the data, collected while it is read so that they are reported together. Errors of many rows that differ
+only in numbers and quoted values are reported once, with the first positions."""
 
 import json
 import re
@@ -18,56 +18,56 @@ _ITEM = re.compile(r"\b(?:message|turn|span|word|tag) (\d+)\b")
 
 
 @dataclass(slots=True)
-class _Equal:
-    """Mistakes that differ only in numbers and quoted values: the first one, and where the next ones are."""
+class _Similar:
+    """Errors that differ only in numbers and quoted values: the first one, their count, and the next positions."""
 
     first: Problem
     count: int = 0
     places: list[str] = field(default_factory=list)
 
     def problem(self, *, all_rows: bool = False) -> Problem:
-        """`x.jsonl, line 4 (3 times, also 9, 17)`."""
+        """Return the first error with the other positions: `x.jsonl, line 4 (3 times, also 9, 17)`."""
         if self.count == 1:
             return self.first
         beginning = f"{self.first.where.rpartition(' ')[0]} "
-        also = [place.removeprefix(beginning) for place in self.places]
-        more = ", ..." if self.count > 1 + len(also) else ""
-        often = f"{self.count:,} times, also {', '.join(also)}{more}"
+        other_places = [position.removeprefix(beginning) for position in self.places]
+        ellipsis = ", ..." if self.count > 1 + len(other_places) else ""
+        positions = f"{self.count:,} times, also {', '.join(other_places)}{ellipsis}"
         if all_rows:
-            often = f"all {self.count:,} rows{'' if also != self.places else ' of several files'}"
-        return replace(self.first, where=f"{self.first.where} ({often})")
+            positions = f"all {self.count:,} rows{'' if other_places != self.places else ' of several files'}"
+        return replace(self.first, where=f"{self.first.where} ({positions})")
 
 
 @dataclass(slots=True)
 class ProblemList:
-    """The first kinds of mistakes, and the number of all. `ends` are those behind which a file could not be read."""
+    """The first errors of each kind, and the number of all errors. `ends`: those that ended the reading of a file."""
 
     count: int = 0
     ends: list[Problem] = field(default_factory=list)
-    _kinds: dict[tuple[str, ...], _Equal] = field(default_factory=dict)
+    _kinds: dict[tuple[str, ...], _Similar] = field(default_factory=dict)
 
     def add(self, error: DataError, row: Mapping[str, object] | None = None) -> None:
-        """`row`: the values of the row that cannot be used."""
+        """Add an error, with an excerpt of the unusable row, whose values are `row`."""
         for problem in error.problems:
             self.count += 1
             kind = (problem.key, _kind_of(problem.message), _kind_of(problem.hint))
             if kind not in self._kinds:
                 if len(self._kinds) == SHOWN_PROBLEMS:
                     continue
-                self._kinds[kind] = _Equal(replace(problem, excerpt=excerpt_of(row, problem.message) if row else ""))
-            equal = self._kinds[kind]
-            equal.count += 1
-            if 1 < equal.count <= _SHOWN_PLACES:
-                equal.places.append(problem.where)
+                self._kinds[kind] = _Similar(replace(problem, excerpt=excerpt_of(row, problem.message) if row else ""))
+            similar = self._kinds[kind]
+            similar.count += 1
+            if 1 < similar.count <= _SHOWN_PLACES:
+                similar.places.append(problem.where)
 
     def add_all(self, of_rows: Iterable[tuple[tuple[Problem, ...], Mapping[str, object] | None]]) -> None:
-        """What `RecordedProblems` has of the rows that follow."""
+        """Add the errors that `RecordedProblems` collected from the next rows."""
         for problems, row in of_rows:
             self.add(DataError(problems), row)
 
     @property
     def shown(self) -> list[Problem]:
-        """One for each of the first kinds."""
+        """The first problem of each kind, for the first kinds."""
         return [kind.problem() for kind in self._kinds.values()]
 
     @property
@@ -75,16 +75,16 @@ class ProblemList:
         return self.count - sum(kind.count for kind in self._kinds.values())
 
     def notes(self) -> list[str]:
-        """The same for rows that are passed over: how many, and the first of them."""
+        """Return a note about skipped rows: how many there are, and the first problems."""
         if not self.count:
             return []
-        more = [f"and {self._more:,} other problems"] if self._more else []
-        what = "unusable row was" if self.count == 1 else "unusable rows were"
-        return [f"{self.count:,} {what} skipped: " + "; ".join([*map(str, self.shown), *more])]
+        remainder = [f"and {self._more:,} other problems"] if self._more else []
+        rows_were = "unusable row was" if self.count == 1 else "unusable rows were"
+        return [f"{self.count:,} {rows_were} skipped: " + "; ".join([*map(str, self.shown), *remainder])]
 
     def raise_any(self, *, skips_rows: bool = False, fix: str = "", all_rows: bool = False) -> None:
-        """`skips_rows`: rows that cannot be used are passed over; the rest of a file never is. `fix` says how.
-        `all_rows`: no row can be used."""
+        """Raise DataError for the errors, with `fix` as a hint; `all_rows` says that no row is usable. With
+        `skips_rows`, unusable rows are ignored, but not errors that ended the reading of a file."""
         if skips_rows:
             if self.ends:
                 raise DataError(self.ends)
@@ -101,7 +101,7 @@ class ProblemList:
 
 @dataclass(slots=True)
 class RecordedProblems(ProblemList):
-    """Every mistake with its row, of a few rows, for the list of another process."""
+    """Every error of a few rows, with its row. Collected in one process for the `ProblemList` of another."""
 
     of_rows: list[tuple[tuple[Problem, ...], Mapping[str, object] | None]] = field(default_factory=list)
 
@@ -114,7 +114,7 @@ def _kind_of(text: str) -> str:
 
 
 def excerpt_of(row: Mapping[str, object], message: str) -> str:
-    """A piece of a row as JSON, safe to show, from the columns and the items of lists on that the message names."""
+    """Return a part of a row as JSON, safe to show: first the columns and list items that the message names."""
     names = sorted(row, key=lambda name: f"'{name}'" not in message)
     item = _ITEM.search(message)
     first = int(item[1]) - 1 if item else 0
@@ -135,5 +135,5 @@ def _shortened(value: Any, first: int = 0) -> Any:
 
 
 def _mark_of_cut(values: Sized) -> dict[str, str]:
-    """Return what stands for the values that are not shown. A list takes its key."""
+    """Return the entry for the values that are not shown. As a list item, only its key is used."""
     return {"\u2026": f"{len(values) - _SHOWN_ITEMS} more"} if len(values) > _SHOWN_ITEMS else {}

@@ -1,20 +1,20 @@
-"""How far a long piece of work is, told a few times a second and once at its end."""
+"""Progress reports of long operations, a few times per second and once at the end."""
 
 import time
 from collections.abc import Callable
 
-# what is being done, how much is done, how much there is (None: not known), the unit ("bytes", "characters")
 Progress = Callable[[str, float, float | None, str], None]
+"""Callback with the activity, the amount done, the total (None if unknown) and the unit ("bytes", "characters")."""
 
 REPORT_SECONDS = 0.2
 
 
 class Meter:
-    """Passes progress on, at most every REPORT_SECONDS. With `progress=None` it costs one comparison."""
+    """Forwards progress at most once every REPORT_SECONDS. With `progress=None` a report costs one comparison."""
 
-    def __init__(self, progress: Progress | None, what: str, total: float | None, unit: str) -> None:
+    def __init__(self, progress: Progress | None, activity: str, total: float | None, unit: str) -> None:
         self._progress = progress
-        self._what = what
+        self._activity = activity
         self._total = total
         self._unit = unit
         self._next_report = 0.0
@@ -27,7 +27,7 @@ class Meter:
             self.finish(done)
 
     def finish(self, done: float) -> None:
-        """The last word: always told."""
+        """Report the final amount, however recent the last report was."""
         if self._progress is not None:
-            self._progress(self._what, done, self._total, self._unit)
+            self._progress(self._activity, done, self._total, self._unit)
             self._next_report = time.monotonic() + REPORT_SECONDS

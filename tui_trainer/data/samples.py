@@ -1,6 +1,6 @@
-"""Data that comes with the program: `sample:NAME` works without a network.
+"""Built-in data sets: `sample:NAME` works without a network.
 
-The rows are texts and code of Python 3.11's documentation and standard library, under the licence beside them.
+The rows are texts and code of Python 3.11's documentation and standard library; their licence is next to them.
 """
 
 import difflib
@@ -84,10 +84,10 @@ def samples() -> dict[str, Sample]:
 
 def find_sample(name: str) -> Sample:
     """Return a sample. Raises DataError with the nearest name and the list if there is no such sample."""
-    known = samples()
-    if name in known:
-        return known[name]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    guess = f"did you mean {SAMPLE_PREFIX}{near[0]}? " if near else ""
-    listed = ", ".join(f"{SAMPLE_PREFIX}{sample.name} ({sample.title})" for sample in known.values())
-    raise DataError(f"there is no sample named '{one_line(name, 60)}'", hint=f"{guess}samples: {listed}")
+    by_name = samples()
+    if name in by_name:
+        return by_name[name]
+    similar_names = difflib.get_close_matches(name, by_name, n=1, cutoff=0.5)
+    suggestion = f"did you mean {SAMPLE_PREFIX}{similar_names[0]}? " if similar_names else ""
+    listed = ", ".join(f"{SAMPLE_PREFIX}{sample.name} ({sample.title})" for sample in by_name.values())
+    raise DataError(f"there is no sample named '{one_line(name, 60)}'", hint=f"{suggestion}samples: {listed}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from tui_trainer.errors import FolderError, InputError, RunError, name_hint, system_reason
 from tui_trainer.exporting.contract import all_formats
 from tui_trainer.hardware.libraries import LIBRARIES
-from tui_trainer.models.unsloth import NAME, environment_folder, environment_python, mark_made, requirements
+from tui_trainer.models.unsloth import NAME, environment_folder, environment_python, record_installation, requirements
 from tui_trainer.tracking.contract import tracker_names
 from tui_trainer.worker.child import Child
 
@@ -47,7 +47,7 @@ def make_environment(told: Callable[[str], None]) -> str:
             told(shlex.join(command))
             _run(command)
         version = _run([str(environment_python(new)), "-c", _VERSION])
-        mark_made(new, version)
+        record_installation(new, version)
         shutil.rmtree(old, ignore_errors=True)
         with suppress(FileNotFoundError):
             folder.rename(old)

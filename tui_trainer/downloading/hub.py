@@ -22,7 +22,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from tui_trainer.data.progress import Meter, Progress
-from tui_trainer.data.sources.hub import HubPath, chosen_names, data_names, no_such_part
+from tui_trainer.data.sources.hub import HubPath, chosen_names, data_names, missing_part
 from tui_trainer.data.sources.splits import ABOUT, README
 from tui_trainer.errors import DataError, FolderError, InputError, Problem, RunError, full_disk_words
 from tui_trainer.files.hub_layout import Repository, is_hub_name, network_errors, network_reason, repository_folder
@@ -344,7 +344,7 @@ def data_files_to_fetch(wanted: HubPath, listed: Sequence[HubFile]) -> tuple[Hub
     names = [file.name for file in listed]
     chosen = {*chosen_names(names, wanted.inside)}
     if not chosen:
-        raise no_such_part(wanted, names) if data_names(names) else _nothing_to_read(wanted, names)
+        raise missing_part(wanted, names) if data_names(names) else _nothing_to_read(wanted, names)
     return tuple(file for file in listed if file.name in chosen or file.name == README)
 
 

@@ -1,1 +1,1 @@
-"""What is done with a run's model afterwards."""
+"""What can be done with the model of a run: export, evaluation, prediction, conversation and publishing."""

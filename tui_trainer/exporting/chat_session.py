@@ -1,7 +1,5 @@
-"""A conversation with a trained model: its history and its commands.
-
-Needs no torch: the model may be in another process.
-"""
+"""A conversation with a trained model: its history and its commands. It needs no torch: the model may be in another
+process."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +15,7 @@ from tui_trainer.terminal.safe_text import one_line, visible
 
 class Replies(Protocol):
     def reply(self, messages: Sequence[Message], sampling: Sampling, show: Callable[[str], None]) -> int:
-        """Write the next answer. Return how many of the first messages did not fit."""
+        """Generate the next answer. Return how many of the first messages did not fit."""
 
 
 COMMANDS = {
@@ -35,8 +33,7 @@ COMMANDS = {
 class ChatSession:
     """A conversation with one model, or with two that get the same questions and keep their own answers.
 
-    `show` gets what is written, piece by piece, and `tell` lines about it.
-    """
+    `show` is called with each piece of generated text, and `tell` with lines about the conversation."""
 
     def __init__(
         self,
@@ -54,7 +51,7 @@ class ChatSession:
         self._begin()
 
     def take(self, line: str) -> bool:
-        """Ask, or carry out a command. Returns whether the conversation goes on."""
+        """Ask the question in `line`, or execute its command. Return False if the conversation is over."""
         if not line.strip():
             return True
         if line.startswith("/") and not line.startswith("//"):
@@ -68,16 +65,16 @@ class ChatSession:
         return True
 
     def _begin(self) -> None:
-        first = [{"role": "system", "content": self._system}] if self._system else []
-        self._messages = {name: list(first) for name in self._writers}
+        system_messages = [{"role": "system", "content": self._system}] if self._system else []
+        self._messages = {name: list(system_messages) for name in self._writers}
 
     def _command(self, name: str, value: str) -> bool:
-        """Raises ValueError for a value that does not fit."""
+        """Execute a command and return whether the conversation continues. Raises ValueError for an invalid value."""
         match name:
             case "/quit" | "/exit":
                 return False
             case "/help":
-                self._tell("\n".join(f"{form:<18} {words}" for form, words in COMMANDS.items()))
+                self._tell("\n".join(f"{usage:<18} {description}" for usage, description in COMMANDS.items()))
             case "/system":
                 self._system = value
                 self._begin()
@@ -110,7 +107,7 @@ class ChatSession:
         self._tell("removed the last question and its answer")
 
     def _save(self, value: str) -> None:
-        """With two models that of the last one, which was trained."""
+        """Append the conversation to a file. With two models it is that of the last one, which was trained."""
         messages = list(self._messages.values())[-1]
         if not value or len(messages) == int(bool(self._system)):
             raise ValueError("/save needs a file name" if not value else "nothing to save yet")
@@ -120,11 +117,12 @@ class ChatSession:
         self._tell(f"appended to {one_line(str(path))}")
 
     def _ask(self, question: str) -> None:
-        """Ctrl+C ends the answer of one model. A question that cannot be asked is no part of the conversation."""
+        """Ask each model. Ctrl+C ends the answer of one model. A question that a model refuses is not added to its
+        history."""
         self._turns += 1
         sampling = replace(self._sampling, seed=self._sampling.seed + self._turns)
         for name, writer in self._writers.items():
-            asked = [*self._messages[name], {"role": "user", "content": question}]
+            messages = [*self._messages[name], {"role": "user", "content": question}]
             pieces: list[str] = []
 
             def show(piece: str, pieces: list[str] = pieces) -> None:
@@ -134,7 +132,7 @@ class ChatSession:
             if len(self._writers) > 1:
                 self._show(f"[{name}] ")
             try:
-                if left_out := writer.reply(asked, sampling, show):
+                if left_out := writer.reply(messages, sampling, show):
                     self._tell(f"(the first {left_out} messages no longer fit into the context and were left out)")
             except KeyboardInterrupt:
                 self._show(" [ended]")
@@ -142,7 +140,7 @@ class ChatSession:
                 self._tell(one_line(str(error), 300))
                 continue
             self._show("\n")
-            self._messages[name] = [*asked, {"role": "assistant", "content": "".join(pieces)}]
+            self._messages[name] = [*messages, {"role": "assistant", "content": "".join(pieces)}]
 
 
 def _number(value: str, low: float, high: float) -> float:

@@ -1,7 +1,6 @@
-"""What every export format declares and does. One file of `formats/` is one format, found by its name.
+"""Interface of an export format. Each file of `formats/` defines one format and is found by its name.
 
-Files there are light to import: torch, transformers and what else a format needs only inside functions.
-"""
+Files of `formats/` must be cheap to import: they import torch, transformers and other libraries inside functions."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,7 +17,7 @@ from tui_trainer.exporting.trained_model import TrainedModel, load_model, tokeni
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tolerance:
-    """What a reloaded model may differ by: logits by this share of the largest one, the held-out loss by this share."""
+    """Largest allowed differences of a reloaded model, as shares: of the largest logit, and of the held-out loss."""
 
     logits: float
     loss: float
@@ -28,22 +27,22 @@ class Format(Protocol):
     name: str
     title: str
     libraries: tuple[str, ...]
-    """What it needs beside torch and transformers: by import name, which is that of the distribution as well."""
+    """Libraries it needs besides torch and transformers. Import name and distribution name must be equal."""
     in_8_bits: ClassVar[bool] = False
-    """Whether its weights take one byte each."""
+    """Whether each weight takes one byte."""
     has_own_speed: ClassVar[bool] = False
-    """Whether other code computes it than the trained model, so that `bench` measures it."""
+    """Whether other code than that of the trained model runs it, so that `bench` measures its speed."""
     one_text_at_a_time: ClassVar[bool] = False
-    """Whether it generates no batches of texts."""
+    """Whether it can generate only one text at a time."""
     against_towers: ClassVar[str] = "this format has not been tested with models that have vision towers"
-    """Why models that have towers for images have no such form; empty: they have."""
+    """Reason to refuse models that have towers for images; empty if the format supports them."""
 
     def reason_against(self, trained: TrainedModel) -> str:
-        """Why this model has no such form, or none that is known to be right; empty: it has."""
+        """Return why this model cannot be exported to this format, or an empty string if it can."""
         return (self.against_towers if trained.has_towers else "") or self.refusal(trained)
 
     def refusal(self, trained: TrainedModel) -> str:
-        """What a format has against a model; callers ask `reason_against`."""
+        """Return the reason that this format itself has against a model. Callers use `reason_against`."""
         return ""
 
     def needed_bytes(self, trained: TrainedModel) -> int:
@@ -53,55 +52,55 @@ class Format(Protocol):
     allowed: Tolerance = Tolerance(logits=1e-3, loss=1e-3)
 
     def tolerance(self, trained: TrainedModel) -> Tolerance:
-        """What its certificate allows."""
+        """Return how much an export of this model may differ from it."""
         return self.allowed
 
-    def write(self, trained: TrainedModel, folder: Path, tell: Progress) -> None:
-        """Write the model into an empty folder and report progress to `tell`. Errors of libraries are not caught."""
+    def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:
+        """Write the model into an empty folder. Errors of libraries are not caught."""
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
-        """What was written, by what it is made for: called with the model's inputs it gives an output with `logits`.
+        """Load the export with the software that it is made for.
 
-        It has `config`, `parameters()` and `get_output_embeddings()` as a model of transformers has.
-        """
+        The returned object is called with the model's inputs and returns an output with `logits`. It has `config`,
+        `parameters()` and `get_output_embeddings()` like a transformers model."""
         return load_model(trained, folder, None, dtype=trained.compared_dtype)
 
     def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
-        """The one that was written, as a user of this format has it: called with a text, or two of them, and with
-        `truncation` it gives `input_ids` and what else the model reads. None where there is none."""
+        """Load the exported tokenizer as a user of this format does; None if the folder has none. It is called with one
+        text or two, and with `truncation`, and returns `input_ids` and the model's other inputs."""
         return saved_tokenizer(trained, folder)
 
 
 def saved_tokenizer(trained: TrainedModel, folder: Path) -> Any:
-    """As transformers reads it; None where the folder has none. Raises FolderError for one that cannot be read."""
-    # Where its files are missing, transformers may make one of what the config says.
+    """Load the tokenizer in a folder; None if it has none. Raises FolderError for a damaged one."""
+    # If the files are missing, transformers may build a tokenizer from the config.
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
         return None
     return tokenizer_in(trained, folder)
 
 
 def find_format(name: str) -> Format:
-    """Raises InputError for a name that is none, and for libraries that are not installed."""
+    """Return a format by its name. Raises InputError for an unknown name and for libraries that are not installed."""
     if name not in format_names():
         raise InputError(f"unknown export format {name[:60]!r}", hint=name_hint(name, format_names()))
-    found = format_of(name)
-    require_libraries(found)
-    return found
+    export_format = format_of(name)
+    require_libraries(export_format)
+    return export_format
 
 
 def format_of(name: str) -> Format:
-    """The one of this name, whether its libraries are installed or not."""
-    found: Format = import_module(f"{formats.__name__}.{name.replace('-', '_')}").FORMAT
-    return found
+    """Return a format by its name, whether its libraries are installed or not."""
+    export_format: Format = import_module(f"{formats.__name__}.{name.replace('-', '_')}").FORMAT
+    return export_format
 
 
 def all_formats() -> list[Format]:
-    """Return every format in the order of names, whether its libraries are installed or not."""
+    """Return all formats sorted by name, whether their libraries are installed or not."""
     return [format_of(name) for name in format_names()]
 
 
-def require_libraries(found: Format) -> None:
-    """Raises InputError for those that are not installed."""
-    if lacking := [library for library in found.libraries if find_spec(library) is None]:
-        install = f"install it with `uv pip install {' '.join(found.libraries)}`"
-        raise InputError(f"{found.name} needs {', '.join(lacking)}, which is not installed", hint=install)
+def require_libraries(form: Format) -> None:
+    """Raise InputError if a library that the format needs is not installed."""
+    if missing := [library for library in form.libraries if find_spec(library) is None]:
+        install = f"install it with `uv pip install {' '.join(form.libraries)}`"
+        raise InputError(f"{form.name} needs {', '.join(missing)}, which is not installed", hint=install)

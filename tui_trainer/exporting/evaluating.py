@@ -1,8 +1,7 @@
-"""Trained models beside each other on the same rows: the task's loss and scores, and the rows that differ most.
+"""Compare trained models on the same rows: the task's loss and scores, and the rows whose losses differ most.
 
-Each model is loaded when its turn comes, and let go after it. The two whose rows are compared wait in the machine's
-memory until it is known which rows those are, where there is room for them.
-"""
+Models are loaded one after another. The two whose rows are compared are moved to the CPU's memory, if they fit, until
+it is known which rows differ most."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +42,7 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model to measure: a folder with all of it, or an adapter with the folder of the model that it is for."""
+    """Model to measure: a folder with the whole model, or an adapter and the folder of its base model."""
 
     name: str
     folder: Path
@@ -52,7 +51,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredModel:
-    """`loss` in nats a label; `row_losses` the same of each row."""
+    """Results of one model. `loss` and `row_losses` (one loss per row) are in nats per label."""
 
     name: str
     loss: float
@@ -62,7 +61,7 @@ class MeasuredModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangedRow:
-    """One row, its loss by two models and what each makes of it. `number` is its place among the rows."""
+    """One row with the losses and outputs of two models. `number` is the row's position among the evaluated rows."""
 
     number: int
     text: str
@@ -74,7 +73,7 @@ class ChangedRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelEvaluation:
-    """`models` in the order in which they were named; `reference` is what they are compared with."""
+    """Results of all models, in the order of the command line. They are compared with `reference`."""
 
     rows: int
     data: str
@@ -86,7 +85,7 @@ class ModelEvaluation:
 
 @dataclass(slots=True)
 class Evaluator:
-    """Rows of one run's data, or of a file read as that data was, and the models that are measured on them."""
+    """Evaluation on a run's held-out rows, or on a file that is read with the run's settings."""
 
     trained: TrainedModel
     device: torch.device
@@ -96,31 +95,31 @@ class Evaluator:
     def evaluate(
         self, models: Sequence[str], *, file: str = "", against: str = BASE, rows: int = 0, changed: int = 5
     ) -> ModelEvaluation:
-        """Raises InputError for what cannot be measured, or not on these rows."""
+        """Measure models given by run or folder. Raises InputError if one cannot be measured on these rows."""
         candidates = [candidate_of(name, self.trained) for name in models]
         reference = self._reference(against)
-        own = load_tokenizer(self.trained)
-        for one in [*candidates, *filter(None, [reference])]:
-            self._refuse_others(one, own)
-        with self._data(file, own) as (trained, data):
-            found = Rows(data.train_path if file else data.eval_path or data.train_path)
+        tokenizer = load_tokenizer(self.trained)
+        for candidate in [*candidates, *filter(None, [reference])]:
+            self._refuse_incomparable(candidate, tokenizer)
+        with self._data(file, tokenizer) as (trained, data):
+            stored_rows = Rows(data.train_path if file else data.eval_path or data.train_path)
             if not file and data.eval_path is None:
                 self.notes.append("the run has no held-out rows: the models are evaluated on its training rows")
             limit = trained.config.evaluation.max_eval_rows
-            most = rows or (0 if limit == "auto" else limit)
-            chosen = evenly_spaced(len(found), most or len(found))
-            look = _Look(trained, data, found, chosen, self.device, self.progress)
+            row_limit = rows or (0 if limit == "auto" else limit)
+            chosen = evenly_spaced(len(stored_rows), row_limit or len(stored_rows))
+            measured = MeasuredRows(trained, data, stored_rows, chosen, self.device, self.progress)
             compares = reference is not None and changed > 0
-            before = look.measure(reference, keeps=compares) if reference else None
-            first = look.measure(candidates[0], keeps=compares)
-            differing = look.changed(reference, candidates[0], before, first, changed) if before and reference else ()
-            measured = (first, *(look.measure(one) for one in candidates[1:]))
+            before = measured.measure(reference, keeps=compares) if reference else None
+            first = measured.measure(candidates[0], keeps=compares)
+            pairs = measured.changed(reference, candidates[0], before, first, changed) if before and reference else ()
+            results = (first, *(measured.measure(candidate) for candidate in candidates[1:]))
             return ModelEvaluation(
                 rows=len(chosen),
                 data=data.source if file else f"held-out data of {self.trained.run.name}",
                 reference=before,
-                models=measured,
-                changed=tuple(differing),
+                models=results,
+                changed=tuple(pairs),
                 notes=tuple(self.notes),
             )
 
@@ -134,21 +133,22 @@ class Evaluator:
             self.notes.append(f"not compared with the base model: {reason}")
         return Candidate(BASE, folder, None) if folder else None
 
-    def _refuse_others(self, one: Candidate, own: Any) -> None:
-        """Raises InputError for a model that has other tokens or labels: its figures could not be compared."""
-        trained, other = self.trained, saved_tokenizer(self.trained, one.folder)
-        if other is None:
+    def _refuse_incomparable(self, model: Candidate, own: Any) -> None:
+        """Raise InputError if a model has other tokens or labels, so that its results are not comparable."""
+        trained, tokenizer = self.trained, saved_tokenizer(self.trained, model.folder)
+        names = f"{model.name} and {trained.run.name}"
+        if tokenizer is None:
             return
-        if other.get_vocab() != own.get_vocab():
-            if one.name == BASE:
+        if tokenizer.get_vocab() != own.get_vocab():
+            if model.name == BASE:
                 return
-            raise InputError(f"{one.name} and {trained.run.name} have different tokens: the losses are not comparable")
-        if trained.head in CLASSIFYING and labels_of(trained, one.folder) != labels_of(trained, trained.folder):
-            raise InputError(f"{one.name} and {trained.run.name} have different labels: the scores are not comparable")
+            raise InputError(f"{names} have different tokens: the losses are not comparable")
+        if trained.head in CLASSIFYING and labels_of(trained, model.folder) != labels_of(trained, trained.folder):
+            raise InputError(f"{names} have different labels: the scores are not comparable")
 
     @contextmanager
     def _data(self, file: str, tokenizer: Any) -> Iterator[tuple[TrainedModel, PreparedData]]:
-        """The rows, and the trained model with the settings that they are measured by."""
+        """Yield the rows, and the trained model with the settings that they are measured with."""
         config, task = self.trained.config, self.trained.task
         if not file:
             yield self.trained, prepared_data(self.trained, self.progress)
@@ -156,16 +156,16 @@ class Evaluator:
         if config.task.class_weights != "none":
             self.notes.append("class weights are not applied to the loss: they come from the training rows")
             config = config.model_copy(update={"task": config.task.model_copy(update={"class_weights": "none"})})
-        knows = self.trained.head in CLASSIFYING
-        learnt = config_in(self.trained, self.trained.folder).to_dict() if knows else {}
+        has_labels = self.trained.head in CLASSIFYING
+        model_config = config_in(self.trained, self.trained.folder).to_dict() if has_labels else {}
         with tempfile.TemporaryDirectory(prefix="evaluate-") as folder:
-            data = task.prepare_file(config, file, tokenizer, learnt, Path(folder), self.progress)
+            data = task.prepare_file(config, file, tokenizer, model_config, Path(folder), self.progress)
             yield replace(self.trained, config=config), data
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """The chosen rows, one after another, so that each has a loss of its own."""
+class MeasuredRows:
+    """Chosen rows, and the models measured on them. Each row is a pass of its own, so that it has its own loss."""
 
     trained: TrainedModel
     data: PreparedData
@@ -176,7 +176,7 @@ class _Look:
     waiting: dict[Candidate, Any] = field(default_factory=dict)
 
     def measure(self, candidate: Candidate, *, keeps: bool = False) -> MeasuredModel:
-        """With `keeps` the model waits for `changed`."""
+        """Measure one model. With `keeps` the model stays in memory for `changed`, if there is room."""
         model, task, config = self._load(candidate), self.trained.task, self.trained.config
         losses: list[float] = []
 
@@ -188,7 +188,7 @@ class _Look:
         one_by_one, layout = [[index] for index in self.chosen], layout_of(self.trained, model, 1)
         loss, scores = scored(self.trained, self.data, model, self.rows, one_by_one, layout, add)
         few = evenly_spaced(len(self.chosen), config.evaluation.generate_rows)
-        if examples := [self.rows.example(self.chosen[at]) for at in few]:
+        if examples := [self.rows.example(self.chosen[number]) for number in few]:
             with torch.inference_mode():
                 scores |= task.answer_scores(config, model, load_tokenizer(self.trained), examples)
         self.progress(f"measuring {candidate.name}", 1, 1, "rows")
@@ -197,27 +197,27 @@ class _Look:
         return MeasuredModel(name=candidate.name, loss=loss, scores=scores, row_losses=losses)
 
     def changed(
-        self, one: Candidate, other: Candidate, before: MeasuredModel, after: MeasuredModel, most: int
+        self, reference: Candidate, candidate: Candidate, before: MeasuredModel, after: MeasuredModel, limit: int
     ) -> list[ChangedRow]:
-        """The rows whose losses differ most, and what both models make of them."""
+        """Return the rows whose losses differ most between two models, with the output of each."""
         pairs = list(zip(before.row_losses, after.row_losses, strict=True))
-        order = sorted(range(len(pairs)), key=lambda at: -abs(pairs[at][0] - pairs[at][1]))[:most]
-        # The newest first: it lies on the device.
-        now, was = (self._samples(candidate, order) for candidate in (other, one)) if order else ([], [])
+        order = sorted(range(len(pairs)), key=lambda i: -abs(pairs[i][0] - pairs[i][1]))[:limit]
+        # The model measured last comes first, since it is still on the device.
+        now, was = (self._samples(model, order) for model in (candidate, reference)) if order else ([], [])
         return [
-            ChangedRow(number=at, text=given, loss_before=pairs[at][0], loss_after=pairs[at][1], before=old, after=new)
-            for at, (given, old), (_, new) in zip(order, was, now, strict=True)
+            ChangedRow(number=i, text=text, loss_before=pairs[i][0], loss_after=pairs[i][1], before=old, after=new)
+            for i, (text, old), (_, new) in zip(order, was, now, strict=True)
         ]
 
-    def _samples(self, candidate: Candidate, places: Sequence[int]) -> list[tuple[str, str]]:
+    def _samples(self, candidate: Candidate, indices: Sequence[int]) -> list[tuple[str, str]]:
         model, tokenizer = self._load(candidate), load_tokenizer(self.trained)
-        sample, found = self.trained.task.sample, []
+        sample, samples = self.trained.task.sample, []
         with torch.inference_mode():
-            for at in places:
+            for index in indices:
                 torch.manual_seed(_SEED)
-                row = self.rows.example(self.chosen[at])
-                found.append(sample(self.trained.config, self.data, model, tokenizer, row, new_tokens=SAMPLE_TOKENS))
-        return found
+                row = self.rows.example(self.chosen[index])
+                samples.append(sample(self.trained.config, self.data, model, tokenizer, row, new_tokens=SAMPLE_TOKENS))
+        return samples
 
     def _load(self, candidate: Candidate) -> Any:
         dtype = self.trained.compared_dtype if self.device.type == "cpu" else "auto"
@@ -226,24 +226,24 @@ class _Look:
         self.progress(f"loading {candidate.name}", 0, None, "")
         model = load_model(self.trained, candidate.folder, candidate.base, dtype=dtype, merge=True)
         if self.trained.writes:
-            # The base model writes as the trained one does; an adapter comes with the settings of its own.
+            # The base model generates with the trained model's settings.
             self.trained.task.set_generation(self.trained.config, model, load_tokenizer(self.trained))
         return model.to(self.device)
 
 
 def candidate_of(name: str, trained: TrainedModel) -> Candidate:
-    """A run, or a folder with a model of the same kind. Raises FolderError, and InputError for another task."""
+    """Return the candidate for a run name or a model folder. Raises FolderError, or InputError for another task."""
     folder = at_home(name)
     if is_model_folder(folder):
         return Candidate(name, folder, _base_of_folder(folder, trained))
-    found = TrainedModel.of(find_run(name))
-    if found.task.name != trained.task.name:
-        raise InputError(f"{found.run.name} was trained for {found.task.name}, not for {trained.task.name}")
-    return Candidate(found.run.name, found.folder, found.base)
+    other = TrainedModel.of(find_run(name))
+    if other.task.name != trained.task.name:
+        raise InputError(f"{other.run.name} was trained for {other.task.name}, not for {trained.task.name}")
+    return Candidate(other.run.name, other.folder, other.base)
 
 
 def run_of(name: str) -> RunFolder:
-    """The run that is named, or in whose folder a model lies. Raises FolderError."""
+    """Return the run with this name, or the run whose folder contains this model folder. Raises FolderError."""
     folder = at_home(name)
     if not is_model_folder(folder):
         return find_run(name)
@@ -254,13 +254,14 @@ def run_of(name: str) -> RunFolder:
 
 
 def _run_around(folder: Path) -> RunFolder | None:
-    """The run in whose folder this one lies."""
+    """Return the run whose folder contains this folder, or None."""
     parents = folder.absolute().parents
     return next((RunFolder.open(parent) for parent in parents if (parent / "plan.json").is_file()), None)
 
 
 def _base_of_folder(folder: Path, trained: TrainedModel) -> Path | None:
-    """As `base_of`; of a model in the folder of a run it is checked as where the run is named."""
+    """Return the base model's folder of the adapter in `folder`. Raises FolderError if a run around it was trained on
+    another one."""
     run = _run_around(folder)
     if run and run.model.is_dir() and folder.samefile(run.model):
         return TrainedModel.of(run).base

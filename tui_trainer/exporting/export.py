@@ -1,7 +1,6 @@
-"""A trained model in another form: written beside, renamed when it is whole, and compared with what was trained.
+"""Export a trained model: write it into a temporary folder, compare it with the trained model, then rename the folder.
 
-For that both are loaded in processes of their own, and asked about held-out rows.
-"""
+For the comparison each model is loaded in a process of its own and evaluated on held-out rows."""
 
 import json
 import logging as standard_logging
@@ -40,17 +39,19 @@ from tui_trainer.worker.asking import WorkerFailed, ask
 ROWS = 200
 _TIMEOUT_SECONDS = 3600.0
 _SMALL_FILES_BYTES = 16 * MIB
-# What the loss of a run may differ by from that of its model on the CPU, as a share, by what the run computed in: its
-# base model in 4 bits is not the one that is exported. Below so small a loss, of that loss.
-_RUN_SHARES = {"fp32": 0.01, "bf16": 0.03, "fp16": 0.03, "4 bits": 0.1}
+# Allowed difference between the run's own held-out loss and the loss of its model on the CPU, as a share of the loss,
+# by the precision of the run. After QLoRA the share is larger: the exported base model is not the one in 4 bits.
+_LOSS_SHARES = {"fp32": 0.01, "bf16": 0.03, "fp16": 0.03, "4 bits": 0.1}
+# A share of a loss near 0 would allow no difference at all.
 _SMALLEST_LOSS = 0.3
-# Added where fewer rows are measured than the run measured.
+# Added to the allowed difference if the rows here are not the run's own evaluation rows.
 _STANDARD_ERRORS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredExport:
-    """One model on held-out rows: `loss` in nats a label, `scores` as the task has them, bytes of its folder."""
+    """Results of one model on held-out rows. `loss` is in nats per label, `scores` are those of the task, `bytes` is
+    the size of its folder."""
 
     loss: float
     scores: dict[str, float]
@@ -60,11 +61,10 @@ class MeasuredExport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Certificate:
-    """`faults` says what is not as it was trained; it is good where there are none.
+    """Comparison of an export with the trained model. `faults` lists the differences; a good export has none.
 
-    `run_loss` is the held-out loss that the run itself measured of its model; None where it measured none.
-    `logit_difference` is the largest one, as a share of the largest logit; `seconds` is how long the whole export took.
-    """
+    `run_loss` is the held-out loss that the run itself measured; None if it measured none. `logit_difference` is the
+    largest difference as a share of the largest logit. `seconds` is the duration of the whole export."""
 
     format: str
     rows: int
@@ -99,28 +99,28 @@ class Certificate:
 
 
 class Certifier:
-    """Compares exports with one trained model, which is measured once."""
+    """Comparison of several exports with one trained model, which is measured only once."""
 
     def __init__(self, trained: TrainedModel) -> None:
         self._trained = trained
         self._before: dict[str, Any] = {}
 
     def certify(self, export_format: Format, folder: Path) -> Certificate:
-        """Raises RunError where the trained model itself cannot be measured."""
+        """Compare an export in `folder` with the trained model. Raises RunError if the trained model cannot be
+        measured."""
         try:
-            self._before = before = self._before or self._ask(self._trained.folder, "", None)
+            self._before = before = self._before or self._measure(self._trained.folder, "", None)
         except WorkerFailed as failure:
             raise RunError(f"the trained model cannot be measured: the process {failure}") from None
         tolerance, difference, exported = export_format.tolerance(self._trained), None, None
         try:
-            after = self._ask(folder, export_format.name, before["texts"])
+            after = self._measure(folder, export_format.name, before["texts"])
         except WorkerFailed as failure:
             faults = [f"it cannot be loaded: {failure.reason or failure}"]
         else:
-            difference = _difference(before["logits"], after["logits"])
+            difference = _logit_difference(before["logits"], after["logits"])
             exported = MeasuredExport(bytes=folder_size(folder).bytes, **_figures(after))
             faults = _faults(before, after, difference, tolerance)
-        # On all rows that it held out, or on those that it chose of them.
         finished = finish_of(self._trained.run)
         run_loss = finished.eval_loss if finished else None
         return Certificate(
@@ -130,43 +130,44 @@ class Certifier:
             tolerance=tolerance,
             trained=MeasuredExport(bytes=self._trained.weight_bytes, **_figures(before)),
             exported=exported,
-            faults=(*self._faults_of_the_run(before, run_loss), *faults),
+            faults=(*self._changes_since_the_run(before, run_loss), *faults),
             run_loss=run_loss,
         )
 
-    def _faults_of_the_run(self, before: dict[str, Any], run_loss: float | None) -> list[str]:
-        """What the trained model itself is not any more, which the exports would be compared with."""
+    def _changes_since_the_run(self, before: dict[str, Any], run_loss: float | None) -> list[str]:
+        """Return how the model in the run folder differs from the one that the run measured: the exports are compared
+        with it."""
         if run_loss is None or not math.isfinite(run_loss):
             return []
         config, precision = self._trained.plan.config, self._trained.plan.precision.value
-        share = _RUN_SHARES["4 bits" if config.tuning.in_four_bits else precision]
-        allowed = share * max(run_loss, _SMALLEST_LOSS) + _STANDARD_ERRORS * before["loss_error"]
-        if abs(before["loss"] - run_loss) <= allowed:
+        share = _LOSS_SHARES["4 bits" if config.tuning.in_four_bits else precision]
+        margin = share * max(run_loss, _SMALLEST_LOSS) + _STANDARD_ERRORS * before["loss_error"]
+        if abs(before["loss"] - run_loss) <= margin:
             return []
-        losses = f"held-out loss {before['loss']:.4f} instead of {run_loss:.4f} (allowed difference {allowed:.4f})"
+        losses = f"held-out loss {before['loss']:.4f} instead of {run_loss:.4f} (allowed difference {margin:.4f})"
         return [f"the model in the run's folder itself has changed since the run: {losses}"]
 
-    def _ask(self, folder: Path, name: str, texts: list[str] | None) -> dict[str, Any]:
+    def _measure(self, folder: Path, name: str, texts: list[str] | None) -> dict[str, Any]:
         question: dict[str, Any] = {
             "run": str(self._trained.run.root),
             "folder": str(folder),
             "format": name,
             "texts": texts,
         }
-        with tempfile.TemporaryDirectory() as place:
-            question |= {"rows": ROWS, "logits": f"{place}/logits.npy"}
+        with tempfile.TemporaryDirectory() as logits_folder:
+            question |= {"rows": ROWS, "logits": f"{logits_folder}/logits.npy"}
             answer = ask("compare_export", question, timeout_seconds=_TIMEOUT_SECONDS)
-            return {**answer, "logits": np.load(f"{place}/logits.npy")}
+            return {**answer, "logits": np.load(f"{logits_folder}/logits.npy")}
 
 
 def _figures(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: answer[name] for name in ("loss", "scores", "seconds_per_row")}
 
 
-def _difference(one: Any, other: Any) -> float:
-    if one.shape != other.shape:
+def _logit_difference(before: Any, after: Any) -> float:
+    if before.shape != after.shape:
         return float("inf")
-    return float(np.abs(one - other).max() / max(float(np.abs(one).max()), 1e-9))
+    return float(np.abs(before - after).max() / max(float(np.abs(before).max()), 1e-9))
 
 
 def _faults(before: dict[str, Any], after: dict[str, Any], difference: float, allowed: Tolerance) -> list[str]:
@@ -187,25 +188,26 @@ def _faults(before: dict[str, Any], after: dict[str, Any], difference: float, al
 
 
 def writing_folder(target: Path) -> Path:
-    """Where it lies until it is whole; all that an export writes beside its result lies in it as well."""
+    """Return the temporary folder that an export is written into. Its name is that of the target with a prefix."""
     return target.with_name(f".writing-{target.name}")
 
 
 def target_lock(target: Path, command: str) -> FileLock:
-    """One process at a time writes an export to a place, or reads it from there as a whole."""
+    """Return a lock with which one process at a time writes an export to `target` or reads all of it."""
     return FileLock(target.with_name(f".writing-{target.name}.lock"), command, target)
 
 
 def remove_unfinished(target: Path) -> None:
-    """What an export that was killed could not clean up itself, unless another one is writing there."""
+    """Remove the temporary folder of a killed export, unless another process is writing there."""
     with suppress(FolderError), target_lock(target, "export"):
         shutil.rmtree(writing_folder(target), ignore_errors=True)
 
 
 def target_of(trained: TrainedModel, export_format: Format, out: Path | None) -> Path:
-    """Where it is going to be. Raises InputError for what can be known before anything is written."""
-    if why := export_format.reason_against(trained):
-        raise InputError(f"{trained.run.name} cannot be exported to {export_format.name}: {why}")
+    """Return the folder that an export will be written to. Raises InputError if it cannot be exported or written
+    there."""
+    if reason := export_format.reason_against(trained):
+        raise InputError(f"{trained.run.name} cannot be exported to {export_format.name}: {reason}")
     target = from_the_root(str(out)) if out else trained.run.exports / export_format.name
     if out and is_here(str(target)) and (not target.is_dir() or any(target.iterdir())):
         raise FolderError("already exists and is not empty", where=str(target), hint="choose a new folder with --out")
@@ -218,70 +220,72 @@ def target_of(trained: TrainedModel, export_format: Format, out: Path | None) ->
 
 
 def expected_seconds(trained: TrainedModel, export_format: Format) -> float | None:
-    """How long an export takes here, going by the newest one of such a model to this format; None without one."""
-    own = StepKey.read(trained.plan.shape_key)
+    """Return the seconds that the newest export of such a model to this format took here; None if there was none."""
+    own_key = StepKey.read(trained.plan.shape_key)
     for run in reversed(known_runs()):
         key = StepKey.read(read_fields(run.plan).get("shape_key"))
-        if own is None or key is None or key.model != own.model:
+        if own_key is None or key is None or key.model != own_key.model:
             continue
-        for one in certificates(run).values():
+        for certificate in certificates(run).values():
             with suppress(LookupError, TypeError, ValueError):
-                if one["format"] == export_format.name:
-                    return float(one["seconds"])
+                if certificate["format"] == export_format.name:
+                    return float(certificate["seconds"])
     return None
 
 
 def export(
-    trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, tell: Progress
+    trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, progress: Progress
 ) -> tuple[Path, Certificate]:
-    """Its folder. Raises FolderError, also where another process writes it, and RunError where it cannot be written;
-    then nothing is left of it. What its certificate finds faulty stays, under the name `failed-FORMAT`."""
+    """Write an export, compare it with the trained model and return its folder and its certificate.
+
+    Raises FolderError if the folder cannot be used, and RunError if the export fails; then nothing is left of it. An
+    export that differs from the trained model stays as `failed-FORMAT`."""
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise FolderError(f"cannot be created: {system_reason(error)}", where=one_line(str(target), 300)) from None
     with target_lock(target, f"export {trained.run.name} --to {export_format.name}"):
-        return _export(trained, export_format, target, certifier, tell)
+        return _export_locked(trained, export_format, target, certifier, progress)
 
 
-def _export(
-    trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, tell: Progress
+def _export_locked(
+    trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, progress: Progress
 ) -> tuple[Path, Certificate]:
-    started, beside = monotonic(), writing_folder(target)
-    shutil.rmtree(beside, ignore_errors=True)
+    started, temporary = monotonic(), writing_folder(target)
+    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        beside.mkdir(mode=0o700)
+        temporary.mkdir(mode=0o700)
     except OSError as error:
         raise FolderError(f"cannot be created: {system_reason(error)}", where=one_line(str(target), 300)) from None
     try:
         with _quiet():
-            export_format.write(trained, beside, tell)
-        make_durable(beside)
+            export_format.write(trained, temporary, progress)
+        make_durable(temporary)
     except BaseException as error:  # Ctrl+C as well
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, InputError) or not isinstance(error, Exception):
             raise
         kind = "" if isinstance(error, RunError) else f"{type(error).__name__}: "
         reason = f"{kind}{one_line(str(error), 300)}"
         raise RunError(f"{trained.run.name} could not be exported to {export_format.name}: {reason}") from error
-    tell("comparing with the trained model", 0, None, "")
+    progress("comparing with the trained model", 0, None, "")
     try:
-        found = replace(certifier.certify(export_format, beside), seconds=monotonic() - started)
+        certificate = replace(certifier.certify(export_format, temporary), seconds=monotonic() - started)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
-    write_atomically(beside / CERTIFICATE_FILE, found.text().encode())
-    target = target.with_name(f"failed-{target.name}") if found.faults else target
-    put_in_place(beside, target)
-    return target, found
+    write_atomically(temporary / CERTIFICATE_FILE, certificate.text().encode())
+    target = target.with_name(f"failed-{target.name}") if certificate.faults else target
+    put_in_place(temporary, target)
+    return target, certificate
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Libraries tell their own steps, on standard output as well, where JSON may be wanted."""
+    """Suppress the output of libraries: some print progress to standard output, which may have to be JSON."""
     from transformers.utils import logging
 
-    before = logging.get_verbosity()
+    verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     standard_logging.disable(standard_logging.WARNING)
@@ -291,5 +295,5 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         standard_logging.disable(standard_logging.NOTSET)
-        logging.set_verbosity(before)
+        logging.set_verbosity(verbosity)
         logging.enable_progress_bar()

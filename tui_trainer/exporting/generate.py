@@ -1,4 +1,4 @@
-"""Trying a trained model: it continues a prompt, which appears as it is written, or answers as its task says."""
+"""Try a trained model: continue a prompt, shown piece by piece while it is generated, or answer it as its task does."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,18 +12,18 @@ from tui_trainer.data.columns.conversations import Message
 from tui_trainer.errors import FolderError, RunError
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.hardware.visible_gpus import card_index
-from tui_trainer.models.writing import Sampling, generated, most_tokens
+from tui_trainer.models.writing import Sampling, generate_ids, most_tokens
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.terminal.safe_text import visible
 from tui_trainer.worker.questions import Report
 
 
 class Writer:
-    """A trained model that continues texts, or answers."""
+    """Loaded model of a run that continues texts or answers them."""
 
     def __init__(self, run: RunFolder, *, device: torch.device | None = None, base: Path | None = None) -> None:
-        """Load the final model, or the newest checkpoint of a run that has none yet; with `base` the model in that
-        folder instead, with the tokenizer of the run. Raises FolderError."""
+        """Load the final model or else the newest checkpoint, or with `base` the model in that folder with the
+        tokenizer of the run. Raises FolderError."""
         trained = TrainedModel.of(run, unfinished=True)
         self.source, self._config = trained.folder, trained.config
         self._task: Any = trained.task
@@ -35,36 +35,36 @@ class Writer:
             model = trained.load()
         self._model = model.to(device) if device else model
         self.unknown_tokens = 0
-        """How many tokens of the last prompt the model does not know."""
+        """Count of unknown tokens in the last prompt."""
 
     def move_to_cpu(self) -> None:
         self._model = self._model.to("cpu")
 
     @property
     def continues(self) -> bool:
-        """Whether the model goes on with a text; else it answers."""
+        """Whether the model continues a text; otherwise it answers."""
         return bool(self._task.continues)
 
     def answer(self, text: str, sampling: Sampling) -> str:
-        """What the model makes of a text, made safe for a terminal."""
+        """Return the model's answer to a text, made safe for a terminal."""
         torch.manual_seed(sampling.seed)
         return visible(self._task.answer(self._config, self._model, self._tokenizer, whole_text(text), sampling))
 
     def reply(self, messages: Sequence[Message], sampling: Sampling, show: Callable[[str], None]) -> int:
-        """Go on with a conversation, telling `show` each new piece as it is. Returns how many of its first messages,
-        but for the system's, did not fit. Raises DataError for one that the chat template does not take.
+        """Generate the next answer of a conversation, and call `show` with each piece.
 
-        A model that continues texts goes on with all that was said.
-        """
+        Return how many of the first messages, not counting a system prompt, did not fit. Raises DataError for
+        messages that the chat template does not accept. A model that continues texts continues all messages joined
+        to one text."""
         if self.continues:
-            self._go_on(_text_of(messages), sampling, show)
+            self._continue(_text_of(messages), sampling, show)
             return 0
         config, first = self._config, int(messages[0]["role"] == "system")
         reader = self._task.input_reader(config, self._tokenizer)
         for left_out in range(0, len(messages) - first, 2):
-            kept = [*messages[:first], *messages[first + left_out :]]
-            asked = [reader.of_messages(kept)]
-            [row] = self._task.encode_inputs(config, self._model, self._tokenizer, asked, sampling)
+            fitting = [*messages[:first], *messages[first + left_out :]]
+            contents = [reader.of_messages(fitting)]
+            [row] = self._task.encode_inputs(config, self._model, self._tokenizer, contents, sampling)
             if not row.is_cut:
                 break
         torch.manual_seed(sampling.seed)
@@ -73,14 +73,14 @@ class Writer:
         return left_out
 
     def continue_text(self, prompt: str, sampling: Sampling, show: Callable[[str], None]) -> int:
-        """Write on from `prompt`, telling `show` each new piece. Returns how many prompt tokens did not fit.
+        """Generate text after `prompt` and call `show` with each piece. Return how many prompt tokens did not fit.
 
-        A model reads at most as many tokens as it was trained on. Of a longer prompt the end counts, and when the text
-        has filled the window, writing goes on from its last half.
-        """
-        return self._go_on(prompt, sampling, lambda piece: show(visible(piece)))
+        Only the last tokens of a prompt longer than the model's window are read. When the text has filled the window,
+        generation continues from its second half."""
+        return self._continue(prompt, sampling, lambda piece: show(visible(piece)))
 
-    def _go_on(self, prompt: str, sampling: Sampling, show: Callable[[str], None]) -> int:
+    def _continue(self, prompt: str, sampling: Sampling, show: Callable[[str], None]) -> int:
+        """Generate as `continue_text` does, without making the pieces safe for a terminal."""
         ids = self._tokenizer(whole_text(prompt))["input_ids"] or [self._tokenizer.eos_token_id]
         self.unknown_tokens = ids.count(self._tokenizer.unk_token_id)
         window = self._tokenizer.model_max_length
@@ -97,25 +97,23 @@ class Writer:
 
     def _write(self, context: list[int], new_tokens: int, sampling: Sampling, show: Callable[[str], None]) -> list[int]:
         settings = replace(sampling, max_new_tokens=new_tokens).settings()
-        # Of several beams only the end shows which is the likeliest: transformers takes no streamer for them.
-        streams = {"streamer": _Pieces(self._tokenizer, show)} if sampling.num_beams == 1 else {}
-        ids: list[int] = generated(self._model, self._tokenizer, [context], **streams, **settings)[0][0].tolist()
-        if not streams:
+        # With several beams the best one is known only at the end, so transformers accepts no streamer.
+        streamer = {"streamer": _Pieces(self._tokenizer, show)} if sampling.num_beams == 1 else {}
+        ids: list[int] = generate_ids(self._model, self._tokenizer, [context], **streamer, **settings)[0][0].tolist()
+        if not streamer:
             show(str(self._tokenizer.decode(ids, skip_special_tokens=True)))
         return ids
 
 
 def whole_text(text: str) -> str:
-    """An argument that was no UTF-8 has lone surrogates, which tokenizers refuse."""
+    """Replace lone surrogates, which tokenizers refuse. A command-line argument that is not UTF-8 contains them."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _text_of(messages: Sequence[Message]) -> str:
-    """All that was said as one text: each turn of a person begins on a line of its own."""
-    parts = [
-        f"\n{one['content']}" if one["role"] == "user" and at else one["content"] for at, one in enumerate(messages)
-    ]
-    return "".join(parts)
+    """Return a conversation as one text, in which each user message but the first starts on a new line."""
+    starts = ["", *("\n" if message["role"] == "user" else "" for message in messages[1:])]
+    return "".join(start + message["content"] for start, message in zip(starts, messages, strict=True))
 
 
 class _Pieces(TextStreamer):
@@ -129,14 +127,13 @@ class _Pieces(TextStreamer):
 
 _loaded: dict[tuple[str, bool], Writer] = {}
 _moved = False
-"""The card's memory ran out: everything is on the CPU from then on."""
+"""Whether the GPU ran out of memory. All models are then on the CPU until the process ends."""
 
 
-def try_model(asked: dict[str, Any], report: Report) -> dict[str, Any]:
-    """In a worker: loads the model of a run, or its base model, once, and does what is asked with it, if anything.
+def try_model(question: dict[str, Any], report: Report) -> dict[str, Any]:
+    """Answer a worker question: load the model of a run or its base model, and generate if the question has a text.
 
-    It goes on on the CPU where the card has not the memory, but not in the middle of a text.
-    """
+    If the GPU runs out of memory, the models move to the CPU. A text that has begun is not generated again."""
     global _moved
     pieces = 0
 
@@ -145,9 +142,9 @@ def try_model(asked: dict[str, Any], report: Report) -> dict[str, Any]:
         pieces += 1
         report(piece=piece)
 
-    if (card := asked.get("card")) and not _moved:
+    if (gpu := question.get("card")) and not _moved:
         try:
-            return _tried(asked, _share_of_card(**card), show) | {"moved": False}
+            return _answer(question, _limited_gpu(**gpu), show) | {"moved": False}
         except torch.OutOfMemoryError:
             _moved = True
         for writer in _loaded.values():
@@ -155,33 +152,33 @@ def try_model(asked: dict[str, Any], report: Report) -> dict[str, Any]:
         torch.cuda.empty_cache()
         if pieces:
             raise RunError("the GPU has no memory for a longer text; the next text is generated on the CPU")
-    return _tried(asked, None, show) | {"moved": _moved}
+    return _answer(question, None, show) | {"moved": _moved}
 
 
-def _share_of_card(uuid: str, bytes: int) -> torch.device:
-    """The card, of which torch takes no more than that."""
+def _limited_gpu(uuid: str, bytes: int) -> torch.device:
+    """Return a GPU, after limiting the memory that torch may take of it to `bytes`."""
     index = card_index(uuid)
     total = torch.cuda.get_device_properties(index).total_memory
     torch.cuda.set_per_process_memory_fraction(min(bytes / total, 1.0), index)
     return torch.device("cuda", index)
 
 
-def _tried(asked: dict[str, Any], device: torch.device | None, show: Callable[[str], None]) -> dict[str, Any]:
-    key = asked["run"], asked["base"]
+def _answer(question: dict[str, Any], device: torch.device | None, show: Callable[[str], None]) -> dict[str, Any]:
+    key = question["run"], question["base"]
     if key not in _loaded:
-        run, base = RunFolder(Path(asked["run"])), None
-        if asked["base"]:
+        run, base = RunFolder(Path(question["run"])), None
+        if question["base"]:
             base, reason = TrainedModel.of(run, unfinished=True).base_model()
             if base is None:
                 raise FolderError(reason or "the model was trained from scratch, so it has no base model")
         _loaded[key] = Writer(run, device=device, base=base)
     writer = _loaded[key]
     about = {"source": writer.source.name, "continues": writer.continues}
-    if "sampling" not in asked:
+    if "sampling" not in question:
         return about
-    sampling = Sampling(**asked["sampling"])
-    if "messages" in asked:
-        return about | {"left_out": writer.reply(asked["messages"], sampling, show)}
+    sampling = Sampling(**question["sampling"])
+    if "messages" in question:
+        return about | {"left_out": writer.reply(question["messages"], sampling, show)}
     if writer.continues:
-        return about | {"left_out": writer.continue_text(asked["text"], sampling, show)}
-    return about | {"text": writer.answer(asked["text"], sampling)}
+        return about | {"left_out": writer.continue_text(question["text"], sampling, show)}
+    return about | {"text": writer.answer(question["text"], sampling)}

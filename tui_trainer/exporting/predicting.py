@@ -1,9 +1,8 @@
-"""A trained model on the rows of a file: in batches of rows of similar length, the predictions in the rows' order.
+"""Predict the rows of a file with a trained model. Predictions are JSON lines in the order of the rows.
 
-They are written as JSON lines into OUT.partial, some hundred rows at a time, and the file gets its name when it is
-whole. OUT.partial.json beside it says of what they are predictions: the same command goes on behind the last whole
-part, and another one is refused. So a file that was killed and gone on with is equal to one that never was.
-"""
+They are written to OUT.partial, one part of some hundred rows after another, and OUT.partial is renamed when it is
+complete. OUT.partial.json describes the command: the same command continues after the last complete part, another one
+is refused. A prediction that was interrupted and continued writes the same bytes as one that was not."""
 
 import json
 import os
@@ -42,15 +41,15 @@ from tui_trainer.units import format_rate, format_seconds
 
 TEXT = "text"
 FIELD = "prediction"
-# Rows that are written at once, and from which batches of similar lengths are made: so many batches.
+# Batches of a part. Its rows are written at once, and are sorted by length into batches.
 _BATCHES_OF_A_PART = 8
-# Of a batch whose size nobody names: rows, and tokens with the padding.
+# Largest rows, and largest tokens with padding, of a batch whose size the user did not set.
 _ROWS, _TOKENS = 64, 16_384
 
 
 @dataclass(slots=True)
 class AskedRows:
-    """The rows of a source that can be used, each with its input. What cannot be read is passed over, and counted in
+    """Usable rows of a source with the model input of each. Rows that cannot be read are skipped and counted in
     `problems`."""
 
     source: Source
@@ -62,8 +61,8 @@ class AskedRows:
         for part in self.source.parts:
             yield from read_rows(self.reader, _rows_of(part, self.problems), self.problems)
 
-    def count(self, field_name: str, *, skips_bad_rows: bool, told: Progress) -> int:
-        """How many there are: all are read once before the model is asked. Raises DataError with what is wrong."""
+    def count(self, field_name: str, *, skips_bad_rows: bool, progress: Progress) -> int:
+        """Return the number of rows, after reading all of them. Raises DataError for rows that cannot be used."""
         rows = 0
         for row, _ in self:
             if field_name in row.values:
@@ -71,8 +70,8 @@ class AskedRows:
                 raise DataError(f"the row already has a field '{field_name}'", where=row.where, hint=hint)
             rows += 1
             if not rows % 500:
-                told("reading", rows, None, "rows")
-        told("reading", rows, rows, "rows")
+                progress("reading", rows, None, "rows")
+        progress("reading", rows, rows, "rows")
         hint = "use --on-bad-rows skip to skip rows that cannot be used" if rows else ""
         self.problems.raise_any(skips_rows=skips_bad_rows and rows > 0, fix=hint, all_rows=not rows)
         if not rows:
@@ -81,7 +80,7 @@ class AskedRows:
 
 
 def _rows_of(source: Source, problems: ProblemList) -> Iterator[Row]:
-    """Of plain text each file is a row."""
+    """Yield the rows of a source. Each file of plain text is one row."""
     is_table = source.sample and source.sample.is_table
     if all(entry.holds_rows for entry in source.entries) if source.entries else is_table:
         yield from source.rows(problems, choices=ColumnChoices(""))
@@ -91,7 +90,7 @@ def _rows_of(source: Source, problems: ProblemList) -> Iterator[Row]:
 
 
 class PredictedFile:
-    """The file that grows. `asked` says what is predicted, of what and how, by names of JSON."""
+    """File of predictions that grows part by part. `asked` describes the command with JSON values."""
 
     def __init__(self, out: Path, asked: Mapping[str, Any], part_rows: int) -> None:
         self.out, self._asked, self._part_rows = out, {**asked, "part_rows": part_rows}, part_rows
@@ -100,14 +99,13 @@ class PredictedFile:
 
     @contextmanager
     def held(self, sources: Sequence[Path], *, overwrite: bool) -> Iterator[None]:
-        """Nobody else writes the file meanwhile. Raises FolderError for a place that cannot be written, and for one
-        that is taken."""
+        """Lock the file while it is written. Raises FolderError if it cannot be written or is in use."""
         where = str(self.out)
         try:
             self._about.stat()
         except (FileNotFoundError, NotADirectoryError):
             pass
-        except OSError as error:  # such as a name that is too long
+        except OSError as error:  # for example a name that is too long
             raise FolderError(
                 f"cannot be used: {system_reason(error)}", where=where, hint="choose another file"
             ) from None
@@ -122,6 +120,7 @@ class PredictedFile:
             yield
 
     def _refuse_taken(self, sources: Sequence[Path], overwrite: bool) -> None:
+        """Raise FolderError if the file exists or its unfinished part is of another command, unless `overwrite`."""
         where = str(self.out)
         if any(self.out.exists() and path.exists() and path.samefile(self.out) for path in sources):
             raise FolderError("is one of the input files", where=where, hint="choose another file with --out")
@@ -129,10 +128,10 @@ class PredictedFile:
             raise FolderError("already exists", where=where, hint="use --overwrite to replace it")
         if not self.partial.exists():
             self._about.unlink(missing_ok=True)
-        elif differs := self._differences():
+        elif differences := self._differences():
             if not overwrite:
                 hint = "rerun the original command to continue it, or use --overwrite to start over"
-                raise FolderError(f"was started with {differs}", where=str(self.partial), hint=hint)
+                raise FolderError(f"was started with {differences}", where=str(self.partial), hint=hint)
             self.partial.unlink()
             self._about.unlink(missing_ok=True)
 
@@ -147,17 +146,18 @@ class PredictedFile:
     def write(
         self, rows: Iterator[tuple[Row, Any]], predict: Callable[[int, list[Any]], list[dict[str, Any]]], name: str
     ) -> None:
-        """Each row's own fields and, under `name`, what `predict` makes of the inputs of part N. To be called while it
-        is `held`. Raises RunError where it cannot be written.
-        """
+        """Write each row's own fields and its prediction as the field `name`.
+
+        `predict` gets the number of the part and its inputs. Call it only while the file is `held`. Raises RunError if
+        the file cannot be written."""
         try:
             with self._opened() as file:
                 number = self._whole_parts(file)
                 rows = islice(rows, number * self._part_rows, None)
                 while part := list(islice(rows, self._part_rows)):
-                    found = predict(number, [content for _, content in part])
-                    lines = [_line({**row.values, name: one}) for (row, _), one in zip(part, found, strict=True)]
-                    file.write(b"".join(lines))
+                    predictions = predict(number, [content for _, content in part])
+                    for (row, _), prediction in zip(part, predictions, strict=True):
+                        file.write(_line({**row.values, name: prediction}))
                     file.flush()
                     os.fsync(file.fileno())
                     number += 1
@@ -184,19 +184,20 @@ class PredictedFile:
             yield file
 
     def _whole_parts(self, file: BufferedRandom) -> int:
-        """Cuts the file behind its last whole part: a torn line and those before it are made again."""
-        parts = end = place = 0
+        """Truncate the file after its last complete part, and return the number of parts."""
+        parts = end = position = 0
         for number, line in enumerate(file, start=1):
-            place += len(line)
+            position += len(line)
             if line.endswith(b"\n") and not number % self._part_rows:
-                parts, end = parts + 1, place
+                parts, end = parts + 1, position
         file.seek(end)
         file.truncate()
         return parts
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
-    """What is no part of JSON, such as a date, is written as text; a lone surrogate as its escape."""
+    """Return a row as a JSON line. Values that JSON does not have, such as dates, become text; lone surrogates are
+    escaped."""
     try:
         return (json.dumps(finite(values), ensure_ascii=False, default=str) + "\n").encode()
     except UnicodeEncodeError:
@@ -205,7 +206,7 @@ def _line(values: Mapping[str, Any]) -> bytes:
 
 @dataclass(slots=True)
 class Predictor:
-    """A loaded model. `batch_size` 0: as many rows as `_TOKENS` allow; either is halved where memory is short."""
+    """Loaded model with its batch size. 0 fits rows into `_TOKENS`. Either size is halved when memory runs out."""
 
     task: Task
     config: Config
@@ -216,40 +217,41 @@ class Predictor:
     _pads: bool | None = None
     _most_rows: int = 1 << 30
 
-    def predict(self, contents: Sequence[Any], told: Callable[[int], None] = lambda rows: None) -> list[dict[str, Any]]:
-        """What the model makes of what the input reader gave. `told` hears how many rows each pass was."""
+    def predict(self, contents: Sequence[Any], add: Callable[[int], None] = lambda rows: None) -> list[dict[str, Any]]:
+        """Return the predictions for inputs of the input reader. `add` is called with the row count of each pass."""
         rows = self.task.encode_inputs(self.config, self.model, self.tokenizer, contents, self.sampling)
-        found: dict[int, dict[str, Any]] = {}
+        predictions: dict[int, dict[str, Any]] = {}
         for batch in self._batches(rows):
-            found |= zip(batch, self._pass([rows[at] for at in batch]), strict=True)
-            told(len(batch))
-        return [{**found[at], "truncated": True} if row.is_cut else found[at] for at, row in enumerate(rows)]
+            predictions |= zip(batch, self._pass([rows[index] for index in batch]), strict=True)
+            add(len(batch))
+        return [{**predictions[i], "truncated": True} if row.is_cut else predictions[i] for i, row in enumerate(rows)]
 
     def _batches(self, rows: Sequence[InputRow]) -> Iterator[list[int]]:
-        """Numbers of rows, the longest first: what does not fit into memory shows at once."""
-        order = sorted(range(len(rows)), key=lambda at: -len(rows[at]))
+        """Yield batches of row indices, the longest rows first: if memory is too small, that shows at once."""
+        order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
         batch: list[int] = []
-        for at in order:
+        for index in order:
             if batch:
                 automatic = min(_ROWS, _TOKENS // (len(rows[batch[0]]) * self.sampling.num_beams))
                 most_rows = max(1, min(self.batch_size or automatic, self._most_rows))
-                if len(batch) >= most_rows or not self._may_share(rows[batch[0]], rows[at]):
+                if len(batch) >= most_rows or not self._may_share(rows[batch[0]], rows[index]):
                     yield batch
                     batch = []
-            batch.append(at)
+            batch.append(index)
         if batch:
             yield batch
 
-    def _may_share(self, one: InputRow, other: InputRow) -> bool:
-        """Whether a shorter row may be filled up beside a longer one. A model that writes is asked once."""
-        if self.task.tells_padding or len(one) == len(other):
+    def _may_share(self, longer: InputRow, shorter: InputRow) -> bool:
+        """Return whether a shorter row may be padded to the length of a longer one. A generating model is tested
+        once."""
+        if self.task.tells_padding or len(longer) == len(shorter):
             return True
         if self._pads is None:
-            self._pads = ignores_left_padding(self.model, self.tokenizer, list(other.ids))
+            self._pads = ignores_left_padding(self.model, self.tokenizer, list(shorter.ids))
         return self._pads
 
     def _pass(self, rows: Sequence[InputRow]) -> list[dict[str, Any]]:
-        """In halves where there is not enough memory for all, from then on as well."""
+        """Predict a batch. If memory runs out, predict it and all later batches in halves."""
         try:
             with torch.inference_mode():
                 return self.task.predict(self.config, self.model, self.tokenizer, rows, self.sampling)
@@ -261,13 +263,13 @@ class Predictor:
             let_go(error)
         free_memory()
         half = self._most_rows = len(rows) // 2
-        return [one for part in (rows[:half], rows[half:]) for one in self._pass(part)]
+        return [*self._pass(rows[:half]), *self._pass(rows[half:])]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Requested:
-    """Predictions to make: for the rows of `data`, into `out`, under the name `field`. `columns`: of the text and the
-    second text, () as the run has them."""
+    """Predictions to make for the rows of `data`, written to `out` as the field `field`. `columns` name the text and
+    the second text; empty: as in the run."""
 
     data: str
     out: Path
@@ -281,7 +283,7 @@ class Requested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Done:
-    """`rows_before` of the rows were there already."""
+    """Result of `predict_file`. `rows_before` of the rows were predicted by an earlier command."""
 
     rows: int
     rows_before: int
@@ -292,18 +294,18 @@ class Done:
 def predict_file(
     trained: TrainedModel, asked: Requested, device: Callable[[], torch.device], progress: Progress
 ) -> Done:
-    """Raises InputError for data and a file that cannot be used, before the model is loaded."""
+    """Predict the rows of a file. Raises InputError for unusable data or output file, before the model is loaded."""
     config, sampling = trained.config, asked.sampling
-    named = dict(zip(("text_column", "text_pair_column"), asked.columns, strict=False))
-    config = config.model_copy(update={"data": config.data.model_copy(update=named)})
+    chosen_columns = dict(zip(("text_column", "text_pair_column"), asked.columns, strict=False))
+    config = config.model_copy(update={"data": config.data.model_copy(update=chosen_columns)})
     source = open_source(asked.data, config.data.text_column, DataChoice(measured=True))
     part_rows = _BATCHES_OF_A_PART * (asked.batch_size or _ROWS)
     file = PredictedFile(asked.out, _identity(trained, asked, source), part_rows)
     with file.held(source.files, overwrite=asked.overwrite):
         rows = AskedRows(source, trained.task.input_reader(config, load_tokenizer(trained)))
-        count = rows.count(asked.field, skips_bad_rows=asked.skips_bad_rows, told=progress)
-        read = (f"the data has several splits; only this one is used: {source.description}",) if source.others else ()
-        notes, before = (*read, *rows.problems.notes()), file.rows_before()
+        count = rows.count(asked.field, skips_bad_rows=asked.skips_bad_rows, progress=progress)
+        other = (f"the data has several splits; only this one is used: {source.description}",) if source.others else ()
+        notes, before = (*other, *rows.problems.notes()), file.rows_before()
         progress("loading the model", 0, None, "")
         predictor = load_predictor(trained, device(), sampling, asked.batch_size)
         speed = _Speed(count, before, progress)
@@ -317,7 +319,7 @@ def predict_file(
 
 
 def _identity(trained: TrainedModel, asked: Requested, source: Source) -> dict[str, Any]:
-    """What two commands have in common whose predictions may stand in one file."""
+    """Return what must be equal in two commands that write to the same file."""
     weights = sorted(trained.folder.glob("*.safetensors"))
     return {
         "run": str(trained.run.root),
@@ -332,7 +334,7 @@ def _identity(trained: TrainedModel, asked: Requested, source: Source) -> dict[s
 
 
 class _Speed:
-    """Rows a second and the time that is left, told as rows are done."""
+    """Reports of rows per second and of the remaining time."""
 
     def __init__(self, rows: int, before: int, progress: Progress) -> None:
         self._rows, self._before, self._done, self._progress = rows, before, before, progress
@@ -351,16 +353,17 @@ class _Speed:
 
 
 def load_predictor(trained: TrainedModel, device: torch.device, sampling: Sampling, batch_size: int = 0) -> Predictor:
-    """The model of a run on a device: on a CPU in fp32 unless that takes too much memory, an adapter merged into it."""
+    """Load the model of a run with its adapter merged. On a CPU it is in fp32 unless that takes too much memory."""
     dtype = trained.compared_dtype if device.type == "cpu" else "auto"
     model = trained.load(dtype=dtype, merge=True).to(device)
     return Predictor(trained.task, trained.config, model, load_tokenizer(trained), sampling, batch_size)
 
 
 def inference_device(choice: GpuChoice) -> torch.device:
-    """Where this process computes with a trained model. On a card cuDNN's attention is off from now on: it builds a
-    plan for each width of rows, and these are as wide as their longest one, or grow with each token
-    (`planning/attention.py`). Raises InputError for a card that there is not."""
+    """Return the device that this process predicts on. Raises InputError for a GPU that does not exist.
+
+    On a GPU, cuDNN's attention is disabled: it builds a plan for each width of rows, and widths change with each batch
+    and each generated token (`planning/attention.py`)."""
     hardware = probe()
     gpu, _ = choose_gpu(hardware, choice)
     if gpu is None or training_device(hardware, gpu)[0] != "cuda":

@@ -1,7 +1,7 @@
-"""A trained model, or an export of it, sent to the Hugging Face Hub. What would go there is known before anything goes.
+"""Publish a trained model or an export on the Hugging Face Hub. All that would be sent is listed before anything is
+sent.
 
-Paths of this machine are taken out of the texts, and nothing of the run but the folder itself is sent.
-"""
+Local paths are removed from the texts. Nothing but the folder itself is sent."""
 
 import json
 import re
@@ -37,7 +37,7 @@ _OTHER_PATH = re.compile(rf"(?<![\w./:~-])/(?:{_PLACES})/[^\s\"'`|),;<>]+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedFile:
-    """`content` is what goes there: the file as it is, or its text without paths of this machine."""
+    """File to publish. `content` is the path of the file, or its text if local paths were removed from it."""
 
     name: str
     size_bytes: int
@@ -46,10 +46,10 @@ class PublishedFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishOffer:
-    """What the user is asked about. `notes` say what was taken out of texts, and which paths are still in them.
+    """Content of a publication, for the user to confirm. `notes` list the paths that were replaced and those that
+    remain.
 
-    `exists` is None for a new repository, else whether it is private.
-    """
+    `exists` is None for a new repository, otherwise whether the existing one is private."""
 
     name: str
     private: bool
@@ -65,21 +65,22 @@ class PublishOffer:
 
 
 def source_of(folder: RunFolder, export: str) -> Path:
-    """The folder that is sent. Raises InputError where there is none."""
+    """Return the folder to publish: the final model or an export. Raises InputError for an unknown export."""
     if not export:
         return _own_model(folder)
-    place = folder.exports
-    found = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
-    if export in found and not export.startswith((".", "failed-")):
-        return place / export
-    if f"failed-{export}" in found:
+    exports = folder.exports
+    names = sorted(path.name for path in exports.iterdir() if path.is_dir()) if exports.is_dir() else []
+    if export in names and not export.startswith((".", "failed-")):
+        return exports / export
+    if f"failed-{export}" in names:
         raise InputError(f"the export {export} of {folder.name} differs from the trained model and is not published")
     hint = f"create it with `tui-trainer export {shell_word(folder.name)} --to {one_line(export, 40)}`"
     raise InputError(f"{folder.name} has no export {one_line(export, 40)!r}", hint=hint)
 
 
 def _own_model(folder: RunFolder) -> Path:
-    """The final model; of an adapter, for the very model that it was trained on, where that is here to be looked at."""
+    """Return the folder of the final model. Raises FolderError if the base model on this disk is not the one that it
+    was trained on."""
     source, plan, base = final_model(folder), None, None
     if name := adapter_base(source):
         with suppress(FolderError, ConfigError):
@@ -91,7 +92,8 @@ def _own_model(folder: RunFolder) -> Path:
 
 
 def make_offer(folder: RunFolder, source: Path, name: str, *, private: bool) -> PublishOffer:
-    """Looks at the files and at the hub. Raises InputError where it cannot go there."""
+    """Read the files and ask the hub about the repository. Raises InputError if the folder cannot be published
+    there."""
     if name.count("/") != 1 or not is_hub_name(name):
         raise InputError(f"{one_line(name, 80)!r} is not a valid repository name", hint="use --to OWNER/NAME")
     files, notes = _files(folder, source)
@@ -100,7 +102,7 @@ def make_offer(folder: RunFolder, source: Path, name: str, *, private: bool) -> 
     exists: bool | None = None
     from huggingface_hub import errors
 
-    with _told(name), suppress(errors.RepositoryNotFoundError):
+    with _hub_errors(name), suppress(errors.RepositoryNotFoundError):
         exists = bool(api.repo_info(name).private)
     if exists is False and private:
         raise InputError(f"{name} already exists and is public", hint="use --public to publish there anyway")
@@ -116,14 +118,14 @@ def make_offer(folder: RunFolder, source: Path, name: str, *, private: bool) -> 
 
 
 def publish(offer: PublishOffer, progress: Progress) -> str:
-    """Send it, as one commit. Returns where it is. Raises RunError."""
+    """Send the files as one commit and return the address of the repository. Raises RunError."""
     from huggingface_hub import CommitOperationAdd
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
     api = _api()
     meter, done = Meter(progress, f"uploading {offer.name}", offer.size_bytes, "bytes"), 0
-    with _told(offer.name):
+    with _hub_errors(offer.name):
         url = api.create_repo(offer.name, private=offer.private, exist_ok=True)
         additions = []
         for file in sorted(offer.files, key=lambda file: file.size_bytes):
@@ -140,7 +142,7 @@ def publish(offer: PublishOffer, progress: Progress) -> str:
 
 
 def _api() -> Any:
-    """Raises InputError without a network or an account: nothing was sent."""
+    """Return the client of the hub. Raises InputError without a network or an account."""
     from huggingface_hub import HfApi, constants, get_token
 
     if constants.HF_HUB_OFFLINE:
@@ -151,15 +153,15 @@ def _api() -> Any:
 
 
 def _license_of(api: Any, base: str) -> str:
-    """As the page of the base model says it; empty where it does not, or nobody can be asked."""
+    """Return the license on the model card of the base model; empty if it has none or the hub cannot be asked."""
     if not base or Path(base).exists() or not could_be_on_the_hub(base):
         return ""
     try:
         card = api.model_info(base).card_data
-    except Exception:  # a word on the screen is all that depends on it
+    except Exception:  # the license is only shown
         return ""
-    told = (card.get("license_name") or card.get("license")) if card is not None else None
-    return one_line(str(told or ""), 80)
+    license_name = (card.get("license_name") or card.get("license")) if card is not None else None
+    return one_line(str(license_name or ""), 80)
 
 
 def _files(folder: RunFolder, source: Path) -> tuple[list[PublishedFile], list[str]]:
@@ -176,36 +178,35 @@ def _files(folder: RunFolder, source: Path) -> tuple[list[PublishedFile], list[s
         text = path.read_bytes().decode("utf-8", "surrogateescape")
         if _TOKEN.search(text):
             raise InputError(f"{name} contains what looks like an access token; nothing was published")
-        clean, taken = _without_paths(text, folder)
-        notes += [f"{name}: {one_line(old)} is replaced by {one_line(new)}" for old, new in taken]
-        notes += [
-            f"{name} contains the path {one_line(found, 120)}" for found in dict.fromkeys(_OTHER_PATH.findall(clean))
-        ]
+        clean, replaced = _without_paths(text, folder)
+        notes += [f"{name}: {one_line(old)} is replaced by {one_line(new)}" for old, new in replaced]
+        other_paths = dict.fromkeys(_OTHER_PATH.findall(clean))
+        notes += [f"{name} contains the path {one_line(other, 120)}" for other in other_paths]
         content = clean.encode("utf-8", "surrogateescape")
-        files.append(PublishedFile(name=name, size_bytes=len(content), content=content if taken else path))
+        files.append(PublishedFile(name=name, size_bytes=len(content), content=content if replaced else path))
     return files, notes
 
 
 def _without_paths(text: str, folder: RunFolder) -> tuple[str, list[tuple[str, str]]]:
-    """Without the places of the base model, of the run and of this user; and what was replaced by what."""
+    """Replace the paths of the base model, the run and the home folder. Return the text and the (old, new) pairs."""
     base = str(settings_of(folder).get("model.model_name_or_path") or "")
-    places = {str(folder.root): folder.name, str(folder.root.parent): "runs", str(Path.home()): "~"}
+    replacements = {str(folder.root): folder.name, str(folder.root.parent): "runs", str(Path.home()): "~"}
     if base.startswith(("/", "~", ".")):
         resolved = str(Path(base).expanduser().absolute())
-        places |= {base: published_name(base), resolved: published_name(base)}
-    taken = []
-    for old, new in sorted(places.items(), key=lambda pair: -len(pair[0])):
+        replacements |= {base: published_name(base), resolved: published_name(base)}
+    replaced = []
+    for old, new in sorted(replacements.items(), key=lambda pair: -len(pair[0])):
         if len(old) < 2:
             continue
-        # As it is, in Markdown, and as JSON writes it, with other letters than those of ASCII and without.
-        written = [(old, new), (as_markdown(old), as_markdown(new))]
-        written += [(_in_json(old, is_ascii), _in_json(new, is_ascii)) for is_ascii in (True, False)]
+        # A path may be written as plain text, in Markdown, or in JSON with or without escapes of non-ASCII letters.
+        spellings = [(old, new), (as_markdown(old), as_markdown(new))]
+        spellings += [(_in_json(old, is_ascii), _in_json(new, is_ascii)) for is_ascii in (True, False)]
         before = text
-        for one, other in dict.fromkeys(written):
-            text = re.sub(rf"{re.escape(one)}(?![\w-])", lambda _, other=other: other, text)  # type: ignore[misc]
+        for spelling, word in dict.fromkeys(spellings):
+            text = re.sub(rf"{re.escape(spelling)}(?![\w-])", lambda _, word=word: word, text)  # type: ignore[misc]
         if text != before:
-            taken.append((old, new))
-    return text, taken
+            replaced.append((old, new))
+    return text, replaced
 
 
 def _in_json(text: str, is_ascii: bool) -> str:
@@ -213,8 +214,8 @@ def _in_json(text: str, is_ascii: bool) -> str:
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
-    """huggingface_hub's errors and those of the network under it, as ours."""
+def _hub_errors(name: str) -> Iterator[None]:
+    """Convert errors of huggingface_hub and of the network into ours."""
     from huggingface_hub import errors
 
     try:

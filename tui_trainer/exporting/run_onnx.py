@@ -33,33 +33,33 @@ class Graphs:
 
     def __init__(self, folder: Path) -> None:
         self.config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-        written = folder / "generation_config.json"
-        self.generation: dict[str, Any] = json.loads(written.read_text()) if written.is_file() else self.config
+        path = folder / "generation_config.json"
+        self.generation: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else self.config
         self.reading: dict[str, Any] = json.loads((folder / "tokenizer_config.json").read_text())
         self.kind = str((self.config.get("architectures") or [""])[0])
-        self._sessions = {path.stem: onnxruntime.InferenceSession(str(path)) for path in folder.glob("*.onnx")}
+        self._sessions = {file.stem: onnxruntime.InferenceSession(str(file)) for file in folder.glob("*.onnx")}
         inputs = {name: {entry.name for entry in session.get_inputs()} for name, session in self._sessions.items()}
         self.has_encoder = "encoder" in inputs
         outputs = {entry.name for session in self._sessions.values() for entry in session.get_outputs()}
         self.marks_answers = set(_PLACES) <= outputs
         self.has_cache = any(_cache_name(name) for names in inputs.values() for name in names)
 
-    def run(self, graph: str, given: Mapping[str, Any], cache: Arrays | None = None) -> tuple[Any, Arrays]:
+    def run(self, graph: str, values: Mapping[str, Any], cache: Arrays | None = None) -> tuple[Any, Arrays]:
         """Return the first output (logits, or the encoder's hidden states) and the updated key-value cache.
 
-        `given` may contain more inputs than the graph has. Without `cache` an empty one is used.
+        `values` may contain more inputs than the graph has. Without `cache` an empty one is used.
         """
         session = self._sessions[graph]
-        rows = len(next(iter(given.values())))
-        fed = {}
+        rows = len(next(iter(values.values())))
+        feeds = {}
         for entry in session.get_inputs():
-            if kept := _cache_name(entry.name):
-                fed[entry.name] = cache[kept] if cache else _empty(entry, rows)
+            if cache_name := _cache_name(entry.name):
+                feeds[entry.name] = cache[cache_name] if cache else _empty(entry, rows)
             else:
-                fed[entry.name] = given[entry.name]
+                feeds[entry.name] = values[entry.name]
         names = [entry.name for entry in session.get_outputs()]
-        found = dict(zip(names, session.run(names, fed), strict=True))
-        return found[names[0]], {kept: value for name, value in found.items() if (kept := _cache_name(name))}
+        outputs = dict(zip(names, session.run(names, feeds), strict=True))
+        return outputs[names[0]], {key: output for name, output in outputs.items() if (key := _cache_name(name))}
 
     def logits(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
         """Return logits: [B, T, V] of a decoder, [B, C] of a text classifier, [B, T, C] of a token classifier.
@@ -68,8 +68,8 @@ class Graphs:
         """
         if not self.has_cache:
             types = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-            given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
-            return self.run("model", given)[0]
+            values = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
+            return self.run("model", values)[0]
         half = input_ids.shape[1] // 2
         first, cache = self.continued(input_ids[:, :half], attention_mask[:, :half], None)
         second, _ = self.continued(input_ids[:, half:], attention_mask, cache)
@@ -78,23 +78,23 @@ class Graphs:
     def places(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
         """Return the logits of the first and of the last token of an answer, [B, T] each; ids are int64 [B, T]."""
         types = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
+        values = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
         session = self._sessions["model"]
-        return session.run(list(_PLACES), {entry.name: given[entry.name] for entry in session.get_inputs()})
+        return session.run(list(_PLACES), {entry.name: values[entry.name] for entry in session.get_inputs()})
 
     def continued(self, input_ids: Any, attention_mask: Any, cache: Arrays | None) -> tuple[Any, Arrays]:
         """Return a decoder's (logits [B, T, V], cache); the mask also covers the tokens in the cache."""
         positions = (attention_mask.cumsum(axis=1) - 1).clip(0)[:, -input_ids.shape[1] :]
-        given = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": positions}
-        return self.run("model", given, cache)
+        values = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": positions}
+        return self.run("model", values, cache)
 
     def answer_logits(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any) -> Any:
         """Return the logits [B, T, V] of the answer's tokens; the last one is read with the key-value cache."""
-        given = {"attention_mask": attention_mask, _STATES: self._encoded(input_ids, attention_mask)}
+        values = {"attention_mask": attention_mask, _STATES: self._encoded(input_ids, attention_mask)}
         if decoder_input_ids.shape[1] == 1:
-            return self.run("decoder", {**given, "decoder_input_ids": decoder_input_ids})[0]
-        first, cache = self.run("decoder", {**given, "decoder_input_ids": decoder_input_ids[:, :-1]})
-        last, _ = self.run("decoder_with_past", {**given, "decoder_input_ids": decoder_input_ids[:, -1:]}, cache)
+            return self.run("decoder", {**values, "decoder_input_ids": decoder_input_ids})[0]
+        first, cache = self.run("decoder", {**values, "decoder_input_ids": decoder_input_ids[:, :-1]})
+        last, _ = self.run("decoder_with_past", {**values, "decoder_input_ids": decoder_input_ids[:, -1:]}, cache)
         return np.concatenate([first, last], axis=1)
 
     def _encoded(self, input_ids: Any, attention_mask: Any) -> Any:
@@ -102,32 +102,32 @@ class Graphs:
 
     def written(self, ids: list[int], max_new_tokens: int) -> list[int]:
         """Return the tokens generated by greedy decoding, without the stop token."""
-        read = np.array([ids], dtype=np.int64)
-        mask = np.ones_like(read)
+        next_ids = np.array([ids], dtype=np.int64)
+        mask = np.ones_like(next_ids)
         if self.has_encoder:
-            given = {"attention_mask": mask, _STATES: self._encoded(read, mask)}
-            read = np.array([[self.generation["decoder_start_token_id"]]], dtype=np.int64)
-        ends = self.generation.get("eos_token_id")
-        ends = ends if isinstance(ends, list) else [ends]
-        forced = self.generation.get("forced_bos_token_id")
-        never = [one[0] for one in self.generation.get("bad_words_ids") or () if len(one) == 1]
-        never += self.generation.get("suppress_tokens") or ()
+            values = {"attention_mask": mask, _STATES: self._encoded(next_ids, mask)}
+            next_ids = np.array([[self.generation["decoder_start_token_id"]]], dtype=np.int64)
+        stop_ids = self.generation.get("eos_token_id")
+        stop_ids = stop_ids if isinstance(stop_ids, list) else [stop_ids]
+        forced_id = self.generation.get("forced_bos_token_id")
+        banned_ids = [word[0] for word in self.generation.get("bad_words_ids") or () if len(word) == 1]
+        banned_ids += self.generation.get("suppress_tokens") or ()
         cache: Arrays | None = None
-        new: list[int] = []
-        while len(new) < max_new_tokens and (not new or new[-1] not in ends):
+        new_ids: list[int] = []
+        while len(new_ids) < max_new_tokens and (not new_ids or new_ids[-1] not in stop_ids):
             if self.has_encoder:
                 graph = "decoder_with_past" if cache else "decoder"
-                logits, cache = self.run(graph, {**given, "decoder_input_ids": read}, cache)
+                logits, cache = self.run(graph, {**values, "decoder_input_ids": next_ids}, cache)
             elif self.has_cache:
-                logits, cache = self.continued(read, mask, cache)
+                logits, cache = self.continued(next_ids, mask, cache)
             else:
-                logits = self.logits(read, mask)
-            logits[0, -1, never] = -np.inf
-            token = int(logits[0, -1].argmax()) if new or forced is None else forced
-            new.append(token)
-            read = np.array([[token]]) if cache else np.append(read, [[token]], axis=1)
+                logits = self.logits(next_ids, mask)
+            logits[0, -1, banned_ids] = -np.inf
+            token = int(logits[0, -1].argmax()) if new_ids or forced_id is None else forced_id
+            new_ids.append(token)
+            next_ids = np.array([[token]]) if cache else np.append(next_ids, [[token]], axis=1)
             mask = mask if self.has_encoder else np.append(mask, [[1]], axis=1)
-        return new[:-1] if new and new[-1] in ends else new
+        return new_ids[:-1] if new_ids and new_ids[-1] in stop_ids else new_ids
 
 
 _STATES = "encoder_outputs.last_hidden_state"
@@ -162,7 +162,7 @@ def read_tokenizer(folder: Path) -> Any:
 def encoded(graphs: Graphs, tokenizer: Any, *texts: str, stride: int = 0, strategy: str = "longest_first") -> Any:
     """Return the tokens of one or two texts, truncated as in training; the prompt of a decoder is not truncated.
 
-    With `stride` the rest follows in windows that overlap by so many tokens."""
+    With `stride`, `overflowing` has the rest as windows that overlap by `stride` tokens."""
     tokenizer.no_truncation()
     if graphs.has_encoder or "Classification" in graphs.kind or graphs.marks_answers:
         side = graphs.reading.get("truncation_side", "right")
@@ -193,31 +193,31 @@ def answer(graphs: Graphs, tokenizer: Any, text: str, max_new_tokens: int = 60) 
     problem = graphs.config.get("problem_type")
     if problem == "regression":
         return f"{logits[0]:.4g}"
-    several = problem == "multi_label_classification"
-    chances = 1 / (1 + np.exp(-logits)) if several else np.exp(logits - np.logaddexp.reduce(logits))
+    is_multi_label = problem == "multi_label_classification"
+    probabilities = 1 / (1 + np.exp(-logits)) if is_multi_label else np.exp(logits - np.logaddexp.reduce(logits))
     labels = graphs.config["id2label"]
-    return ", ".join(f"{labels[str(at)]} {chances[at]:.2f}" for at in np.argsort(-chances)[:5])
+    return ", ".join(f"{labels[str(index)]} {probabilities[index]:.2f}" for index in np.argsort(-probabilities)[:5])
 
 
 def marked(graphs: Graphs, tokenizer: Any, question: str, context: str) -> str:
     """Return the most likely answer in the context; empty if the model was trained on questions without an answer
     and finds none."""
     config, length = graphs.config, graphs.reading["model_max_length"]
-    most_tokens = config.get("max_answer_length", 30)
+    max_answer_tokens = config.get("max_answer_length", 30)
     tokenizer.no_truncation()
-    asked = len(tokenizer.encode(question, add_special_tokens=False).ids)
-    room = max(length - tokenizer.num_special_tokens_to_add(True) - asked, 0)
+    question_tokens = len(tokenizer.encode(question, add_special_tokens=False).ids)
+    room = max(length - tokenizer.num_special_tokens_to_add(True) - question_tokens, 0)
     stride = min(config.get("doc_stride", 128), room // 2)
     whole = encoded(graphs, tokenizer, question, context, stride=stride, strategy="only_second")
-    best, none = (-np.inf, 0, 0), np.inf
+    best, no_answer_score = (-np.inf, 0, 0), np.inf
     for window in (whole, *whole.overflowing):
         starts, ends = (logits[0] for logits in graphs.places(**inputs(graphs, window)))
-        none = min(none, starts[0] + ends[0])
-        places = [at for at, part in enumerate(window.sequence_ids) if part == 1]
-        for first, last in product(places, places):
-            if first <= last < first + most_tokens and starts[first] + ends[last] > best[0]:
+        no_answer_score = min(no_answer_score, starts[0] + ends[0])
+        context_tokens = [index for index, sequence in enumerate(window.sequence_ids) if sequence == 1]
+        for first, last in product(context_tokens, context_tokens):
+            if first <= last < first + max_answer_tokens and starts[first] + ends[last] > best[0]:
                 best = starts[first] + ends[last], window.offsets[first][0], window.offsets[last][1]
-    if config.get("version_2_with_negative") and none >= best[0]:
+    if config.get("version_2_with_negative") and no_answer_score >= best[0]:
         return ""
     return str(context[best[1] : best[2]].strip())
 
@@ -230,7 +230,7 @@ def tagged(graphs: Graphs, tokenizer: Any, words: list[str]) -> list[tuple[str, 
     for window in windows_of(encoding.ids, encoding.word_ids, graphs.reading["model_max_length"]):
         ids = np.array([window.ids], dtype=np.int64)
         labels = graphs.logits(ids, np.ones_like(ids))[0].argmax(-1)
-        tags |= {word: graphs.config["id2label"][str(labels[place])] for place, word in window.firsts}
+        tags |= {word: graphs.config["id2label"][str(labels[token])] for token, word in window.firsts}
     return [(word, tags.get(number, "?")) for number, word in enumerate(words)]
 
 
@@ -238,12 +238,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Run the ONNX model in this folder on one or more texts.")
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="separate the two texts of a pair with a tab")
     parser.add_argument("--max-new-tokens", type=int, help="maximum length of a generated text, in tokens")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     folder = Path(__file__).parent
     graphs, tokenizer = Graphs(folder), read_tokenizer(folder)
-    most = asked.max_new_tokens or graphs.generation.get("max_new_tokens") or 60
-    for text in asked.texts:
-        print(answer(graphs, tokenizer, text, most))
+    max_new_tokens = arguments.max_new_tokens or graphs.generation.get("max_new_tokens") or 60
+    for text in arguments.texts:
+        print(answer(graphs, tokenizer, text, max_new_tokens))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A finished run's model, to be exported or tried: where its files are, what it learnt, and how it is loaded."""
+"""Find and load the model of a run: its folder, its plan and settings, its weights and its tokenizer."""
 
 import json
 import warnings
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import CheckpointError, ConfigError, FolderError, system_reason
-from tui_trainer.models.added_tokens import grow_as_trained
+from tui_trainer.models.added_tokens import resize_for_adapter
 from tui_trainer.models.config_json import CONFIG_FILE, read_config, read_json
 from tui_trainer.models.facts import ADAPTER_FILE, find_model
 from tui_trainer.models.files import shards
 from tui_trainer.models.files.fingerprint import file_fingerprints
 from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
-from tui_trainer.models.rope import changed_positions
+from tui_trainer.models.rope import set_positions
 from tui_trainer.models.towers import has_towers
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import DamagedPlanError, changed_base, read_plan_file, with_own_commit
@@ -42,7 +42,7 @@ _NOTHING_LEFT = "the checkpoints are gone as well, so the model cannot be writte
 
 
 def weights_of(run: RunFolder) -> Path:
-    """The folder to load a model from: the final one, else the newest checkpoint. Raises FolderError without any."""
+    """Return the folder of the final model or else of the newest checkpoint. Raises FolderError without any."""
     if run.model.is_dir():
         return final_model(run)
     checkpoint = newest_whole(run.checkpoints, lambda damage: None)
@@ -51,24 +51,23 @@ def weights_of(run: RunFolder) -> Path:
             return final_model(run)
         hint = f"train it with `tui-trainer resume {shell_word(run.name)}`"
         raise FolderError("this run has no model and no checkpoint yet", where=run.name, hint=hint)
-    return _as_the_final(run, checkpoint)[0] if finish_of(run) else checkpoint.path
+    return _final_checkpoint(run, checkpoint)[0] if finish_of(run) else checkpoint.path
 
 
-def _as_the_final(run: RunFolder, newest: CheckpointFolder) -> tuple[Path, str]:
-    """The checkpoint whose weights the final model of a finished run has, and what it is, in words. Raises
-    FolderError."""
+def _final_checkpoint(run: RunFolder, newest: CheckpointFolder) -> tuple[Path, str]:
+    """Return the checkpoint that has the weights of a finished run's final model, and its description."""
     best = best_step(newest.path) if plan_of(run).config.evaluation.early_stopping_patience else 0
     if best in (0, newest.step):
         return newest.path, f"{newest.path.name} (last step)"
     folder = newest.path.with_name(f"step-{best}")
     if damage := damage_of(folder, best):
-        words = f"{newest.path.name} (last step), because {folder.name} with the best evaluation is damaged: {damage}"
-        return newest.path, words
+        reason = f"{folder.name} with the best evaluation is damaged: {damage}"
+        return newest.path, f"{newest.path.name} (last step), because {reason}"
     return folder, f"{folder.name} (best evaluation)"
 
 
 def final_model(run: RunFolder) -> Path:
-    """The folder of the final model, as the run wrote it. Raises FolderError where it is not there, or was changed."""
+    """Return the folder of the final model. Raises FolderError if it is missing or changed since the run."""
     finished = finish_of(run)
     if not run.model.is_dir():
         if finished is None:
@@ -89,7 +88,7 @@ def final_model(run: RunFolder) -> Path:
 
 
 def finish_of(run: RunFolder) -> RunFinished | None:
-    """How the run came to its end; None where it did not. Raises FolderError for a journal that cannot be read."""
+    """Return how the run finished, None for an unfinished one. Raises FolderError for an unreadable journal."""
     try:
         finished = fold(last_events(run.journal)).finished
     except FileNotFoundError:
@@ -100,21 +99,21 @@ def finish_of(run: RunFolder) -> RunFinished | None:
 
 
 def _changed_files(run: RunFolder, finished: RunFinished) -> list[str]:
-    """Of those that the run has noted when it wrote them."""
+    """Return the names of model files that differ from what the run wrote. Raises FolderError."""
     if not finished.model_files:
         return []
     try:
-        found = file_fingerprints(run.model)
+        fingerprints = file_fingerprints(run.model)
     except (ConfigError, OSError) as error:
         raise FolderError(
             f"the folder `{run.model.name}` of this run cannot be read: {error}", where=run.name
         ) from None
-    return [name for name, wanted in finished.model_files.items() if found.get(name) != wanted]
+    return [name for name, fingerprint in finished.model_files.items() if fingerprints.get(name) != fingerprint]
 
 
 def model_again(run: RunFolder) -> str:
-    """From which checkpoint the final model of a finished run can be written again, in a sentence; empty where it is
-    there. Raises FolderError where nothing is left to write it from."""
+    """Return how a finished run's missing final model is written again, or ''. Raises FolderError without a
+    checkpoint."""
     finished = finish_of(run)
     if run.model.exists() or finished is None:
         return ""
@@ -124,11 +123,11 @@ def model_again(run: RunFolder) -> str:
         raise FolderError(str(error), where=run.name) from None
     if newest is None:
         raise FolderError(f"the folder `{run.model.name}` of this run is gone", where=run.name, hint=_NOTHING_LEFT)
-    words = f"the run is finished, but its folder `{run.model.name}` is gone. The model is written again from"
+    beginning = f"the run is finished, but its folder `{run.model.name}` is gone. The model is written again from"
     if newest.step < finished.step:
         again = f"after training steps {newest.step + 1} to {finished.step} again"
-        return f"{words} {newest.path.name}, the latest intact checkpoint, {again}"
-    return f"{words} {_as_the_final(run, newest)[1]}"
+        return f"{beginning} {newest.path.name}, the latest intact checkpoint, {again}"
+    return f"{beginning} {_final_checkpoint(run, newest)[1]}"
 
 
 def _written_again(run: RunFolder) -> str:
@@ -142,16 +141,16 @@ def _moved_away(run: RunFolder) -> str:
 
 
 def adapter_base(source: Path) -> str:
-    """The model that the adapter in this folder is for, as peft wrote it down; empty where there is no adapter."""
+    """Return the base model that adapter_config.json names; empty if the folder has no adapter."""
     try:
-        told = json.loads((source / "adapter_config.json").read_bytes()).get("base_model_name_or_path")
+        base = json.loads((source / "adapter_config.json").read_bytes()).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError):
         return ""
-    return one_line(told, 300) if isinstance(told, str) else ""
+    return one_line(base, 300) if isinstance(base, str) else ""
 
 
 def source_words(source: Path) -> str:
-    """`model`, or `model, an adapter on /models/llama`. Raises FolderError for an adapter whose model is gone."""
+    """Return `model`, or `model, an adapter on /models/llama`. Raises FolderError if the base model is gone."""
     base = adapter_base(source)
     if base and Path(base).is_absolute() and not Path(base).is_dir():
         hint = f"put the model back there, or write its new path into {source / 'adapter_config.json'}"
@@ -160,8 +159,9 @@ def source_words(source: Path) -> str:
 
 
 def plan_of(run: RunFolder, notes: list[str] | None = None) -> Plan:
-    """What the run followed, by the copy in its newest checkpoint where plan.json is damaged or gone. What of its
-    settings is not used any more is reported in `notes`. Raises FolderError."""
+    """Return the plan of a run, from its newest checkpoint if plan.json is damaged or missing.
+
+    Settings that this version no longer uses are added to `notes`. Raises FolderError."""
     notes = [] if notes is None else notes
     try:
         try:
@@ -178,7 +178,7 @@ def plan_of(run: RunFolder, notes: list[str] | None = None) -> Plan:
 
 
 def refuse_changed_base(plan: Plan, base: Path) -> None:
-    """Raises FolderError where the model in `base` is not the one that an adapter of this run was trained on."""
+    """Raise FolderError if `base` is not the model that an adapter of this run was trained on."""
     if problem := changed_base(plan, base):
         raise FolderError(problem)
 
@@ -190,11 +190,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainedModel:
-    """`folder` holds the whole model, or an adapter; `base` is then the folder of the model that it is for.
+    """Model of a run. `folder` has the whole model, or an adapter; `base` is then the folder of its base model.
 
-    `config` are the settings of the run. Where the model that it began with is not at the place that they name, they
-    name that of the adapter, or the trained model itself: it has the same tokens.
-    """
+    `config` has the settings of the run. If the model that they name is not on this disk, the adapter's base model or
+    the trained model itself is named instead, since it has the same tokens."""
 
     run: RunFolder
     plan: Plan
@@ -203,14 +202,13 @@ class TrainedModel:
     head: Head
     base: Path | None
     notes: tuple[str, ...] = ()
-    """What of the settings of the run this version does not use any more."""
+    """Settings of the run that this version no longer uses, one sentence each."""
 
     @classmethod
     def of(cls, run: RunFolder, *, unfinished: bool = False) -> "TrainedModel":
-        """The final model, or with `unfinished` the newest checkpoint where there is none.
+        """Return the final model of a run, or with `unfinished` the newest checkpoint if there is no final model.
 
-        Raises FolderError for a run that has none, or whose plan another version wrote.
-        """
+        Raises FolderError if there is no model, or its plan cannot be read."""
         folder = weights_of(run) if unfinished else final_model(run)
         notes = list[str]()
         plan = plan_of(run, notes)
@@ -218,7 +216,7 @@ class TrainedModel:
         base = base_of(folder, head, plan.config.model.revision)
         if base:
             refuse_changed_base(plan, base)
-        config = _with_model_here(plan.config, base or folder, head)
+        config = _with_model_on_disk(plan.config, base or folder, head)
         return cls(run=run, plan=plan, config=config, folder=folder, head=head, base=base, notes=tuple(notes))
 
     @property
@@ -226,15 +224,15 @@ class TrainedModel:
         return find_task(self.config.task.type)
 
     def base_model(self) -> tuple[Path | None, str]:
-        """The same as `began_with`, or why it cannot stand beside the trained one."""
+        """Return the folder that training began with, or why it cannot be compared with the trained model."""
         folder, reason = self.began_with()
         if folder and self.head in CLASSIFYING and labels_of(self, folder) != labels_of(self, self.folder):
             return None, "the base model has no head for these labels"
         return folder, reason
 
     def began_with(self) -> tuple[Path | None, str]:
-        """The folder of the model that training began with, or why it is not there: a sentence, empty for a run from
-        scratch."""
+        """Return the folder of the model that training began with, or None and a sentence that says why it is missing.
+        The sentence is empty for a run from scratch."""
         config = self.plan.config
         name = config.model.model_name_or_path
         if config.model.init == "scratch" or not name:
@@ -260,36 +258,36 @@ class TrainedModel:
 
     @property
     def writes(self) -> bool:
-        """Whether it writes texts; else it gives labels or numbers."""
+        """Whether the model generates text; otherwise it returns labels or numbers."""
         return self.head not in CLASSIFYING
 
     @property
     def weight_bytes(self) -> int:
-        """Of the files of the whole model, without an adapter."""
+        """Size of the weight files of the whole model without an adapter, in bytes."""
         return sum(path.stat().st_size for path in (self.base or self.folder).glob("*.safetensors"))
 
     @property
     def loaded_bytes(self) -> int:
-        """Of all files that it is loaded from: an adapter and its model, or layers that train and those that do not."""
+        """Size of all weight files that are loaded, including those of an adapter or of frozen layers, in bytes."""
         partial = shards.files_of(self.folder, SOME_LAYERS.weights_file)
         folders = {self.folder, self.base, self.began_with()[0] if partial else None} - {None}
         return sum(path.stat().st_size for folder in folders if folder for path in folder.glob("*.safetensors"))
 
     @property
     def compared_dtype(self) -> str:
-        """In which it is compared with an export: fp32, unless that would take more than 16 GiB of memory."""
+        """Type for comparisons with an export: fp32, unless that would take more than 16 GiB of memory."""
         return "float32" if self.weight_bytes < 4 * GIB else "auto"
 
     def load(self, *, dtype: "torch.dtype | str" = "auto", merge: bool = False) -> Any:
-        """The model on the CPU, with its adapter, or with `merge` as one with it."""
+        """Load the model on the CPU with its adapter, which `merge` merges into the weights."""
         model = load_model(self, self.folder, self.base, dtype=dtype, merge=merge)
         if self.writes:
-            # An adapter comes with the settings of its base model, and so does what an earlier version saved.
+            # An adapter, or a model saved by an earlier version, has the generation settings of the base model.
             self.task.set_generation(self.config, model, load_tokenizer(self))
         return model
 
 
-def _with_model_here(config: Config, folder: Path, head: Head) -> Config:
+def _with_model_on_disk(config: Config, folder: Path, head: Head) -> Config:
     name, revision = config.model.model_name_or_path, config.model.revision
     with suppress(ConfigError):
         if not name or find_model(name, revision, head=head).folder:
@@ -299,7 +297,7 @@ def _with_model_here(config: Config, folder: Path, head: Head) -> Config:
 
 
 def config_in(trained: TrainedModel, folder: Path) -> Any:
-    """The config.json of a folder. Raises FolderError."""
+    """Return the config.json of a folder. Raises FolderError."""
     from transformers import AutoConfig
 
     trusted = trained.config.model.trust_remote_code
@@ -308,13 +306,12 @@ def config_in(trained: TrainedModel, folder: Path) -> Any:
 
 
 def labels_of(trained: TrainedModel, folder: Path) -> list[str]:
-    """What the classifier in a folder tells apart, in the order of its logits."""
+    """Return the labels of the classifier in a folder, in the order of its logits. Raises FolderError."""
     return [str(name) for name in (config_in(trained, folder).id2label or {}).values()]
 
 
 def base_of(folder: Path, head: Head, revision: str = "main") -> Path | None:
-    """The folder of the model that the adapter in `folder` is for; None for a whole model. Raises FolderError where it
-    is not on this disk."""
+    """Return the base model folder of an adapter, None for a whole model. Raises FolderError if it is missing."""
     source_words(folder)
     name = adapter_base(folder)
     base = find_model(name, revision, head=head).folder if name else None
@@ -332,54 +329,57 @@ def load_model(
     dtype: "torch.dtype | str" = "auto",
     merge: bool = False,
 ) -> Any:
-    """What `folder` holds of the kind of `trained`, on the CPU: a whole model, or one with its adapter, or with `merge`
-    as one with it. A classifier's config tells its labels."""
+    """Load the model in `folder` on the CPU, for the task of `trained`: a whole model, or `base` with an adapter.
+
+    `merge` merges the adapter into the weights. A classifier's labels come from the config.json of `folder`."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     trusted = trained.config.model.trust_remote_code
-    build = auto_class(trained.head, config_in(trained, base or folder).model_type)
-    more = {"dtype": dtype, "trust_remote_code": trusted, "local_files_only": True}
+    model_class = auto_class(trained.head, config_in(trained, base or folder).model_type)
+    options = {"dtype": dtype, "trust_remote_code": trusted, "local_files_only": True}
     if base is None and shards.files_of(folder, SOME_LAYERS.weights_file):
-        return _with_trained_layers(trained, folder, build, more)
+        return _with_trained_layers(trained, folder, model_class, options)
     if base is None:
         with reading(folder):
-            return build.from_pretrained(folder, **more).eval()
+            return model_class.from_pretrained(folder, **options).eval()
     from peft import PeftModel
 
     own = read_json(folder / CONFIG_FILE) or {}
     if trained.head in CLASSIFYING:
-        more |= {"ignore_mismatched_sizes": True}
+        options |= {"ignore_mismatched_sizes": True}
     with reading(base):
-        more["config"] = _as_stored(config_in(trained, folder if trained.head in CLASSIFYING else base), base)
-        changed_positions(more["config"], own)
-        model = build.from_pretrained(base, **more)
-        grow_as_trained(model, read_json(folder / ADAPTER_FILE) or {}, own)
+        config = config_in(trained, folder if trained.head in CLASSIFYING else base)
+        options["config"] = _with_stored_vocabulary(config, base)
+        set_positions(options["config"], own)
+        model = model_class.from_pretrained(base, **options)
+        resize_for_adapter(model, read_json(folder / ADAPTER_FILE) or {}, own)
     with reading(folder), warnings.catch_warnings():
-        # peft asks transformers by names that it has renamed
+        # peft uses names that transformers has renamed
         warnings.simplefilter("ignore", FutureWarning)
         model = PeftModel.from_pretrained(model, folder)
     return (model.merge_and_unload(safe_merge=True) if merge else model).eval()
 
 
-def _as_stored(config: Any, base: Path) -> Any:
-    """With as many tokens as the files of the base model have rows for."""
+def _with_stored_vocabulary(config: Any, base: Path) -> Any:
+    """Set the vocabulary size of a config to that of the base model's files, so that their weights fit."""
     stored = read_config(base).get("vocab_size")
     if stored and config.vocab_size != stored:
         config.vocab_size = stored
     return config
 
 
-def _with_trained_layers(trained: TrainedModel, folder: Path, build: Any, more: dict[str, Any]) -> Any:
-    """A checkpoint of a run with frozen layers: the model that it began with, and in it the weights that train."""
+def _with_trained_layers(trained: TrainedModel, folder: Path, model_class: Any, more: dict[str, Any]) -> Any:
+    """Load a checkpoint of a run with frozen layers: the model that training began with, and the trained weights."""
     from safetensors.torch import load_file
 
-    began, reason = trained.began_with()
-    if began is None:
+    base, reason = trained.began_with()
+    if base is None:
         raise FolderError(f"the checkpoint contains only the trained layers, and {reason}", where=folder.name)
-    with reading(began):
-        model = build.from_pretrained(began, config=config_in(trained, folder), ignore_mismatched_sizes=True, **more)
+    with reading(base):
+        config = config_in(trained, folder)
+        model = model_class.from_pretrained(base, config=config, ignore_mismatched_sizes=True, **more)
     with reading(folder):
         for path in shards.files_of(folder, SOME_LAYERS.weights_file):
             model.load_state_dict(load_file(path), strict=False)
@@ -387,14 +387,14 @@ def _with_trained_layers(trained: TrainedModel, folder: Path, build: Any, more: 
 
 
 def load_tokenizer(trained: TrainedModel) -> "PreTrainedTokenizerBase":
-    """Return the tokenizer that was saved with the model; one of an earlier version gets its length here."""
+    """Load the tokenizer saved with the model, and set its length, which earlier versions did not save."""
     tokenizer = tokenizer_in(trained, trained.folder)
     trained.task.set_length(trained.config, tokenizer)
     return tokenizer
 
 
 def tokenizer_in(trained: TrainedModel, folder: Path) -> "PreTrainedTokenizerBase":
-    """The one that lies in a folder. Raises FolderError where none can be read there."""
+    """Load the tokenizer in a folder. Raises FolderError if it cannot be loaded."""
     from transformers import AutoTokenizer
 
     trusted = trained.config.model.trust_remote_code
@@ -407,6 +407,7 @@ def tokenizer_in(trained: TrainedModel, folder: Path) -> "PreTrainedTokenizerBas
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
+    """Convert errors of libraries that load files in `folder` into FolderError."""
     from safetensors import SafetensorError
 
     try:

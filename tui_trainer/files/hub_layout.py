@@ -1,5 +1,6 @@
-"""Names on the Hugging Face Hub, and where its cache is on this disk, without the second that huggingface_hub takes to
-import.
+"""Names on the Hugging Face Hub, and the place of its cache on this disk.
+
+This module does not import huggingface_hub, which takes about a second.
 """
 
 import os
@@ -12,15 +13,15 @@ from tui_trainer.files.local_paths import from_the_root
 from tui_trainer.terminal.safe_text import one_line
 
 Repository = Literal["models", "datasets"]
-# How data.path names what is no file of this machine.
+# Prefixes in data.path for data that is not a file on this machine.
 HUB_PREFIX, SAMPLE_PREFIX = "hub:", "sample:"
 
 # Source: validate_repo_id in huggingface_hub/utils/_validators.py.
 NAME_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _HUB_NAME = re.compile(rf"(?:{NAME_PART}/)?{NAME_PART}")
 _LONGEST_NAME = 96
-# Those of files of data (a test compares them with the forms that are read), of weights and of settings: a name on the
-# hub may have a dot in it.
+# Endings of data files (a test compares them with the formats that are read), weights and settings. Other words after a
+# dot can belong to a name on the hub.
 _FILE_ENDINGS = frozenset(
     ".txt .md .rst .py .jsonl .jsonlines .ndjson .json .csv .tsv .parquet .arrow .feather .gz "
     ".conll .conllu .conllx .bio .iob .iob2 .bioes "
@@ -31,25 +32,28 @@ _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,199}")
 
 
 def address_of(path: str) -> str:
-    """Return how an address of the net begins, such as https://; empty for a path."""
-    found = re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path)
-    return found[0] if found else ""
+    """Return the scheme of a URL, such as `https://`; empty for a path."""
+    scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path)
+    return scheme[0] if scheme else ""
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether the hub could have something of this name: `org/name`, or `name`."""
-    fits = len(name) <= _LONGEST_NAME and _HUB_NAME.fullmatch(name) is not None
-    return fits and "--" not in name and ".." not in name
+    """Return whether this is a valid name of a repository on the hub: `org/name`, or `name`."""
+    is_valid = len(name) <= _LONGEST_NAME and _HUB_NAME.fullmatch(name) is not None
+    return is_valid and "--" not in name and ".." not in name
 
 
 def could_be_on_the_hub(path: str) -> bool:
-    """Whether a path in a config may be such a name: it has no known ending of a file."""
+    """Return whether a path in a config can be a name on the hub, because it has no known file ending."""
     return is_hub_name(path) and PurePosixPath(path).suffix.lower() not in _FILE_ENDINGS
 
 
 def published_name(name: str) -> str:
-    """A name on the hub as it is; of a folder or file of this machine its last part, or the repository in whose cache
-    it lies."""
+    """Return a name that can be published, without the user's paths.
+
+    A name on the hub stays unchanged. A path in the hub's cache becomes the name of its repository, another path its
+    last part.
+    """
     if not name.startswith(("/", "~", ".")):
         return name
     path = PurePosixPath(name)
@@ -58,12 +62,12 @@ def published_name(name: str) -> str:
 
 
 def is_revision(revision: str) -> bool:
-    """Whether it could be a branch, a tag or a commit."""
+    """Return whether this can be the name of a branch, a tag or a commit."""
     return _REVISION.fullmatch(revision) is not None and ".." not in revision
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where models and data sets from the Hugging Face Hub are kept.
+    """Return the folder that caches models and data sets from the Hugging Face Hub.
 
     Source: huggingface_hub's documentation, "Environment variables": HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME.
     """
@@ -73,33 +77,33 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def huggingface_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where all libraries of Hugging Face keep what they fetched."""
+    """Return the folder in which all Hugging Face libraries keep their downloads."""
     if home := environment.get("HF_HOME"):
         return from_the_root(home)
     return user_cache_folder(environment) / "huggingface"
 
 
 def user_cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where programs of this user keep what can be made again (XDG)."""
+    """Return the folder for files that programs can create again (XDG)."""
     return from_the_root(environment.get("XDG_CACHE_HOME") or "~/.cache")
 
 
 def repository_folder(kind: Repository, name: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the cache keeps all revisions of a model or a data set."""
+    """Return the cache folder with all revisions of a model or a data set."""
     return cache_folder(environment) / f"{kind}--{name.replace('/', '--')}"
 
 
 def commit_hint(kind: Repository, name: str, setting: str) -> str:
-    """Return how to read a commit of a repository in the cache; empty where the cache says which commit is main."""
+    """Return a hint which commit of a cached repository can be used; empty if the cache knows the commit of `main`."""
     folder = repository_folder(kind, name)
-    here = sorted(path.name for path in (folder / "snapshots").glob("*") if path.is_dir())
-    if not here or (folder / "refs" / "main").exists():
+    commits = sorted(path.name for path in (folder / "snapshots").glob("*") if path.is_dir())
+    if not commits or (folder / "refs" / "main").exists():
         return ""
-    return f"the cache has commit {one_line(here[0], 40)}: set {setting} to this commit; or "
+    return f"the cache has commit {one_line(commits[0], 40)}: set {setting} to this commit; or "
 
 
 def cached_repositories(kind: Repository) -> Iterator[tuple[str, Path]]:
-    """(name, folder) of each model or data set that was fetched to this machine before, by name."""
+    """Yield name and folder of each model or data set in the cache, sorted by name."""
     for folder in sorted(cache_folder().glob(f"{kind}--*")):
         name = "/".join(folder.name.split("--")[1:])
         if is_hub_name(name):
@@ -107,12 +111,12 @@ def cached_repositories(kind: Repository) -> Iterator[tuple[str, Path]]:
 
 
 def network_reason(error: BaseException) -> str:
-    """The first line of what such an error says, else its kind."""
+    """Return the first line of a network error's message, or the name of its class if it has none."""
     return one_line((str(error).strip().splitlines() or [type(error).__name__])[0], 160)
 
 
 def network_errors() -> tuple[type[Exception], ...]:
-    """What huggingface_hub lets through where the hub is not reached, or a connection breaks; it is imported for it."""
+    """Return the errors that huggingface_hub raises if the hub cannot be reached or a connection breaks."""
     from huggingface_hub import errors
 
     # The bases of its own error are those of the HTTP library under it, which has changed more than once.

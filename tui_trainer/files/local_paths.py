@@ -1,6 +1,6 @@
-"""Paths as people write them: `~` is the home folder, and stays as it is where there is none.
+"""Paths as people write them, with `~` for the home folder.
 
-They are kept in configs, plans and journals, all of which are UTF-8: a path that is not is refused.
+Configs, plans and journals are UTF-8, so a path that is not valid UTF-8 is refused.
 """
 
 import os
@@ -16,7 +16,7 @@ _LONGEST_NAME = 255
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a path can be written as UTF-8: of one that is not, Python keeps the bytes as lone surrogates."""
+    """Return whether a path is valid UTF-8. Python represents other bytes as lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -25,15 +25,15 @@ def is_utf8(text: str) -> bool:
 
 
 def as_bytes(path: str) -> str:
-    r"""Such a path as it can be shown: `caf\xe9.txt`."""
+    r"""Return a path that is not valid UTF-8 in a printable form: `caf\xe9.txt`."""
     try:
         return os.fsencode(path).decode(errors="backslashreplace")
-    except UnicodeEncodeError:  # a half of a character that no name of a file has
+    except UnicodeEncodeError:  # a surrogate that cannot come from a file name
         return path.encode(errors="backslashreplace").decode()
 
 
 def at_home(path: str) -> Path:
-    """`~` and `~name` looked up; a name that nobody has stays as it is written."""
+    """Return the path with `~` or `~name` expanded; unchanged if there is no such home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -41,16 +41,16 @@ def at_home(path: str) -> Path:
 
 
 def from_the_root(path: str) -> Path:
-    """The same as a whole path; as it is where the folder that it begins in was deleted."""
-    found = at_home(path)
+    """Return the absolute path with `~` expanded; a relative one if the current folder was deleted."""
+    expanded = at_home(path)
     try:
-        return found.absolute()
+        return expanded.absolute()
     except FileNotFoundError:
-        return found
+        return expanded
 
 
 def is_here(path: str) -> bool:
-    """Whether a file or folder of this name is on this machine, as far as can be seen."""
+    """Return whether a file or folder exists and can be seen by this user."""
     try:
         return Path(path).expanduser().exists()
     except (OSError, RuntimeError, ValueError):
@@ -67,32 +67,32 @@ def short_name(path: str) -> str:
 
 
 def nearest_path(path: str, *, folders_only: bool = False) -> str:
-    """`path` with each part that is not there replaced by the nearest name in the same folder.
+    """Return `path` with each missing part replaced by the most similar name in the same folder.
 
-    Empty where nothing is near, and where a folder cannot be read.
+    The result is empty if no name is similar, or if a folder cannot be read.
     """
     parts = Path(path).parts
-    place = Path()
+    nearest = Path()
     if len(parts) > _MOST_PARTS:
         return ""
     try:
         for number, part in enumerate(parts, start=1):
             is_last = number == len(parts)
-            # `~` stands for a folder, and is shown as it was written.
-            if not (place / part).expanduser().exists():
-                part = _nearest_name(place.expanduser(), part, folders_only=folders_only or not is_last)
+            # The result shows `~` as the user wrote it.
+            if not (nearest / part).expanduser().exists():
+                part = _nearest_name(nearest.expanduser(), part, folders_only=folders_only or not is_last)
             if not part:
                 return ""
-            place /= part
+            nearest /= part
     except (OSError, ValueError, RuntimeError):
         return ""
-    return f"./{place}" if path.startswith("./") else str(place)
+    return f"./{nearest}" if path.startswith("./") else str(nearest)
 
 
 def _nearest_name(folder: Path, name: str, *, folders_only: bool) -> str:
     names = [
-        found.name
-        for found in islice(folder.iterdir(), _MOST_NAMES)
-        if found.name.startswith(".") == name.startswith(".") and not (folders_only and not found.is_dir())
+        entry.name
+        for entry in islice(folder.iterdir(), _MOST_NAMES)
+        if entry.name.startswith(".") == name.startswith(".") and not (folders_only and not entry.is_dir())
     ]
     return next(iter(get_close_matches(name[:_LONGEST_NAME], sorted(names), n=1)), "")

@@ -1,1 +1,1 @@
-"""What this machine has: frozen facts. `None` means "not reported", never zero."""
+"""Facts about this machine: frozen data, in which None means "not reported" and never zero."""

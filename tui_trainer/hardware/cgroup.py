@@ -1,9 +1,8 @@
-"""The limits of the control group that this process is in: containers, Slurm jobs, systemd slices.
+"""Limits of the control groups of this process: of containers, Slurm jobs and systemd slices.
 
-Reads version 1 for the controllers that it has here and version 2 for the others (systems with both are common), from
-the own group up to the root; the tightest limit counts. None is "no limit".
-Source: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
-"""
+Controllers that exist in version 1 are read there, others in version 2, since many systems have both. The group of this
+process and all groups above it are read, and the tightest limit counts. None means "no limit".
+Source: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ _NO_LIMIT_BYTES = 1 << 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CgroupLimits:
-    """`memory_used_bytes` leaves out file pages that the kernel drops on demand; it and `cpu_used_seconds` (since the
-    group was made) are those of the group that sets the limit, None without one."""
+    """Tightest limits of memory and cores, and the use of the groups that set them; None without a limit. Memory does
+    not count file pages that the kernel can drop. `cpu_used_seconds` counts from the creation of the group."""
 
     memory_bytes: int | None = None
     memory_used_bytes: int | None = None
@@ -32,19 +31,19 @@ class CgroupLimits:
 
 
 def read_limits(root: Path = Path("/")) -> CgroupLimits:
-    """The limits now. `root` is where /proc and /sys are."""
+    """Read the current limits. `root` is the folder that contains /proc and /sys."""
     mount, groups = root / "sys/fs/cgroup", _own_groups(root)
-    # Beside version 1, version 2 has a folder of its own.
-    whole = _upwards(mount, groups.get("", "/")) + _upwards(mount / "unified", groups.get("", "/"))
-    by_memory, by_cpu = (_v1_folders(mount, groups, name) for name in ("memory", "cpu"))
-    memory = _memory(by_memory, *_V1_MEMORY) if by_memory else _memory(whole, *_V2_MEMORY)
-    if by_cpu:
+    # On systems with both versions, version 2 is mounted below the folder of version 1.
+    v2_folders = _upwards(mount, groups.get("", "/")) + _upwards(mount / "unified", groups.get("", "/"))
+    v1_memory_folders, v1_cpu_folders = (_v1_folders(mount, groups, name) for name in ("memory", "cpu"))
+    memory = _memory(v1_memory_folders, *_V1_MEMORY) if v1_memory_folders else _memory(v2_folders, *_V2_MEMORY)
+    if v1_cpu_folders:
         files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        cores, group = _tightest(by_cpu, lambda at: _cores(*(_text(at / name) for name in files)))
+        cores, group = _tightest(v1_cpu_folders, lambda folder: _cores(*(_text(folder / name) for name in files)))
     else:
-        cores, group = _tightest(whole, lambda at: _cores(*_text(at / "cpu.max").split()[:2]))
-    used = _number(group / "cpuacct.usage") if by_cpu else _field(group / "cpu.stat", "usage_usec")
-    seconds = None if cores is None or used is None else used / (1e9 if by_cpu else 1e6)
+        cores, group = _tightest(v2_folders, lambda folder: _cores(*_text(folder / "cpu.max").split()[:2]))
+    used_time = _number(group / "cpuacct.usage") if v1_cpu_folders else _field(group / "cpu.stat", "usage_usec")
+    seconds = None if cores is None or used_time is None else used_time / (1e9 if v1_cpu_folders else 1e6)
     return CgroupLimits(memory_bytes=memory[0], memory_used_bytes=memory[1], cores=cores, cpu_used_seconds=seconds)
 
 
@@ -54,7 +53,7 @@ T = TypeVar("T", int, float)
 
 
 def _own_groups(root: Path) -> dict[str, str]:
-    """Path of the own group by the controllers of its hierarchy, as in `cpu,cpuacct`; version 2 names none."""
+    """Return the path of this process's group by the controllers of its hierarchy (`cpu,cpuacct`; '' in version 2)."""
     groups: dict[str, str] = {}
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
@@ -64,34 +63,34 @@ def _own_groups(root: Path) -> dict[str, str]:
 
 
 def _v1_folders(mount: Path, groups: dict[str, str], controller: str) -> list[Path]:
-    """The folders of a controller that version 1 has; empty where it has not."""
+    """Return the folders of a controller in version 1; empty if version 1 does not have it."""
     for controllers, path in groups.items():
         if controller in controllers.split(","):
-            # Mounted under the names of all its controllers, in most places under each of them too.
+            # It is mounted as `cpu,cpuacct`, and on most systems also as `cpu` and `cpuacct`.
             return _upwards(mount / controllers, path) + _upwards(mount / controller, path)
     return []
 
 
 def _upwards(mount: Path, group: str) -> list[Path]:
-    """The folders of the group and of those above it; not all can be seen from inside a container."""
+    """Return the folders of a group and of those above it. Inside a container some of them do not exist."""
     path = PurePosixPath("/", group)
     return [mount.joinpath(*part.parts[1:]) for part in (path, *path.parents)]
 
 
 def _tightest(folders: list[Path], limit_in: Callable[[Path], T | None]) -> tuple[T | None, Path]:
-    """The lowest limit, and the folder that has it."""
-    found = [(limit, folder) for folder in folders if (limit := limit_in(folder)) is not None]
-    return min(found, key=lambda pair: pair[0]) if found else (None, Path())
+    """Return the lowest limit and the folder that has it."""
+    limits = [(limit, folder) for folder in folders if (limit := limit_in(folder)) is not None]
+    return min(limits, key=lambda pair: pair[0]) if limits else (None, Path())
 
 
 def _memory(folders: list[Path], limit: str, usage: str, reclaimable: str) -> tuple[int | None, int | None]:
     def limit_in(folder: Path) -> int | None:
-        found = _number(folder / limit)
-        return None if found is None or found >= _NO_LIMIT_BYTES else found
+        value = _number(folder / limit)
+        return None if value is None or value >= _NO_LIMIT_BYTES else value
 
-    least, folder = _tightest(folders, limit_in)
-    used = None if least is None else _number(folder / usage)
-    return least, None if used is None else max(used - int(_field(folder / "memory.stat", reclaimable) or 0), 0)
+    lowest, folder = _tightest(folders, limit_in)
+    used = None if lowest is None else _number(folder / usage)
+    return lowest, None if used is None else max(used - int(_field(folder / "memory.stat", reclaimable) or 0), 0)
 
 
 def _cores(quota: str = "", period: str = "") -> float | None:
@@ -121,12 +120,10 @@ def _text(path: Path) -> str:
         return ""
 
 
-# How much memory the machine, or the container, still has before the kernel ends a process.
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryLeft:
-    """`left_bytes` of `total_bytes`, which are those of `where`; with the machine's free swap, where it counts."""
+    """Memory that is left before the kernel kills a process. `left_bytes` and `total_bytes` are those of `where`. The
+    free swap of the machine counts for the machine only."""
 
     left_bytes: int
     total_bytes: int
@@ -136,22 +133,21 @@ class MemoryLeft:
 
 
 def memory_left(root: Path = Path("/")) -> MemoryLeft:
-    """Now, in less than a millisecond. Raises OSError or psutil.Error where the system does not tell.
+    """Return the memory that is left now, in less than a millisecond. `root` contains /proc and /sys.
 
-    `root` is where /proc and /sys are. A limit of a control group counts where less is left of it.
-    """
+    A control group counts if less is left of its limit than of the machine. Raises OSError or psutil.Error."""
     memory, limits, swap = psutil.virtual_memory(), read_limits(root), _swap(root)
-    own = psutil.Process().memory_info().rss
+    own_bytes = psutil.Process().memory_info().rss
     left, total, where = memory.available + swap.get("SwapFree", 0), memory.total, "the machine"
-    if limits.memory_bytes is not None and (of_group := limits.memory_left_bytes or 0) < left:
-        left, total, where = of_group, limits.memory_bytes, "the container"
+    if limits.memory_bytes is not None and (group_left := limits.memory_left_bytes or 0) < left:
+        left, total, where = group_left, limits.memory_bytes, "the container"
     used = swap.get("SwapTotal", 0) - swap.get("SwapFree", 0)
-    return MemoryLeft(left_bytes=left, total_bytes=total, where=where, swap_used_bytes=used, process_bytes=own)
+    return MemoryLeft(left_bytes=left, total_bytes=total, where=where, swap_used_bytes=used, process_bytes=own_bytes)
 
 
 def _swap(root: Path) -> dict[str, int]:
-    """Bytes by the names of /proc/meminfo; psutil warns where one of its counters is not there."""
-    found = {}
+    """Return the bytes of SwapTotal and SwapFree in /proc/meminfo. psutil would warn about missing counters."""
+    sizes = {}
     try:
         lines = (root / "proc/meminfo").read_text().splitlines()
     except OSError:
@@ -160,5 +156,5 @@ def _swap(root: Path) -> dict[str, int]:
         name, _, value = line.partition(":")
         number = value.split()[:1]
         if name in ("SwapTotal", "SwapFree") and number and number[0].isdigit():
-            found[name] = int(number[0]) * 1024
-    return found
+            sizes[name] = int(number[0]) * 1024
+    return sizes

@@ -1,7 +1,6 @@
-"""Facts in words, as rows of a label and a text: what `diagnose` prints and the Hardware screen draws.
+"""Descriptions of hardware, as rows of a label and a text, for `diagnose` and the Hardware screen.
 
-All texts are safe to be shown. Rows that are always there keep their number, so that a screen does not move.
-"""
+All texts are safe for a terminal. The number of fixed rows never changes, so that a screen does not move."""
 
 from pathlib import Path
 
@@ -15,32 +14,32 @@ from tui_trainer.units import GIB, format_bytes
 Row = tuple[str, str]
 
 NOT_REPORTED = "not reported"
-# What a processor has besides is implied by these, or is of no use to training.
-_TOLD_FLAGS = (
+# Instruction sets that are shown, oldest first. Others are implied by these or do not help training.
+_SHOWN_FLAGS = (
     *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "amx_int8"),
     *("asimd", "asimddp", "i8mm", "bf16", "sve", "sve2"),
 )
 
 
 def device_rows(diagnosis: MachineDiagnosis, hardware: Hardware, profile: Row) -> list[Row]:
-    """What training runs on, how many threads, and the hardware profile (its name, and why)."""
-    name, why = profile
+    """Return the device that training runs on, the number of threads, and the hardware profile (name and reason)."""
+    name, reason = profile
     return [
         ("device", diagnosis.device_reason if diagnosis.device == "cuda" else f"CPU: {diagnosis.device_reason}"),
         ("threads", threads_words(hardware)),
-        ("hw profile", one_line(f"{name}: {why}" if name else why)),
+        ("hw profile", one_line(f"{name}: {reason}" if name else reason)),
     ]
 
 
 def gpu_rows(diagnosis: MachineDiagnosis, hardware: Hardware) -> list[Row]:
-    """The card that would be used: what it is and can do, its driver, and who is on it. Empty without one."""
+    """Return rows on the GPU that would be used, its driver and its processes. Without a GPU, only on the driver."""
     gpu = diagnosis.gpu
     if gpu is None:
         return driver_rows(hardware)
-    kind = dotted(gpu.capability) if gpu.capability else NOT_REPORTED
+    capability = dotted(gpu.capability) if gpu.capability else NOT_REPORTED
     size = f"memory {NOT_REPORTED}" if gpu.memory_bytes is None else f"{gpu.memory_bytes / GIB:.1f} GiB"
     rows = [
-        ("card", f"{full_name(gpu)}, {size}, compute capability {kind}"),
+        ("card", f"{full_name(gpu)}, {size}, compute capability {capability}"),
         ("chosen", diagnosis.gpu_reason),
         ("computes", precision_words(gpu.abilities)),
         ("attention", attention_words(gpu.abilities)),
@@ -50,15 +49,15 @@ def gpu_rows(diagnosis: MachineDiagnosis, hardware: Hardware) -> list[Row]:
 
 
 def driver_rows(hardware: Hardware) -> list[Row]:
-    """The NVIDIA driver and the CUDA of torch; nothing where there is no sign of either."""
+    """Return rows on the NVIDIA driver and the CUDA version of torch; none if there is no driver."""
     driver = hardware.driver
     if driver is None:
         return []
     built = f"torch is built for CUDA {dotted(hardware.torch_cuda)}" if hardware.torch_cuda else "torch is a CPU build"
     if driver.problem:
         return [("driver", f"{one_line(driver.problem)}; {built}")]
-    serves = f"CUDA {dotted(driver.cuda)}" if driver.cuda else "an unreported CUDA version"
-    return [("driver", f"{one_line(driver.version or NOT_REPORTED)}, supports {serves}; {built}")]
+    supported = f"CUDA {dotted(driver.cuda)}" if driver.cuda else "an unreported CUDA version"
+    return [("driver", f"{one_line(driver.version or NOT_REPORTED)}, supports {supported}; {built}")]
 
 
 def process_rows(gpu: Gpu) -> list[Row]:
@@ -71,18 +70,17 @@ def process_rows(gpu: Gpu) -> list[Row]:
 
 
 def processor_rows(hardware: Hardware) -> list[Row]:
-    """The processor: name, what it computes natively, and its instruction sets."""
+    """Return the name of the processor, the types that it computes natively, and its instruction sets."""
     flags = hardware.cpu_flags
     return [
         ("model", one_line(hardware.cpu_name)),
         ("computes", cpu_precision_words(flags)),
-        # In the order of their age.
-        ("vectors", " ".join(flag for flag in _TOLD_FLAGS if flag in flags) or ("none" if flags else NOT_REPORTED)),
+        ("vectors", " ".join(flag for flag in _SHOWN_FLAGS if flag in flags) or ("none" if flags else NOT_REPORTED)),
     ]
 
 
 def threads_words(hardware: Hardware) -> str:
-    """How many threads train, and of how many cores; what is not reported is left out."""
+    """Return the number of training threads and of cores. Counts that are not reported are omitted."""
     threads = training_threads(hardware.usable_cores)
     how = "one per core" if threads == hardware.usable_cores else f"leaving one of {hardware.usable_cores} cores free"
     counts = ((hardware.physical_cores, "physical"), (hardware.logical_cores, "logical"))
@@ -91,7 +89,7 @@ def threads_words(hardware: Hardware) -> str:
 
 
 def cpu_precision_words(flags: frozenset[str]) -> str:
-    """What the processor computes without emulating it."""
+    """Return the types that the processor computes without emulation."""
     if not flags:
         return f"fp32; its instruction sets are {NOT_REPORTED}"
     native = sorted(flags & BF16_FLAGS)
@@ -99,7 +97,7 @@ def cpu_precision_words(flags: frozenset[str]) -> str:
 
 
 def precision_words(can: Abilities | None) -> str:
-    """What the card computes natively."""
+    """Return the types that the GPU computes natively."""
     if can is None:
         return NOT_REPORTED
     fp16 = "fp16 on tensor cores" if can.fp16_tensor_cores else "fp16 without tensor cores"
@@ -109,14 +107,14 @@ def precision_words(can: Abilities | None) -> str:
 
 
 def attention_words(can: Abilities | None) -> str:
-    """Which kernels of scaled dot product attention there are."""
+    """Return the attention kernels of torch that the GPU supports."""
     if can is None:
         return NOT_REPORTED
     return "flash attention" if can.flash_attention else "memory-efficient; flash needs compute capability 8.0"
 
 
 def peak_words(card: Card | None) -> str:
-    """The maker's rates with their source."""
+    """Return the manufacturer's peak rates and their source."""
     if card is None:
         return "this GPU is not in the catalogue: measure a step to learn its speed"
     rates = ", ".join(f"{name} {rate:g}" for name, rate in reversed(card.teraflops.known().items()) if name != "int8")
@@ -124,7 +122,7 @@ def peak_words(card: Card | None) -> str:
 
 
 def other_process_rows(hardware: Hardware, gpu: Gpu | None) -> list[Row]:
-    """Who is on the cards that would not be used."""
+    """Return the processes on GPUs that would not be used."""
     rows = []
     for other in hardware.gpus:
         if other.processes and (gpu is None or other.index != gpu.index):
@@ -133,7 +131,7 @@ def other_process_rows(hardware: Hardware, gpu: Gpu | None) -> list[Row]:
 
 
 def system_rows(hardware: Hardware) -> list[Row]:
-    """What a bug report begins with."""
+    """Return host, system and Python version, for bug reports."""
     return [
         ("host", one_line(hardware.host) or NOT_REPORTED),
         ("system", one_line(hardware.platform)),
@@ -146,13 +144,13 @@ def full_name(gpu: Gpu) -> str:
 
 
 def short_name(gpu: Gpu) -> str:
-    """`RTX 4090` of `NVIDIA GeForce RTX 4090`."""
+    """Return the name without those of the maker: `RTX 4090` for `NVIDIA GeForce RTX 4090`."""
     words = one_line(gpu.name or "").split()
     return " ".join(word for word in words if word.lower() not in MAKERS_WORDS) or "GPU"
 
 
 def memory_words(gpu: Gpu) -> str:
-    """`12.3 of 24.0 GiB free`."""
+    """Return free and total memory: `12.3 of 24.0 GiB free`."""
     if gpu.memory_bytes is None:
         return f"memory {NOT_REPORTED}"
     free = "--" if gpu.memory_free_bytes is None else f"{gpu.memory_free_bytes / GIB:.1f}"
@@ -160,7 +158,7 @@ def memory_words(gpu: Gpu) -> str:
 
 
 def room_words(place: Place) -> str:
-    """`70.0 GiB free of 252.0 GiB`, and whether it can be written to."""
+    """Return the free space of a folder (`70.0 GiB free of 252.0 GiB`), or that it is not writable."""
     if place.writable is False:
         return "not writable"
     if place.free_bytes is None:
@@ -169,7 +167,7 @@ def room_words(place: Place) -> str:
 
 
 def place_path(place: Place) -> str:
-    """The path, with `~` for the home folder."""
+    """Return the path, with `~` for the home folder."""
     path = Path(place.path)
     try:
         home = Path.home()
@@ -179,7 +177,7 @@ def place_path(place: Place) -> str:
 
 
 def library_words(hardware: Hardware) -> tuple[list[Row], list[str]]:
-    """Name and version of what is installed, and the names of what is not. pip only matters to remedies."""
+    """Return the installed libraries with their versions, and the names of missing ones. pip is omitted."""
     shown = {name: version for name, version in hardware.libraries.items() if name != "pip"}
     installed = [(name, one_line(version)) for name, version in shown.items() if version is not None]
     return installed, [name for name, version in shown.items() if version is None]

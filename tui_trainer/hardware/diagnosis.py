@@ -1,4 +1,6 @@
-"""What this machine means for training: the device, the card that would be used, what is wrong and how to mend it."""
+"""Diagnosis of a machine: the device for training, the GPU to use, and problems with their remedies.
+
+Problems and remedies are safe for a terminal: text from elsewhere in them has passed `one_line`."""
 
 import os
 import shlex
@@ -12,14 +14,10 @@ from typing import Final, Literal
 from tui_trainer.errors import InputError
 from tui_trainer.hardware import nvml
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
-from tui_trainer.hardware.gpu_models import build_problem, cuda_that_serves, dotted, fitting_wheel
+from tui_trainer.hardware.gpu_models import build_problem, dotted, fitting_wheel, too_old_reason
 from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import GIB, format_bytes
-
-# What is wrong with a machine, in sentences with remedies that can be typed. Facts in, problems out.
-#
-# Sentences and remedies are safe to be shown: foreign text in them has passed `one_line`.
 
 Severity = Literal["bad", "warn", "info"]
 
@@ -32,10 +30,9 @@ _MEMORY_SMALL_BYTES = 4 * GIB
 
 @dataclass(frozen=True, slots=True)
 class HardwareProblem:
-    """`bad`: training would fail, or not use what is there; `warn`: it may; `info`: good to know.
+    """Problem of a machine. `bad`: training fails or leaves hardware unused; `warn`: it may; `info`: good to know.
 
-    `remedy` is a command, or a sentence where there is none; it may be empty.
-    """
+    `remedy` is a command if there is one, otherwise a sentence or empty."""
 
     severity: Severity
     sentence: str
@@ -43,18 +40,18 @@ class HardwareProblem:
 
 
 def machine_problems(hardware: Hardware, gpu: Gpu | None) -> tuple[HardwareProblem, ...]:
-    """All problems, the worst first. `gpu` is the card that would be used."""
-    found = [
+    """Return all problems, worst first. `gpu` is the GPU that would be used."""
+    problems = [
         *_driver_problems(hardware),
-        *_card_problems(hardware),
+        *_gpu_problems(hardware),
         *filter(None, [torch_problem(hardware, gpu) if gpu else None]),
-        *(_occupation_problems(gpu) if gpu else ()),
+        *(_memory_use_problems(gpu) if gpu else ()),
         *_place_problems(hardware),
         *_memory_problems(hardware),
         *_processor_problems(hardware),
         *_bytecode_problems(hardware),
     ]
-    return tuple(sorted(found, key=lambda problem: SEVERITIES.index(problem.severity)))
+    return tuple(sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity)))
 
 
 def _driver_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
@@ -65,7 +62,7 @@ def _driver_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
             sentence = f"{cards} NVIDIA {are} on the PCI bus, but no NVIDIA driver was found"
             yield HardwareProblem("bad", sentence, f"{_IN_A_CONTAINER}; on Ubuntu: sudo ubuntu-drivers install")
     elif driver.problem:
-        # A library without a card is a container image or a leftover.
+        # In container images, the driver's library may exist although the machine has no GPU.
         severity: Severity = "warn" if cards == 0 and driver.error_code in _NO_HARDWARE else "bad"
         remedy = _DRIVER_REMEDIES.get(driver.error_code or 0, "nvidia-smi")
         yield HardwareProblem(severity, one_line(driver.problem), remedy)
@@ -85,20 +82,20 @@ _DRIVER_REMEDIES = {
 }
 
 
-def _card_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
+def _gpu_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     for gpu in hardware.gpus:
         if gpu.problem:
             remedy = f"sudo nvidia-smi --gpu-reset -i {gpu.index}" if "reset" in gpu.problem else "sudo reboot"
             yield HardwareProblem("bad", f"GPU {gpu.index} {one_line(gpu.problem)}", remedy)
         elif gpu.mig_enabled:
-            yield _divided(gpu)
+            yield _mig_problem(gpu)
     hidden = [str(gpu.index) for gpu in hardware.gpus if not gpu.visible]
     if hidden:
         severity: Severity = "info" if len(hidden) < len(hardware.gpus) else "warn"
         yield HardwareProblem(severity, f"{VARIABLE} hides GPU {', '.join(hidden)}", f"unset {VARIABLE}")
 
 
-def _divided(gpu: Gpu) -> HardwareProblem:
+def _mig_problem(gpu: Gpu) -> HardwareProblem:
     if gpu.mig_uuid:
         sentence = f"GPU {gpu.index} is partitioned (MIG): memory shown is that of instance {one_line(gpu.mig_uuid)}"
         return HardwareProblem("info", sentence, "nvidia-smi -L")
@@ -107,24 +104,24 @@ def _divided(gpu: Gpu) -> HardwareProblem:
 
 
 def torch_problem(hardware: Hardware, gpu: Gpu) -> HardwareProblem | None:
-    """A torch that would train on the CPU although there is this card; None when it can use it."""
-    if gpu.capability and (reason := cuda_that_serves(gpu.capability)):
+    """Return why torch would train on the CPU although this GPU exists; None if it can use the GPU."""
+    if gpu.capability and (reason := too_old_reason(gpu.capability)):
         sentence = f"GPU {gpu.index} (compute capability {dotted(gpu.capability)}) is too old: {reason}"
         return HardwareProblem("bad", sentence)
-    if reason := _why_torch_cannot(hardware, gpu):
+    if reason := _torch_reason(hardware, gpu):
         return HardwareProblem("bad", reason, _torch_remedy(hardware, gpu))
     return None
 
 
-def _why_torch_cannot(hardware: Hardware, gpu: Gpu) -> str:
+def _torch_reason(hardware: Hardware, gpu: Gpu) -> str:
     built, driver = hardware.torch_cuda, hardware.driver or Driver()
     if (version := hardware.libraries.get("torch")) is None:
         return "torch is not installed" if hardware.libraries else ""
     if built is None:
         return "torch is built without CUDA: training runs on the CPU"
     if driver.cuda and built[0] > driver.cuda[0]:
-        serves = dotted(driver.cuda)
-        return f"torch is built for CUDA {dotted(built)}, but the driver supports {serves}: training runs on the CPU"
+        supported = dotted(driver.cuda)
+        return f"torch is built for CUDA {dotted(built)}, but the driver supports {supported}: training runs on the CPU"
     reason = build_problem(gpu.capability, built, version) if gpu.capability else ""
     return f"torch is built for CUDA {dotted(built)}, which cannot use GPU {gpu.index}: {reason}" if reason else ""
 
@@ -137,11 +134,11 @@ def _torch_remedy(hardware: Hardware, gpu: Gpu) -> str:
     index = f"--index-url https://download.pytorch.org/whl/{wheel}"
     if hardware.libraries.get("pip"):
         return f"pip install --force-reinstall torch {index}"
-    # `uv run` would put the locked build back.
+    # `uv run` alone would reinstall the locked build.
     return f"uv pip install --reinstall-package torch torch {index} && uv run --no-sync tui-trainer diagnose"
 
 
-def _occupation_problems(gpu: Gpu) -> Iterator[HardwareProblem]:
+def _memory_use_problems(gpu: Gpu) -> Iterator[HardwareProblem]:
     free, total = gpu.memory_free_bytes, gpu.memory_bytes
     if free is None or not total or free >= _GPU_FREE_LITTLE_SHARE * total:
         return
@@ -152,7 +149,7 @@ def _occupation_problems(gpu: Gpu) -> Iterator[HardwareProblem]:
 
 
 def process_words(process: GpuProcess) -> str:
-    """`python of anna (pid 4711) holds 12.3 GiB`; what is not reported is left out."""
+    """Return `python of anna (pid 4711) holds 12.3 GiB`, without facts that are not reported."""
     name = one_line(process.name, 40) if process.name else "a process"
     owner = f" of {one_line(process.user, 40)}" if process.user else ""
     held = f" holds {format_bytes(process.memory_bytes)}" if process.memory_bytes is not None else ""
@@ -161,15 +158,15 @@ def process_words(process: GpuProcess) -> str:
 
 def _place_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     for place in hardware.places:
-        where = f"the folder for {place.label} ({one_line(place.path)})"
+        folder = f"the folder for {place.label} ({one_line(place.path)})"
         if place.writable is False:
-            yield HardwareProblem("bad", f"{where} is not writable", _move_remedy(place))
+            yield HardwareProblem("bad", f"{folder} is not writable", _move_remedy(place))
         elif place.free_bytes is None:
-            yield HardwareProblem("warn", f"{where} does not report its free space")
+            yield HardwareProblem("warn", f"{folder} does not report its free space")
         elif place.free_bytes < _DISK_LITTLE_BYTES:
             severity: Severity = "bad" if place.free_bytes < _DISK_NEARLY_NONE_BYTES else "warn"
-            has = f"{where} has only {format_bytes(place.free_bytes)} free"
-            yield HardwareProblem(severity, has, _move_remedy(place))
+            sentence = f"{folder} has only {format_bytes(place.free_bytes)} free"
+            yield HardwareProblem(severity, sentence, _move_remedy(place))
 
 
 def _move_remedy(place: Place) -> str:
@@ -202,7 +199,7 @@ def _processor_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
 
 
 def _bytecode_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
-    # Importing torch and transformers takes 19.8 s without bytecode and 9.0 s with it, on 2 cores of an Intel Xeon.
+    # Imports of torch and transformers take 19.8 s without bytecode and 9.0 s with it, on 2 cores of an Intel Xeon.
     sentence = "Python recompiles its libraries at every start, which takes about 10 s"
     if hardware.bytecode_obstacle == "variable":
         remedy = "unset PYTHONDONTWRITEBYTECODE"
@@ -214,36 +211,35 @@ def _bytecode_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
 
 Device = Literal["cpu", "cuda"]
 GpuChoice = int | Literal["none"] | None
-"""A card by the driver's number, none (the CPU), or None: the freest."""
+"""Number of a GPU as the driver counts, "none" for the CPU, or None for the GPU with the most free memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineDiagnosis:
-    """`gpu` is the card that would be used, with `gpu_reason`; None without a usable one. Worst problems come first."""
+    """Device for training and problems, worst first. `gpu` is the GPU that would be used; None if none is usable."""
 
     device: Device
     device_reason: str
     gpu: Gpu | None = None
     gpu_reason: str = ""
     gpu_is_chosen: bool = False
-    """True when its number was asked for, False while the freest is taken."""
+    """Whether the user chose the GPU by its number."""
     problems: tuple[HardwareProblem, ...] = ()
 
     @property
     def is_bad(self) -> bool:
-        """True when something is wrong that training would suffer from."""
+        """Whether there is a problem of severity `bad`."""
         return any(problem.severity == "bad" for problem in self.problems)
 
 
 def training_device(hardware: Hardware, gpu: Gpu | None, chosen: GpuChoice = None) -> tuple[Device, str]:
-    """What training runs on, and why: the GPU wherever the installed torch can compute on it.
+    """Return the device for training, and the reason: the GPU if the installed torch can use it.
 
-    `gpu` is what `choose_gpu` found for `chosen`.
-    """
+    `gpu` is the result of `choose_gpu` for `chosen`."""
     if chosen == "none":
         return "cpu", "requested with --gpu none"
-    if gpu is not None and (why_not := torch_problem(hardware, gpu)):
-        return "cpu", one_line(why_not.sentence)
+    if gpu is not None and (problem := torch_problem(hardware, gpu)):
+        return "cpu", one_line(problem.sentence)
     if gpu is not None:
         return "cuda", f"GPU {gpu.index}, {one_line(gpu.name)}" if gpu.name else f"GPU {gpu.index}"
     if hardware.gpus:
@@ -254,10 +250,9 @@ def training_device(hardware: Hardware, gpu: Gpu | None, chosen: GpuChoice = Non
 
 
 def diagnose(hardware: Hardware, chosen_gpu: GpuChoice = None) -> MachineDiagnosis:
-    """Looks at the facts only. Raises InputError when there is no GPU `chosen_gpu`, or it is hidden.
+    """Return the diagnosis of the given facts. Raises InputError if the GPU `chosen_gpu` does not exist or is hidden.
 
-    A chosen card that does not answer is taken all the same: it is one of the problems then.
-    """
+    A chosen GPU that does not respond is still chosen, and is one of the problems."""
     gpu, gpu_reason = choose_gpu(hardware, chosen_gpu)
     device, device_reason = training_device(hardware, gpu, chosen_gpu)
     return MachineDiagnosis(
@@ -271,19 +266,19 @@ def diagnose(hardware: Hardware, chosen_gpu: GpuChoice = None) -> MachineDiagnos
 
 
 def usable_gpus(hardware: Hardware) -> list[Gpu]:
-    """Those that torch can compute on."""
+    """Return the GPUs that torch can compute on."""
     return [gpu for gpu in hardware.gpus if gpu.visible and not gpu.problem and not torch_problem(hardware, gpu)]
 
 
 def choose_gpu(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
-    """The chosen card, else of those that torch can compute on the one with the most free memory, then the least used.
-    Where it can on none, one of them all the same: it is what is wrong with the machine. Raises InputError.
-    """
+    """Return the GPU to use and the reason: the chosen one, or the one with the most free memory, then the least used.
+
+    If torch can use none, one is returned nevertheless, because it is the machine's problem. Raises InputError."""
     gpus = hardware.gpus
     if chosen == "none":
         return None, ""
     if chosen is not None:
-        return _asked_for(gpus, chosen), "by its number"
+        return _gpu_by_number(gpus, chosen), "by its number"
     usable = usable_gpus(hardware) or [gpu for gpu in gpus if gpu.visible and not gpu.problem]
     if not usable:
         return None, ""
@@ -295,32 +290,31 @@ def choose_gpu(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
     return freest, "the one with the most free memory"
 
 
-def _asked_for(gpus: tuple[Gpu, ...], chosen: int) -> Gpu:
-    found = next((gpu for gpu in gpus if gpu.index == chosen), None)
-    if found is None:
-        here = ", ".join(str(gpu.index) for gpu in gpus)
-        raise InputError(f"there is no GPU {chosen}", hint=f"GPUs here: {here}" if here else "this machine has none")
-    if not found.visible:
-        raise InputError(f"GPU {chosen} is hidden by {VARIABLE}", hint=f"`unset {VARIABLE}`, or choose another GPU")
-    return found
+def _gpu_by_number(gpus: tuple[Gpu, ...], number: int) -> Gpu:
+    by_number = {gpu.index: gpu for gpu in gpus}
+    if number not in by_number:
+        hint = f"GPUs here: {', '.join(map(str, by_number))}" if gpus else "this machine has none"
+        raise InputError(f"there is no GPU {number}", hint=hint)
+    if not by_number[number].visible:
+        raise InputError(f"GPU {number} is hidden by {VARIABLE}", hint=f"`unset {VARIABLE}`, or choose another GPU")
+    return by_number[number]
 
 
 def _occupation(gpu: Gpu) -> tuple[float, float, int]:
-    """Sorts the freest card first; what is not reported comes after what is."""
+    """Return a key that sorts the GPU with the most free memory first. Values that are not reported sort last."""
     free, use = gpu.memory_free_bytes, gpu.utilisation_share
     return (1.0 if free is None else -free, 2.0 if use is None else use, gpu.index)
 
 
 ASSUMED: Final = "assumed"
-"""Version of a library that a plan for another machine assumes to be there."""
+"""Version of a library that a plan for another machine assumes to be installed."""
 
 
 def lack_of_compiler(libraries: Mapping[str, str | None], device: Device) -> str:
-    """Return what is missing of the compiler that torch and Triton use, as a clause; empty if nothing is.
+    """Return which part of the compiler of torch and Triton is missing, as a clause; empty if none is.
 
-    Triton compiles its launcher in C when its first kernel starts. Nothing is imported.
-    Sources: triton/runtime/build.py; _cpp_compiler_search in torch/_inductor/cpp_builder.py.
-    """
+    Triton compiles its launcher in C when its first kernel starts. Nothing is imported here.
+    Sources: triton/runtime/build.py; _cpp_compiler_search in torch/_inductor/cpp_builder.py."""
     variable, programs, language = "CXX", ("g++", "clang++"), "C++"
     if device == "cuda":
         variable, programs, language = "CC", ("gcc", "clang"), "C"
@@ -328,6 +322,6 @@ def lack_of_compiler(libraries: Mapping[str, str | None], device: Device) -> str
             return "" if triton else "triton is not installed"
         if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
             return "the headers of Python (Python.h) are not installed"
-    # The variable may have options behind the program.
-    named = os.environ.get(variable, "").split()[:1]
-    return "" if any(map(shutil.which, named or programs)) else f"no {language} compiler ({programs[0]}) is installed"
+    # The variable may contain options after the program.
+    program = os.environ.get(variable, "").split()[:1]
+    return "" if any(map(shutil.which, program or programs)) else f"no {language} compiler ({programs[0]}) is installed"

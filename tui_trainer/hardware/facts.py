@@ -1,4 +1,4 @@
-"""The facts that a plan is made from. `None` is "not reported", never zero; bytes are bytes."""
+"""Facts that a plan is made from. None means "not reported" and never zero. Sizes are in bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ from tui_trainer.hardware.gpu_models import Abilities, Card, abilities, find_car
 from tui_trainer.hardware.libraries import BytecodeObstacle
 from tui_trainer.units import GIB
 
-# What the driver keeps of a card.
+# The driver reserves the rest of a GPU's memory.
 _USABLE_SHARE = 0.97
 
 
@@ -21,7 +21,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """One card, as the driver describes it at the time of the probe."""
+    """One GPU, as the driver described it when it was read."""
 
     index: int
     name: str | None = None
@@ -30,27 +30,27 @@ class Gpu:
     memory_bytes: int | None = None
     memory_free_bytes: int | None = None
     utilisation_share: float | None = None
-    """0 to 1: the share of the last sample period in which a kernel ran."""
+    """Share of the last sample period in which a kernel ran, 0 to 1."""
     temperature_celsius: float | None = None
     power_watts: float | None = None
     power_limit_watts: float | None = None
     clock_share: float | None = None
-    """0 to 1: of the highest clock that its cores have."""
+    """Clock of the cores as a share of their highest clock, 0 to 1."""
     slowed_by: str | None = None
-    """`heat` or `power` where one of them holds the clock back, empty where neither does."""
+    """`heat` or `power` if it limits the clock, otherwise empty."""
     processes: tuple[GpuProcess, ...] | None = None
     visible: bool = True
-    """False when CUDA_VISIBLE_DEVICES hides it from this process."""
+    """False if CUDA_VISIBLE_DEVICES hides the GPU from this process."""
     mig_enabled: bool | None = None
-    """Divided into instances (MIG), of which a process gets one: name and memory are those of that instance."""
+    """Whether the GPU is partitioned (MIG). A process gets one instance; name and memory are then those of it."""
     mig_uuid: str | None = None
-    """That instance: the one that CUDA_VISIBLE_DEVICES names, else the card's first."""
+    """UUID of that instance: the one in CUDA_VISIBLE_DEVICES, or else the first."""
     problem: str = ""
-    """Why the card does not answer, such as a card that has fallen off the bus."""
+    """Why the GPU does not respond; for example, it has fallen off the bus."""
 
     @property
     def cuda_uuid(self) -> str:
-        """The name of what CUDA computes on, which never changes: the MIG instance, else the card. Empty: unknown."""
+        """Permanent name of the device that CUDA uses: the MIG instance or else the GPU. Empty if unknown."""
         return self.mig_uuid or self.uuid or ""
 
     @property
@@ -64,25 +64,25 @@ class Gpu:
 
     @property
     def abilities(self) -> Abilities | None:
-        """None where its capability is not reported."""
+        """Native types and kernels; None if the compute capability is not reported."""
         return abilities(self.capability, self.card)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Driver:
-    """The NVIDIA driver. `problem` says why it does not answer; then the rest is None."""
+    """The NVIDIA driver. `problem` says why it does not respond; the other fields are then None."""
 
     version: str | None = None
     cuda: tuple[int, int] | None = None
-    """The newest CUDA that it serves."""
+    """Newest CUDA version that it supports."""
     problem: str = ""
     error_code: int | None = None
-    """NVML's number of that problem, see `nvml.py`."""
+    """NVML's code of the problem (`nvml.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """A folder that fills up or has a quota: where it is, and how much room there is."""
+    """Folder that may fill up or have a quota, and its free space."""
 
     label: str
     path: str
@@ -93,55 +93,48 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hardware:
-    """One machine, as seen by this process."""
+    """One machine, as this process sees it."""
 
     cpu_name: str
     usable_cores: int
-    """Cores this process may use: affinity and container quota counted, hyper-threads not."""
+    """Cores that affinity and container quota allow this process. Hyper-threads are not counted."""
     memory_bytes: int | None
     memory_available_bytes: int | None
-    """What can be had without swapping, container limit counted."""
+    """Bytes available without swapping, within the container's limit."""
     platform: str
     python_version: str
     host: str = ""
     logical_cores: int | None = None
     physical_cores: int | None = None
-    """Of the machine: `usable_cores` is less where affinity or a container's quota keep this process from some."""
+    """Cores of the machine. `usable_cores` may be fewer because of affinity or a container's quota."""
     machine_memory_bytes: int | None = None
-    """Of the machine: `memory_bytes` is less where a container has a limit."""
+    """Memory of the machine. `memory_bytes` may be less because of a container's limit."""
     cpu_flags: frozenset[str] = frozenset()
-    """The instruction sets that matter here, of those the processor reports: avx2, avx512f, amx_bf16, ..."""
+    """Reported instruction sets that matter for training: avx2, avx512f, amx_bf16, ..."""
     gpus: tuple[Gpu, ...] = ()
     driver: Driver | None = None
-    """None when this machine has no sign of an NVIDIA driver."""
+    """None if there is no sign of an NVIDIA driver."""
     libraries: Mapping[str, str | None] = field(default_factory=dict)
-    """Version by distribution name, None where it is not installed; read without importing anything."""
+    """Versions by distribution name, None if not installed. They are read without imports."""
     torch_cuda: tuple[int, int] | None = None
-    """The CUDA that the installed torch was built for; None for a CPU build."""
+    """CUDA version that the installed torch was built for; None for a CPU build."""
     places: tuple[Place, ...] = ()
     load_of_others: float | None = None
-    """Runnable tasks of other processes, the mean of the last minute; None where nobody has looked or tells."""
+    """Mean number of runnable tasks of other processes in the last minute; None if not measured."""
     bytecode_obstacle: BytecodeObstacle | None = None
-    """Why Python compiles its libraries again at every start; None where it does not."""
+    """Why Python recompiles its libraries at every start; None if it does not."""
     nvidia_pci_devices: int | None = None
-    """NVIDIA display controllers on the PCI bus, which need no driver to be counted."""
+    """Number of NVIDIA display controllers on the PCI bus. They are counted without a driver."""
 
 
 def with_cards(hardware: Hardware, card: Card, count: int = 1) -> Hardware:
-    """The same machine with `count` of this card in the place of its own: nothing else runs on them, and the driver and
-    torch serve them."""
+    """Return the machine with `count` idle GPUs of this model instead of its own, and a matching driver and torch."""
     usable = int(card.memory_gib * _USABLE_SHARE * GIB)
     gpus = tuple(
-        Gpu(
-            index=index,
-            name=card.names[0],
-            capability=card.capability,
-            memory_bytes=usable,
-            memory_free_bytes=usable,
-        )
-        for index in range(count)
+        Gpu(index=i, name=card.names[0], capability=card.capability, memory_bytes=usable, memory_free_bytes=usable)
+        for i in range(count)
     )
-    # The oldest that torch is still built for, and the newest.
+    # The oldest and the newest CUDA version that torch is built for.
     cuda = (12, 6) if card.capability < (7, 5) else (13, 0)
     driver = Driver(version="580.65.06", cuda=(13, 0))
     return replace(hardware, gpus=gpus, driver=driver, torch_cuda=cuda, nvidia_pci_devices=count)

@@ -1,9 +1,8 @@
-"""The table of cards (`CARDS`), what a card can do by its compute capability, and which builds of torch serve it.
+"""Table of GPU models (`CARDS`), their abilities by compute capability, and the builds of torch that support them.
 
 Sources: CUDA C++ Programming Guide, "Compute Capabilities"; release notes of CUDA 12.0 (Kepler ended), 12.8 (Blackwell
-began) and 13.0 (Maxwell, Pascal and Volta ended); pytorch/pytorch#157517 and #172352, which cards the wheels of CUDA
-12.8 serve; FlashAttention-2's README (Ampere and newer).
-"""
+began) and 13.0 (Maxwell, Pascal and Volta ended); pytorch/pytorch#157517 and #172352, which GPUs the wheels of CUDA
+12.8 support; FlashAttention-2's README (Ampere and newer)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -11,20 +10,17 @@ from dataclasses import dataclass, fields
 from tui_trainer.hardware.libraries import numbers_of
 from tui_trainer.units import GIB
 
-# Cards and what their maker says they can do. An unknown card is None: measure one step rather than guess.
-#
-# Rates are dense (the data sheets' sparse ones halved), and those of tensor cores accumulate in fp32, as training
-# does.
-# On GeForce cards that is half of the advertised rate.
+# Rates are those of the maker for dense matrices (half of the sparse ones in data sheets). Tensor cores accumulate in
+# fp32, as in training, which on GeForce GPUs is half of the advertised rate.
 
-# The driver keeps some memory, and ECC another sixteenth.
+# Reported memory as a share of the nominal one: the driver reserves some, and ECC another sixteenth.
 _LEAST_SHARE, _MOST_SHARE = 0.90, 1.02
 MAKERS_WORDS = ("nvidia", "geforce", "tesla", "quadro")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
-    """10^12 operations a second by precision; None where the card has no such units or no figure is known."""
+    """Peak rates in 10^12 operations per second by type; None if the GPU lacks such units or the rate is unknown."""
 
     fp32: float | None = None
     tf32: float | None = None
@@ -34,33 +30,33 @@ class Rates:
     int8: float | None = None
 
     def known(self) -> dict[str, float]:
-        """The rates that there are, by precision."""
+        """Return the rates that are not None, by type."""
         return {rate.name: value for rate in fields(self) if (value := getattr(self, rate.name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One model. `names` are the driver's, as `plain_name` has them."""
+    """One GPU model. `names` are those that the driver reports, in the form of `plain_name`."""
 
     title: str
     names: tuple[str, ...]
     capability: tuple[int, int]
     memory_gib: int
     gigabytes_per_second: float
-    """Peak of the memory; 10^9 bytes."""
+    """Peak rate of its memory, in 10^9 bytes per second."""
     teraflops: Rates
     source: str
     tensor_cores: bool = True
 
     @property
     def label(self) -> str:
-        """Its title, with its memory where others have the same one: `V100 32 GB`."""
+        """Title, with the memory size if several models have the same title: `V100 32 GB`."""
         shared = sum(other.title == self.title for other in CARDS) > 1
         return f"{self.title} {self.memory_gib} GB" if shared else self.title
 
 
 def find_card(name: str | None, memory_bytes: int | None) -> Card | None:
-    """The row of a card by the driver's name; memory tells apart models that share one. None when it is unknown."""
+    """Return the model by the name that the driver reports and, if models share it, by memory. None if unknown."""
     if name is None:
         return None
     rows = [card for card in CARDS if plain_name(name) in card.names]
@@ -70,13 +66,13 @@ def find_card(name: str | None, memory_bytes: int | None) -> Card | None:
 
 
 def plain_name(name: str) -> str:
-    """`NVIDIA GeForce RTX 4090` as `rtx 4090`: lower case, blanks for hyphens, without the maker's words."""
+    """Return `rtx 4090` for `NVIDIA GeForce RTX 4090`: lower case, without hyphens and the maker's words."""
     words = name.lower().replace("-", " ").split()
     return " ".join(word for word in words if word not in MAKERS_WORDS)
 
 
 def _ampere(fp32: float | None, tf32: float, half: float, fp8: float | None = None, int8: float | None = None) -> Rates:
-    """Of Ampere and newer: bf16 is as fast as fp16."""
+    """Return the rates of Ampere and newer GPUs, on which bf16 is as fast as fp16."""
     return Rates(fp32=fp32, tf32=tf32, fp16=half, bf16=half, fp8=fp8, int8=int8)
 
 
@@ -85,7 +81,7 @@ _TURING = "NVIDIA Turing architecture paper"
 _GA102 = "NVIDIA Ampere GA102 architecture paper"
 _ADA = "NVIDIA Ada architecture paper"
 _BLACKWELL = "NVIDIA RTX Blackwell architecture paper"
-# Cores x 2 x boost clock, and the tensor cores' share of it that the paper gives for the same chip family.
+# fp32 is cores x 2 x boost clock. Other rates follow from the ratios in the paper on the same chip family.
 _GA102_RATIO = "NVIDIA specifications (cores, boost clock), ratios of the GA102 paper"
 _ADA_RATIO = "NVIDIA specifications (cores, boost clock), ratios of the Ada paper"
 _A100_RATES = _ampere(19.5, 156, 312, int8=624)
@@ -131,36 +127,36 @@ Version = tuple[int, int]
 BF16_FROM: Version = (8, 0)
 FP8_FROM: Version = (8, 9)
 TENSOR_CORES_FROM: Version = (7, 0)
-# The oldest that each major version of CUDA compiles for.
+# The oldest compute capability that each major version of CUDA supports.
 _OLDEST_OF_CUDA: dict[int, Version] = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
-# CUDA 12.8 itself compiles for older cards; torch's wheels of it leave them out, and from 2.11 on 7.0 as well.
+# CUDA 12.8 supports older GPUs, but torch's wheels for it do not, and since torch 2.11 not 7.0 either.
 _OLDEST_OF_CUDA_12_8: Version = (7, 0)
 _OLDEST_SINCE_TORCH_2_11: Version = (7, 5)
 BLACKWELL_FROM: Version = (10, 0)
 _CUDA_OF_BLACKWELL: Version = (12, 8)
-# Which wheels torch 2.9 and newer come as: 11.x has none, and of 12.x only this one still serves cards before Turing.
+# Wheels of torch 2.9 and newer. There is none for CUDA 11.x, and only cu126 supports GPUs before Turing.
 _OLD_CARDS_WHEEL, _NEW_CARDS_WHEEL, _CUDA_13_WHEEL = "cu126", "cu128", "cu130"
 
 
-# What 16 lanes move one way, in 10^9 bytes a second, at the most: 8, 16 and 32 GT/s a lane, less the encoding of 128 in
-# 130 bits (PCI-SIG, PCI Express Base Specification). Data sheets: 3.0 up to Turing, 4.0 with Ampere and Ada, 5.0 after.
+# Peak rate of 16 lanes in one direction, in 10^9 bytes/s: 8, 16 and 32 GT/s per lane, with 128 data bits in 130 bits
+# (PCI-SIG, PCI Express Base Specification). Data sheets: 3.0 up to Turing, 4.0 for Ampere and Ada, 5.0 for newer ones.
 _PCIE = (((9, 0), "5.0", 63.0), ((8, 0), "4.0", 31.5), ((0, 0), "3.0", 15.75))
 
 
 def pcie_rate(capability: Version) -> tuple[float, str]:
-    """Return how many bytes a second go to such a card or from it at the most, and by what: `PCIe 4.0 x16`."""
+    """Return the peak bytes per second between the host and such a GPU, and the name of the link: `PCIe 4.0 x16`."""
     _, version, gigabytes = next(row for row in _PCIE if capability >= row[0])
     return 1e9 * gigabytes, f"PCIe {version} x16"
 
 
 def dotted(version: Version) -> str:
-    """`12.4`."""
+    """Return a version as text: `12.4`."""
     return f"{version[0]}.{version[1]}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Abilities:
-    """Native, not emulated: torch computes bf16 on older cards as well, slower than fp32."""
+    """Native types and kernels. torch also computes bf16 on older GPUs, but emulated and slower than fp32."""
 
     fp16_tensor_cores: bool
     bf16: bool
@@ -170,7 +166,7 @@ class Abilities:
 
 
 def abilities(capability: Version | None, card: Card | None = None) -> Abilities | None:
-    """What the capability brings; None when it is not reported. `card` tells of Turing cards without tensor cores."""
+    """Return the abilities of a compute capability, None for None. `card` marks Turing GPUs without tensor cores."""
     if capability is None:
         return None
     has_tensor_cores = card.tensor_cores if card else capability >= TENSOR_CORES_FROM
@@ -184,15 +180,15 @@ def abilities(capability: Version | None, card: Card | None = None) -> Abilities
     )
 
 
-def cuda_that_serves(capability: Version) -> str:
-    """Why no CUDA of today compiles for the card, or empty."""
+def too_old_reason(capability: Version) -> str:
+    """Return why no current CUDA supports a GPU of this capability; empty if one does."""
     if capability < _OLDEST_OF_CUDA[12]:
         return "CUDA 12 no longer supports GPUs of this age, and no newer build of torch does either"
     return ""
 
 
 def build_problem(capability: Version, torch_cuda: Version, torch_version: str = "") -> str:
-    """Why a torch of this version that is built for this CUDA cannot use such a card, or empty."""
+    """Return why a torch of this version and CUDA cannot use a GPU of this capability; empty if it can."""
     oldest = _OLDEST_OF_CUDA.get(torch_cuda[0])
     if oldest and capability < oldest:
         return f"CUDA {torch_cuda[0]} supports compute capability {dotted(oldest)} and newer"
@@ -205,10 +201,9 @@ def build_problem(capability: Version, torch_cuda: Version, torch_version: str =
 
 
 def fitting_wheel(driver_cuda: Version, capability: Version | None) -> str | None:
-    """The tag of torch's wheels for a driver and a card, as in `whl/cu126`; None when a newer driver is needed.
+    """Return the tag of the torch wheels for a driver and a GPU (`cu126`); None if a newer driver is needed.
 
-    Within one major version, CUDA runs on drivers that serve an older minor one.
-    """
+    Within one major version, newer CUDA runs on drivers for an older minor version."""
     capability = capability or BF16_FROM
     if driver_cuda[0] < 12 or capability < _OLDEST_OF_CUDA[12]:
         return None
@@ -217,13 +212,12 @@ def fitting_wheel(driver_cuda: Version, capability: Version | None) -> str | Non
     return _NEW_CARDS_WHEEL if capability >= BLACKWELL_FROM else _OLD_CARDS_WHEEL
 
 
-# Attention kernels that come in packages of their own, and whether they run here. Nothing is imported.
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlashKernel:
-    """`distribution` as it is installed; other versions of it bring a `module` of the same name. `oldest_version` is
-    the first that transformers takes, `capability_from` the first compute capability."""
+    """Attention kernel in a package of its own. It is never imported here.
+
+    `module` is shared with other packages. `oldest_version` is the first that transformers accepts, and
+    `capability_from` the lowest compute capability that runs it."""
 
     distribution: str
     module: str
@@ -231,23 +225,23 @@ class FlashKernel:
     capability_from: Version
 
     def lack(self, libraries: Mapping[str, str | None]) -> str:
-        """What is not installed of it, as the end of a sentence; empty where all is."""
+        """Return what is missing to use the package, as the end of a sentence; empty if nothing is."""
         installed = libraries.get(self.distribution)
         if installed is None:
             return f"needs the package {self.distribution}, which is not installed"
         if numbers_of(installed) < self.oldest_version:
-            wanted = ".".join(map(str, self.oldest_version))
-            return f"needs {self.distribution} {wanted} or newer, and {installed} is installed"
+            needed = ".".join(map(str, self.oldest_version))
+            return f"needs {self.distribution} {needed} or newer, and {installed} is installed"
         return ""
 
     def too_old(self, capability: Version) -> str:
-        """Why a card cannot run it, as a sentence; empty where it can."""
+        """Return why a GPU of this capability cannot run it, as a sentence; empty if it can."""
         if capability >= self.capability_from:
             return ""
         return f"it needs compute capability {dotted(self.capability_from)}, and this GPU has {dotted(capability)}"
 
 
-# The major capability that FlashAttention 3 was written for; elsewhere torch's own is as fast, or it does not run.
+# Major capability that FlashAttention 3 was written for. On others torch's own kernel is as fast, or it does not run.
 HOPPER = 9
 # Source: is_flash_attn_2_available and is_flash_attn_3_available in utils/import_utils.py of transformers 5.23, and
 # FLASH_ATTENTION_COMPATIBILITY_MATRIX in its modeling_flash_attention_utils.py; FlashAttention's README.

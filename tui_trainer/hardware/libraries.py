@@ -1,4 +1,4 @@
-"""Versions of the libraries that matter, read from their metadata. Nothing is imported."""
+"""Versions of installed libraries, read from their metadata. Nothing is imported."""
 
 import os
 import re
@@ -9,51 +9,52 @@ from pathlib import Path
 from typing import Literal
 
 BytecodeObstacle = Literal["variable", "folder"]
-"""Why Python keeps no bytecode of torch: PYTHONDONTWRITEBYTECODE is set, or the folder is read-only."""
+"""Why Python saves no bytecode of torch: PYTHONDONTWRITEBYTECODE is set, or the folder is read-only."""
 RESULT_LIBRARIES = tuple(
     "torch transformers tokenizers safetensors numpy peft bitsandbytes flash-attn flash-attn-3 liger-kernel kernels "
     "torchao triton".split()
 )
 """Libraries that can change the results of a run. The journal records their versions."""
 LIBRARIES = (*RESULT_LIBRARIES, "datasets", "accelerate", "deepspeed", "textual", "pip")
-"""Libraries whose versions are facts of a machine. Which values need which of them: `Config.libraries`."""
+"""Libraries whose versions are facts of a machine. `Config.libraries` has those that a setting needs."""
 
 
 def read_versions(names: Iterable[str] = LIBRARIES) -> dict[str, str | None]:
-    """Version by distribution name; None where it is not installed."""
+    """Return versions by distribution name; None if it is not installed."""
     return {name: _version(name) for name in names}
 
 
 def torch_cuda(torch_version: str | None) -> tuple[int, int] | None:
-    """The CUDA that the installed torch was built for, from its version.py or the tag `+cu132` of its version."""
+    """Return the CUDA version of the installed torch, from its version.py or the tag in its version (`+cu132`)."""
     if torch_version is None:
         return None
     file = _torch_file()
     text = _text_of(file.with_name("version.py")) if file else ""
-    found = re.search(r"^cuda\b[^=\n]*=\s*['\"](\d+)\.(\d+)", text, re.MULTILINE)
-    if not found and not text:
-        found = re.search(r"\+cu(\d+)(\d)$", torch_version)
-    return (int(found[1]), int(found[2])) if found else None
+    match = re.search(r"^cuda\b[^=\n]*=\s*['\"](\d+)\.(\d+)", text, re.MULTILINE)
+    if not match and not text:
+        match = re.search(r"\+cu(\d+)(\d)$", torch_version)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def numbers_of(version: str) -> tuple[int, ...]:
-    """`2.8.3+cu12` as (2, 8, 3)."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
+    """Return the numbers of a version: `2.8.3+cu12` as (2, 8, 3)."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def _version(name: str) -> str | None:
     try:
-        found = metadata.distribution(name)
+        package = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         return None
-    # All of the metadata would take the parser milliseconds, for the long description.
-    version = re.search(r"^Version:\s*(\S+)", found.read_text("METADATA") or found.read_text("PKG-INFO") or "", re.M)
+    # Parsing all metadata would take milliseconds because of the long description.
+    text = package.read_text("METADATA") or package.read_text("PKG-INFO") or ""
+    version = re.search(r"^Version:\s*(\S+)", text, re.MULTILINE)
     return version[1] if version else None
 
 
 def bytecode_obstacle() -> BytecodeObstacle | None:
-    """Return why Python compiles torch again at every start, or None where it keeps the bytecode."""
+    """Return why Python recompiles torch at every start, or None if its bytecode is saved."""
     file = _torch_file()
     if file is None:
         return None
@@ -67,7 +68,7 @@ def bytecode_obstacle() -> BytecodeObstacle | None:
 
 
 def _torch_file() -> Path | None:
-    """Return the path of torch/__init__.py. Looking for a top-level package imports nothing."""
+    """Return the path of torch/__init__.py. Finding a top-level package imports nothing."""
     try:
         spec = util.find_spec("torch")
     except (ValueError, ImportError):

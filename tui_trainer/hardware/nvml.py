@@ -1,7 +1,6 @@
-"""The only user of pynvml. Every error of the driver becomes None ("not reported") or a sentence, never a crash.
+"""Queries to the NVIDIA driver; the only module that uses pynvml. Errors become None ("not reported") or a sentence.
 
-Calls may hang when a driver is sick: ask from a thread of your own, or with `deadline.within`.
-"""
+Calls may hang if the driver is damaged. Call from a thread of your own, or with `storage.within`."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess
 from tui_trainer.hardware.storage import is_there, within
 from tui_trainer.hardware.visible_gpus import visible_indices, visible_names
 
-# Signs of NVIDIA hardware that cost nothing to look for, so that pynvml (0.15 s) is imported only where it helps.
+# Files that show that there is a driver. pynvml, whose import takes 0.15 s, is imported only if there is one.
 
 _LIBRARY = "libnvidia-ml.so.1"
 _LIBRARY_FOLDERS = (
@@ -31,12 +30,12 @@ _LIBRARY_FOLDERS = (
     "run/opengl-driver/lib",  # NixOS
 )
 _NVIDIA = "0x10de"
-# PCI class 03: display controllers; the second byte tells VGA (00) from 3D (02), which data centre cards are.
+# PCI class 03: display controllers, both VGA (second byte 00) and 3D (02), which data-centre GPUs have.
 _DISPLAY = "0x03"
 
 
 def has_driver(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> bool:
-    """True when something of an NVIDIA driver is here: the kernel's part, a device file, or the library."""
+    """Return whether a part of an NVIDIA driver exists: its kernel module, a device file, or the library."""
     if any(is_there(root / sign) for sign in ("proc/driver/nvidia", "dev/nvidiactl")):
         return True
     searched = [root / folder for folder in _LIBRARY_FOLDERS]
@@ -45,10 +44,9 @@ def has_driver(root: Path = Path("/"), environment: Mapping[str, str] = os.envir
 
 
 def nvidia_pci_devices(root: Path = Path("/")) -> int | None:
-    """How many NVIDIA display controllers are on the PCI bus; None where there is no such list.
+    """Return the number of NVIDIA display controllers on the PCI bus; None if the bus cannot be listed.
 
-    Same as `lspci -d 10de::03xx | wc -l`.
-    """
+    Equivalent: `lspci -d 10de::03xx | wc -l`."""
     devices = root / "sys/bus/pci/devices"
     try:
         return sum(_is_nvidia_display(device) for device in devices.iterdir())
@@ -66,7 +64,7 @@ def _is_nvidia_display(device: Path) -> bool:
 
 NO_PERMISSION, DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND = 4, 9, 10, 12
 GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH = 15, 16, 18
-# Without persistence mode the driver wakes each card first, a second or more a card.
+# Without persistence mode the driver first wakes each GPU, which takes a second or more.
 DEADLINE_SECONDS = 15.0
 
 _DRIVER_WORDS = {
@@ -77,7 +75,7 @@ _DRIVER_WORDS = {
     GPU_IS_LOST: "a GPU has fallen off the bus, and the NVIDIA driver does not respond",
     VERSION_MISMATCH: "the NVIDIA driver was updated but the old one is still loaded",
 }
-_CARD_WORDS = {
+_GPU_WORDS = {
     NO_PERMISSION: "cannot be used by this user",
     TIMEOUT: "does not respond in time",
     GPU_IS_LOST: "has fallen off the bus (GPU is lost)",
@@ -92,7 +90,7 @@ _SLOWED_BY = {"heat": 0x20 | 0x40, "power": 0x04 | 0x80}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CardUsers:
-    """`memory_by_pid` is None where this user may not see the processes; in a container it has those inside of it."""
+    """Memory in use on one GPU. `memory_by_pid` is None if hidden; in a container it has only inner processes."""
 
     index: int
     used_bytes: int | None
@@ -100,7 +98,7 @@ class CardUsers:
 
 
 class Nvml:
-    """One session with the driver. `library` is the module pynvml or a fake with its functions."""
+    """One session with the driver. `library` is the module pynvml, or a fake with its functions."""
 
     def __init__(self, library: Any = None) -> None:
         self._library = library
@@ -108,51 +106,49 @@ class Nvml:
         self._driver: Driver | None = None
 
     def driver(self) -> Driver:
-        """Starts the session; `problem` says why there is none, and the next call tries again."""
+        """Start the session if there is none. `problem` says why that failed; the next call tries again."""
         with self._lock:
             if self._driver is None or self._driver.problem:
                 self._driver = self._start()
             return self._driver
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """All cards with everything the driver reports, and who is on them. Empty without a driver."""
+        """Return all GPUs with all that the driver reports, including their processes. Empty without a driver."""
         if self.driver().problem:
             return ()
-        found = tuple(self._gpu(index) for index in range(self._count()))
-        visible = visible_indices(found)
-        return tuple(replace(gpu, visible=gpu.index in visible) for gpu in found)
+        gpus = tuple(self._gpu(index) for index in range(self._count()))
+        visible = visible_indices(gpus)
+        return tuple(replace(gpu, visible=gpu.index in visible) for gpu in gpus)
 
     def live(self) -> tuple[Gpu, ...]:
-        """The cards with what changes from second to second, without asking who is on them.
+        """Return the GPUs with the values that change every second, without their processes.
 
-        A driver with a problem is not woken every second: it has no cards until `driver` or `gpus` found it well.
-        """
+        A driver with a problem is not queried every second: there are no GPUs until `driver` or `gpus` succeeds."""
         if (self._driver or self.driver()).problem:
             return ()
         return tuple(self._live(index) for index in range(self._count()))
 
     def users(self) -> tuple[CardUsers, ...]:
-        """Who is on each card now. As `live`: a driver with a problem has none."""
+        """Return the memory in use on each GPU. Empty if the driver has a problem, as for `live`."""
         if (self._driver or self.driver()).problem:
             return ()
-        found = []
+        users = []
         for index in range(self._count()):
             handle, problem = self._handle(index)
             if problem:
                 continue
-            used = self._ask("nvmlDeviceGetMemoryInfo", handle, get=lambda info: info.total - info.free)
-            found.append(CardUsers(index=index, used_bytes=used, memory_by_pid=self._process_memory(handle)))
-        return tuple(found)
+            used_bytes = self._query("nvmlDeviceGetMemoryInfo", handle, get=lambda info: info.total - info.free)
+            users.append(CardUsers(index=index, used_bytes=used_bytes, memory_by_pid=self._process_memory(handle)))
+        return tuple(users)
 
     def in_use(self, uuid: str, pid: int) -> tuple[Gpu, int | None] | None:
-        """The card or MIG instance of that `cuda_uuid` as `live` reports it, and the bytes on it of that process, None
-        where the driver does not say. None where no such card answers.
-        """
+        """Return the GPU or MIG instance with this `cuda_uuid`, as `live` does, and the bytes of a process on it (None
+        if not reported). Return None if no such GPU responds."""
         if (self._driver or self.driver()).problem:
             return None
         for index in range(self._count()):
             handle, problem = self._handle(index)
-            card_uuid = None if problem else self._ask("nvmlDeviceGetUUID", handle)
+            card_uuid = None if problem else self._query("nvmlDeviceGetUUID", handle)
             if problem or (uuid != (card_uuid or "") and not uuid.startswith("MIG-")):
                 continue
             gpu = replace(self._measured(index, handle), uuid=card_uuid)
@@ -161,18 +157,19 @@ class Nvml:
         return None
 
     def ecc(self, index: int) -> dict[str, Any] | None:
-        """Errors of the card's memory since it was made, and whether rows wait to be replaced; None where the card or
-        its driver does not count them. Same as `nvidia-smi -q -d ECC,ROW_REMAPPER -i INDEX`."""
+        """Return the memory errors over the life of a GPU, and whether rows wait for replacement; None if not reported.
+
+        Equivalent: `nvidia-smi -q -d ECC,ROW_REMAPPER -i INDEX`."""
         handle, problem = self._handle(index)
         if problem or self.driver().problem:
             return None
         corrected, uncorrected = (
-            self._ask("nvmlDeviceGetTotalEccErrors", handle, kind, _OVER_ITS_LIFE)
+            self._query("nvmlDeviceGetTotalEccErrors", handle, kind, _OVER_ITS_LIFE)
             for kind in (_CORRECTED, _UNCORRECTED)
         )
         if corrected is None and uncorrected is None:
             return None
-        pending = self._ask("nvmlDeviceGetRemappedRows", handle, get=lambda rows: bool(rows[2]))
+        pending = self._query("nvmlDeviceGetRemappedRows", handle, get=lambda rows: bool(rows[2]))
         return {"corrected": corrected, "uncorrected": uncorrected, "remapping_pending": pending}
 
     def _start(self) -> Driver:
@@ -186,80 +183,78 @@ class Nvml:
             return Driver(problem="the package nvidia-ml-py is not installed")
         except self._library.NVMLError as error:
             return Driver(problem=_words(error, _DRIVER_WORDS), error_code=_code(error))
-        cuda = self._ask("nvmlSystemGetCudaDriverVersion_v2")
+        cuda = self._query("nvmlSystemGetCudaDriverVersion_v2")
         return Driver(
-            version=self._ask("nvmlSystemGetDriverVersion"),
+            version=self._query("nvmlSystemGetDriverVersion"),
             cuda=(cuda // 1000, cuda % 1000 // 10) if cuda else None,
         )
 
     def _count(self) -> int:
-        return self._ask("nvmlDeviceGetCount") or 0
+        return self._query("nvmlDeviceGetCount") or 0
 
-    def _ask(self, name: str, *arguments: Any, get: Callable[[Any], Any] = lambda answer: answer) -> Any:
-        """What one call answers; None for every error, also of a library that lacks the call."""
+    def _query(self, name: str, *arguments: Any, get: Callable[[Any], Any] = lambda value: value) -> Any:
+        """Return the result of one call; None for any error, also if the library does not have the call."""
         try:
             return get(getattr(self._library, name)(*arguments))
         except (self._library.NVMLError, AttributeError, TypeError, ValueError):
             return None
 
     def _handle(self, index: int) -> tuple[Any, str]:
-        """A card's handle, or None and why there is none."""
+        """Return the handle of a GPU and an empty text, or None and the problem."""
         try:
             return self._library.nvmlDeviceGetHandleByIndex(index), ""
         except self._library.NVMLError as error:
-            return None, _words(error, _CARD_WORDS)
+            return None, _words(error, _GPU_WORDS)
 
     def _live(self, index: int) -> Gpu:
         handle, problem = self._handle(index)
         return Gpu(index=index, problem=problem) if problem else self._measured(index, handle)
 
     def _measured(self, index: int, handle: Any) -> Gpu:
-        """A card, or of a divided one the instance that a process gets: its name and memory, the rest of the card."""
-        is_divided = self._ask("nvmlDeviceGetMigMode", handle, get=lambda modes: bool(modes[0]))
-        mig_uuid, instance = self._instance(handle) if is_divided else (None, handle)
+        """Return the values of a GPU. If it is partitioned, name and memory are those of a process's instance."""
+        is_partitioned = self._query("nvmlDeviceGetMigMode", handle, get=lambda modes: bool(modes[0]))
+        mig_uuid, instance = self._instance(handle) if is_partitioned else (None, handle)
         memory = name = None
         if instance is not None:
-            memory = self._ask("nvmlDeviceGetMemoryInfo", instance, get=lambda info: (info.total, info.free))
-            name = self._ask("nvmlDeviceGetName", instance)
-        clock, most_clock = (
-            self._ask(question, handle, _SM_CLOCK)
-            for question in ("nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo")
+            memory = self._query("nvmlDeviceGetMemoryInfo", instance, get=lambda info: (info.total, info.free))
+            name = self._query("nvmlDeviceGetName", instance)
+        clock, max_clock = (
+            self._query(call, handle, _SM_CLOCK) for call in ("nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo")
         )
         return Gpu(
             index=index,
-            name=name or self._ask("nvmlDeviceGetName", handle),
-            mig_enabled=is_divided,
+            name=name or self._query("nvmlDeviceGetName", handle),
+            mig_enabled=is_partitioned,
             mig_uuid=mig_uuid,
             memory_bytes=memory[0] if memory else None,
             memory_free_bytes=memory[1] if memory else None,
-            utilisation_share=self._ask("nvmlDeviceGetUtilizationRates", handle, get=lambda rates: rates.gpu / 100),
-            temperature_celsius=self._ask("nvmlDeviceGetTemperature", handle, 0, get=float),
-            power_watts=self._ask("nvmlDeviceGetPowerUsage", handle, get=_watts),
-            power_limit_watts=self._ask("nvmlDeviceGetEnforcedPowerLimit", handle, get=_watts),
-            clock_share=round(clock / most_clock, 3) if clock and most_clock else None,
+            utilisation_share=self._query("nvmlDeviceGetUtilizationRates", handle, get=lambda rates: rates.gpu / 100),
+            temperature_celsius=self._query("nvmlDeviceGetTemperature", handle, 0, get=float),
+            power_watts=self._query("nvmlDeviceGetPowerUsage", handle, get=_watts),
+            power_limit_watts=self._query("nvmlDeviceGetEnforcedPowerLimit", handle, get=_watts),
+            clock_share=round(clock / max_clock, 3) if clock and max_clock else None,
             slowed_by=self._slowed_by(handle),
         )
 
     def _slowed_by(self, handle: Any) -> str | None:
-        """The name of the call changed with NVML 12.2; older drivers know the older one only."""
+        """Return what limits the clock. NVML 12.2 renamed the call, so the older name is tried too."""
         names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-        reasons = next((bits for name in names if (bits := self._ask(name, handle)) is not None), None)
+        reasons = next((bits for name in names if (bits := self._query(name, handle)) is not None), None)
         if reasons is None:
             return None
         return next((word for word, mask in _SLOWED_BY.items() if reasons & mask), "")
 
-    def _instance(self, card: Any) -> tuple[str | None, Any]:
-        """(UUID, handle) of the instance that CUDA gives a process on a divided card: the first that the environment
-        names, else the card's first. (None, None) where there is none, or this user may not see them.
-        """
-        count = self._ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0
-        handles = [self._ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index) for index in range(count)]
-        found = [(self._ask("nvmlDeviceGetUUID", handle), handle) for handle in handles if handle is not None]
+    def _instance(self, gpu: Any) -> tuple[str | None, Any]:
+        """Return (UUID, handle) of the MIG instance that CUDA gives a process: the first that the environment names,
+        else the first of the GPU. (None, None) if there is none or this user may not see it."""
+        count = self._query("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0
+        handles = [self._query("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index) for index in range(count)]
+        instances = [(self._query("nvmlDeviceGetUUID", handle), handle) for handle in handles if handle is not None]
         for name in visible_names() or ():
-            for uuid, handle in found:
+            for uuid, handle in instances:
                 if name.startswith("MIG-") and uuid and uuid.startswith(name):
                     return uuid, handle
-        return found[0] if found else (None, None)
+        return instances[0] if instances else (None, None)
 
     def _gpu(self, index: int) -> Gpu:
         handle, problem = self._handle(index)
@@ -268,24 +263,24 @@ class Nvml:
         memory = self._process_memory(handle)
         return replace(
             self._measured(index, handle),
-            uuid=self._ask("nvmlDeviceGetUUID", handle),
-            capability=self._ask("nvmlDeviceGetCudaComputeCapability", handle, get=tuple),
+            uuid=self._query("nvmlDeviceGetUUID", handle),
+            capability=self._query("nvmlDeviceGetCudaComputeCapability", handle, get=tuple),
             processes=None if memory is None else tuple(_process(pid, size) for pid, size in memory.items()),
             problem=self._health(handle),
         )
 
     def _health(self, handle: Any) -> str:
-        """A card that was lost or needs a reset still has a handle; the first question tells."""
+        """Return why a GPU cannot be used. A lost one still has a handle, but the first query fails."""
         try:
             self._library.nvmlDeviceGetMemoryInfo(handle)
         except self._library.NVMLError as error:
-            return _words(error, _CARD_WORDS) if _code(error) in (GPU_IS_LOST, RESET_REQUIRED) else ""
+            return _words(error, _GPU_WORDS) if _code(error) in (GPU_IS_LOST, RESET_REQUIRED) else ""
         return ""
 
     def _process_memory(self, handle: Any) -> dict[int, int | None] | None:
-        """Bytes by process number; None where this user may not see the processes."""
+        """Return bytes by process number; None if this user may not see the processes."""
         lists = [
-            self._ask(name, handle, get=list)
+            self._query(name, handle, get=list)
             for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
         ]
         if lists == [None, None]:
@@ -293,18 +288,19 @@ class Nvml:
         return {entry.pid: entry.usedGpuMemory for entries in lists if entries for entry in entries}
 
 
-_of_this_program = Nvml()
+_program_session = Nvml()
 
 
 @cache
 def session() -> Nvml | None:
-    """The session of this program; None when the machine has no sign of an NVIDIA driver. That there is none is
-    remembered until `cache_clear`: one may be installed or loaded meanwhile."""
-    return _of_this_program if has_driver() else None
+    """Return the session of this program; None if there is no sign of an NVIDIA driver.
+
+    The answer is kept until `cache_clear`, although a driver may be installed or loaded later."""
+    return _program_session if has_driver() else None
 
 
 def read_cards(nvml: Nvml | None, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Driver | None, tuple[Gpu, ...]]:
-    """Driver and cards; a driver that hangs is one with a problem."""
+    """Return the driver and the GPUs. A driver that hangs has a `problem`."""
     if nvml is None:
         return None, ()
     hung = Driver(problem=f"the NVIDIA driver did not respond within {deadline_seconds:g} s", error_code=TIMEOUT)
@@ -314,14 +310,14 @@ def read_cards(nvml: Nvml | None, deadline_seconds: float = DEADLINE_SECONDS) ->
 def with_memory_now(
     gpus: tuple[Gpu, ...], nvml: Nvml | None, deadline_seconds: float = DEADLINE_SECONDS
 ) -> tuple[Gpu, ...]:
-    """The same cards with their memory, and how busy they are, as of now. As they were where the driver hangs."""
+    """Return the GPUs with their current memory and utilisation, or unchanged if the driver hangs."""
     if nvml is None or not gpus:
         return gpus
     now = {gpu.index: gpu for gpu in within(deadline_seconds, nvml.live) or ()}
-    return tuple(_as_now(gpu, now.get(gpu.index)) for gpu in gpus)
+    return tuple(_updated(gpu, now.get(gpu.index)) for gpu in gpus)
 
 
-def _as_now(gpu: Gpu, now: Gpu | None) -> Gpu:
+def _updated(gpu: Gpu, now: Gpu | None) -> Gpu:
     if now is None or (now.name != gpu.name and not now.problem):
         return gpu
     return replace(
@@ -347,7 +343,7 @@ def _watts(milliwatts: int) -> float:
 
 
 def _process(pid: int, memory_bytes: int | None) -> GpuProcess:
-    """Name and user where they may be read; never the command line, which may hold secrets of others."""
+    """Return a process with its name and user if known. Command lines may contain secrets and are not read."""
     name = user = None
     with suppress(psutil.Error, OSError, KeyError, ValueError):
         process = psutil.Process(pid)
@@ -356,8 +352,7 @@ def _process(pid: int, memory_bytes: int | None) -> GpuProcess:
     return GpuProcess(pid=pid, name=name, user=user, memory_bytes=memory_bytes)
 
 
-# What the kernel has noted of NVIDIA cards (Xid): a card that fell off the bus, memory that is worn out.
-#
+# Errors of NVIDIA GPUs in the kernel's log (Xid), such as a GPU that fell off the bus or worn-out memory.
 # Source: NVIDIA's "Xid Errors" guide; the kernel's Documentation/ABI/testing/dev-kmsg.
 
 _MOST_REPORTS = 5
@@ -365,16 +360,16 @@ _RECORD_BYTES = 8192
 
 
 def gpu_reports(log: Path = Path("/dev/kmsg")) -> list[str]:
-    """The newest lines about cards since the machine was started; none where this user may not read them."""
-    found: list[str] = []
+    """Return the newest log lines about GPUs since boot; none if this user may not read the log."""
+    reports: list[str] = []
     with suppress(OSError):
         descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
         try:
             while record := os.read(descriptor, _RECORD_BYTES):
                 lines = record.decode(errors="replace").splitlines()
-                found += [line.partition(";")[2] or line for line in lines if "NVRM: Xid" in line]
+                reports += [line.partition(";")[2] or line for line in lines if "NVRM: Xid" in line]
         except BlockingIOError:
-            pass  # all of it was read
+            pass  # the end of the log
         finally:
             os.close(descriptor)
-    return found[-_MOST_REPORTS:]
+    return reports[-_MOST_REPORTS:]

@@ -1,14 +1,13 @@
-"""Whether an error is that of memory which could not be had, of a card or of the machine, and what it has left behind.
+"""Recognize out-of-memory errors of a GPU or the machine, and free the memory that they leave behind.
 
-No torch until it is asked.
-"""
+torch is imported only inside functions."""
 
 import errno
 import gc
 import traceback
 
-# Of errors that have no class of their own. What may have another cause is not among them, such as
-# CUBLAS_STATUS_NOT_INITIALIZED.
+# Messages of errors without a class of their own. Those that may have other causes, such as
+# CUBLAS_STATUS_NOT_INITIALIZED, are not included.
 _WORDS = (
     # torch's allocator for the CPU
     "DefaultCPUAllocator: can't allocate memory",
@@ -28,7 +27,7 @@ _WORDS = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether less memory would have done: what was computed can be tried again in smaller parts."""
+    """Return whether the error is a lack of memory, so that the work can be tried again in smaller parts."""
     if isinstance(error, MemoryError):
         return True
     if isinstance(error, OSError):
@@ -39,20 +38,20 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def let_go(error: BaseException) -> None:
-    """Empty the frames that an error has left, and those of the errors behind it: they hold all that was computed."""
-    known: set[int] = set()
+    """Clear the frames of an error and of its causes, which keep alive all that was computed."""
+    seen_ids: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
-        found = waiting.pop()
-        if found is None or id(found) in known:
+        current = waiting.pop()
+        if current is None or id(current) in seen_ids:
             continue
-        known.add(id(found))
-        traceback.clear_frames(found.__traceback__)
-        waiting += [found.__cause__, found.__context__]
+        seen_ids.add(id(current))
+        traceback.clear_frames(current.__traceback__)
+        waiting += [current.__cause__, current.__context__]
 
 
 def free_memory() -> None:
-    """What nothing holds any more goes back: cycles, and what torch keeps of a card for later."""
+    """Collect reference cycles, and return the GPU memory that torch caches to the driver."""
     gc.collect()
     import torch
 

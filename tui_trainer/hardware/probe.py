@@ -1,4 +1,4 @@
-"""Looks at the machine. Reads only files and counters; starts nothing and loads no torch."""
+"""Read the facts of this machine from files and counters. Nothing is started, and torch is not imported."""
 
 import platform
 import socket
@@ -8,27 +8,25 @@ from pathlib import Path
 
 import psutil
 
-from tui_trainer.hardware import libraries, nvml, processor
-from tui_trainer.hardware import nvml as signs
-from tui_trainer.hardware import storage as places
+from tui_trainer.hardware import libraries, nvml, processor, storage
 from tui_trainer.hardware.cgroup import CgroupLimits, read_limits
 from tui_trainer.hardware.facts import Hardware
 
 
 @cache
 def probe() -> Hardware:
-    """The facts of this machine, read once in a process, and again by `probe_again`."""
+    """Return the facts of this machine, read once per process and again by `probe_again`."""
     return look()
 
 
 def probe_again() -> Hardware:
-    """The facts of this machine now, for everybody in this process."""
+    """Read the facts of this machine again, for the whole process."""
     probe.cache_clear()
     return probe()
 
 
 def look() -> Hardware:
-    """The facts of this machine now; a driver that was missing before is looked for again."""
+    """Read the facts of this machine. A driver that was missing before is looked for again."""
     memory, limits = psutil.virtual_memory(), read_limits()
     limit = limits.memory_bytes
     cpu_name, cpu_flags = processor.read_cpuinfo()
@@ -51,32 +49,31 @@ def look() -> Hardware:
         driver=driver,
         libraries=versions,
         torch_cuda=libraries.torch_cuda(versions["torch"]),
-        places=places.read_places(),
+        places=storage.read_places(),
         bytecode_obstacle=libraries.bytecode_obstacle(),
-        nvidia_pci_devices=signs.nvidia_pci_devices(),
+        nvidia_pci_devices=nvml.nvidia_pci_devices(),
     )
 
 
 def with_memory_now(hardware: Hardware) -> Hardware:
-    """The same facts with the memory that is free now, of the machine and of its cards, and how busy others keep it.
+    """Return the facts with the currently free memory of the machine and its GPUs, and the load of other processes.
 
-    The machine's take some milliseconds; a driver that hangs is waited for.
-    """
+    The machine takes some milliseconds. A driver that hangs is waited for until its deadline."""
     gpus, load = nvml.with_memory_now(hardware.gpus, nvml.session()), processor.load_of_others()
     return replace(hardware, memory_available_bytes=memory_available_now(), gpus=gpus, load_of_others=load)
 
 
 def memory_available_now() -> int:
-    """Bytes of the machine's memory that can be had now. Quick enough to be asked for each picture."""
+    """Return the available bytes of memory. This is fast enough to be called for each frame of a screen."""
     return _available_bytes(psutil.virtual_memory().available, read_limits())
 
 
-def _available_bytes(of_machine: int, limits: CgroupLimits) -> int:
-    """What can be had without swapping: the machine's, and no more than the container has left."""
-    left = limits.memory_left_bytes
-    return of_machine if left is None else min(of_machine, left)
+def _available_bytes(machine_bytes: int, limits: CgroupLimits) -> int:
+    """Return the bytes available without swapping: those of the machine, within the container's limit."""
+    container_bytes = limits.memory_left_bytes
+    return machine_bytes if container_bytes is None else min(machine_bytes, container_bytes)
 
 
 def disk_free_bytes(folder: Path) -> int | None:
-    """Free bytes for this user where `folder` is, or will be."""
-    return places.read_place("", folder).free_bytes
+    """Return the bytes free for this user on the disk of `folder`, which need not exist yet."""
+    return storage.read_place("", folder).free_bytes

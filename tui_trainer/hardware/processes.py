@@ -1,8 +1,7 @@
-"""Who uses this machine and its cards: each process with its user, its memory and its command, and how to end one.
+"""Processes that use the CPU, the memory and the GPUs of this machine, and ending one of them.
 
-Looks at every process that the kernel shows. What a container hides is not there; how much is in use by nobody who is
-shown is said in `notes`.
-"""
+All processes that the kernel shows are read. A container hides others: `notes` give the cores and memory that no shown
+process uses."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -18,33 +17,34 @@ from tui_trainer.hardware.gauges import UNREADABLE
 from tui_trainer.hardware.nvml import CardUsers, Nvml
 from tui_trainer.units import GIB, format_bytes
 
-# What the driver takes of a card for itself and each process, which it counts as nobody's.
+# GPU memory that the driver uses without attributing it to a process.
 _DRIVER_BYTES = 1 * GIB
-# Cores: less is what processes took that ended meanwhile.
+# Fewer cores than this may be the work of processes that have ended since the previous reading.
 _UNSEEN_CORES = 1.0
 _START_TOLERANCE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessUse:
-    """One process. `cores` that it kept busy since the look before, None at the first; `memory_bytes` are resident.
-    `card_bytes` by card, None where the driver does not say. `user` and `command` are as they were given."""
+    """One process. `cores` were busy since the previous reading, None at the first. `memory_bytes` is resident memory.
+
+    `card_bytes` has bytes by GPU, None if not reported. `user` and `command` are not made safe for a terminal."""
 
     pid: int
     parent: int | None = None
     user: str | None = None
     is_own: bool = False
-    """Of the user of this program."""
+    """Whether it belongs to the user of this program."""
     command: str = ""
     started_at: float | None = None
-    """Seconds since 1970; None for a process that is on a card, and not among those that the kernel shows."""
+    """Seconds since 1970; None for a process on a GPU that the kernel does not show."""
     cores: float | None = None
     memory_bytes: int | None = None
     card_bytes: Mapping[int, int | None] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """Another process of the same number has another one."""
+        """Identifier that a later process with the same number does not have."""
         return f"{self.pid} {self.started_at}"
 
     @property
@@ -54,7 +54,7 @@ class ProcessUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessLook:
-    """`cpu_seconds`: what this look took of a core."""
+    """All processes at one moment. `cpu_seconds` is the CPU time of this reading itself."""
 
     processes: tuple[ProcessUse, ...]
     notes: tuple[str, ...]
@@ -63,46 +63,46 @@ class ProcessLook:
 
 
 class ProcessReader:
-    """Looks again and again, from one thread: shares are of the time between two looks."""
+    """Repeated reading of all processes in one thread. Shares are those of the time between two readings."""
 
     def __init__(self, nvml: Nvml | None = None, now: Callable[[], float] = monotonic) -> None:
         self._nvml, self._now = nvml, now
         self._before: dict[tuple[int, float], float] = {}
-        """Seconds on a core of each process, by number and start."""
+        """CPU seconds of each process, by number and start time."""
         self._machine_before: float | None = None
         self._looked_at = 0.0
         self._users: dict[int, str] = {}
 
     def look(self) -> ProcessLook:
-        began = thread_time()
+        started = thread_time()
         nvml = self._nvml or nvml_room.session()
         cards: tuple[CardUsers, ...] = ()
         if nvml:
             with suppress(*UNREADABLE):
                 cards = nvml.users()
-        on_cards: dict[int, dict[int, int | None]] = {}
+        gpu_bytes: dict[int, dict[int, int | None]] = {}
         for card in cards:
             for pid, size in (card.memory_by_pid or {}).items():
-                on_cards.setdefault(pid, {})[card.index] = size
+                gpu_bytes.setdefault(pid, {})[card.index] = size
         now = self._now()
         seconds, self._looked_at = now - self._looked_at, now
-        found, times = [], dict[tuple[int, float], float]()
+        processes, times = [], dict[tuple[int, float], float]()
         for process in psutil.process_iter():
             with suppress(*UNREADABLE):
-                found.append(self._one(process, seconds, times, on_cards.pop(process.pid, {})))
+                processes.append(self._read(process, seconds, times, gpu_bytes.pop(process.pid, {})))
         notes = [*self._unseen_cores(times, seconds), *map(_unseen_memory, cards)]
         self._before = times
-        # Kernel threads and what has ended have no memory.
-        processes = [one for one in found if one.memory_bytes or one.card_bytes]
-        processes += [ProcessUse(pid=pid, card_bytes=sizes) for pid, sizes in on_cards.items()]
+        # Kernel threads and ended processes have no memory.
+        processes = [use for use in processes if use.memory_bytes or use.card_bytes]
+        processes += [ProcessUse(pid=pid, card_bytes=sizes) for pid, sizes in gpu_bytes.items()]
         return ProcessLook(
             processes=tuple(processes),
             notes=tuple(filter(None, notes)),
-            cpu_seconds=thread_time() - began,
+            cpu_seconds=thread_time() - started,
             has_cards=bool(cards),
         )
 
-    def _one(
+    def _read(
         self,
         process: psutil.Process,
         seconds: float,
@@ -114,11 +114,11 @@ class ProcessReader:
             user_id = process.uids().effective if hasattr(process, "uids") else -1
             memory_bytes = process.memory_info().rss
             parent = process.ppid()
-        key, busy = (process.pid, started), spent.user + spent.system
-        times[key] = busy
+        key, cpu_seconds = (process.pid, started), spent.user + spent.system
+        times[key] = cpu_seconds
         before = self._before.get(key)
         if user_id not in self._users:
-            # Names of users may be asked of another machine.
+            # The system may ask another machine for the name of a user.
             self._users[user_id] = process.username()
         return ProcessUse(
             pid=process.pid,
@@ -127,20 +127,20 @@ class ProcessReader:
             is_own=not hasattr(os, "geteuid") or user_id == os.geteuid(),
             command=_command(process) if memory_bytes else "",
             started_at=started,
-            cores=None if before is None or seconds <= 0 else max(busy - before, 0.0) / seconds,
+            cores=None if before is None or seconds <= 0 else max(cpu_seconds - before, 0.0) / seconds,
             memory_bytes=memory_bytes,
             card_bytes=card_bytes,
         )
 
     def _unseen_cores(self, times: Mapping[tuple[int, float], float], seconds: float) -> list[str]:
-        """What the whole machine was busy with beside all processes that were seen before and now."""
+        """Return a note on cores of the machine that were busy, but not with a process seen in both readings."""
         whole = psutil.cpu_times()
-        busy = whole.user + whole.system + getattr(whole, "nice", 0.0)
-        before, self._machine_before = self._machine_before, busy
+        busy_seconds = whole.user + whole.system + getattr(whole, "nice", 0.0)
+        before, self._machine_before = self._machine_before, busy_seconds
         if before is None or seconds <= 0:
             return []
-        seen = sum(spent - self._before[key] for key, spent in times.items() if key in self._before)
-        cores = (busy - before - seen) / seconds
+        seen_seconds = sum(cpu_seconds - self._before[key] for key, cpu_seconds in times.items() if key in self._before)
+        cores = (busy_seconds - before - seen_seconds) / seconds
         if cores < _UNSEEN_CORES:
             return []
         return [
@@ -149,8 +149,7 @@ class ProcessReader:
 
 
 def _command(process: psutil.Process) -> str:
-    """The command line where it may be read, else the name. It is shown, and never written to a report: it may hold
-    secrets."""
+    """Return the command line, or else the name. It may contain secrets, so it is shown but never saved."""
     with suppress(*UNREADABLE):
         if words := process.cmdline():
             return " ".join(words).strip()
@@ -160,34 +159,35 @@ def _command(process: psutil.Process) -> str:
 
 
 def _unseen_memory(card: CardUsers) -> str:
+    """Return a note on GPU memory that no listed process uses; empty if there is little."""
     if card.memory_by_pid is None:
         return f"GPU {card.index}: the driver does not report its processes"
-    listed = sum(size or 0 for size in card.memory_by_pid.values())
-    unseen = (card.used_bytes or 0) - listed
-    if unseen < _DRIVER_BYTES or None in card.memory_by_pid.values():
+    listed_bytes = sum(size or 0 for size in card.memory_by_pid.values())
+    unseen_bytes = (card.used_bytes or 0) - listed_bytes
+    if unseen_bytes < _DRIVER_BYTES or None in card.memory_by_pid.values():
         return ""
-    return f"GPU {card.index}: {format_bytes(unseen)} are used by processes that this container does not show"
+    return f"GPU {card.index}: {format_bytes(unseen_bytes)} are used by processes that this container does not show"
 
 
 def descendants(processes: Mapping[int, ProcessUse], pid: int) -> set[int]:
-    """The process itself, what it has begun, and what those have."""
-    found = {pid}
-    while more := {one.pid for one in processes.values() if one.parent in found} - found:
-        found |= more
-    return found
+    """Return the numbers of a process and of all its descendants."""
+    pids = {pid}
+    while more := {process.pid for process in processes.values() if process.parent in pids} - pids:
+        pids |= more
+    return pids
 
 
 def lives(pid: int, started_at: float | None) -> bool:
-    """Whether it is this very process, and not only the exit status that nobody has asked for."""
+    """Return whether exactly this process is running. A zombie, of which only the exit status is left, is not."""
     with suppress(*UNREADABLE):
-        return _the_same(pid, started_at).status() != psutil.STATUS_ZOMBIE
+        return _process_started_at(pid, started_at).status() != psutil.STATUS_ZOMBIE
     return False
 
 
 def end_process(pid: int, started_at: float | None, *, kill: bool = False) -> str:
-    """Ask a process to end (SIGTERM), or `kill` it (SIGKILL). Why that was not done; empty: it was."""
+    """Ask a process to end (SIGTERM) or `kill` it (SIGKILL). Return why that failed; empty if it did not."""
     try:
-        process: Any = _the_same(pid, started_at)
+        process: Any = _process_started_at(pid, started_at)
         (process.kill if kill else process.terminate)()
     except psutil.NoSuchProcess:
         return "it has already ended"
@@ -196,8 +196,8 @@ def end_process(pid: int, started_at: float | None, *, kill: bool = False) -> st
     return ""
 
 
-def _the_same(pid: int, started_at: float | None) -> psutil.Process:
-    """Raises NoSuchProcess where the number belongs to another process by now."""
+def _process_started_at(pid: int, started_at: float | None) -> psutil.Process:
+    """Return the process. Raises NoSuchProcess if another process has its number by now."""
     process = psutil.Process(pid)
     if started_at is None or abs(process.create_time() - started_at) > _START_TOLERANCE_SECONDS:
         raise psutil.NoSuchProcess(pid)

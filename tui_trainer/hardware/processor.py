@@ -1,4 +1,4 @@
-"""The processor: its name, its cores, and the instruction sets that decide what it computes natively."""
+"""Processor: name, cores and instruction sets; load of other processes; time lost to waiting for cores and disks."""
 
 import math
 import os
@@ -22,7 +22,7 @@ BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16", "svebf16"})
 
 
 def read_cpuinfo(root: Path = Path("/")) -> tuple[str, frozenset[str]]:
-    """Name and relevant instruction sets, from /proc/cpuinfo; what the platform says elsewhere."""
+    """Return the name and the relevant instruction sets from /proc/cpuinfo, or else the name that Python reports."""
     name, flags = "", frozenset[str]()
     try:
         with (root / "proc/cpuinfo").open(errors="replace") as file:
@@ -39,12 +39,12 @@ def read_cpuinfo(root: Path = Path("/")) -> tuple[str, frozenset[str]]:
 
 
 def training_threads(usable_cores: int) -> int:
-    """One a core; from four cores on one core is left for everything else."""
+    """Return one thread per core. With four or more cores, one core is left for everything else."""
     return usable_cores - 1 if usable_cores >= 4 else usable_cores
 
 
 def usable_cores(limits: CgroupLimits, root: Path = Path("/")) -> int:
-    """By affinity, the container's quota and without hyper-threads, which only get in each other's way."""
+    """Return the cores that affinity and quota allow, without hyper-threads, which slow each other down."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cores, logical = _distinct_cores(allowed, root), psutil.cpu_count(logical=True)
     if not cores:
@@ -53,10 +53,10 @@ def usable_cores(limits: CgroupLimits, root: Path = Path("/")) -> int:
 
 
 def _distinct_cores(allowed: Iterable[int], root: Path) -> int | None:
-    """How many cores these logical processors belong to; None where the kernel does not say.
+    """Return the number of cores of these logical processors; None if the kernel does not report it.
 
-    Source: the kernel's Documentation/admin-guide/cputopology.rst: threads of one core have the same list of siblings.
-    """
+    Threads of one core have the same list of siblings.
+    Source: the kernel's Documentation/admin-guide/cputopology.rst."""
     cpus = root / "sys/devices/system/cpu"
     try:
         return len({(cpus / f"cpu{index}/topology/thread_siblings_list").read_text().strip() for index in allowed})
@@ -64,20 +64,18 @@ def _distinct_cores(allowed: Iterable[int], root: Path) -> int | None:
         return None
 
 
-# How busy others keep this machine: the load of the last minute without what this process adds to it.
-#
-# Source: proc(5), /proc/PID/task/TID/stat; the load is a mean that forgets with a time constant of one minute.
+# Load of other processes: the system's load of the last minute, less what this process adds to it. The load is an
+# exponential mean with a time constant of one minute. Source: proc(5), /proc/PID/task/TID/stat.
 
 _MINUTE_SECONDS = 60.0
 _LITTLE_LOAD, _LOOKS, _LOOK_SECONDS = 0.25, 5, 0.004
 
 
 def load_of_others(own: float | None = None) -> float | None:
-    """Return the runnable tasks of other processes; None where the system reports no load.
+    """Return the mean number of runnable tasks of other processes in the last minute; None if not reported.
 
-    It is the mean of the last minute, but no more than there are now: the mean still has a run that has just ended.
-    With `own`, which is what this process has added to the mean, it is the mean alone.
-    """
+    It is limited to the number at present, because the mean still includes a run that has just ended. If the caller
+    gives `own`, the part of this process in the mean, the mean is not limited."""
     if not hasattr(os, "getloadavg"):
         return None
     mean = max(os.getloadavg()[0] - (own_load() if own is None else own), 0.0)
@@ -85,19 +83,18 @@ def load_of_others(own: float | None = None) -> float | None:
 
 
 def others_running(proc: Path = Path("/proc")) -> float:
-    """Return the most runnable tasks of other processes in a few looks; infinite where the system does not tell.
+    """Return the largest number of runnable tasks of other processes in a few readings; infinite if not reported.
 
-    Source: proc(5), /proc/loadavg.
-    """
-    most = 0
+    Source: proc(5), /proc/loadavg."""
+    largest = 0
     for look in range(_LOOKS):
         time.sleep(_LOOK_SECONDS if look else 0)
         try:
             running = int((proc / "loadavg").read_text().split()[3].partition("/")[0])
         except (OSError, ValueError, IndexError):
             return math.inf
-        most = max(most, running - _own_running(proc / "self/task"))
-    return most
+        largest = max(largest, running - _own_running(proc / "self/task"))
+    return largest
 
 
 def _own_running(tasks: Path) -> int:
@@ -105,34 +102,33 @@ def _own_running(tasks: Path) -> int:
 
 
 def _stats(tasks: Path) -> dict[str, str]:
-    """Return what the system tells of each thread, by its number."""
+    """Return the line of /proc/.../stat of each thread, by its number."""
     stats: dict[str, str] = {}
     for task in tasks.iterdir() if tasks.is_dir() else ():
-        with suppress(OSError):  # it may have ended since
+        with suppress(OSError):  # it may have ended
             stats[task.name] = (task / "stat").read_text(errors="replace")
     return stats
 
 
 def load_of_threads(threads: int, seconds: float) -> float:
-    """What so many threads have added to the load that were busy for the last seconds."""
+    """Return what `threads` that were busy for the last `seconds` have added to the load."""
     return threads * (1 - math.exp(-seconds / _MINUTE_SECONDS))
 
 
 def own_load(tasks: Path = Path("/proc/self/task")) -> float:
-    """What the threads of this process have added to the load of the last minute; 0 where the system tells nothing.
+    """Return what the threads of this process have added to the load of the last minute; 0 if not reported.
 
-    One that runs now counts as if it always had. Of the others, which may be between two products or waiting for this
-    very thread, the mean of their life counts.
-    """
+    A thread that runs now counts as always busy. The calling thread, and threads that wait, count with the mean of
+    their life."""
     if not (stats := _stats(tasks)):
         return 0.0
-    asking = str(threading.get_native_id())
+    own_thread = str(threading.get_native_id())
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
-    return sum(_share(stat, now, counts_as_running=name != asking) for name, stat in stats.items())
+    return sum(_thread_load(stat, now, counts_as_running=name != own_thread) for name, stat in stats.items())
 
 
-def _share(stat: str, now: float, *, counts_as_running: bool) -> float:
-    """0 to 1: of one thread. Its name stands in parentheses and may hold anything; fields are counted behind it."""
+def _thread_load(stat: str, now: float, *, counts_as_running: bool) -> float:
+    """Return one thread's share of the load, 0 to 1. Its name in `stat` may contain blanks and parentheses."""
     fields = stat.rpartition(")")[2].split()
     ticks = os.sysconf("SC_CLK_TCK")
     cpu_seconds, age_seconds = (int(fields[11]) + int(fields[12])) / ticks, now - int(fields[19]) / ticks
@@ -143,26 +139,24 @@ def _share(stat: str, now: float, *, counts_as_running: bool) -> float:
     return busy_share * load_of_threads(1, age_seconds)
 
 
-# What a process waits for on its machine: cores that others have, and storage.
-#
-# Sources: the kernel's Documentation/scheduler/sched-stats.rst (/proc/PID/schedstat: nanoseconds on a core,
-# nanoseconds
-# runnable and waiting for one), filesystems/proc.rst (/proc/PID/io) and accounting/psi.rst (/proc/pressure/io).
+# Waiting for cores and for storage. Sources: the kernel's Documentation/scheduler/sched-stats.rst (/proc/PID/schedstat:
+# nanoseconds on a core, and nanoseconds of waiting for one), filesystems/proc.rst (/proc/PID/io) and accounting/psi.rst
+# (/proc/pressure/io).
 
 _LEAST_NANOSECONDS = 1e7
 
 
 class CoreWaits:
-    """Of all threads of this process, between two looks."""
+    """Time in which threads of this process waited for a core, between two readings."""
 
     def __init__(self, tasks: Path = Path("/proc/self/task")) -> None:
         self._tasks = tasks
         self._before: dict[str, tuple[int, int]] = {}
 
     def share(self) -> float | None:
-        """Of the time in which its threads could have computed, the share in which they waited for a core. None at the
-        first look, where the kernel does not count it, and where they had next to nothing to do.
-        """
+        """Return the share of runnable time in which the threads waited for a core, 0 to 1.
+
+        None at the first reading, if the kernel does not report it, and if there was almost nothing to do."""
         before, self._before = self._before, self._times()
         both = [(old, self._before[name]) for name, old in before.items() if name in self._before]
         computed = sum(new[0] - old[0] for old, new in both)
@@ -172,17 +166,17 @@ class CoreWaits:
         return round(waited / (computed + waited), 4)
 
     def _times(self) -> dict[str, tuple[int, int]]:
-        found = {}
+        times = {}
         for task in self._tasks.iterdir() if self._tasks.is_dir() else ():
-            # A thread may have ended since, and some kernels do not count.
+            # A thread may have ended, and some kernels do not count.
             with suppress(OSError, ValueError, IndexError):
-                words = (task / "schedstat").read_text().split()
-                found[task.name] = (int(words[0]), int(words[1]))
-        return found
+                fields = (task / "schedstat").read_text().split()
+                times[task.name] = (int(fields[0]), int(fields[1]))
+        return times
 
 
 class DiskReads:
-    """What this process read from storage, and how long anything on the machine waited for storage."""
+    """Bytes that this process read from storage, and time that any process waited for storage."""
 
     def __init__(self, now: Callable[[], float] = monotonic, root: Path = Path("/proc")) -> None:
         self._now, self._root = now, root
@@ -190,12 +184,12 @@ class DiskReads:
         self._stall_before: tuple[float, float] | None = None
 
     def bytes(self) -> int | None:
-        """Since the look before; None at the first and where it is not counted."""
+        """Return the bytes since the previous reading; None at the first, or if not reported."""
         before, self._bytes_before = self._bytes_before, self._read_bytes()
         return None if before is None or self._bytes_before is None else max(self._bytes_before - before, 0)
 
     def stall_share(self) -> float | None:
-        """0 to 1 of the time since the look before."""
+        """Return the share of time since the previous reading that was lost to waiting, 0 to 1."""
         stalled = self._stalled_seconds()
         before, self._stall_before = self._stall_before, None if stalled is None else (stalled, self._now())
         if before is None or self._stall_before is None or self._stall_before[1] <= before[1]:

@@ -1,4 +1,4 @@
-"""How fast storage is: what a disk gives of a file that does not lie in memory, and what it takes."""
+"""Folders that may fill up, their free space, and the speed of their disks."""
 
 import os
 import tempfile
@@ -18,13 +18,11 @@ from tui_trainer.files.local_paths import from_the_root
 from tui_trainer.hardware.facts import Place
 from tui_trainer.units import MIB
 
-# A question that may never be answered: a driver that hangs, a file server that is gone.
-
 T = TypeVar("T")
 
 
 def within(seconds: float, ask: Callable[[], T]) -> T | None:
-    """What `ask` returns, or None when it takes longer; then its daemon thread is left behind and stops nobody."""
+    """Return the result of `ask`, or None after `seconds`; its daemon thread then continues without effect."""
     answers: list[T] = []
     thread = Thread(target=lambda: answers.append(ask()), name="tui-trainer-asks", daemon=True)
     thread.start()
@@ -32,14 +30,12 @@ def within(seconds: float, ask: Callable[[], T]) -> T | None:
     return answers[0] if answers else None
 
 
-# The folders that fill up or have a quota: where they are or will be, and how much room there is.
-
-# A file server that is gone answers no question about its folders, for minutes.
+# A file server that is gone may block for minutes.
 _DEADLINE_SECONDS = 2.0
 
 
 def read_places() -> tuple[Place, ...]:
-    """The four places, each listed even where several share a file system."""
+    """Return the four folders that the program fills, even if several are on the same disk."""
     folders = {
         "runs": from_the_root("runs"),
         "prepared data": prepared_data_folder(),
@@ -50,20 +46,20 @@ def read_places() -> tuple[Place, ...]:
 
 
 def read_place(label: str, folder: Path) -> Place:
-    """One place; its figures are None where the file system does not answer."""
+    """Return a folder with its free space, which is None if the file system does not respond."""
     room = within(_DEADLINE_SECONDS, lambda: _room(folder)) or (None, None, None)
     return Place(label=label, path=str(folder), free_bytes=room[0], total_bytes=room[1], writable=room[2])
 
 
 def prepared_data_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where prepared data is kept: `$TUI_TRAINER_HOME/cache`, else the user's cache folder (XDG)."""
+    """Return the folder of prepared data: `$TUI_TRAINER_HOME/cache`, or else in the cache folder of the user (XDG)."""
     if home := environment.get("TUI_TRAINER_HOME"):
         return from_the_root(home) / "cache"
     return user_cache_folder(environment) / "tui-trainer"
 
 
 def nearest_existing(folder: Path) -> Path:
-    """The folder, or the one above it that is there already."""
+    """Return the folder, or the nearest parent that exists."""
     folder = folder.absolute()
     while not is_there(folder) and folder != folder.parent:
         folder = folder.parent
@@ -71,7 +67,7 @@ def nearest_existing(folder: Path) -> Path:
 
 
 def is_there(path: Path) -> bool:
-    """Whether the path is there to be seen: what is in a closed folder is not."""
+    """Return whether the path exists and may be seen by this user."""
     try:
         return path.exists()
     except OSError:
@@ -88,41 +84,39 @@ def _room(folder: Path) -> tuple[int, int, bool] | None:
 
 
 _BLOCK_BYTES = MIB
-# A smaller file tells of the time to find it, and not of the rate.
+# With a smaller file the time to open it would dominate.
 _LEAST_BYTES = 4 * MIB
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadRate:
-    """Of a file, as it was read just now."""
+    """Speed at which a file was read."""
 
     path: str
     bytes_per_second: float
 
 
 def read_rate(path: Path, *, most_bytes: int = 64 * MIB, seconds: float = 0.25) -> ReadRate | None:
-    """Reads from the middle of a file for so long at most; None for one that is too small or cannot be read.
+    """Read from the middle of a file and return the speed; None if it is too small or cannot be read.
 
-    What of it lies in memory is given back to the system before, where nobody changes it.
-    """
+    Pages of the file in memory are dropped first, unless they were changed."""
     with suppress(OSError), path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if size < _LEAST_BYTES:
             return None
-        place = (size // 2) // _BLOCK_BYTES * _BLOCK_BYTES
-        os.posix_fadvise(file.fileno(), place, 0, os.POSIX_FADV_DONTNEED)
-        file.seek(place)
+        middle = (size // 2) // _BLOCK_BYTES * _BLOCK_BYTES
+        os.posix_fadvise(file.fileno(), middle, 0, os.POSIX_FADV_DONTNEED)
+        file.seek(middle)
         count, started, block = 0, perf_counter(), bytearray(_BLOCK_BYTES)
-        while count < most_bytes and perf_counter() - started < seconds and (got := file.readinto(block)):
-            count += got
+        while count < most_bytes and perf_counter() - started < seconds and (read_bytes := file.readinto(block)):
+            count += read_bytes
         return ReadRate(path=str(path), bytes_per_second=count / max(perf_counter() - started, 1e-9))
     return None
 
 
 def write_rate(folder: Path, *, most_bytes: int = 256 * MIB, seconds: float = 2.0) -> float | None:
-    """Bytes a second that are safe on the disk of a folder, by a file that is gone afterwards; None where none can be
-    written."""
-    block = os.urandom(_BLOCK_BYTES)  # what is all zeros some file systems do not write
+    """Return the bytes per second that reach the disk of a folder, with a temporary file; None on failure."""
+    block = os.urandom(_BLOCK_BYTES)  # some file systems do not write zeros
     with suppress(OSError), TemporaryFile(dir=folder) as file:
         count, started = 0, perf_counter()
         while count < most_bytes and perf_counter() - started < seconds:

@@ -1,9 +1,8 @@
-"""Which cards CUDA_VISIBLE_DEVICES leaves to this process, in the driver's own numbering. Only the user sets it.
+"""GPUs that CUDA_VISIBLE_DEVICES leaves to this process, numbered as the driver does. Only the user sets the variable.
 
-CUDA counts the fastest card first unless CUDA_DEVICE_ORDER=PCI_BUS_ID; the driver counts by PCI bus. With different
-cards in one machine a bare number is therefore ambiguous, and is read as the driver's: see `environment.py`.
-Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA MIG User Guide, "CUDA Device Enumeration".
-"""
+CUDA numbers the fastest GPU first unless CUDA_DEVICE_ORDER=PCI_BUS_ID; the driver numbers by PCI bus. If the GPUs of a
+machine differ, a bare number is ambiguous. It is read as the driver's (`environment.py`).
+Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA MIG User Guide, "CUDA Device Enumeration"."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -15,27 +14,27 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def visible_names(environment: Mapping[str, str] = os.environ) -> list[str] | None:
-    """The words of the variable; None without it, which leaves every card."""
+    """Return the entries of the variable; None if it is not set, so that all GPUs are visible."""
     value = environment.get(VARIABLE)
     return None if value is None else [word.strip() for word in value.split(",")]
 
 
 def visible_indices(gpus: Iterable[Gpu], environment: Mapping[str, str] = os.environ) -> set[int]:
-    """Indices of the cards that are left, a card with the named MIG instance among them; all without the variable."""
-    cards, names = list(gpus), visible_names(environment)
+    """Return the indices of the visible GPUs, including one whose MIG instance is named."""
+    all_gpus, names = list(gpus), visible_names(environment)
     if names is None:
-        return {gpu.index for gpu in cards}
-    found: set[int] = set()
+        return {gpu.index for gpu in all_gpus}
+    visible: set[int] = set()
     for name in names:
-        index = _index_of(name, cards)
+        index = _index_of(name, all_gpus)
         if index is None:
-            # CUDA takes the names before the first that it does not know.
+            # CUDA ignores the first unknown name and all after it.
             break
-        found.add(index)
+        visible.add(index)
         if name.startswith("MIG-"):
-            # A process gets one instance, whatever is named behind it.
+            # A process gets only one instance. CUDA ignores names after it.
             break
-    return found
+    return visible
 
 
 def _index_of(name: str, gpus: list[Gpu]) -> int | None:
@@ -43,18 +42,15 @@ def _index_of(name: str, gpus: list[Gpu]) -> int | None:
         return next((gpu.index for gpu in gpus if gpu.index == int(name)), None)
     if not name.startswith(("GPU-", "MIG-")):
         return None
-    # The instances of a divided card may be closed to this user: then it may be the one that is meant.
+    # If this user may not see the instances of a partitioned GPU, the name may be one of them.
     unknown = [gpu.index for gpu in gpus if name.startswith("MIG-") and gpu.mig_enabled and gpu.mig_uuid is None]
     matches = [gpu.index for gpu in gpus if any(uuid and uuid.startswith(name) for uuid in (gpu.uuid, gpu.mig_uuid))]
     matches = matches or unknown
     return matches[0] if len(matches) == 1 else None
 
 
-# Which card torch means: CUDA counts the cards that it shows this process, in an order of its own.
-
-
 def card_index(uuid: str) -> int:
-    """torch's number of a card, which need not be the driver's. Raises RunError when CUDA does not show it."""
+    """Return torch's index of a GPU, which may differ from the driver's. Raises RunError if CUDA hides it."""
     import torch
 
     count = torch.cuda.device_count()
@@ -63,10 +59,10 @@ def card_index(uuid: str) -> int:
     if not uuid:
         return 0
     for index in range(count):
-        if bare(str(torch.cuda.get_device_properties(index).uuid)) == bare(uuid):
+        if _bare_uuid(str(torch.cuda.get_device_properties(index).uuid)) == _bare_uuid(uuid):
             return index
     if count == 1 and uuid.startswith("MIG-"):
-        # A process gets one instance; some versions of CUDA give it the name of the whole card.
+        # The only device is that instance. Some versions of CUDA report the UUID of the whole GPU for it.
         return 0
     raise RunError(
         f"CUDA does not show GPU {uuid}, which the plan is for, to this process: start the command with "
@@ -74,6 +70,6 @@ def card_index(uuid: str) -> int:
     )
 
 
-def bare(uuid: str) -> str:
-    """Without the driver's prefix, which torch leaves out."""
+def _bare_uuid(uuid: str) -> str:
+    """Return a UUID without the driver's prefix, which torch omits."""
     return uuid.lower().removeprefix("gpu-").removeprefix("mig-")

@@ -36,7 +36,7 @@ class Why(StrEnum):
     """
 
     REFUSED = "cannot be trained here"
-    DOES_NOT_FIT = "does not fit"
+    DOES_NOT_FIT = "cannot be imported"
     UNKNOWN = "is not known"
     NOT_SUPPORTED = "not supported"
     AS_ASKED = "as asked"

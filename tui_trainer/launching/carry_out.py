@@ -99,7 +99,7 @@ def _pass_on(reader: Child, journal: JournalWriter) -> None:
     with reader:
         for told in reader.objects():
             with suppress(LookupError):
-                journal.catch_up()
+                journal.read_newest_step()
                 journal.append_beside(RunProblem(kind="tracker", message=str(told["message"]), hint=str(told["hint"])))
 
 
@@ -252,7 +252,7 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
         except (RankEnded, GroupOutOfMemory) as error:
             failure = error
         finally:
-            journal.go_on()
+            journal.take_over()
         run.controls.asked_before = answered(run.controls.asked_before, JournalReader(run.folder.journal).stream())
         before = job.checkpoint.step if job.checkpoint else 0
         checkpoint = _newest_checkpoint(run.folder, journal)

@@ -56,7 +56,7 @@ class JsonProcess(Child):
             self._hear(line.decode(errors="replace"))
         if exit_code is not None:
             self.alive = False
-            self.let_go()
+            self.stop_reading()
             self._end(exit_code)
         elif self.is_overdue:
             self.kill()

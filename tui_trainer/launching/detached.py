@@ -59,7 +59,7 @@ def go_on_detached(
             child = Child(command, output=log, errors=log)
         except OSError as error:
             raise RunError(f"no background process could be started: {system_reason(error)}") from error
-        files.callback(child.let_go)
+        files.callback(child.stop_reading)
         until = monotonic() + _PATIENCE_SECONDS
         while not any(isinstance(event, RunStarted) for event in reader.read_new()):
             if (code := child.exit_code) is not None:

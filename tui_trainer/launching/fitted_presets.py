@@ -21,7 +21,7 @@ from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import ConfigError, DataError, InputError
 from tui_trainer.launching.run_as_model import with_run_as_model
 from tui_trainer.methods.tuning_methods import METHOD_KEY
-from tui_trainer.models.adapters import goes_on, settings_of_adapter
+from tui_trainer.models.adapters import adapter_settings, goes_on
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import length_problems
 from tui_trainer.planning.ancestry import run_of_model
@@ -206,7 +206,7 @@ def _with_adapter_that_fits(loaded: LoadedConfig) -> LoadedConfig:
             loaded = loaded.fitted(method, "lora", f"{whose} is continued")
         if not goes_on(loaded.config.tuning) or not loaded.config.tuning.has_adapter:
             return loaded
-        for key, value in settings_of_adapter(facts, adapter).items():
+        for key, value in adapter_settings(facts, adapter).items():
             if not loaded.origin(key).by_user and value_of(loaded.config, key) != value:
                 loaded = loaded.fitted(key, value, f"{whose} is continued")
     except ConfigError:  # told with everything else that is wrong

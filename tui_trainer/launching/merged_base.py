@@ -12,7 +12,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import MODEL_KEY, Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import RunError
-from tui_trainer.models.adapters import CONTINUES_KEY, merges_apart
+from tui_trainer.models.adapters import CONTINUES_KEY, merges_before_adapting
 from tui_trainer.models.facts import find_model, require_folder
 from tui_trainer.models.files import shards
 from tui_trainer.models.heads import CLASSIFYING, Labels, own_labels
@@ -29,7 +29,7 @@ def with_merged_base(loaded: LoadedConfig, run: RunFolder, progress: Progress) -
     """The config with the merged model in place of the adapter; any other as it is. Raises RunError where it cannot be
     merged, ConfigError as `find_model`."""
     config = loaded.config
-    if not merges_apart(config, find_task(config.task.type).head):
+    if not merges_before_adapting(config, find_task(config.task.type).head):
         return loaded
     if not run.base.is_dir():
         progress("merging the adapter", 0, None, "")
@@ -46,7 +46,7 @@ def write_base(question: dict[str, Any], _: Any) -> dict[str, Any]:
     import torch
 
     from tui_trainer.models.loading import load_pretrained, load_tokenizer, merge_adapter, save_tokenizer
-    from tui_trainer.models.towers import keep_processor
+    from tui_trainer.models.towers import copy_processor_files
     from tui_trainer.models.writing import keep_plain_settings
 
     config, run = Config.model_validate(question["config"]), RunFolder.open(Path(question["folder"]))
@@ -64,7 +64,7 @@ def write_base(question: dict[str, Any], _: Any) -> dict[str, Any]:
     beside.mkdir(mode=0o700)
     merged.save_pretrained(beside, max_shard_size=shards.SHARD_BYTES)
     save_tokenizer(load_tokenizer(facts.tokenizer_folder or folder, config.model.trust_remote_code), beside)
-    keep_processor(folder, beside)
+    copy_processor_files(folder, beside)
     for code in folder.glob("*.py") if config.model.trust_remote_code else ():
         shutil.copyfile(code, beside / code.name)
     if (generation := adapter / "generation_config.json").is_file():

@@ -13,7 +13,7 @@ from tui_trainer.advice.remedies import make_plan
 from tui_trainer.config.changes import same
 from tui_trainer.config.load import LoadedConfig, Request, user_layers, validate, value_of
 from tui_trainer.config.paths import absolute, data_of, with_absolute_paths
-from tui_trainer.data.preparing.cache import PreparedData, read_entry, rows_now
+from tui_trainer.data.preparing.cache import PreparedData, compare_rows, read_entry
 from tui_trainer.data.preparing.token_rows import evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources.resolved import ResolvedData
@@ -136,7 +136,7 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
             hint = "the run continues with the rows that were prepared when it started"
             journal.append(RunProblem(step=step, kind="data changed", message=changed, hint=hint))
     else:
-        now = rows_now(sources, task.cut(config), plan.data_key, plan.data_fingerprint, progress)
+        now = compare_rows(sources, task.cut(config), plan.data_key, plan.data_fingerprint, progress)
         if now == "of other data":
             hint = "a resumed run would not continue the same loss curve; start a new run, or restore the old data"
             raise DataError("the data changed since this run started", where=config.data.path, hint=hint)

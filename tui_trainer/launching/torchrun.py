@@ -219,7 +219,7 @@ def torchrun_arguments(folder: RunFolder, plan: Plan, node_rank: int = 0, rendez
     if plan.nodes > 1:
         host, _, port = rendezvous.rpartition(":")
         where = [f"--nnodes={plan.nodes}", f"--node-rank={node_rank}", f"--master-addr={host}", f"--master-port={port}"]
-    module = unsloth.module_words(plan.config, RANK)
+    module = unsloth.module_arguments(plan.config, RANK)
     return [*where, f"--nproc-per-node={plan.processes_per_node}", "-m", *module, str(folder.root)]
 
 
@@ -232,7 +232,7 @@ def command_words(plan: Plan, folder: RunFolder) -> str:
         return f"{here}, and on each node K from 1 to {plan.nodes - 1} `{join_command(folder, 'K')}`"
     if unsloth.is_asked(plan.config):
         variables = [f"{name}={value}" for name, value in unsloth.python_variables(plan.config).items()]
-        torchrun = [unsloth.python_of(plan.config), "-m", "torch.distributed.run"]
+        torchrun = [unsloth.python_path(plan.config), "-m", "torch.distributed.run"]
         return shlex.join([*variables, *torchrun, *torchrun_arguments(folder, plan)])
     if not plan.is_group:
         return ""
@@ -281,7 +281,7 @@ def _start(folder: RunFolder, plan: Plan, log: IO[bytes], node_rank: int = 0, re
     )
     if plan.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    command = [unsloth.python_of(plan.config), "-m", AGENT, *torchrun_arguments(folder, plan, node_rank, rendezvous)]
+    command = [unsloth.python_path(plan.config), "-m", AGENT, *torchrun_arguments(folder, plan, node_rank, rendezvous)]
     # Ctrl+C in the terminal asks this process, which asks for a checkpoint first.
     return Child(command, environment, is_asked=True, errors=log)
 
@@ -352,7 +352,7 @@ def _train_here(
                 has_ended = agent.process.wait() is not None
     finally:
         # Processes that have lost their agent leave now.
-        agent.let_go()
+        agent.stop_reading()
         if agent.exit_code is None:
             agent.process.terminate()
             with suppress(subprocess.TimeoutExpired):

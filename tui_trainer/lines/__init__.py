@@ -1,1 +1,1 @@
-"""What is shown without screens: plans, events, the checklist, the doctor and the machine, as lines or JSON."""
+"""Output without screens: plans, events, the checklist, the doctor and the machine, as lines or JSON."""

@@ -1,4 +1,4 @@
-"""The checklist as lines for people or JSON for programs, and a config file with every fix applied."""
+"""The checklist as lines or JSON, and the writing of a config file with all its fixes."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from tui_trainer.runs.json_fields import finite
 from tui_trainer.terminal.safe_text import one_line
 
 _SHOWN_FIX_WIDTH = 60
-_COUNTED: tuple[Status, ...] = ("pass", "warn", "fail", "n/a", "error")
+_STATUSES: tuple[Status, ...] = ("pass", "warn", "fail", "n/a", "error")
 
 
 def print_checks(
@@ -31,9 +31,9 @@ def print_checks(
     progress: Progress | None = None,
     gpu: GpuChoice = None,
 ) -> int:
-    """Print what the checks find; with `fix`, write a config with all fixes there first and check that one.
+    """Print the findings of all checks. With `fix`, write a config with all fixes to this path first, and check it.
 
-    Returns the exit code: 0, or 1 when something fails. Raises InputError when `fix` exists or cannot be written.
+    Returns the exit code: 0, or 1 if a check fails. Raises InputError if `fix` exists or cannot be written.
     """
     look = partial(gather, progress=progress, gpu=gpu, counts=True)
     changes: dict[str, Any] = {}
@@ -48,13 +48,13 @@ def print_checks(
 
 
 def check_lines(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None) -> list[str]:
-    """One line for each check, what can be done below it, and the counts: `27 pass, 1 warn, 0 fail, 9 n/a`."""
+    """Return a line for each check followed by its remedies, and the counts: `27 pass, 1 warn, 0 fail, 9 n/a`."""
     width = max((len(finding.title) for finding in findings), default=0)
     lines = []
     for finding in findings:
         lines += _finding_lines(finding, width)
-    found = counts(findings)
-    lines += ["", ", ".join(f"{found[status]} {status}" for status in _COUNTED if found[status] or status != "error")]
+    count = counts(findings)
+    lines += ["", ", ".join(f"{count[status]} {status}" for status in _STATUSES if count[status] or status != "error")]
     if fix is not None:
         lines += [f"set    {key} = {_shown(value)}" for key, value in changes.items()]
         lines.append(f"wrote {one_line(str(fix))}; next: tui-trainer plan {one_line(str(fix))}")
@@ -69,7 +69,7 @@ def _finding_lines(finding: Finding, width: int) -> list[str]:
     if not finding.is_open:
         return [*lines, f"{indent}gain: {finding.gain_words}"] if finding.gain else lines
     lines += [f"{indent}{one_line(detail)}" for detail in verdict.details]
-    lines += [f"{indent}fix: {c.key} = {_shown(c.old)} -> {_shown(c.new)}" for c in finding.changes]
+    lines += [f"{indent}fix: {change.key} = {_shown(change.old)} -> {_shown(change.new)}" for change in finding.changes]
     lines += [f"{indent}do: {one_line(verdict.advice)}"] if verdict.advice else []
     if finding.fix:
         published = f"; published: {finding.rule.published}" if finding.rule.published else ""
@@ -107,9 +107,9 @@ def _as_object(finding: Finding) -> dict[str, Any]:
 
 
 def _measured(finding: Finding) -> dict[str, Any] | None:
-    """What `measured_gain` is the median of; None: nothing was measured."""
+    """Return the measurements whose median is `measured_gain`; None if there are none."""
     gain = finding.gain
     if gain is None:
         return None
-    of = "fix" if finding.fix else "compared_with"
-    return {**asdict(gain), of: dict(finding.alternative or {}), "is_difference": gain.is_difference}
+    key = "fix" if finding.fix else "compared_with"
+    return {**asdict(gain), key: dict(finding.alternative or {}), "is_difference": gain.is_difference}

@@ -1,4 +1,4 @@
-"""Runs beside each other as plain lines: a column for each run where they fit, else a line for each value."""
+"""A comparison of runs as plain lines, with a column for each run, or a line for each value if the width is small."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -26,27 +26,26 @@ _ROWS: tuple[tuple[str, Callable[[ComparedRun], str]], ...] = (
 
 
 def comparison_lines(comparison: Comparison, width: int, signs: Sequence[str] = ()) -> list[str]:
-    """The whole comparison but for the curves. `signs` stand for the runs where their names would be too long."""
+    """Return the comparison without its curves. `signs` replace the names of the runs in the heads of the columns."""
     runs = comparison.runs
-    result = [[label, *map(words, runs)] for label, words in _ROWS]
+    rows = [[label, *map(words, runs)] for label, words in _ROWS]
     if all(run.metric == "loss" for run in runs):
-        result = [row for row in result if row[0] not in ("metric", "best")]
+        rows = [row for row in rows if row[0] not in ("metric", "best")]
     for name, figure in figures_of(ComparedRun).items():
-        result.append([figure.title, *(figure_text(figure, getattr(run, name)) for run in runs)])
+        rows.append([figure.title, *(figure_text(figure, getattr(run, name)) for run in runs)])
     for name, figure in figures_of(RunState).items():
-        result.append([figure.title, *(figure_text(figure, run.figures.get(name)) for run in runs)])
-    # What no run has is no row.
-    result = [row for row in result if {*row[1:]} != {"--"}]
+        rows.append([figure.title, *(figure_text(figure, run.figures.get(name)) for run in runs)])
+    rows = [row for row in rows if {*row[1:]} != {"--"}]
     for name in dict.fromkeys(name for run in runs for name in run.scores):
-        result.append([plain(name), *(number(run.scores[name]) if name in run.scores else "--" for run in runs)])
+        rows.append([plain(name), *(number(run.scores[name]) if name in run.scores else "--" for run in runs)])
     settings = [
-        [one_line(one.key), *(one_line(value_words(value), _VALUE_WIDTH) for value in one.values)]
-        for one in comparison.differences
+        [one_line(difference.key), *(one_line(value_words(value), _VALUE_WIDTH) for value in difference.values)]
+        for difference in comparison.differences
     ]
     heads = list(signs) or [one_line(run.name) for run in runs]
     if len(set(heads)) < len(heads):
         heads = [one_line(str(run.path)) for run in runs]
-    lines = _section(["", *heads], result, width)
+    lines = _section(["", *heads], rows, width)
     if not settings:
         return [*lines, "", "same settings"]
     return [*lines, "", *_section(["different settings", *heads], settings, width)]
@@ -56,10 +55,10 @@ def _section(head: list[str], rows: list[list[str]], width: int) -> list[str]:
     table = [head, *rows]
     if sum(max(map(len, cells)) + 2 for cells in zip(*table, strict=True)) - 2 <= width:
         return table_lines(table, width)
-    names = max(map(len, head[1:]))
+    name_width = max(map(len, head[1:]))
     lines = [head[0]] if head[0] else []
     for label, *values in rows:
-        pairs = (f"  {name:<{names}}  {value}" for name, value in zip(head[1:], values, strict=True))
+        pairs = (f"  {name:<{name_width}}  {value}" for name, value in zip(head[1:], values, strict=True))
         lines += [label, *(one_line(pair, width) for pair in pairs)]
     return lines
 

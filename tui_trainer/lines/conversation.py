@@ -1,4 +1,4 @@
-"""Trying a model at a prompt: a text goes in, and what the model makes of it appears as it is written."""
+"""Prompts to a model in a terminal. The output appears while the model generates it."""
 
 import sys
 from contextlib import suppress
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 
 def continue_once(writer: "Writer", prompt: str, sampling: "Sampling") -> None:
-    """The prompt and its continuation, and on stderr how much of the prompt the model could not read; or the answer."""
+    """Print the prompt with its continuation, or the model's answer. stderr gets notes about ignored parts."""
     if not writer.continues:
         print(writer.answer(prompt, sampling))
         return
     print(visible(prompt), end="", flush=True)
-    left_out = writer.continue_text(prompt, sampling, lambda piece: print(piece, end="", flush=True))
+    dropped_tokens = writer.continue_text(prompt, sampling, lambda piece: print(piece, end="", flush=True))
     print()
     if writer.unknown_tokens:
         print(f"({writer.unknown_tokens} characters of the prompt are not in the vocabulary)", file=sys.stderr)
-    if left_out:
-        print(f"(the first {left_out} tokens of the prompt did not fit and were dropped)", file=sys.stderr)
+    if dropped_tokens:
+        print(f"(the first {dropped_tokens} tokens of the prompt did not fit and were dropped)", file=sys.stderr)
 
 
 def converse(writer: "Writer", sampling: "Sampling") -> None:
-    """Line by line until the end of the input; each line is a prompt of its own."""
+    """Treat each line of the input as a separate prompt. An empty line quits if the input is a terminal."""
     interactive = sys.stdin.isatty()
     if interactive:
-        what = "the beginning of a text" if writer.continues else "a text"
-        print(f"type {what}; an empty line or Ctrl+D quits", file=sys.stderr)
+        noun = "the beginning of a text" if writer.continues else "a text"
+        print(f"type {noun}; an empty line or Ctrl+D quits", file=sys.stderr)
     while True:
         try:
             line = input("> " if interactive else "")
@@ -43,11 +43,11 @@ def converse(writer: "Writer", sampling: "Sampling") -> None:
 
 
 def hold(conversation: "ChatSession") -> None:
-    """Line by line until the end of the input, or until somebody leaves."""
+    """Hold a conversation with one turn per line, until the end of the input or /quit."""
     interactive = sys.stdin.isatty()
     if interactive:
         with suppress(ImportError):
-            import readline  # noqa: F401  # lines can be edited, and those before them called back
+            import readline  # noqa: F401  # gives `input` line editing and a history
     while True:
         try:
             if not conversation.take(input("> " if interactive else "")):

@@ -1,4 +1,4 @@
-"""`tui-trainer diagnose`: the machine, what training would use, and what is wrong, as lines or as JSON."""
+"""`tui-trainer diagnose`: the machine, the device for training, and problems, as lines or JSON."""
 
 import json
 import shutil
@@ -27,21 +27,22 @@ _MARKS = {"bad": "bad ", "warn": "warn", "info": "note"}
 
 
 def print_diagnosis(*, gpu: GpuChoice, as_json: bool) -> int:
-    """Prints, and returns 1 when something is bad, else 0. Raises InputError when there is no such GPU."""
+    """Print the diagnosis. Returns 1 if there is a serious problem, else 0. Raises InputError for an unknown GPU."""
     hardware = probe()
     diagnosis = diagnose(hardware, gpu)
-    chosen, why = choose_hardware_profile("auto", hardware, gpu)
-    profile = (chosen.name if chosen else "", why)
-    trial, kept = kept_trial(hardware, gpu), count_kinds()
+    chosen, reason = choose_hardware_profile("auto", hardware, gpu)
+    profile = (chosen.name if chosen else "", reason)
+    trial, kinds = kept_trial(hardware, gpu), count_kinds()
     if as_json:
         measured = {
-            one.kind: {"records": one.count, "newest_at": one.newest_at, "newest": asdict(one.newest)} for one in kept
+            kind.kind: {"records": kind.count, "newest_at": kind.newest_at, "newest": asdict(kind.newest)}
+            for kind in kinds
         }
-        found = as_document(hardware, diagnosis, profile) | {"tried": trial, "measured": measured}
-        print(json.dumps(found, indent=1))
+        document = as_document(hardware, diagnosis, profile) | {"tried": trial, "measured": measured}
+        print(json.dumps(document, indent=1))
     else:
         width = max(shutil.get_terminal_size((100, 24)).columns, _LEAST_WIDTH)
-        print("\n".join(diagnosis_lines(hardware, diagnosis, profile, width, trial, _kept_rows(kept))))
+        print("\n".join(diagnosis_lines(hardware, diagnosis, profile, width, trial, _record_rows(kinds))))
     return EXIT_FAILED if diagnosis.is_bad else EXIT_DONE
 
 
@@ -53,7 +54,7 @@ def diagnosis_lines(
     trial: Trial | None = None,
     measured: Sequence[Row] = (),
 ) -> list[str]:
-    """Lines for people, none wider than `width` unless one word is."""
+    """Return the diagnosis as lines. A line is wider than `width` only if one word is."""
     tried = [("not run", "tui-trainer diagnose --try runs quick tests (a few seconds)")]
     if trial is not None:
         tried = [*trial_rows(trial, hardware), *_problem_rows(trial_problems(trial))]
@@ -67,7 +68,7 @@ def diagnosis_lines(
 
 def _sections(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -> Iterator[tuple[str, list[Row]]]:
     device = describe.device_rows(diagnosis, hardware, profile)
-    # What is used is said first: training on the CPU by accident is the commonest mistake.
+    # The device comes first, because training on the CPU by accident is the most common mistake.
     yield "training", device
     none = [("none", "no problems found")]
     yield "problems", list(_problem_rows(diagnosis.problems)) or none
@@ -77,7 +78,10 @@ def _sections(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -> 
         yield f"GPU {diagnosis.gpu.index}" if diagnosis.gpu else "NVIDIA driver", rows
     memory = f"{format_bytes(hardware.memory_available_bytes)} available of {format_bytes(hardware.memory_bytes)}"
     yield "processor", [*describe.processor_rows(hardware), ("memory", memory)]
-    yield "disk", [(p.label, f"{describe.room_words(p)}, {describe.place_path(p)}") for p in hardware.places]
+    yield (
+        "disk",
+        [(disk.label, f"{describe.room_words(disk)}, {describe.place_path(disk)}") for disk in hardware.places],
+    )
     if others := describe.other_process_rows(hardware, diagnosis.gpu):
         yield "processes on the other GPUs", others
     installed, missing = describe.library_words(hardware)
@@ -86,22 +90,23 @@ def _sections(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -> 
 
 
 def clear_measured(names: Sequence[str]) -> str:
-    """Forget the records of these kinds, or of all; what was done, as a sentence. Raises InputError for other names."""
-    known = [*KINDS, _ALL]
-    if unknown := [name for name in names if name not in known]:
-        raise InputError(f"unknown kind of measurement {one_line(unknown[0], 40)!r}", hint=name_hint(unknown[0], known))
+    """Delete the records of these kinds, or of `all`, and return a message. Raises InputError for other names."""
+    allowed = [*KINDS, _ALL]
+    for name in names:
+        if name not in allowed:
+            raise InputError(f"unknown kind of measurement {one_line(name, 40)!r}", hint=name_hint(name, allowed))
     count = clear_records(KINDS if _ALL in names else names)
     return f"cleared {count} record{'' if count == 1 else 's'}: {', '.join(names)}"
 
 
-def _kept_rows(kept: Sequence[KindCount]) -> list[Row]:
-    """What was measured in runs on this machine: how often, when last, and for what."""
+def _record_rows(kinds: Sequence[KindCount]) -> list[Row]:
+    """Return rows about the stored measurements of each kind: their number, the time and the subject of the newest."""
     rows = []
-    for one in kept:
-        about = ", ".join(filter(None, (one.newest.task, one.newest.shape, one.newest.device)))
-        when = one.newest_at[:16].replace("T", " ")
-        records = f"{one.count} record{'' if one.count == 1 else 's'}"
-        rows.append((one.kind, one_line(f"{records}, latest {when} UTC: {about}", 200)))
+    for kind in kinds:
+        subject = ", ".join(filter(None, (kind.newest.task, kind.newest.shape, kind.newest.device)))
+        time = kind.newest_at[:16].replace("T", " ")
+        records = f"{kind.count} record{'' if kind.count == 1 else 's'}"
+        rows.append((kind.kind, one_line(f"{records}, latest {time} UTC: {subject}", 200)))
     rows += [("damaged", f"the damaged file is kept as {one_line(str(path))}") for path in set_aside()]
     if find_spec("_sqlite3") is None:
         rows.append(("not kept", "this Python was built without sqlite3: measurements are not stored"))
@@ -132,21 +137,21 @@ def _section(title: str, rows: Iterable[Row], width: int) -> Iterator[str]:
             width,
             initial_indent=start,
             subsequent_indent=" " * len(start),
-            # Commands and paths are copied from here.
+            # Users copy commands and paths, which must therefore stay whole.
             break_long_words=False,
             break_on_hyphens=False,
         ) or [start.rstrip()]
 
 
-_STATED = (
+_FACTS = (
     "host", "platform", "python_version", "nvidia_pci_devices", "memory_bytes", "memory_available_bytes",
     "machine_memory_bytes", "torch_cuda",
 )  # fmt: skip
 
 
 def as_document(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -> dict[str, Any]:
-    """For programs: the keys are always the same, null is "not reported", bytes are bytes, shares are 0 to 1."""
-    return {name: getattr(hardware, name) for name in _STATED} | {
+    """Return the diagnosis for JSON. The keys are always the same. None means not reported, and shares are 0 to 1."""
+    return {name: getattr(hardware, name) for name in _FACTS} | {
         "device": diagnosis.device,
         "device_reason": diagnosis.device_reason,
         "hardware_profile": profile[0] or None,
@@ -154,7 +159,7 @@ def as_document(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -
         "problems": [asdict(problem) for problem in diagnosis.problems],
         "gpu": diagnosis.gpu.index if diagnosis.gpu else None,
         "gpu_reason": diagnosis.gpu_reason or None,
-        # What a card can do, and the maker's rates in 10^12 operations a second.
+        # `abilities` has the GPU's features, and `card` the vendor's rates in 10^12 operations per second.
         "gpus": [
             asdict(gpu)
             | {"abilities": asdict(gpu.abilities) if gpu.abilities else None}
@@ -170,5 +175,5 @@ def as_document(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -
             "flags": sorted(hardware.cpu_flags),
         },
         "libraries": dict(hardware.libraries),
-        "places": [asdict(place) for place in hardware.places],
+        "places": [asdict(disk) for disk in hardware.places],
     }

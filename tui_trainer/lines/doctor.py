@@ -1,4 +1,4 @@
-"""What the doctor finds in a run, as lines for people or JSON for programs, and a config with its remedies."""
+"""The doctor's findings in a run as lines or JSON, and the writing of a config with its remedies."""
 
 import json
 from dataclasses import asdict
@@ -23,9 +23,9 @@ _COST_WIDTH = 7
 
 
 def print_verdict(folder: RunFolder, *, as_json: bool, fix: Path | None = None) -> None:
-    """Read the journal of a run once and print what ails it; with `fix`, write its config with the remedies there.
+    """Read the journal of a run and print the doctor's findings. With `fix`, write a config with the remedies there.
 
-    Raises InputError when `fix` exists, cannot be written, or there is nothing to set.
+    Raises InputError if `fix` exists or cannot be written, or if no remedy changes a setting.
     """
     if fix is not None:
         refuse_existing(fix)
@@ -37,17 +37,17 @@ def print_verdict(folder: RunFolder, *, as_json: bool, fix: Path | None = None) 
         config = load_config(Request(config_file=folder.config))
         write_new(fix, to_toml(patched(config, {**verdict.fix, "output.name": ""})))
     if as_json:
-        told = _as_object(folder, state, verdict, fix) | {"journal_damage": damage}
-        print(json.dumps(finite(told), indent=1, allow_nan=False))
+        document = _as_object(folder, state, verdict, fix) | {"journal_damage": damage}
+        print(json.dumps(finite(document), indent=1, allow_nan=False))
     else:
         print("\n".join([*verdict_lines(folder.name, state, verdict, fix), *filter(None, [damage])]))
 
 
 def verdict_lines(name: str, state: RunState, verdict: Examination, fix: Path | None = None) -> list[str]:
-    """One line for what was looked at, then each finding with its numbers and remedy, the costliest first."""
+    """Return a line about the run, then the lines of each finding with its evidence and remedy, costliest first."""
     lines = [f"{one_line(name)}: {state.status}, step {state.step} of {state.total_steps}", ""]
-    for one in verdict.findings:
-        lines += _finding_lines(one)
+    for cause in verdict.findings:
+        lines += _finding_lines(cause)
     if verdict.leading is None:
         lines.append(verdict.healthy)
     if fix is not None:
@@ -57,13 +57,13 @@ def verdict_lines(name: str, state: RunState, verdict: Examination, fix: Path | 
     return lines
 
 
-def _finding_lines(one: FoundCause) -> list[str]:
-    found, indent = one.found, " " * (_COST_WIDTH + 2)
-    cost = "error" if found.is_fault else percent(found.share) if one.matters else "note"
-    lines = [f"{cost:<{_COST_WIDTH}}  {one_line(found.cause)}", f"{indent}{one_line(found.evidence)}"]
-    lines += [f"{indent}set: {settings_words(found.fix)}"] if found.fix else []
-    lines += [f"{indent}do: {one_line(found.advice)}"] if found.advice else []
-    return [*lines, f"{indent}why: {one.symptom.why}"]
+def _finding_lines(cause: FoundCause) -> list[str]:
+    finding, indent = cause.found, " " * (_COST_WIDTH + 2)
+    cost = "error" if finding.is_fault else percent(finding.share) if cause.matters else "note"
+    lines = [f"{cost:<{_COST_WIDTH}}  {one_line(finding.cause)}", f"{indent}{one_line(finding.evidence)}"]
+    lines += [f"{indent}set: {settings_words(finding.fix)}"] if finding.fix else []
+    lines += [f"{indent}do: {one_line(finding.advice)}"] if finding.advice else []
+    return [*lines, f"{indent}why: {cause.symptom.why}"]
 
 
 def _as_object(folder: RunFolder, state: RunState, verdict: Examination, fix: Path | None) -> dict[str, Any]:
@@ -74,9 +74,9 @@ def _as_object(folder: RunFolder, state: RunState, verdict: Examination, fix: Pa
         "verdict": verdict.name or None,
         "words": verdict.words,
         "findings": [
-            {"diagnosis": one.name, **{name: getattr(one.symptom, name) for name in ("title", "why")}}
-            | asdict(one.found)
-            for one in verdict.findings
+            {"diagnosis": cause.name, **{name: getattr(cause.symptom, name) for name in ("title", "why")}}
+            | asdict(cause.found)
+            for cause in verdict.findings
         ],
         "fix": verdict.fix or None,
     }

@@ -1,4 +1,4 @@
-"""Trained models beside each other on the same rows, for people."""
+"""An evaluation of several models on the same rows, as lines."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,35 +7,36 @@ from tui_trainer.lines.plan_and_events import table_lines
 from tui_trainer.runs.result import plain
 from tui_trainer.terminal.safe_text import one_line
 
-_NAME, _TEXT, _MADE = 40, 100, 150
+_NAME_WIDTH, _TEXT_WIDTH, _ANSWER_WIDTH = 40, 100, 150
 
 
-def evaluation_lines(found: Mapping[str, Any], width: int = 160) -> list[str]:
-    """A table with as many columns as fit, and the rows that changed most; `found` as `evaluate --json` prints it."""
-    reference, models = found["reference"], found["models"]
+def evaluation_lines(evaluation: Mapping[str, Any], width: int = 160) -> list[str]:
+    """Return a table of the models and the rows with the largest changes. `evaluation` is as in `evaluate --json`."""
+    reference, models = evaluation["reference"], evaluation["models"]
     names = list(models[0]["scores"])
     table = [["", "loss", *map(plain, names)]]
 
     def add(label: str, values: list[float], sign: str = "") -> None:
         table.append([label, *(f"{value:{sign}.4f}" for value in values)])
 
-    def values(one: Mapping[str, Any]) -> list[float]:
-        return [float(one["loss"]), *(float(one["scores"][name]) for name in names)]
+    def values(model: Mapping[str, Any]) -> list[float]:
+        return [float(model["loss"]), *(float(model["scores"][name]) for name in names)]
 
     if reference:
-        add(one_line(reference["name"], _NAME), values(reference))
-    for one in models:
-        add(one_line(one["name"], _NAME), values(one))
+        add(one_line(reference["name"], _NAME_WIDTH), values(reference))
+    for model in models:
+        add(one_line(model["name"], _NAME_WIDTH), values(model))
         if reference:
-            pairs = zip(values(one), values(reference), strict=True)
+            pairs = zip(values(model), values(reference), strict=True)
             add("  difference", [after - before for after, before in pairs], "+")
-    lines = [f"{found['rows']:,} rows: {one_line(found['data'])}", *table_lines(table, width, right=table[0][1:])]
-    if found["changed"] and reference:
-        names_of = f"{one_line(reference['name'], _NAME)} to {one_line(models[0]['name'], _NAME)}"
-        lines += ["", f"largest changes from {names_of}:"]
-        for row in found["changed"]:
+    title = f"{evaluation['rows']:,} rows: {one_line(evaluation['data'])}"
+    lines = [title, *table_lines(table, width, right=table[0][1:])]
+    if evaluation["changed"] and reference:
+        old_name, new_name = (one_line(model["name"], _NAME_WIDTH) for model in (reference, models[0]))
+        lines += ["", f"largest changes from {old_name} to {new_name}:"]
+        for row in evaluation["changed"]:
             losses = f"loss {row['loss_before']:.3f} -> {row['loss_after']:.3f}"
-            lines.append(f"  row {row['number']}: {losses}  {one_line(row['text'].strip(), _TEXT)}")
-            lines.append(f"    before {one_line(row['before'].strip(), _MADE)}")
-            lines.append(f"    after  {one_line(row['after'].strip(), _MADE)}")
+            lines.append(f"  row {row['number']}: {losses}  {one_line(row['text'].strip(), _TEXT_WIDTH)}")
+            lines.append(f"    before {one_line(row['before'].strip(), _ANSWER_WIDTH)}")
+            lines.append(f"    after  {one_line(row['after'].strip(), _ANSWER_WIDTH)}")
     return lines

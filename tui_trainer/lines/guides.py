@@ -1,4 +1,4 @@
-"""The guides, cut into sections: short enough to be shown one at a time."""
+"""The guides, divided into sections that are short enough for a screen."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _PICTURE = re.compile(r"^!\[.*\]\(.*\)\n", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class GuideSection:
-    """`title` is empty for what stands below the title of its guide; `text` is Markdown without the title."""
+    """A section as Markdown, without its title. The `title` of the introduction of a guide is empty."""
 
     guide: str
     title: str
@@ -23,16 +23,16 @@ class GuideSection:
 
 @cache
 def guides() -> dict[str, str]:
-    """The title of each guide by its name."""
+    """Return the title of each guide by its name."""
     return {path.stem: _text(path.stem).partition("\n")[0].strip("# ") for path in sorted(FOLDER.glob("*.md"))}
 
 
 @cache
 def sections(guide: str) -> tuple[GuideSection, ...]:
-    """A guide's sections in order. Pictures are left out: there is a screen in their place."""
+    """Return a guide's sections in order, without pictures."""
     first, *others = re.split(r"^## ", _PICTURE.sub("", _text(guide)), flags=re.MULTILINE)
     parts = [("", first.partition("\n")[2])]
-    parts += [(title.strip(), body) for title, _, body in (one.partition("\n") for one in others)]
+    parts += [(title.strip(), body) for title, _, body in (section.partition("\n") for section in others)]
     return tuple(GuideSection(guide, title, body.strip()) for title, body in parts)
 
 

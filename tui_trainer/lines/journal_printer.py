@@ -1,6 +1,6 @@
-"""The journal of a run as lines that are printed while it grows: for people on a terminal, plain ones in a pipe, the
-journal's own for programs. Nobody has to listen: a closed output is survived, and one that nobody reads holds up only
-the thread that prints.
+"""Printing of a run's journal while it grows: as text in a terminal or a pipe, or as the lines of the journal itself.
+
+A closed output ends only the printing, and an output that nobody reads blocks only the thread that prints.
 """
 
 import os
@@ -24,21 +24,20 @@ from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.terminal.standard_files import fd_of, silence_output, tell, write_all
 
 _SECONDS_BETWEEN_LINES = 5.0
-"""Of steps in a pipe, and of epochs."""
+"""Interval between two lines about steps in a pipe, and between two lines about epochs."""
 _STEPS_BETWEEN_GAUGE_LINES = 100
 _SECONDS_BETWEEN_CORRECTIONS = 60.0
 _POLL_SECONDS = 0.2
-# At the end of a run: for how long a reader may take nothing, and what all the waiting may come to where a signal has
-# asked for the end.
+# Limits to the waiting for a slow reader at the end of a run: in one wait, and in all waits after a signal to stop.
 _PATIENCE_SECONDS = 30.0
 _HURRIED_SECONDS = 3.0
 
 
 class Output:
-    """Standard output, until nobody reads it any more; then silence."""
+    """Standard output, which discards everything after its reader is gone."""
 
     def __init__(self) -> None:
-        # What stands there later may be another one, for what libraries print.
+        # Kept, because sys.stdout may be replaced later to capture the output of libraries.
         self._stream, self._fd = sys.stdout, fd_of(sys.stdout)
         self.open = self._stream is not None
         self.is_terminal = self.open and self._stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -47,13 +46,13 @@ class Output:
 
     @property
     def seconds_of_this_wait(self) -> float:
-        """For how long the reader has taken nothing of what is being written."""
+        """Seconds since the present write began to wait for the reader; 0 if there is none."""
         since = self._waits_since
         return 0.0 if since is None else monotonic() - since
 
     @property
     def seconds_waited(self) -> float:
-        """For the reader, in all."""
+        """Seconds of all waits for the reader."""
         return self._waited_seconds + self.seconds_of_this_wait
 
     def write(self, text: str) -> None:
@@ -65,7 +64,7 @@ class Output:
                 self._stream.write(text)
                 self._stream.flush()
             else:
-                # Past the buffer: the interpreter would wait for what is left in it when it ends.
+                # Without the stream's buffer, which the interpreter would flush at its exit, waiting for the reader.
                 write_all(self._fd, text.encode(self._stream.encoding, "replace"))
         except (OSError, ValueError):
             self.open = False
@@ -74,12 +73,10 @@ class Output:
 
 
 class Follower(threading.Thread):
-    """The journal of a run, printed as it grows: as it is for programs, in lines for people. What an earlier start
-    wrote belongs to the state, but is not news.
+    """A thread that prints the journal of a run as it grows, until `end`. Events of earlier starts are not printed.
 
-    On a terminal the last line is alive: it shows the newest step or how far long work is. Started as a thread, it
-    prints until `end`. Who reads slowly gets every line, as the journal is on the disk; who does not read at all holds
-    up this thread and nothing else.
+    On a terminal the last line shows the newest step or the progress of a long operation. A slow reader gets every
+    line, because the journal is on the disk.
     """
 
     def __init__(self, folder: RunFolder, *, as_json: bool = False, greeting: Iterable[str] = ()) -> None:
@@ -92,7 +89,7 @@ class Follower(threading.Thread):
         self._last_step_line = monotonic()
         self._last_epoch_line = 0.0
         self._gauges = GaugeSummary()
-        self._told_seconds: float | None = None
+        self._reported_seconds: float | None = None
         self._last_correction = -_SECONDS_BETWEEN_CORRECTIONS
         self._notes, self._over, self._has_ending = deque(greeting), threading.Event(), False
 
@@ -121,7 +118,7 @@ class Follower(threading.Thread):
             if isinstance(event, PhaseChanged):
                 self._live = ""
             if isinstance(event, EpochDone):
-                # Small data has several epochs a second: not each of them is news.
+                # Small data has several epochs per second, too many to print.
                 if monotonic() - self._last_epoch_line < _SECONDS_BETWEEN_LINES:
                     return
                 self._last_epoch_line = monotonic()
@@ -130,13 +127,13 @@ class Follower(threading.Thread):
 
     def _refresh(self) -> None:
         if self.output.is_terminal and self._live != self._shown_live:
-            # Not os.get_terminal_size: it raises once the terminal is gone, and says 0 where no size was set.
+            # os.get_terminal_size raises without a terminal, and returns 0 if no size was set.
             width = shutil.get_terminal_size().columns
             self.output.write(f"\r\x1b[K{self._live[: width - 1]}")
             self._shown_live = self._live
 
     def show_end(self) -> None:
-        """Print what is left, and how the run has ended."""
+        """Print the remaining events and the result of the run."""
         self.show_new()
         if self._as_json:
             return
@@ -151,15 +148,15 @@ class Follower(threading.Thread):
         self._refresh()
 
     def _correct_time(self, step: int) -> None:
-        """A line where the whole run takes clearly longer, or less, than was told last: at first by the plan."""
+        """Print a new estimate if the run takes clearly more or less time than the plan or the last estimate."""
         state = self.state
-        if self._told_seconds is None and state.plan is not None and state.plan.duration_seconds is not None:
-            # From the first step on, as `whole_seconds`.
-            self._told_seconds = state.plan.duration_seconds - (state.plan.beginning_seconds or 0.0)
+        if self._reported_seconds is None and state.plan is not None and state.plan.duration_seconds is not None:
+            # `whole_seconds` excludes the time before the first step too.
+            self._reported_seconds = state.plan.duration_seconds - (state.plan.beginning_seconds or 0.0)
         is_soon = monotonic() - self._last_correction < _SECONDS_BETWEEN_CORRECTIONS
-        if is_soon or not is_off_plan(state, self._told_seconds) or state.step >= state.total_steps:
+        if is_soon or not is_off_plan(state, self._reported_seconds) or state.step >= state.total_steps:
             return
-        self._told_seconds, self._last_correction = whole_seconds(state), monotonic()
+        self._reported_seconds, self._last_correction = whole_seconds(state), monotonic()
         self.print(f"step {step}: time: {time_words(state)}")
 
     def _show_gauges(self, step: int) -> None:
@@ -170,26 +167,26 @@ class Follower(threading.Thread):
         self._gauges = GaugeSummary()
 
     def _show_passing(self, line: str) -> None:
-        """What the next such line replaces: on a terminal in place, in a pipe once in a few seconds."""
+        """Show a line until the next one of this kind. In a pipe, print it if the last one is a few seconds old."""
         self._live = line
         if not self.output.is_terminal and monotonic() - self._last_step_line >= _SECONDS_BETWEEN_LINES:
             self.print(line)
             self._last_step_line = monotonic()
 
     def print(self, text: str) -> None:
-        """Print a line for people; programs get the journal alone."""
+        """Print a line of text, unless the output is JSON."""
         if self._as_json:
             return
         if self.output.is_terminal:
             width = max(shutil.get_terminal_size().columns - 1, 1)
-            folded = "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in text.split("\n"))
-            self.output.write(f"\r\x1b[K{folded}\n")
+            wrapped = "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in text.split("\n"))
+            self.output.write(f"\r\x1b[K{wrapped}\n")
             self._shown_live = ""
         else:
             self.output.write(text + "\n")
 
     def note(self, text: str) -> None:
-        """A word of this program, between what the journal says."""
+        """Add a message to print between the lines of the journal, from any thread."""
         self._notes.append(text)
 
     def run(self) -> None:
@@ -199,22 +196,25 @@ class Follower(threading.Thread):
                 is_over, patience_seconds = self._over.wait(patience_seconds), _POLL_SECONDS
                 while self._notes:
                     self.print(self._notes.popleft())
-                # The run frees memory when it misses some; what is new is printed then.
+                # When memory is short, the run frees some, and the events are printed at the next attempt.
                 with suppress(MemoryError):
                     self.show_new()
             if self._has_ending:
                 self.show_end()
-        except Exception as error:  # no failure of the lines is one of the run
+        except Exception as error:  # a failure of the printing must not end the run
             tell(f"stopped printing lines: {type(error).__name__}: {error}; `tui-trainer attach` shows the run")
 
     def end(self, is_hurried: Callable[[], bool], *, has_ending: bool = True) -> bool:
-        """Print what is left, with how the run has ended or without it. Whether all of it was read."""
-        output, before, self._has_ending = self.output, self.output.seconds_waited, has_ending
+        """Print the rest, with or without the result of the run, and end the thread.
+
+        Returns False if the reader was too slow to read all of it. `is_hurried` returns whether to wait only briefly.
+        """
+        output, seconds_waited_before, self._has_ending = self.output, self.output.seconds_waited, has_ending
         self._over.set()
         while self.is_alive():
             self.join(_POLL_SECONDS)
-            too_long = is_hurried() and output.seconds_waited - before > _HURRIED_SECONDS
-            if too_long or output.seconds_of_this_wait > _PATIENCE_SECONDS:
+            is_late = is_hurried() and output.seconds_waited - seconds_waited_before > _HURRIED_SECONDS
+            if is_late or output.seconds_of_this_wait > _PATIENCE_SECONDS:
                 return False
         return True
 

@@ -1,4 +1,4 @@
-"""What is said about plans and events, as plain lines, with a screen and without. Pure: objects in, text out."""
+"""Plans, events, results and tables of runs as plain lines. The functions return text and print nothing."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _PHASES = {"loading": "loading torch and transformers, building the model", "sav
 
 
 def event_line(event: events.Event, state: RunState) -> str | None:
-    """One line for an event that people want to read; None for the rest."""
+    """Return the line for an event, or None for an event that is not shown."""
     match event:
         case events.RunStarted(resumed_from_step=int(step)):
-            how = f"resumes from step {step}" if step else "starts over: it had no checkpoint"
-            return f"run {event.name} {how}"
+            verb = f"resumes from step {step}" if step else "starts over: it had no checkpoint"
+            return f"run {event.name} {verb}"
         case events.DataPrepared():
             return _data_line(event)
         case events.PlanMade():
@@ -64,12 +64,13 @@ def event_line(event: events.Event, state: RunState) -> str | None:
         case events.StepDone():
             return step_line(event, state)
         case events.EvalDone():
-            kept = kept_weights(state)
-            note = kept.patience_words
+            weights = kept_weights(state)
+            note = weights.patience_words
             if event.best:
-                note = "best of the scheduled evaluations" if kept.asked_was_better else "best so far"
+                note = "best of the scheduled evaluations" if weights.asked_was_better else "best so far"
             elif not event.scheduled:
-                note = "requested" + "; the best is chosen from the scheduled evaluations only" * kept.asked_was_better
+                scope = "; the best is chosen from the scheduled evaluations only"
+                note = "requested" + scope * weights.asked_was_better
             loss, targets = state.loss_smoothed, targets_summary(state)
             parts = [
                 f"step {event.step}: held-out loss {event.loss:.4f}" + (f" ({note})" if note else ""),
@@ -81,18 +82,18 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return ", ".join(filter(None, parts))
         case events.EpochDone():
             rates = f"{format_rate(event.samples_per_second, 'rows')}, {format_rate(event.tokens_per_second, 'tokens')}"
-            took, planned = format_seconds(event.seconds), planned_epoch_seconds(state.plan)
-            took += "" if planned is None else f" ({format_seconds(planned)} planned)"
+            time, planned = format_seconds(event.seconds), planned_epoch_seconds(state.plan)
+            time += "" if planned is None else f" ({format_seconds(planned)} planned)"
             graded = grade(state, event.samples_per_second)
             rates += f": {graded}" if graded else ""
-            return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {took}, {rates}"
+            return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {time}, {rates}"
         case events.CheckpointSaved():
             cost = f"{format_bytes(event.bytes)}, {format_seconds(event.seconds)}"
             return f"step {event.step}: saved {event.path} ({cost})"
         case events.TextSampled():
             verb = "writes" if not labels_rows(state.task) else "reads"
             return f"step {event.step}: {verb}: {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
-        case events.ControlApplied(action="resume" | "stop"):  # the others have an event of their own
+        case events.ControlApplied(action="resume" | "stop"):  # other actions have their own events
             return f"step {event.step}: {event.action} (requested)"
         case events.RunProblem():
             return f"step {event.step}: " + "; ".join(one_line(text) for text in (event.message, event.hint) if text)
@@ -117,19 +118,19 @@ def _plan_made_line(event: events.PlanMade) -> str:
 
 
 def _data_line(event: events.DataPrepared) -> str:
-    how = "read from the cache" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
-    apart = held_out_words(event.eval_rows) + (f" ({event.eval_documents:,} documents)" if event.eval_rows else "")
+    source = "read from the cache" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
+    held_out = held_out_words(event.eval_rows) + (f" ({event.eval_documents:,} documents)" if event.eval_rows else "")
     line = (
         f"data: {rows_words(event.rows, event.tokens)} to train on ({event.documents:,} documents), "
-        f"{apart}, vocabulary {event.vocabulary:,}; {how}"
+        f"{held_out}, vocabulary {event.vocabulary:,}; {source}"
     )
     return "\n".join([line, *(f"data: {one_line(note)}" for note in event.notes)])
 
 
 def step_line(event: events.StepDone, state: RunState) -> str:
-    """`step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  ETA 32.0 s`. Scores follow the loss, if any.
+    """Return `step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  ETA 32.0 s`, with scores after the loss.
 
-    The loss is that of `RunState.loss_smoothed`, the scores are means of up to 50 steps.
+    The loss is `RunState.loss_smoothed`, and the scores are means over up to 50 steps.
     """
     loss = state.loss_smoothed if state.loss_smoothed is not None else event.loss
     rate = format_rate(state.tokens_per_second or event.tokens_per_second, "tokens")
@@ -143,48 +144,49 @@ def step_line(event: events.StepDone, state: RunState) -> str:
 
 
 def progress_line(event: events.Progress) -> str:
-    """`tokenising 42 % of 1.2 M characters`."""
-    what = one_line(event.what, 60)
+    """Return `tokenising 42 % of 1.2 M characters`."""
+    operation = one_line(event.what, 60)
     if event.total:
-        return f"{what} {event.done / event.total:4.0%} of {format_count(event.total)} {event.unit}"
-    return f"{what} {format_count(event.done)} {event.unit}"
+        return f"{operation} {event.done / event.total:4.0%} of {format_count(event.total)} {event.unit}"
+    return f"{operation} {format_count(event.done)} {event.unit}"
 
 
 def gauges_line(step: int, summary: GaugeSummary) -> str | None:
-    """`step 1200: GPU 93 %, 61.3 of 139.8 GiB, 512 W, 71 \u00b0C; process 3.2 GiB, CPU 1.4 of 2 cores`: means, and of
-    memory and temperature the peaks. None when nothing was reported.
-    """
+    """Return the readings since the last such line, after `step 1200: `; None if nothing was reported."""
     words = gauges_words(summary)
     return f"step {step}: {words}" if words else None
 
 
 def gauges_words(summary: GaugeSummary) -> str:
-    """What was reported of several readings; empty when nothing was."""
+    """Return the peaks of memory and temperature and the means of other gauges; empty if nothing was reported.
+
+    For example `GPU 93 %, 61.3 of 139.8 GiB, 512 W, 71 \u00b0C; process 3.2 GiB, CPU 1.4 of 2 cores`.
+    """
     mean, peak = summary.mean, summary.peak
 
-    def known(write: Callable[..., str], *values: float | None) -> str:
+    def text(write: Callable[..., str], *values: float | None) -> str:
         return "" if None in values else write(*values)
 
     gpu = [
-        known(lambda share: f"{100 * share:.0f} %", mean("utilization_share")),
-        known(format_bytes_of, peak("memory_used_bytes"), peak("memory_bytes") or None),
-        known("{:.0f} W".format, mean("power_watts")),
-        known("{:.0f} \u00b0C".format, peak("temperature_celsius")),
+        text(lambda share: f"{100 * share:.0f} %", mean("utilization_share")),
+        text(format_bytes_of, peak("memory_used_bytes"), peak("memory_bytes") or None),
+        text("{:.0f} W".format, mean("power_watts")),
+        text("{:.0f} \u00b0C".format, peak("temperature_celsius")),
     ]
     process = [
-        known(lambda memory_bytes: f"process {format_bytes(memory_bytes)}", peak("process_memory_bytes")),
-        known("CPU {:.1f} of {:g} cores".format, mean("busy_cores"), summary.usable_cores),
+        text(lambda memory_bytes: f"process {format_bytes(memory_bytes)}", peak("process_memory_bytes")),
+        text("CPU {:.1f} of {:g} cores".format, mean("busy_cores"), summary.usable_cores),
     ]
     on_gpu = ", ".join(filter(None, gpu))
     return "; ".join(filter(None, [on_gpu and f"GPU {on_gpu}", ", ".join(filter(None, process))]))
 
 
 REHEARSAL_SECONDS = 600.0
-"""Runs that are planned to take longer are worth a rehearsal of a minute."""
+"""Planned duration from which a rehearsal, which takes a minute, is suggested."""
 
 
 def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
-    """What is about to happen; the exact plan follows once the data is prepared."""
+    """Return the lines at the start of a run, before the data is prepared and the plan is exact."""
     from tui_trainer.planning.summary import place_words, tuning_words
 
     profiles = ", ".join(
@@ -199,7 +201,7 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
 
 
 def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -> list[str]:
-    """What came out of a run. `adapter_base` is the model that an adapter is for; empty for a whole model."""
+    """Return the result of a run. `adapter_base` is the base model of an adapter; empty for a whole model."""
     finished, name = state.finished, one_line(name)
     if finished is None:
         return []
@@ -212,16 +214,16 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         losses = state.baselines.losses if state.baselines else {}
         rows += [(f"  {label:<15}", f"{other:.4f}  ({beaten_words(loss < other)})") for label, other in losses.items()]
     for score in scores_of(state):
-        beside = f"  ({score.baseline_words}: {beaten_words(score.beaten)})" if score.baseline else ""
-        rows.append((one_line(score.name), number(score.value) + one_line(beside)))
-    rows += [("target", f"{one_line(one.words)}: {one.verdict}") for one in targets_of(state)]
+        baseline = f"  ({score.baseline_words}: {beaten_words(score.beaten)})" if score.baseline else ""
+        rows.append((one_line(score.name), number(score.value) + one_line(baseline)))
+    rows += [("target", f"{one_line(target.words)}: {target.verdict}") for target in targets_of(state)]
     rows += [(label, one_line(words, 400)) for label, words in speed_rows(state)]
     if words := gauges_words(state.gauge_summary):
         rows.append(("used", f"{words} (mean values; peak values of memory and temperature)"))
     lines = [ended_after_words(state), *(f"{label:<14} {words}" for label, words in rows)]
     if words := better_words(state):
-        keeps = "set evaluation.early_stopping_patience = 3 to stop early and keep the best weights"
-        advice = "" if state.plan and state.plan.early_stopping_patience else f"; {keeps}"
+        advice = "; set evaluation.early_stopping_patience = 3 to stop early and keep the best weights"
+        advice = "" if state.plan and state.plan.early_stopping_patience else advice
         lines.append(f"{words}. This model has the weights of the last step{advice}")
     if not finished.model_path:
         return lines
@@ -230,23 +232,24 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         rows.append(("  size", f"{format_bytes(state.plan.merged_bytes if state.plan else None)} {words}"))
     if adapter_base:
         rows.append(("  base model", f"{adapter_base}; the adapter's README.md shows how to load it with peft"))
-    tries = "chat" if holds_conversations(state.task) else "generate"
-    rows.append(("try it", f"tui-trainer {tries} {shell_word(name)}"))
+    command = "chat" if holds_conversations(state.task) else "generate"
+    rows.append(("try it", f"tui-trainer {command} {shell_word(name)}"))
     return [*lines, *(f"{label:<14} {words}" for label, words in rows)]
 
 
 _ADDED = "what training needs in addition to the loaded libraries"
 
 
-def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ()) -> list[str]:
-    """The whole plan, each number with its reason; `~` marks an estimate. `found` says what the data is, `notes` what
-    was made of the config.
+def plan_lines(plan: Plan, data_lines: Sequence[str] = (), notes: Sequence[str] = ()) -> list[str]:
+    """Return the whole plan, each number with its reason, and `~` for an estimate.
+
+    `data_lines` describe the data, and `notes` report changed or ignored settings.
     """
     from tui_trainer.planning.summary import model_words, place_words
 
     lines = [
         f"{plan.recipe or 'no recipe'}: {plan.config.task.type}, {model_words(plan)}",
-        *(found or [f"trains on {one_line(plan.config.data.path)}"]),
+        *(data_lines or [f"trains on {one_line(plan.config.data.path)}"]),
         *(f"  {one_line(source.words(exact=plan.train_rows.exact))}" for source in plan.sources),
         *(f"  {one_line(use.words())}" for use in plan.splits),
         *(f"  {one_line(note)}" for note in plan.data_notes),
@@ -260,7 +263,7 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
 
 
 def _figure_lines(plan: Plan) -> Iterator[str]:
-    """Yield a line for each figure, and below a sum of memory one for each of its parts."""
+    """Yield a line for each figure, and after each memory figure a line for each of its parts."""
     parts = {"memory_bytes": plan.memory_parts, "host_memory_bytes": plan.host_memory_parts}
     for name, figure, planned in plan.shown_figures():
         text = plan_time(plan) if name == "duration_seconds" else figure_text(figure, planned.value)
@@ -271,99 +274,98 @@ def _figure_lines(plan: Plan) -> Iterator[str]:
 
 
 def profile_line(profile: Profile, reason: str) -> str:
-    """One line of `tui-trainer profiles`; `*` marks what matches this machine."""
-    why = f"  [{reason}]" if reason else ""
-    return f"{'*' if reason else ' '} {profile.name:<19} {profile.title}{why}"
+    """Return the line of `tui-trainer profiles`. A `reason` for matching this machine adds `*`."""
+    suffix = f"  [{reason}]" if reason else ""
+    return f"{'*' if reason else ' '} {profile.name:<19} {profile.title}{suffix}"
 
 
 def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
-    """Plans for cards beside each other, and the smallest card that is large enough."""
+    """Return a table of plans for several GPUs, and the smallest GPU that is large enough."""
     from tui_trainer.launching.other_cards import smallest_that_fits
 
     head = ("GPU", "memory", "step", "time", "precision", "rows/step", "lr", "profile")
     rows = table_lines([head, *map(_card_row, plans)], width, right=("memory", "step", "time"))
-    rows += [f"{_cards_words(one)} does not fit: {one_line(one.problem)}" for one in plans if one.plan is None]
+    rows += [f"{_cards_words(item)} does not fit: {one_line(item.problem)}" for item in plans if item.plan is None]
     best = smallest_that_fits(plans)
-    found = f"smallest that fits: {_cards_words(best)}" if best else "the run does not fit on any of these GPUs"
+    result = f"smallest that fits: {_cards_words(best)}" if best else "the run does not fit on any of these GPUs"
     rates = (
         "step and time are estimated from the vendors' peak rates, not measured; `-` means that no rate is published"
     )
-    assumed = sorted({name for one in plans for name in one.assumed})
+    assumed = sorted({name for item in plans for name in item.assumed})
     needed = [f"these plans assume libraries that are not installed here: {', '.join(assumed)}"] if assumed else []
-    return [*rows, "", found, rates, *needed]
+    return [*rows, "", result, rates, *needed]
 
 
-def _cards_words(one: CardPlan) -> str:
-    return f"{one.cards} x {one.card.label}" if one.cards > 1 else one.card.label
+def _cards_words(item: CardPlan) -> str:
+    return f"{item.cards} x {item.card.label}" if item.cards > 1 else item.card.label
 
 
-def _card_row(one: CardPlan) -> tuple[str, ...]:
-    if (plan := one.plan) is None:
-        return (_cards_words(one), "too large", "-", "-", "-", "-", "-", one.profile or "none")
+def _card_row(item: CardPlan) -> tuple[str, ...]:
+    if (plan := item.plan) is None:
+        return (_cards_words(item), "too large", "-", "-", "-", "-", "-", item.profile or "none")
     on_card = plan.device == "cuda"
     step, whole = (value.value if on_card else None for value in (plan.step_seconds, plan.duration_seconds))
     return (
-        _cards_words(one),
-        f"{format_bytes(plan.memory_bytes.value)} of {one.card.memory_gib} GiB" if on_card else "on the CPU",
+        _cards_words(item),
+        f"{format_bytes(plan.memory_bytes.value)} of {item.card.memory_gib} GiB" if on_card else "on the CPU",
         "-" if step is None else format_seconds(step),
         "-" if whole is None or step is None else plan_time(plan),
         plan.precision.value,
         f"{plan.effective_batch_size.value}: "
         + split_words(plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value),
         f"{plan.learning_rate.value:g}",
-        one.profile or "none",
+        item.profile or "none",
     )
 
 
 _RUN_COLUMNS: dict[str, Callable[[RunOverview, datetime], str]] = {
-    "run": lambda one, _: one_line(one.name),
-    "state": lambda one, _: one.status_words,
-    "steps": lambda one, _: steps_words(one) if one.is_run else "",
-    "loss": lambda one, _: loss_words(one.loss),
-    "held out": lambda one, _: loss_words(one.eval_loss),
-    "score": lambda one, _: one_line(one.score, 24),
-    "last event": lambda one, now: age_words(one, now),
-    "size": lambda one, _: format_bytes(one.size_bytes),
-    "tags and note": lambda one, _: one_line(" ".join(filter(None, (tag_words(one.tags), one.note))), 60),
-    "from": lambda one, _: one_line(one.came_from, 200),
-    "started (UTC)": lambda one, _: one_line(one.started_at[:16].replace("T", " ")),
-    "folder": lambda one, _: one_line(str(one.path)),
+    "run": lambda run, _: one_line(run.name),
+    "state": lambda run, _: run.status_words,
+    "steps": lambda run, _: steps_words(run) if run.is_run else "",
+    "loss": lambda run, _: loss_words(run.loss),
+    "held out": lambda run, _: loss_words(run.eval_loss),
+    "score": lambda run, _: one_line(run.score, 24),
+    "last event": lambda run, now: age_words(run, now),
+    "size": lambda run, _: format_bytes(run.size_bytes),
+    "tags and note": lambda run, _: one_line(" ".join(filter(None, (tag_words(run.tags), run.note))), 60),
+    "from": lambda run, _: one_line(run.came_from, 200),
+    "started (UTC)": lambda run, _: one_line(run.started_at[:16].replace("T", " ")),
+    "folder": lambda run, _: one_line(str(run.path)),
 }
 
 
 def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> list[str]:
-    """The table of `tui-trainer runs`: the columns that fit, from the left. Only some runs have scores, a note or an
-    ancestor: without any of them, there is no such column."""
-    columns = [[title, *(text(one, now) for one in overviews)] for title, text in _RUN_COLUMNS.items()]
-    shown = [one for one in columns if any(one[1:]) or one[0] not in ("score", "tags and note", "from")]
+    """Return the table of `tui-trainer runs`, with the columns that fit, without empty columns for rare values."""
+    columns = [[title, *(text(run, now) for run in overviews)] for title, text in _RUN_COLUMNS.items()]
+    shown = [column for column in columns if any(column[1:]) or column[0] not in ("score", "tags and note", "from")]
     rows = [[cell or "--" for cell in row] for row in zip(*shown, strict=True)]
     return table_lines(rows, width, right=("steps", "loss", "held out", "last event", "size"))
 
 
 def table_lines(rows: Sequence[Sequence[str]], width: int, right: Collection[str] = ()) -> list[str]:
-    """Rows below each other, as many columns as fit; those of the titles `right` are set to the right."""
+    """Return a table with the columns that fit. The columns with the titles `right` are aligned to the right."""
     columns = [(max(map(cell_len, cells)), cells[0] in right) for cells in zip(*rows, strict=True)]
-    ends = list(accumulate(size + 2 for size, _ in columns))
+    ends = list(accumulate(column_width + 2 for column_width, _ in columns))
     fitting = max(sum(end - 2 <= width for end in ends), 1)
 
-    def placed(cell: str, size: int, to_right: bool) -> str:
-        blanks = " " * (size - cell_len(cell))
+    def aligned(cell: str, column_width: int, to_right: bool) -> str:
+        blanks = " " * (column_width - cell_len(cell))
         return blanks + cell if to_right else cell + blanks
 
-    shown = [[placed(cell, *column) for cell, column in zip(row, columns, strict=True)] for row in rows]
-    return ["  ".join(cells[:fitting]).rstrip() for cells in shown]
+    lines = [[aligned(cell, *column) for cell, column in zip(row, columns, strict=True)] for row in rows]
+    return ["  ".join(cells[:fitting]).rstrip() for cells in lines]
 
 
-def age_words(one: RunOverview, now: datetime) -> str:
-    """How long ago a run's last event was; `clock ahead` where another machine's clock is ahead of this one's."""
-    seconds = one.age_seconds(now)
+def age_words(run: RunOverview, now: datetime) -> str:
+    """Return the time since a run's last event, or `clock ahead` if the event is from a machine with a later clock."""
+    seconds = run.age_seconds(now)
     return "clock ahead" if seconds is not None and seconds < 0 else format_seconds(seconds)
 
 
-def steps_words(one: RunResult) -> str:
-    """Return `120/500`, or `40/102, kept 30` if the model went back to an earlier step."""
-    steps = f"{one.step}/{one.total_steps}" if one.total_steps else str(one.step or "--")
-    return steps if one.kept_step is None else f"{steps}, kept {one.kept_step}"
+def steps_words(run: RunResult) -> str:
+    """Return `120/500`, or `40/102, kept 30` if the model has the weights of an earlier step."""
+    steps = f"{run.step}/{run.total_steps}" if run.total_steps else str(run.step or "--")
+    return steps if run.kept_step is None else f"{steps}, kept {run.kept_step}"
 
 
 def loss_words(loss: float | None) -> str:

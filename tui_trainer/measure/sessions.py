@@ -16,7 +16,7 @@ from tui_trainer.launching.carry_out import keep_peak, keep_step_seconds
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import exact_plan, versions
 from tui_trainer.measure.micro_batches import next_rows, request_of, to_time
-from tui_trainer.models.unsloth import change_over
+from tui_trainer.models.unsloth import restart_in_unsloth_python
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
 from tui_trainer.runs.events import Event as RunEvent
@@ -214,7 +214,7 @@ def session_of(question: dict[str, Any], place: Path, name: str) -> "Iterator[tu
     Yields the session and the resident bytes of the libraries, which its plan does not count. Raises InputError.
     """
     loaded = load_config(request_of(question), gpu=question["gpu"])
-    change_over(loaded.config)
+    restart_in_unsloth_python(loaded.config)
     folder = RunFolder.create(place, name)
     with JournalWriter(folder.journal) as journal:
         plan, data = exact_plan(loaded, folder, journal, lambda *_: None, gpu=question["gpu"])

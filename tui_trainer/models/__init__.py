@@ -1,1 +1,2 @@
-"""What a run starts from: model folders, their shapes, and a catalogue of well-known ones. No torch in this room."""
+"""The models that a run starts from: folders, shapes, tokenizers, a catalogue. torch is imported inside of
+functions."""

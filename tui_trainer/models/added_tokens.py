@@ -1,11 +1,11 @@
-"""Tokens that a tokenizer gets beside its own (`model.add_tokens`), and the rows that embedding and head get for them.
+"""Add tokens to a tokenizer (`model.add_tokens`), and rows for them to the embedding and the head.
 
-Which are new, and which numbers they have, is told by tokenizer.json without torch, so that the plan, the prepared data
-and the loaded model agree. A new row is the mean of the rows that tokens had before, in fp32: its first logits are
+tokenizer.json decides, without torch, which tokens are new and which ids they get, so the plan, the prepared data and
+the loaded model agree. A new row is the mean, in fp32, of the rows that tokens had before, so its first logits are
 those of an average token. Source: John Hewitt, "Initializing New Word Embeddings for Pretrained Language Models", 2021.
 
-An adapter keeps the rows of its tokens alone (`trainable_token_indices` of peft), and the config.json beside it says
-how many rows its model has got.
+An adapter stores only the rows of its own tokens (`trainable_token_indices` of peft). The config.json beside the
+adapter gives the number of rows of its model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tui_trainer.models.facts import ModelFacts
 from tui_trainer.models.heads import CAUSAL, ENCODER_DECODER
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import SAVED_KEY, saves_embedding, saves_head
-from tui_trainer.models.tokenizer import FAST_FILE, first_new_id, pieces_of, tokenizer_command
+from tui_trainer.models.tokenizer import FAST_FILE, count_word_tokens, first_new_id, tokenizer_command
 from tui_trainer.models.towers import has_towers
 from tui_trainer.terminal.safe_text import one_line
 
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-MULTIPLE = 64
-"""Rows of a table are a multiple of it, as tensor cores take them."""
-INDICES = "trainable_token_indices"
-# What chat templates write around turns: special tokens, which generated text is shown without. Others are ordinary:
-# <think> and <tool_call> are text that people want to see.
+ROW_MULTIPLE = 64
+"""Divisor of the number of embedding rows, for the sake of tensor cores."""
+INDICES_FIELD = "trainable_token_indices"
+# Tokens that chat templates write around turns. They become special tokens, which are removed from generated text.
+# Others stay ordinary, because users want to see <think> and <tool_call>.
 CHAT_MARK = re.compile(r"<\|[^<>|\s]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AddedTokens:
-    """`new` are tokens in the order of their ids, the first of which is `first_id`; `known` were one token before.
-    `rows` are those of the embedding with them."""
+    """Tokens that a run adds. `new` lists them in the order of their ids, which begin at `first_id`; `existing` lists
+    requested tokens that were one token before. `rows` is the resulting number of embedding rows."""
 
     new: tuple[str, ...]
-    known: tuple[str, ...] = ()
+    existing: tuple[str, ...] = ()
     first_id: int
     rows: int
 
@@ -62,52 +62,53 @@ def is_chat_mark(token: str) -> bool:
 
 
 def added_tokens(facts: ModelFacts, model: ModelSection) -> AddedTokens | None:
-    """What `model.add_tokens` adds to a model's tokenizer; None where it asks for nothing, or the tokenizer is not on
-    this machine. Raises ConfigError where nobody can tell."""
-    asked, folder = tokens_in(model.add_tokens), facts.tokenizer_folder
-    if not asked or folder is None:
+    """Return the tokens that `model.add_tokens` adds, or None if it is empty or the tokenizer is not on this machine.
+    Raise ConfigError if there is no tokenizer.json to decide this."""
+    requested, folder = tokens_in(model.add_tokens), facts.tokenizer_folder
+    if not requested or folder is None:
         return None
-    if (pieces := pieces_of(folder, asked)) is None:
+    if (pieces := count_word_tokens(folder, requested)) is None:
         message = f"adding tokens needs a {FAST_FILE}, which this model's tokenizer does not have"
         raise ConfigError(Problem(message=message, key=TOKENS, hint=f"create one: {tokenizer_command(folder)}"))
-    new = tuple(token for token in asked if pieces[token] != 1)
-    first, now = first_new_id(folder), int(facts.config.get("vocab_size") or 0)
-    needed = first + len(new)
-    rows = now if not new or needed <= now else -(-needed // MULTIPLE) * MULTIPLE
-    return AddedTokens(new=new, known=tuple(token for token in asked if pieces[token] == 1), first_id=first, rows=rows)
+    new = tuple(token for token in requested if pieces[token] != 1)
+    existing = tuple(token for token in requested if pieces[token] == 1)
+    first_id, rows_before = first_new_id(folder), int(facts.config.get("vocab_size") or 0)
+    needed = first_id + len(new)
+    rows = rows_before if not new or needed <= rows_before else -(-needed // ROW_MULTIPLE) * ROW_MULTIPLE
+    return AddedTokens(new=new, existing=existing, first_id=first_id, rows=rows)
 
 
 def with_added_tokens(facts: ModelFacts, model: ModelSection) -> ModelFacts:
-    """The facts of a model with the rows that its embedding gets. Raises ConfigError."""
+    """Return the facts of a model with its future number of embedding rows. Raise ConfigError."""
     added = added_tokens(facts, model)
-    now = facts.config.get("vocab_size")
-    if added is None or added.rows == now:
+    rows_before = facts.config.get("vocab_size")
+    if added is None or added.rows == rows_before:
         return facts
-    stored = facts.stored_vocabulary or now
+    stored = facts.stored_vocabulary or rows_before
     return replace(facts, config={**facts.config, "vocab_size": added.rows}, stored_vocabulary=stored)
 
 
 def ids_of_adapter(fields: Mapping[str, Any]) -> range | None:
-    """By adapter_config.json: the tokens whose rows an adapter keeps, none
-    where it keeps no rows; None for rows that are not one behind the other, or not the same in all tables. New tokens
-    that fit into spare rows of the base model need no config.json of their own."""
-    told = fields.get(INDICES)
-    lists = list(told.values()) if isinstance(told, Mapping) else [told] if told else []
+    """Return the tokens whose rows an adapter stores, by its adapter_config.json; an empty range if it stores none.
+    None if they are not consecutive or differ between tables. New tokens that fit into spare rows of the base model
+    need no config.json beside the adapter."""
+    indices = fields.get(INDICES_FIELD)
+    lists = list(indices.values()) if isinstance(indices, Mapping) else [indices] if indices else []
     if not lists:
         return range(0)
     ids = lists[0]
-    if not isinstance(ids, list) or not ids or not all(type(one) is int for one in ids):
+    if not isinstance(ids, list) or not ids or not all(type(number) is int for number in ids):
         return None
-    found = range(ids[0], ids[0] + len(ids))
-    return found if all(one == list(found) for one in lists) else None
+    consecutive = range(ids[0], ids[0] + len(ids))
+    return consecutive if all(entry == list(consecutive) for entry in lists) else None
 
 
-def trained_ids(facts: ModelFacts, config: Config, *, goes_on: bool) -> range:
-    """The tokens whose rows train beside LoRA adapters; none where whole tables do, or all weights. `goes_on`: whether
-    the adapter that the run starts from trains further."""
+def trained_ids(facts: ModelFacts, config: Config, *, continues_adapter: bool) -> range:
+    """Return the tokens whose rows train beside LoRA adapters. Empty if whole tables or all weights train.
+    `continues_adapter`: the adapter that the run starts from continues to train."""
     if not config.tuning.has_adapter:
         return range(0)
-    if facts.adapter and goes_on:
+    if facts.adapter and continues_adapter:
         return ids_of_adapter(facts.adapter.fields) or range(0)
     added = added_tokens(facts, config.model)
     if added is None or not added.new or _saves_tables(facts.shape, config.tuning):
@@ -116,21 +117,21 @@ def trained_ids(facts: ModelFacts, config: Config, *, goes_on: bool) -> range:
 
 
 def _saves_tables(shape: ModelShape, tuning: TuningSection) -> bool:
-    """Whether embedding and head are trained as a whole beside the adapters."""
-    embeds, makes_logits = (one(shape, tuning.modules_to_save) for one in (saves_embedding, saves_head))
-    over_vocabulary = shape.head in (CAUSAL, ENCODER_DECODER) and not shape.tied_embeddings
-    return embeds and makes_logits if over_vocabulary else embeds or makes_logits
+    """Return whether embedding and head are trained as whole modules beside the adapters."""
+    embedding, head = (saves(shape, tuning.modules_to_save) for saves in (saves_embedding, saves_head))
+    has_two_tables = shape.head in (CAUSAL, ENCODER_DECODER) and not shape.tied_embeddings
+    return embedding and head if has_two_tables else embedding or head
 
 
 def row_parameters(shape: ModelShape) -> int:
-    """Weights that a token has in the tables of a model: of the embedding, and of a head that is not the same."""
-    embeds = sum(part.parameters_each // part.rows for part in shape.parts if part.rows == shape.vocabulary)
+    """Return the weights of one token in the embedding and in an untied head."""
+    embedding = sum(part.parameters_each // part.rows for part in shape.parts if part.rows == shape.vocabulary)
     heads = (linear.inputs for linear in shape.linears if linear.is_head and linear.outputs == shape.vocabulary)
-    return embeds + (0 if shape.tied_embeddings else sum(heads))
+    return embedding + (0 if shape.tied_embeddings else sum(heads))
 
 
-def token_problems(facts: ModelFacts, config: Config, *, goes_on: bool) -> list[Problem]:
-    """Everything that keeps tokens from being added as asked."""
+def token_problems(facts: ModelFacts, config: Config, *, continues_adapter: bool) -> list[Problem]:
+    """Return everything that keeps the requested tokens from being added."""
     if not config.model.add_tokens.strip():
         return []
     try:
@@ -139,12 +140,13 @@ def token_problems(facts: ModelFacts, config: Config, *, goes_on: bool) -> list[
         return list(error.problems)
     if added is None or not added.new:
         return []
-    return [
-        Problem(message=message, key=TOKENS, hint=hint) for message, hint in _against(facts, config, added, goes_on)
-    ]
+    obstacles = _obstacles(facts, config, added, continues_adapter)
+    return [Problem(message=message, key=TOKENS, hint=hint) for message, hint in obstacles]
 
 
-def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: bool) -> Iterator[tuple[str, str]]:
+def _obstacles(
+    facts: ModelFacts, config: Config, added: AddedTokens, continues_adapter: bool
+) -> Iterator[tuple[str, str]]:
     family, tuning = one_line(str(facts.config.get("model_type")), 80), config.tuning
     if has_towers(family):
         yield (
@@ -156,7 +158,7 @@ def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: boo
             "new tokens would not be trained: tuning.trainable_layers freezes the embedding",
             "remove one of the two settings",
         )
-    if facts.adapter and goes_on:
+    if facts.adapter and continues_adapter:
         shown = one_line(", ".join(added.new[:3]), 80)
         yield (
             f"the adapter to continue has no embedding rows for {shown}",
@@ -172,100 +174,99 @@ def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: boo
             yield "LoRA cannot train single rows of an embedding that is shared by encoder and decoder", hint
         return
     names = names_in(tuning.modules_to_save)
-    whole = saves_embedding(shape, tuning.modules_to_save), saves_head(shape, tuning.modules_to_save)
-    if any(whole) and not _saves_tables(shape, tuning):
+    saves_any = saves_embedding(shape, tuning.modules_to_save) or saves_head(shape, tuning.modules_to_save)
+    if saves_any and not _saves_tables(shape, tuning):
         yield (
             f"with {SAVED_KEY} = {', '.join(names)}, new tokens are trained in only one of embedding and head",
             f"name embedding and head in {SAVED_KEY}",
         )
-    if not any(whole) and any(one.is_head and one.has_bias for one in shape.linears) and facts.head == CAUSAL:
+    has_bias = any(linear.is_head and linear.has_bias for linear in shape.linears)
+    if not saves_any and has_bias and facts.head == CAUSAL:
         yield (
             "the head has a bias, which peft drops when it trains single rows of the head",
             f"name embedding and head in {SAVED_KEY}",
         )
 
 
-def planned_words(added: AddedTokens | None, before: int) -> str:
-    """What is planned, as a clause; empty where nothing is added."""
+def planned_words(added: AddedTokens | None, rows_before: int) -> str:
+    """Describe the added tokens in a clause for the plan; "" without any."""
     if added is None:
         return ""
     parts = [f"new tokens in {TOKENS}: {len(added.new):,}"] if added.new else []
-    if added.rows > before:
-        parts.append(f"the embedding grows from {before:,} to {added.rows:,} rows")
-    if added.known:
-        some = one_line(", ".join(added.known[:3]), 60) + (", ..." if len(added.known) > 3 else "")
-        parts.append(f"already in the vocabulary: {len(added.known):,} ({some})")
+    if added.rows > rows_before:
+        parts.append(f"the embedding grows from {rows_before:,} to {added.rows:,} rows")
+    if existing := added.existing:
+        examples = one_line(", ".join(existing[:3]), 60) + (", ..." if len(existing) > 3 else "")
+        parts.append(f"already in the vocabulary: {len(existing):,} ({examples})")
     return "; ".join(parts)
 
 
-# What loads torch or transformers.
-
-
-def give_tokens(tokenizer: PreTrainedTokenizerBase, added: AddedTokens, folder: Path) -> None:
-    """Adds them to a loaded tokenizer, found wherever they stand in a text. Raises ConfigError where they get other
-    numbers than planned."""
+def add_to_tokenizer(tokenizer: PreTrainedTokenizerBase, added: AddedTokens, folder: Path) -> None:
+    """Add the tokens to a loaded tokenizer, which then finds them anywhere in a text. Raise ConfigError if their ids
+    differ from the planned ones."""
     from transformers import AddedToken
 
     tokenizer.add_tokens([AddedToken(token, normalized=False, special=is_chat_mark(token)) for token in added.new])
-    given = tokenizer.convert_tokens_to_ids(list(added.new))
-    if given != list(added.ids):
-        message = f"the tokenizer gave the new tokens the ids {one_line(str(given), 80)} instead of {added.ids}"
+    ids = tokenizer.convert_tokens_to_ids(list(added.new))
+    if ids != list(added.ids):
+        message = f"the tokenizer gave the new tokens the ids {one_line(str(ids), 80)} instead of {added.ids}"
         raise bad_model(message, f"remove {TOKENS}", str(folder))
 
 
-def grow_as_trained(model: Any, fields: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Gives a loaded model the rows that it had when an adapter was trained on it, by the files of the adapter."""
-    grow(model, int(config.get("vocab_size") or 0), ids_of_adapter(fields) or ())
+def resize_for_adapter(model: Any, fields: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Give a loaded model the number of embedding rows that it had when an adapter was trained on it. `fields` and
+    `config` are the adapter_config.json and config.json of the adapter."""
+    resize_tables(model, int(config.get("vocab_size") or 0), ids_of_adapter(fields) or ())
 
 
-def grow(model: Any, rows: int, ids: Sequence[int]) -> None:
-    """Gives embedding and head of a loaded model so many rows; new ones, and those of `ids`, become the mean of those
-    that tokens had."""
+def resize_tables(model: Any, rows: int, ids: Sequence[int]) -> None:
+    """Resize the embedding and head of a loaded model to `rows` rows. New rows, and those of `ids`, become the mean of
+    the rows that tokens had before."""
     import torch
 
     table = model.get_input_embeddings().weight
-    before, first = table.shape[0], ids[0] if ids else table.shape[0]
-    if rows <= before and not ids:
+    rows_before, first = table.shape[0], ids[0] if ids else table.shape[0]
+    if rows <= rows_before and not ids:
         return
-    if rows > before:
-        # What it would draw is written over.
+    if rows > rows_before:
+        # The new rows are overwritten below, so they need no sampled values.
         model.resize_token_embeddings(rows, mean_resizing=False)
     head = model.get_output_embeddings()
-    found = [model.get_input_embeddings().weight]
-    if head is not None and head.weight is not found[0]:
-        found.append(head.weight)
+    weights = [model.get_input_embeddings().weight]
+    if head is not None and head.weight is not weights[0]:
+        weights.append(head.weight)
     if head is not None and getattr(head, "bias", None) is not None:
-        found.append(head.bias)
+        weights.append(head.bias)
     with torch.no_grad():
-        for weight in found:
-            _fill(weight, before, first, len(ids))
+        for weight in weights:
+            _fill_with_mean(weight, rows_before, first, len(ids))
 
 
-def grown(stored: Tensor, rows: int, ids: Sequence[int]) -> Tensor:
-    """The same of one stored tensor, [V, ...] to [rows, ...]."""
+def resized_table(stored: Tensor, rows: int, ids: Sequence[int]) -> Tensor:
+    """Return a stored tensor [V, ...] with at least `rows` rows, filled as `resize_tables` does."""
     if len(stored) >= rows and not ids:
         return stored
-    before, first = len(stored), ids[0] if ids else len(stored)
-    found = stored.new_empty((max(rows, before), *stored.shape[1:]))
-    found[:before] = stored
-    _fill(found, before, first, len(ids))
-    return found
+    rows_before, first = len(stored), ids[0] if ids else len(stored)
+    resized = stored.new_empty((max(rows, rows_before), *stored.shape[1:]))
+    resized[:rows_before] = stored
+    _fill_with_mean(resized, rows_before, first, len(ids))
+    return resized
 
 
-def _fill(weight: Tensor, before: int, first: int, count: int) -> None:
-    """Rows `first` to `first + count`, and all from `before` on, at the mean of those below `first`."""
+def _fill_with_mean(weight: Tensor, rows_before: int, first: int, count: int) -> None:
+    """Set `count` rows from `first` on, and all from `rows_before` on, to the mean of the rows below `first`."""
     import torch
 
-    mean = weight[: min(first, before)].mean(dim=0, dtype=torch.float32).to(weight.dtype)
+    mean = weight[: min(first, rows_before)].mean(dim=0, dtype=torch.float32).to(weight.dtype)
     weight[first : first + count] = mean
-    weight[before:] = mean
+    weight[rows_before:] = mean
 
 
 @lru_cache(maxsize=16)
-def marks_in(template: str) -> tuple[str, ...]:
-    """The chat marks that a template writes, by its source: `<|` and `|>` around a role stand for each role."""
+def chat_marks_in(template: str) -> tuple[str, ...]:
+    """Return the chat marks in a template's source. `<|` and `|>` around a role stand for the mark of each role."""
     text = re.sub(r"\{#.*?#\}", "", template, flags=re.DOTALL)
-    found = dict.fromkeys(CHAT_MARK.findall(text))
+    marks = dict.fromkeys(CHAT_MARK.findall(text))
     if re.search(r"<\|['\"]\s*[+~]\s*\(?\s*message(?:\.role|\[['\"]role['\"]\])", text):
-        found |= dict.fromkeys(f"<|{role}|>" for role in ("system", "user", "assistant"))
-    return tuple(found)
+        marks |= dict.fromkeys(f"<|{role}|>" for role in ("system", "user", "assistant"))
+    return tuple(marks)

@@ -1,12 +1,11 @@
-"""Shapes of well-known models, so that they can be planned before anything is downloaded. An unknown name is None.
+"""Shapes of well-known models, which can be planned before anything is downloaded.
 
-Each row of `catalogue.json` repeats what the model's own page on the hub says: the fields of its config.json that
-decide the shape, and the count of its weights, which a test compares with the model as transformers builds it. A model
-whose count could not be confirmed in this way has no row.
-`python -m tests.catalogue_rows CONFIG.json --name NAME` makes one.
+Each entry of `catalogue.json` repeats the model's page on the hub: the fields of its config.json that decide the shape,
+and the number of its weights, which a test compares with the model that transformers builds. Models whose number of
+weights could not be confirmed have no entry. `python -m tests.catalogue_rows CONFIG.json --name NAME` makes one.
 
-Rows of encoders, alone or with a decoder, tell nothing of files with weights: old ones hold heads beside the model,
-which a task makes anew.
+Entries of encoders and encoder-decoders do not describe weight files, because older files contain heads that a task
+replaces.
 """
 
 import json
@@ -23,33 +22,33 @@ DATA = Path(__file__).with_suffix(".json")
 class CatalogueEntry:
     name: str
     parameters: int
-    """Exact, of the architecture that its config.json names; weights that two layers share are counted once."""
+    """Exact number of weights of the architecture in config.json; shared weights count once."""
     weights_bytes: int | None
-    """Of all tensors in its safetensors files, which may hold more than the parameters: `source` says so. None where
-    they were not looked at."""
+    """Bytes of all tensors in its safetensors files, or None if unknown. They may exceed the parameters; then `source`
+    says so."""
     gated: bool
-    """Whether the hub asks for an account that has agreed to its terms; the hub has the last word."""
+    """Whether the hub requires an account that accepted the model's terms, when the entry was written."""
     license: str
-    """By the hub's name for it."""
+    """The hub's name of the license."""
     source: str
     config: Mapping[str, Any]
-    """As in its config.json, without what does not decide the shape."""
+    """The fields of its config.json that decide the shape."""
 
 
 @cache
 def all_entries() -> tuple[CatalogueEntry, ...]:
-    """Every row, family by family."""
+    """Return every entry, family by family."""
     return tuple(CatalogueEntry(name=name, **row) for name, row in json.loads(DATA.read_text("utf-8")).items())
 
 
 def find_shape(name: str) -> CatalogueEntry | None:
-    """The row of a model by its name on the hub, upper and lower case alike.
+    """Return the entry of a model by its name on the hub, in any case, or None.
 
-    The organisation may be left out where only one has a model of that name: `distilgpt2`.
+    The organisation may be omitted where only one has a model of that name: `distilgpt2`.
     """
-    wanted = name.strip().lower()
+    lower_name = name.strip().lower()
     for entry in all_entries():
-        if entry.name.lower() == wanted:
+        if entry.name.lower() == lower_name:
             return entry
-    alike = [entry for entry in all_entries() if entry.name.rpartition("/")[2].lower() == wanted]
-    return alike[0] if len(alike) == 1 else None
+    matches = [entry for entry in all_entries() if entry.name.rpartition("/")[2].lower() == lower_name]
+    return matches[0] if len(matches) == 1 else None

@@ -1,14 +1,14 @@
-"""A conversation as text, and which of its characters carry loss.
+"""Render conversations as text with a chat template, and find the characters that carry loss.
 
-An assistant turn begins where generation would: behind the conversation up to it, rendered with the generation prompt.
-It ends with the first token that stops generation. A template that marks these turns itself ({% generation %}) is
-believed; of any other, the conversation up to a turn, with the prompt, must be the beginning of the conversation with
-it (renders must nest).
+An assistant turn begins where generation would begin: after the conversation before it, rendered with the generation
+prompt. It ends with the first token that stops generation. If a template marks its assistant turns ({% generation %}),
+those marks are used. For any other template, the conversation before a turn, with the generation prompt, must be the
+beginning of the conversation with that turn (the renders must nest). Templates silently omit what they do not support,
+so `unwritten_parts` looks for each part of a row in its text.
 
-What a template does not write of a conversation is never learnt from in silence: `chat_parts` looks for each part.
-
-Text of the data that spells a special token stays text: before rendering, such spellings are broken by a sign that no
-text has, so that those which the template writes can be told from them.
+Text of the data that spells a special token stays text. Before rendering, each such spelling is broken by a sign that
+occurs in no text, which distinguishes it from the special tokens that the template writes. Encoding is left to
+`token_ids.py`.
 """
 
 import difflib
@@ -32,24 +32,23 @@ from tui_trainer.models.tokenizer import tokenizer_facts
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_number
 
-# The chat template of a run: the tokenizer's own, one of the files in chat_templates/, or a file of the user.
-#
-# The named ones are written after the formats that their models document, in plain Jinja that other programs read too.
+# The chat template of a run is the tokenizer's own, one of the files in chat_templates/, or a file of the user. The
+# files in chat_templates/ follow the formats that the models document, in plain Jinja that other programs can read.
 
 TEMPLATE_KEY = "task.chat_template"
 _FOLDER = Path(__file__).parent / "chat_templates"
 _ENDING = ".jinja"
 _LARGEST = MIB
-# How config.json, or the tokenizer, calls the family, and the named template that its chat models were trained with.
-_OF_FAMILY = {
+# The template that a family's chat models were trained with, by the family's name in config.json or the tokenizer.
+_FAMILY_TEMPLATES = {
     "llama": "llama3", "mistral": "mistral", "mixtral": "mistral", "gemma": "gemma", "gemma2": "gemma", "phi3": "phi3",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """`text` is Jinja; `special` what it may name, such as eos_token. `for_tools` replaces it for conversations
-    with tools, where a tokenizer has a template of its own for them."""
+    """A Jinja template. `special` holds the special tokens that it may use, such as eos_token. `for_tools` replaces
+    `text` for conversations with tools, if the tokenizer has a separate template for them."""
 
     name: str
     text: str
@@ -64,58 +63,58 @@ def template_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob(f"*{_ENDING}"))
 
 
-def template_text(wanted: str) -> str:
-    """The text of a named template, or of a file. Raises ConfigError with the nearest name."""
-    if wanted in template_names():
-        return (_FOLDER / f"{wanted}{_ENDING}").read_text(encoding="utf-8")
-    is_file = "/" in wanted or wanted.endswith(_ENDING)
+def template_text(name: str) -> str:
+    """Return the text of a named template or of a file. Raise ConfigError with the nearest name for any other name."""
+    if name in template_names():
+        return (_FOLDER / f"{name}{_ENDING}").read_text(encoding="utf-8")
+    is_file = "/" in name or name.endswith(_ENDING)
     if not is_file:
-        near = difflib.get_close_matches(wanted, template_names(), n=1)
+        near = difflib.get_close_matches(name, template_names(), n=1)
         guess = f"did you mean {near[0]}? " if near else ""
         hint = f"{guess}available: {', '.join(template_names())}, or the path to a {_ENDING} file"
-        raise _problem(f"unknown chat template {one_line(wanted, 60)!r}", hint)
+        raise _problem(f"unknown chat template {one_line(name, 60)!r}", hint)
     try:
-        with Path(wanted).expanduser().open("rb") as file:
+        with Path(name).expanduser().open("rb") as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
-            raise _problem(f"{one_line(wanted, 120)} is too large for a chat template (over 1 MiB)", "choose another")
+            raise _problem(f"{one_line(name, 120)} is too large for a chat template (over 1 MiB)", "choose another")
         return content.decode("utf-8")
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "no home folder"
-        raise _problem(f"{one_line(wanted, 120)} cannot be read: {reason}", _hint()) from None
+        raise _problem(f"{one_line(name, 120)} cannot be read: {reason}", _hint()) from None
     except UnicodeDecodeError:
-        raise _problem(f"{one_line(wanted, 120)} is not UTF-8", "save it as UTF-8") from None
+        raise _problem(f"{one_line(name, 120)} is not UTF-8", "save it as UTF-8") from None
 
 
 def stored_template(folder: Path) -> str:
-    """The text of the template that lies beside a tokenizer, as transformers writes and reads it; empty without one."""
+    """Return the template that is saved beside a tokenizer in transformers' format, else ""."""
     with suppress(OSError, UnicodeDecodeError):
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    told = (read_json(folder / "tokenizer_config.json") or {}).get("chat_template")
-    told = told or (read_json(folder / "chat_template.json") or {}).get("chat_template")
-    if isinstance(told, list):
-        named = {one.get("name"): one.get("template") for one in told if isinstance(one, dict)}
-        told = named.get("default")
-    return told if isinstance(told, str) else ""
+    template = (read_json(folder / "tokenizer_config.json") or {}).get("chat_template")
+    template = template or (read_json(folder / "chat_template.json") or {}).get("chat_template")
+    if isinstance(template, list):
+        by_name = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = by_name.get("default")
+    return template if isinstance(template, str) else ""
 
 
-def template_problems(wanted: str, folder: Path | None, family: str) -> list[Problem]:
-    """What is wrong with a choice. `folder` is that of a model whose own template is meant where none is named."""
-    if wanted:
+def template_problems(name_or_path: str, folder: Path | None, family: str) -> list[Problem]:
+    """Return the problems of the chosen template. `folder` is the model's, whose own template is the default."""
+    if name_or_path:
         try:
-            template_text(wanted)
+            template_text(name_or_path)
         except ConfigError as error:
             return list(error.problems)
         return []
-    found = tokenizer_facts(folder) if folder else None
-    if found is None or found.has_chat_template:
+    facts = tokenizer_facts(folder) if folder else None
+    if facts is None or facts.has_chat_template:
         return []
     return list(no_template(str(folder), family).problems)
 
 
 def no_template(model: str, family: str = "") -> ConfigError:
-    """For a model whose tokenizer has no template, and none was named."""
-    likely = _OF_FAMILY.get(family)
+    """Return the error for a tokenizer without a template, when no template is named."""
+    likely = _FAMILY_TEMPLATES.get(family)
     hint = f"{_hint()}; chat models of this family use {likely}" if likely else _hint()
     return _problem("the tokenizer has no chat template", hint, one_line(model, 120), likely)
 
@@ -128,28 +127,27 @@ def _problem(message: str, hint: str, where: str = "", suggested: object = None)
     return ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint, where=where, suggested=suggested))
 
 
-# A limit on the processor time that one rendering of a chat template takes: a loop in it may have no end.
-#
-# Each loop, macro and block of a template looks at the time whenever it begins, and so do filters for each value that
-# they read. It is processor time, because a program may be suspended, and a machine may be busy with others.
+# A loop in a template may be endless, so the processor time of one rendering is limited. Each loop, macro and block
+# checks the time when it begins, and so do filters for each value that they read. The limit is processor time, because
+# the program may be suspended and the machine may be busy with other work.
 
 T = TypeVar("T")
 # The longest conversations take a fraction of a second.
 LIMIT_SECONDS = 5.0
-# A name that no template gives to anything else.
+# A name that no template uses.
 _CHECK = "tui_trainer_check_time"
-# The filters of Jinja that are loops of their own.
+# Jinja's filters that loop over their input.
 _LOOPING_FILTERS = ("map", "select", "reject", "selectattr", "rejectattr")
 _deadline = threading.local()
 
 
 class RenderingTooLongError(Exception):
-    """A rendering took more than `LIMIT_SECONDS` of processor time."""
+    """An error for a rendering that took more than `LIMIT_SECONDS` of processor time."""
 
 
-def limited(template: str, render: Callable[[], T]) -> T:
-    """Return the result of `render`, which renders this template. Raises RenderingTooLongError, and TemplateError for a
-    template that is not valid Jinja."""
+def render_with_limit(template: str, render: Callable[[], T]) -> T:
+    """Return the result of `render`, which renders this template. Raise RenderingTooLongError if it takes too long, and
+    TemplateError if the template is not valid Jinja."""
     _add_checks(template)
     _deadline.seconds = time.thread_time() + LIMIT_SECONDS
     try:
@@ -159,14 +157,14 @@ def limited(template: str, render: Callable[[], T]) -> T:
 
 
 def _add_checks(template: str) -> None:
-    """Let the compiled template, which transformers keeps by its text, call `_check_time` wherever it may loop."""
+    """Make the compiled template, which transformers caches by its text, call `_check_time` wherever it may loop."""
     from jinja2 import nodes
     from transformers.utils import chat_template_utils
 
     compiled: Any = chat_template_utils._compile_jinja_template(template)
     if _CHECK in compiled.globals:
         return
-    # It writes as many words as it is asked for in one call.
+    # One call of lipsum can write any number of words.
     compiled.environment.globals.pop("lipsum", None)
     for name in _LOOPING_FILTERS:
         compiled.environment.filters[name] = _checked(compiled.environment.filters[name])
@@ -194,13 +192,10 @@ def _check_time() -> None:
         raise RenderingTooLongError
 
 
-# Whether a rendered conversation writes all that its row has: templates leave out in silence what they have no place
-# for.
-#
-# Contents may be stripped, arguments written in another form; what a part says has to stand there. Parts of a turn are
-# looked for behind those of the turn before it, or where the turn is known to stand.
+# The search for parts of a row in its rendered text tolerates stripped contents and arguments in another notation. It
+# looks for the parts of a turn after those of the turn before it, or within the turn's span if that is known.
 
-# What a turn has thought before it answers. Source: DeepSeek's and Qwen's templates, OpenRouter's service, gpt-oss.
+# Keys of a turn's reasoning. Source: DeepSeek's and Qwen's templates, OpenRouter's service, gpt-oss.
 REASONING = ("reasoning_content", "reasoning", "thinking")
 NAMES = "names"
 _THOUGHT_BEGINS = re.compile(r"<(?:\w+:)?think(?:ing)?>|\[THINK\]|◁think▷")
@@ -212,55 +207,57 @@ _NO_WORD = re.compile(r"\W+")
 def unwritten_parts(
     text: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], answers: Mapping[int, tuple[int, int]]
 ) -> tuple[str, list[str]]:
-    """(the first part that is lost and must not be, else empty; what else is left out: REASONING[0] or NAMES, once for
-    each turn). `answers`: where in the text some of the messages are known to stand."""
+    """Look for each part of a row in its text. Return the first missing part that must not be omitted, else "", and the
+    kinds of missing parts that may be omitted: REASONING[0] or NAMES, once for each turn. `answers` maps message
+    numbers to known spans in the text."""
     for tool in tools:
         function = tool.get("function", tool)
         name = function.get("name") if isinstance(function, Mapping) else None
         if isinstance(name, str) and _end_of(name, text, 0, len(text)) < 0:
             return f"the tool '{one_line(name, 40)}'", []
     thoughts: list[tuple[int, str, int, int]] = []
-    left_out: list[str] = []
-    ends: list[int] = []
-    done, length = 0, len(text)
+    omitted: list[str] = []
+    part_ends: list[int] = []
+    search_start, length = 0, len(text)
     for number, message in enumerate(messages):
         role, content = message["role"], message["content"]
-        # Some templates lead the first question with it, others the last.
-        first, last = (0, length) if role == "system" else answers.get(number, (done, length))
+        # Some templates write the system prompt before the first question, others before the last.
+        first, last = (0, length) if role == "system" else answers.get(number, (search_start, length))
         if role == "assistant" and ("think" in content or "THINK" in content):
-            *before, content = _THOUGHT_ENDS.split(content)
-            thoughts += [(number, _THOUGHT_BEGINS.sub("", part), first, last) for part in before]
-        at = text.find(content, first, last)
-        end = at + len(content) if at >= 0 else _end_of(content, text, first, last)
+            *reasoning_parts, content = _THOUGHT_ENDS.split(content)
+            thoughts += [(number, _THOUGHT_BEGINS.sub("", part), first, last) for part in reasoning_parts]
+        start = text.find(content, first, last)
+        end = start + len(content) if start >= 0 else _end_of(content, text, first, last)
         if end < 0:
             return f"the content of message {number + 1} ({role})", []
         if len(message) > 2:
-            for what, part in _more_parts(message):
-                if (at := _end_of(part, text, first, last)) < 0:
-                    return f"{what} of message {number + 1}", []
-                end = max(end, at)
+            for description, part in _tool_call_parts(message):
+                if (part_end := _end_of(part, text, first, last)) < 0:
+                    return f"{description} of message {number + 1}", []
+                end = max(end, part_end)
             thoughts += [
                 (number, message[name], first, last) for name in REASONING if isinstance(message.get(name), str)
             ]
             name = message.get("name")
-            left_out += [NAMES] if isinstance(name, str) and name not in text else []
-        ends.append(end)
-        # Results of tools may stand in the order of the calls.
+            omitted += [NAMES] if isinstance(name, str) and name not in text else []
+        part_ends.append(end)
+        # Templates may reorder the results of tools to match the order of the calls.
         if role not in ("system", "tool"):
-            done = max(end, answers[number][1] if number in answers else 0)
+            search_start = max(end, answers[number][1] if number in answers else 0)
     if not thoughts:
-        return "", left_out
-    lost = {}
+        return "", omitted
+    missing = {}
     for number, thought, first, last in thoughts:
-        following = next((end for end in ends[number + 1 :] if end > first), last)
+        following = next((end for end in part_ends[number + 1 :] if end > first), last)
         if _end_of(thought, text, first, min(last, following)) < 0:
-            lost[number] = REASONING[0]
+            missing[number] = REASONING[0]
             if not (_THOUGHT_ENDS.split(messages[number]["content"])[-1].strip() or messages[number].get("tool_calls")):
                 return f"the reasoning of message {number + 1}, which has no other content", []
-    return "", [*left_out, *lost.values()]
+    return "", [*omitted, *missing.values()]
 
 
-def _more_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _tool_call_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (description, text) of each function name and argument in the tool calls of a message."""
     for call in message.get("tool_calls") or ():
         function = call["function"]
         name = one_line(function["name"], 40)
@@ -270,7 +267,7 @@ def _more_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _leaves(value: object) -> Iterator[str]:
-    """Names, texts and whole numbers; fractions and truth values are written in many ways."""
+    """Yield the names, texts and whole numbers in JSON. Fractions and booleans have too many notations to look for."""
     if isinstance(value, str) or type(value) is int:
         yield str(value)
     elif isinstance(value, Mapping):
@@ -283,23 +280,23 @@ def _leaves(value: object) -> Iterator[str]:
 
 
 def _end_of(part: str, text: str, first: int, last: int) -> int:
-    """Where the first such part of a text ends; -1 for none."""
+    """Return the end of the first `part` in text[first:last]; `first` if only its words are there; else -1."""
     part = part.strip()
-    at = text.find(part, first, last)
-    if at >= 0:
-        return at + len(part)
+    start = text.find(part, first, last)
+    if start >= 0:
+        return start + len(part)
     escaped = json.dumps(part, ensure_ascii=False)[1:-1]
     for form in (escaped, json.dumps(part)[1:-1], json.dumps(escaped, ensure_ascii=False)[1:-1]):
-        if (at := text.find(form, first, last)) >= 0:
-            return at + len(form)
+        if (start := text.find(form, first, last)) >= 0:
+            return start + len(form)
     words = _NO_WORD.sub(" ", part).strip()
     return first if words and words in _NO_WORD.sub(" ", text[first:last]) else -1
 
 
 Span = tuple[int, int]
 
-_SIGN = "\ufdd0"  # one of Unicode's noncharacters: never part of a text that is exchanged
-_ENDS_OF_PYTHON = (ArithmeticError, RecursionError, MemoryError)
+_SIGN = "\ufdd0"  # one of Unicode's noncharacters, which are never part of exchanged text
+_PYTHON_LIMITS = (ArithmeticError, RecursionError, MemoryError)
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _PROBE = "wb3vq"
 _SHOWN = 24
@@ -307,9 +304,9 @@ _SHOWN = 24
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """`trained` are the characters that carry loss. `controls` are the special tokens that the template wrote, `spelt`
-    how many the data only spells. `adds_end`: the end token follows, and carries loss. `left_out`: what the template
-    does not write, once for each turn, as `chat_parts` names it."""
+    """A rendered conversation. `trained` holds the spans of characters that carry loss, `controls` the spans of special
+    tokens that the template wrote. `spelt` counts special tokens that the data only spells. If `adds_end`, the end
+    token follows the text and carries loss. `left_out` names the omitted parts as `unwritten_parts` does."""
 
     text: str
     trained: tuple[Span, ...]
@@ -320,36 +317,33 @@ class Rendered:
 
 
 class ConversationRenderer:
-    """Renders conversations with one template for one tokenizer.
-
-    `special` are the texts of the tokenizer's special tokens, `added` those of all that it never cuts, `stops` those
-    that end generation.
-    """
+    """A renderer of conversations with one template for one tokenizer. `special` holds the texts of the tokenizer's
+    special tokens, `added` those of all tokens that it never splits, and `stops` those that end generation."""
 
     def __init__(
         self, template: ChatTemplate, special: Sequence[str], added: Sequence[str], stops: Sequence[str], loss_on: str
     ) -> None:
-        """Raises ConfigError for a template that cannot render a question and an answer."""
+        """Raise ConfigError for a template that cannot render a question and an answer."""
         _refuse_powers(template)
         self._template, self._loss_on = template, loss_on
         self.turn_end, self._tail = self._find_end(added)
-        # What the template ends a turn with where that is no token of the tokenizer.
+        # Text that ends a turn without being a special token: it must not occur in the data.
         plain_end = "" if self.turn_end else self._tail.strip()
-        self._untold = plain_end if self.turn_end in ("", *special) else self.turn_end
+        self._plain_turn_end = plain_end if self.turn_end in ("", *special) else self.turn_end
         self.stops = tuple(dict.fromkeys([*([self.turn_end] if self.turn_end else []), *stops]))
         longest_first = sorted({*special, *self.stops}, key=len, reverse=True)
         self._controls = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-        read = set(_KEYS_READ.findall(template.text))
-        # Under which names the template reads what a turn has thought.
-        self._reasoning_keys = tuple(name for name in REASONING if name in read)
+        keys_in_template = set(_KEYS_READ.findall(template.text))
+        # The keys under which the template reads the reasoning of a turn.
+        self._reasoning_keys = tuple(name for name in REASONING if name in keys_in_template)
 
     def reads(self, key: str) -> bool:
-        """Whether the template may read this key of a turn."""
+        """Return whether the template may read this key of a turn."""
         if not re.search(rf"\b{re.escape(key)}\b", self._template.text + self._template.for_tools):
             return False
         if key != "name":
             return True
-        # A function has a name as well.
+        # The template may only read the `name` of a function, so render a turn with a name.
         for roles in (("user", "assistant"), ("user", "assistant", "tool")):
             with suppress(DataError):
                 if _PROBE in self._text([{"role": role, "content": "Q", key: _PROBE} for role in roles], []):
@@ -357,42 +351,43 @@ class ConversationRenderer:
         return False
 
     def render_prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Rendered:
-        """A conversation up to where the assistant goes on. Raises DataError, without a place, as `render`."""
-        safe_messages, spelt = self._broken(self._renamed(messages))
-        safe_tools, more = self._broken(list(tools))
+        """Render a conversation up to the point where the assistant continues. Raise DataError as `render` does."""
+        safe_messages, spelt = self._break_spellings(self._rename_reasoning(messages))
+        safe_tools, spelt_in_tools = self._break_spellings(list(tools))
         text, signs = _without_signs(self._text(safe_messages, safe_tools, prompt=True))
-        left_out = self._left_out(text, messages, tools, {})
-        return Rendered(text, (), tuple(self._controls_in(text, signs)), spelt + more, left_out=left_out)
+        left_out = self._omitted_parts(text, messages, tools, {})
+        return Rendered(text, (), tuple(self._controls_in(text, signs)), spelt + spelt_in_tools, left_out=left_out)
 
     def render(self, conversation: Conversation) -> Rendered:
-        """Raises DataError, without a place, for a conversation that the template does not take, does not write whole
-        or does not nest in."""
-        if self._untold and any(self._untold in message["content"] for message in conversation.messages):
-            message = f"the text contains {self._untold!r}, which ends turns in the chat template {self._template.name}"
+        """Return the conversation as text with the spans that carry loss. Raise DataError, which does not name the row,
+        if the template rejects the conversation, omits a part of it or does not nest."""
+        turn_end = self._plain_turn_end
+        if turn_end and any(turn_end in message["content"] for message in conversation.messages):
+            message = f"the text contains {turn_end!r}, which ends turns in the chat template {self._template.name}"
             hint = "remove it from the row: as it is not a special token, the model would read it as the end of a turn"
             raise DataError(message, hint=hint)
-        messages, spelt = self._broken(self._renamed(conversation.messages))
-        tools, more = self._broken(list(conversation.tools))
+        messages, spelt = self._break_spellings(self._rename_reasoning(conversation.messages))
+        tools, spelt_in_tools = self._break_spellings(list(conversation.tools))
         if self._loss_on == "all":
             text, spans = self._text(messages, tools), None
         elif is_marked := bool(_MARKS.search(self._template.text_for(tools))):
-            text, spans = self._marked(messages, tools)
+            text, spans = self._spans_by_marks(messages, tools)
         else:
-            text, spans = self._compared(messages, tools)
+            text, spans = self._spans_by_nesting(messages, tools)
         text, signs = _without_signs(text)
         answers: dict[int, Span] = {}
         if spans is not None:
-            spans = [(_moved(start, signs), _moved(end, signs)) for start, end in spans]
+            spans = [(_without_sign_offset(start, signs), _without_sign_offset(end, signs)) for start, end in spans]
             if not is_marked:
                 numbers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
                 answers = dict(zip(numbers[-len(spans) :], spans, strict=False))
-            spans = self._learnt(spans, messages)
-        left_out = self._left_out(text, conversation.messages, conversation.tools, answers)
-        ended = self._ended(text, spans, self._controls_in(text, signs), spelt + more)
-        return replace(ended, left_out=left_out) if left_out else ended
+            spans = self._without_zero_weights(spans, messages)
+        left_out = self._omitted_parts(text, conversation.messages, conversation.tools, answers)
+        rendered = self._end_at_stops(text, spans, self._controls_in(text, signs), spelt + spelt_in_tools)
+        return replace(rendered, left_out=left_out) if left_out else rendered
 
-    def _renamed(self, messages: Sequence[Message]) -> list[Message]:
-        """With the reasoning of each turn under the name that the template reads it by."""
+    def _rename_reasoning(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages with the reasoning of each turn under the key that the template reads."""
         if not self._reasoning_keys:
             return list(messages)
         return [
@@ -402,18 +397,18 @@ class ConversationRenderer:
             for message in messages
         ]
 
-    def _left_out(
+    def _omitted_parts(
         self, text: str, messages: Sequence[Message], tools: Sequence[Any], answers: Mapping[int, Span]
     ) -> tuple[str, ...]:
-        """What may be, of all that a text lacks. Raises DataError for the rest."""
-        lost, left_out = unwritten_parts(text, messages, tools, answers)
-        if lost:
+        """Return the parts that a text omits and may omit. Raise DataError for a part that it must not omit."""
+        missing_part, left_out = unwritten_parts(text, messages, tools, answers)
+        if missing_part:
             hint = f"set {TEMPLATE_KEY} to a template that includes it, such as chatml, or remove the row"
-            raise DataError(f"the chat template {self._template.name} omits {lost}", hint=hint)
+            raise DataError(f"the chat template {self._template.name} omits {missing_part}", hint=hint)
         return tuple(left_out)
 
-    def _learnt(self, spans: list[Span], messages: list[Any]) -> list[Span]:
-        """Without the answers that the data leaves out, whose `weight` is 0."""
+    def _without_zero_weights(self, spans: list[Span], messages: list[Any]) -> list[Span]:
+        """Drop the spans of answers whose `weight` in the data is 0."""
         answers = [message for message in messages if message["role"] == "assistant"]
         if self._loss_on == "completion":
             answers = answers[-1:]
@@ -426,83 +421,93 @@ class ConversationRenderer:
         return [span for span, learns in zip(spans, learnt, strict=True) if learns]
 
     def _controls_in(self, text: str, signs: Sequence[int]) -> list[Span]:
-        """The special tokens that the template wrote: no sign stood inside of them."""
-        broken = [place - number for number, place in enumerate(signs)]
+        """Return the spans of special tokens that the template wrote: those that contained no sign."""
+        sign_positions = [position - number for number, position in enumerate(signs)]
         return [
-            found.span()
-            for found in self._controls.finditer(text)
-            if not any(found.start() < place < found.end() for place in broken)
+            match.span()
+            for match in self._controls.finditer(text)
+            if not any(match.start() < position < match.end() for position in sign_positions)
         ]
 
-    def _ended(self, text: str, spans: list[Span] | None, controls: list[Span], spelt: int) -> Rendered:
-        """Each answer up to the token that stops generation; the last one gets one where the template writes none."""
+    def _end_at_stops(self, text: str, spans: list[Span] | None, controls: list[Span], spelt: int) -> Rendered:
+        """End each answer with the token that stops generation, which is added to the last answer if it is missing."""
         stops = [(start, end) for start, end in controls if text[start:end] in self.stops]
         if spans is None:
-            closed = bool(stops) and not text[stops[-1][1] :].strip()
-            end = stops[-1][1] if closed else self._tail_cut(text, len(text))
-            return Rendered(text[:end], ((0, end),), _within(controls, end), spelt, adds_end=not closed)
+            is_closed = bool(stops) and not text[stops[-1][1] :].strip()
+            end = stops[-1][1] if is_closed else self._cut_blank_tail(text, len(text))
+            return Rendered(text[:end], ((0, end),), _within(controls, end), spelt, adds_end=not is_closed)
         trained, adds_end = [], False
         for start, end in spans:
             stop = next((stop for first, stop in stops if start <= first <= end), None)
             adds_end = stop is None and end == spans[-1][1] and not text[end:].strip()
-            trained.append((start, stop if stop is not None else self._tail_cut(text, end)))
+            trained.append((start, stop if stop is not None else self._cut_blank_tail(text, end)))
         if adds_end:
             text = text[: trained[-1][1]]
         return Rendered(text, tuple(trained), _within(controls, len(text)), spelt, adds_end=adds_end)
 
-    def _tail_cut(self, text: str, end: int) -> int:
-        """Without the blank that the template writes behind a turn."""
+    def _cut_blank_tail(self, text: str, end: int) -> int:
+        """Return `end` without the blanks that the template writes after a turn."""
         blank = len(self._tail) - len(self._tail.rstrip())
         return end - blank if self._tail and text[:end].endswith(self._tail) else end
 
-    def _marked(self, messages: list[Any], tools: list[Any]) -> tuple[str, list[Span]]:
-        text, found = self._rendered(messages, tools, marks=True)
+    def _spans_by_marks(self, messages: list[Any], tools: list[Any]) -> tuple[str, list[Span]]:
+        text, marked_spans = self._render(messages, tools, marks=True)
         spans: list[Span] = []
-        for start, end in found:
+        for start, end in marked_spans:
             if spans and start <= spans[-1][1]:
                 spans[-1] = (spans[-1][0], end)
             else:
                 spans.append((start, end))
         return text, spans[-1:] if self._loss_on == "completion" else spans
 
-    def _compared(self, messages: list[Any], tools: list[Any]) -> tuple[str, list[Span]]:
-        """By comparing renders of the conversation up to each answer, and with it."""
+    def _spans_by_nesting(self, messages: list[Any], tools: list[Any]) -> tuple[str, list[Span]]:
+        """Find the answers by comparing renders of the conversation up to each answer, and including it."""
         text = self._text(messages, tools)
-        answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         if answers and answers[0] == 0:
             raise DataError(
                 "the conversation begins with an assistant turn", hint="add a user turn before it, or remove the row"
             )
         spans = []
-        for place in answers[-1:] if self._loss_on == "completion" else answers:
-            before = self._text(messages[:place], tools, prompt=True)
-            until = text if place == len(messages) - 1 else self._text(messages[: place + 1], tools)
-            if not until.startswith(before) or not text.startswith(until):
-                last = place != answers[-1] and text.startswith(self._text(messages[: answers[-1]], tools, prompt=True))
-                raise self._not_nested(answers.index(place) + 1, before, until, text, last_is_clear=last)
-            spans.append((len(before), len(until)))
+        for index in answers[-1:] if self._loss_on == "completion" else answers:
+            prompt = self._text(messages[:index], tools, prompt=True)
+            answered = text if index == len(messages) - 1 else self._text(messages[: index + 1], tools)
+            if not answered.startswith(prompt) or not text.startswith(answered):
+                before_last = self._text(messages[: answers[-1]], tools, prompt=True)
+                nests = index != answers[-1] and text.startswith(before_last)
+                raise self._not_nested(answers.index(index) + 1, prompt, answered, text, last_nests=nests)
+            spans.append((len(prompt), len(answered)))
         return text, spans
 
-    def _not_nested(self, number: int, before: str, until: str, text: str, *, last_is_clear: bool) -> DataError:
-        if until.startswith(before):
-            what, shorter, longer = f"changes assistant turn {number} when the conversation continues", until, text
+    def _not_nested(self, number: int, prompt: str, answered: str, text: str, *, last_nests: bool) -> DataError:
+        if answered.startswith(prompt):
+            change, shorter, longer = (
+                f"changes assistant turn {number} when the conversation continues",
+                answered,
+                text,
+            )
         else:
-            what = f"changes the text before assistant turn {number} when that turn is added"
-            shorter, longer = before, until
+            change = f"changes the text before assistant turn {number} when that turn is added"
+            shorter, longer = prompt, answered
         pairs = enumerate(zip(shorter, longer, strict=False))
-        at = next((place for place, (one, other) in pairs if one != other), min(len(shorter), len(longer)))
-        texts = (part[max(0, at - _SHOWN // 2) : at + _SHOWN // 2].replace(_SIGN, "") for part in (shorter, longer))
+        differs = next(
+            (index for index, (x, y) in pairs if x != y),
+            min(len(shorter), len(longer)),
+        )
+        window = slice(max(0, differs - _SHOWN // 2), differs + _SHOWN // 2)
+        texts = (part[window].replace(_SIGN, "") for part in (shorter, longer))
         shown = ", then ".join(f"\u00ab{one_line(part, _SHOWN)}\u00bb" for part in texts)
-        message = f"the chat template {self._template.name} {what} ({shown}), so the tokens of the turn are unknown"
-        way = 'task.loss_on = "completion" to train on the last turn only, or ' if last_is_clear else ""
-        return DataError(message, hint=f"set {way}{TEMPLATE_KEY} to another, such as chatml")
+        message = f"the chat template {self._template.name} {change} ({shown}), so the tokens of the turn are unknown"
+        last_only = 'task.loss_on = "completion" to train on the last turn only, or ' if last_nests else ""
+        return DataError(message, hint=f"set {last_only}{TEMPLATE_KEY} to another, such as chatml")
 
     def _text(self, messages: list[Any], tools: list[Any], *, prompt: bool = False) -> str:
-        return self._rendered(messages, tools, prompt=prompt)[0]
+        return self._render(messages, tools, prompt=prompt)[0]
 
-    def _rendered(
+    def _render(
         self, messages: list[Any], tools: list[Any], *, prompt: bool = False, marks: bool = False
     ) -> tuple[str, list[Span]]:
+        """Return the rendered text and, with `marks`, the spans that the template marks as generated."""
         from jinja2 import TemplateError
         from transformers.utils import chat_template_utils
 
@@ -518,13 +523,13 @@ class ConversationRenderer:
             **self._template.special,
         )
         try:
-            texts, spans = limited(template, render)
+            texts, spans = render_with_limit(template, render)
         except RenderingTooLongError:
             seconds = format_number(LIMIT_SECONDS)
             message = f"the chat template {self._template.name} did not render one conversation within {seconds} s"
             hint = f"remove the endless loop from the template, or set {TEMPLATE_KEY} to another, such as chatml"
             raise ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint)) from None
-        except (TemplateError, TypeError, ValueError, LookupError, AttributeError, *_ENDS_OF_PYTHON) as error:
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError, *_PYTHON_LIMITS) as error:
             number, reason = getattr(error, "lineno", None), str(error).strip().rstrip(".") or type(error).__name__
             name = f"{self._template.name}, line {number}," if number else self._template.name
             message = f"the chat template {name} rejects this conversation: {one_line(reason, 160)}"
@@ -532,26 +537,26 @@ class ConversationRenderer:
             raise DataError(message, hint=hint) from None
         return str(texts[0]), [(start, end) for start, end in spans[0]] if marks else []
 
-    def _broken(self, value: Any) -> tuple[Any, int]:
-        """A copy in which no string spells a special token, and how many did."""
+    def _break_spellings(self, value: Any) -> tuple[Any, int]:
+        """Return a copy with a sign inside of each spelling of a special token, and the number of spellings."""
         count = 0
 
-        def each(part: Any) -> Any:
+        def break_in(part: Any) -> Any:
             nonlocal count
             if isinstance(part, str):
                 if _SIGN in part:
                     raise DataError("the text contains U+FDD0, which is not a character", hint="remove the row")
-                text, found = self._controls.subn(lambda match: match[0][0] + _SIGN + match[0][1:], part)
-                count += found
+                text, spellings = self._controls.subn(lambda match: match[0][0] + _SIGN + match[0][1:], part)
+                count += spellings
                 return text
             if isinstance(part, Mapping):
-                return {name: each(inner) for name, inner in part.items()}
-            return [each(inner) for inner in part] if isinstance(part, list | tuple) else part
+                return {name: break_in(inner) for name, inner in part.items()}
+            return [break_in(inner) for inner in part] if isinstance(part, list | tuple) else part
 
-        return each(value), count
+        return break_in(value), count
 
     def _find_end(self, added: Sequence[str]) -> tuple[str, str]:
-        """(the token that ends a turn or "", all that stands behind an answer)."""
+        """Return (the token that ends a turn or "", all text after an answer)."""
         messages = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": _PROBE}]
         try:
             text = self._text(messages, [])
@@ -562,12 +567,12 @@ class ConversationRenderer:
             message = f"the chat template {self._template.name} omits the text of the assistant"
             raise ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint="choose another, such as chatml"))
         tail = text.rpartition(_PROBE)[2]
-        begins = [token for token in added if token and not token.isspace() and tail.lstrip().startswith(token)]
-        return max(begins, key=len, default=""), tail
+        end_tokens = [token for token in added if token and not token.isspace() and tail.lstrip().startswith(token)]
+        return max(end_tokens, key=len, default=""), tail
 
 
 def _refuse_powers(template: ChatTemplate) -> None:
-    """Raises ConfigError: one operation on whole numbers that takes hours cannot be ended from outside."""
+    """Raise ConfigError for the operator **: one power of whole numbers can take hours and cannot be interrupted."""
     from jinja2 import Environment, TemplateError
 
     with suppress(TemplateError):
@@ -579,24 +584,25 @@ def _refuse_powers(template: ChatTemplate) -> None:
                     raise ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint))
 
 
-def sections(rendered: Rendered) -> list[tuple[int, int, bool]]:
-    """The text cut where loss begins and ends: (start, end, carries loss), none of them empty."""
-    found = []
-    edges = [0, *(place for span in rendered.trained for place in span), len(rendered.text)]
+def loss_sections(rendered: Rendered) -> list[tuple[int, int, bool]]:
+    """Cut the text where loss begins and ends. Return (start, end, carries loss) of each section that is not empty."""
+    cut_sections = []
+    edges = [0, *(edge for span in rendered.trained for edge in span), len(rendered.text)]
     for number, (start, end) in enumerate(pairwise(edges)):
         if end > start:
-            found.append((start, end, number % 2 == 1))
-    return found
+            cut_sections.append((start, end, number % 2 == 1))
+    return cut_sections
 
 
 def _without_signs(text: str) -> tuple[str, list[int]]:
-    """The text, and where signs stood in the longer one."""
-    signs = [found.start() for found in re.finditer(_SIGN, text)]
+    """Return the text without signs, and the positions of the signs in the original text."""
+    signs = [match.start() for match in re.finditer(_SIGN, text)]
     return (text.replace(_SIGN, ""), signs) if signs else (text, signs)
 
 
-def _moved(place: int, signs: Sequence[int]) -> int:
-    return place - sum(sign < place for sign in signs)
+def _without_sign_offset(position: int, signs: Sequence[int]) -> int:
+    """Convert a position in a text with signs into one in the text without them."""
+    return position - sum(sign < position for sign in signs)
 
 
 def _within(spans: Sequence[Span], end: int) -> tuple[Span, ...]:

@@ -1,4 +1,5 @@
-"""Reading a model's config.json: one question, whatever the architecture calls it."""
+"""Read a model's config.json, whose field names depend on the architecture, and refuse models that cannot be
+trained."""
 
 import json
 from collections.abc import Mapping
@@ -8,8 +9,8 @@ from typing import Any
 
 from tui_trainer.config.sections import MODEL_KEY, Config
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.heads import CAUSAL, ENCODERS, Head, instead, is_unfit, lack_of
-from tui_trainer.models.towers import NOT_TRAINED, TRAINED_ON_TEXT, has_towers, is_of_several_kinds
+from tui_trainer.models.heads import CAUSAL, ENCODERS, Head, is_unfit, missing_head_message, usable_tasks_hint
+from tui_trainer.models.towers import NOT_TRAINED, TRAINED_ON_TEXT, has_towers, is_multimodal
 from tui_trainer.terminal.safe_text import one_line
 
 CONFIG_FILE = "config.json"
@@ -21,7 +22,7 @@ ALIASES: dict[str, list[str]] = {
     "num_attention_heads": "num_attention_heads n_head num_heads n_heads encoder_attention_heads".split(),
     "num_key_value_heads": "num_key_value_heads num_kv_heads n_head_kv".split(),
     "intermediate_size": "intermediate_size ffn_dim n_inner ffn_hidden_size hidden_dim d_ff encoder_ffn_dim".split(),
-    # CANINE's: of code points, each a row in tables that many share.
+    # CANINE hashes code points to rows of several tables.
     "vocab_size": "vocab_size num_hash_buckets".split(),
     "max_position_embeddings": "max_position_embeddings n_positions n_ctx seq_length max_seq_len".split(),
     "attention_dropout": "attention_dropout attn_pdrop attention_probs_dropout_prob dropout_rate".split(),
@@ -29,13 +30,13 @@ ALIASES: dict[str, list[str]] = {
 
 
 def bad_model(message: str, hint: str = "", where: str = "") -> ConfigError:
-    """A mistake in what `model.model_name_or_path` names."""
+    """Return an error about the model that `model.model_name_or_path` names."""
     return ConfigError(Problem(message=message, hint=hint, where=one_line(where), key=MODEL_KEY))
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFields:
-    """The fields of a config.json. Numbers that cannot be right are ConfigErrors that name the field."""
+    """The fields of a config.json. Impossible numbers raise a ConfigError that names the field."""
 
     values: Mapping[str, Any]
 
@@ -44,16 +45,16 @@ class ConfigFields:
         return one_line(str(self.values.get("model_type") or ""), 80)
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A positive whole number; without a default it has to be there."""
-        found = self.optional(name)
-        if found is not None:
-            return found
+        """Return a positive integer. Raise ConfigError if it is missing and there is no default."""
+        value = self.optional(name)
+        if value is not None:
+            return value
         if default is None:
             raise bad_model(f"config.json has no {name}", hint="the file is damaged, or the model is not a decoder")
         return default
 
     def optional(self, name: str) -> int | None:
-        """A positive whole number, or None where it is missing or null."""
+        """Return a positive integer, or None if it is missing or null."""
         for alias in ALIASES.get(name, [name]):
             value = self.values.get(alias)
             if value is None:
@@ -66,7 +67,7 @@ class ConfigFields:
         return None
 
     def share(self, name: str) -> float:
-        """A number from 0 to below 1; 0 where it is missing."""
+        """Return a number from 0 to below 1; 0 if it is missing."""
         for alias in ALIASES.get(name, [name]):
             value = self.values.get(alias)
             if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1:
@@ -74,12 +75,10 @@ class ConfigFields:
         return 0.0
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false; the default where it is missing or null."""
+        """Return true or false; the default if it is missing or null."""
         value = self.values.get(name)
         return default if value is None else bool(value)
 
-
-# What config.json says that a model is, and which models cannot be trained for a task.
 
 _LARGEST_CONFIG = 16 * 1024 * 1024
 _CLASSIFIERS = {
@@ -93,7 +92,7 @@ _CLASSIFIERS = {
 
 
 def read_json(path: Path, largest: int = _LARGEST_CONFIG) -> dict[str, Any] | None:
-    """The object in a JSON file; None where there is no such file. Raises ConfigError for anything else."""
+    """Return the object in a JSON file, or None without the file. Raise ConfigError for any other content."""
     if not path.is_file():
         return None
     try:
@@ -108,7 +107,7 @@ def read_json(path: Path, largest: int = _LARGEST_CONFIG) -> dict[str, Any] | No
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a folder. Raises ConfigError that says what the folder holds instead."""
+    """Return the config.json of a folder. Without one, raise ConfigError with what the folder contains instead."""
     config = read_json(folder / CONFIG_FILE)
     if config is not None:
         return config
@@ -123,50 +122,47 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:
-    """The class that the weights were saved from, `LlamaForCausalLM`; empty where it is not said."""
+    """Return the class that the weights were saved from, such as `LlamaForCausalLM`; "" if config.json does not say."""
     names = config.get("architectures")
     return one_line(str(names[0]), 80) if isinstance(names, list) and names else ""
 
 
 def refuse_other_kinds(config: Mapping[str, Any], where: str = "", head: Head | None = CAUSAL) -> None:
-    """Raises ConfigError for a model that cannot have this head, and says what it is; None: any head will do."""
+    """Raise ConfigError if a model cannot have this head. None accepts any head."""
     name, model_type = architecture_of(config), one_line(str(config.get("model_type")), 80)
-    if is_of_several_kinds(config):
+    if is_multimodal(config):
         _refuse_towers(config, name or model_type, where, head)
         return
-    what, hint = "", ""
-    if head == CAUSAL:
-        what, hint = _no_decoder(config, name), instead(model_type)
-    if what:
+    if head == CAUSAL and (kind := _kind_without_decoder(config, name)):
         needs = "plain text and conversations need a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM"
-        hint = "; ".join(filter(None, (needs, hint)))
-        raise bad_model(f"{name or model_type} is {what}, which cannot be trained to continue text", hint, where)
+        hint = "; ".join(filter(None, (needs, usable_tasks_hint(model_type))))
+        raise bad_model(f"{name or model_type} is {kind}, which cannot be trained to continue text", hint, where)
     if head not in (None, CAUSAL) and is_unfit(model_type, head):
-        raise bad_model(lack_of(model_type, head), instead(model_type), where)
+        raise bad_model(missing_head_message(model_type, head), usable_tasks_hint(model_type), where)
 
 
 def _refuse_towers(config: Mapping[str, Any], name: str, where: str, head: Head | None) -> None:
-    """Raises ConfigError for a model that reads other things beside text, unless it is one that is trained on text."""
-    what = "a multimodal model (images or sound as well as text)"
+    """Raise ConfigError for a multimodal model, unless its type can be trained on text with this head."""
+    multimodal = "a multimodal model (images or sound as well as text)"
     if not has_towers(config.get("model_type")):
         hint = f"these types can be trained on text: {', '.join(TRAINED_ON_TEXT)}; or choose a text-only model"
-        why = NOT_TRAINED.get(str(config.get("model_type")), "this type is not supported")
-        raise bad_model(f"{name} is {what}, and {why}", hint, where)
-    if other := _no_decoder(config, name):
+        reason = NOT_TRAINED.get(str(config.get("model_type")), "this type is not supported")
+        raise bad_model(f"{name} is {multimodal}, and {reason}", hint, where)
+    if kind := _kind_without_decoder(config, name):
         hint = "use the full model, with its language-model head"
-        raise bad_model(f"{name} is {other}, which cannot be trained to continue text", hint, where)
+        raise bad_model(f"{name} is {kind}, which cannot be trained to continue text", hint, where)
     if head not in (None, CAUSAL):
         hint = "set task.type to causal_lm or chat, or choose a text-only model"
-        raise bad_model(f"{name} is {what}, which can only be trained to continue text", hint, where)
+        raise bad_model(f"{name} is {multimodal}, which can only be trained to continue text", hint, where)
 
 
-def _no_decoder(config: Mapping[str, Any], name: str) -> str:
-    """What a model is that does not continue texts; empty for one that does."""
+def _kind_without_decoder(config: Mapping[str, Any], name: str) -> str:
+    """Return the kind of a model that cannot continue text, in words; "" for one that can."""
     if config.get("is_encoder_decoder"):
         return "an encoder-decoder model"
-    for ending, what in _CLASSIFIERS.items():
+    for ending, kind in _CLASSIFIERS.items():
         if name.endswith(ending):
-            return what
+            return kind
     if name.endswith("ForMaskedLM"):
         return "a masked language model"
     if config.get("model_type") in ENCODERS and not config.get("is_decoder"):
@@ -174,7 +170,7 @@ def _no_decoder(config: Mapping[str, Any], name: str) -> str:
     return ""
 
 
-# Families that reach numbers inside which fp16 does not have: they were trained in bf16 or fp32.
+# Families whose activations exceed the range of fp16: they were trained in bf16 or fp32.
 
 _T5 = "github.com/huggingface/transformers/issues/5651, and _keep_in_fp32_modules = ['wo'] in modeling_t5.py"
 _GEMMA_3 = "github.com/huggingface/transformers/issues/36822, unsloth.ai/blog/gemma3: beyond 65,504, and so NaN"
@@ -182,7 +178,7 @@ _GEMMA_3N = "unsloth.ai/blog/gemma-3n: activations become infinite in fp16 as we
 _GEMMA_4 = "github.com/unslothai/unsloth-zoo/pull/600: the MLP's products pass 65,504 under autocast"
 _GPT_OSS = "github.com/microsoft/onnxruntime-genai/pull/2444: beyond 65,504 in the last layer, and so NaN"
 
-# `model_type` and where it is written. Loss scaling does not help: it is the forward pass that overflows.
+# The source for each `model_type`. Loss scaling does not help, because the forward pass overflows.
 OVERFLOWS_IN_FP16: Mapping[str, str] = {
     **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "switch_transformers", "udop", "pop2piano"), _T5),
     **dict.fromkeys(("gemma3", "gemma3_text"), _GEMMA_3),
@@ -193,13 +189,13 @@ OVERFLOWS_IN_FP16: Mapping[str, str] = {
 
 
 def fp16_problems(config: Config, model_type: str) -> list[Problem]:
-    """fp16 that was asked for, of a model that overflows in it."""
+    """Return a problem for each setting that requests fp16 for a model that overflows in it."""
     if model_type not in OVERFLOWS_IN_FP16:
         return []
     message = f"{model_type} overflows in fp16: its activations exceed 65,504"
     hint = "set it to auto, which never chooses fp16 for this model"
-    asked = {
+    uses_fp16 = {
         "training.mixed_precision": config.training.mixed_precision == "fp16",
         "model.dtype": config.model.dtype == "float16",
     }
-    return [Problem(message=message, key=key, hint=hint) for key, is_asked in asked.items() if is_asked]
+    return [Problem(message=message, key=key, hint=hint) for key, is_set in uses_fp16.items() if is_set]

@@ -1,6 +1,6 @@
-"""From `model.model_name_or_path` to facts: where the model is, what it is made of, what its files say.
+"""Find the model that `model.model_name_or_path` names, and read its facts from headers and small files.
 
-Only headers and small files are read: no weights, no torch, no network.
+Weights, torch and the network are not used. `problems.py` judges the facts.
 """
 
 import os
@@ -22,28 +22,28 @@ from tui_trainer.models.files.weights import (
     read_file_header,
     read_headers,
     weight_files,
-    with_names_of_today,
+    with_current_names,
 )
 from tui_trainer.models.heads import CAUSAL, Head
-from tui_trainer.models.shape import ModelShape, shape_of, with_more_rows
+from tui_trainer.models.shape import ModelShape, add_new_row_weights, shape_of
 from tui_trainer.models.tokenizer import tokenizer_files_in, tokenizer_key
 from tui_trainer.terminal.safe_text import one_line
 
 Weights = Literal["safetensors", "bin", "none", "not here"]
 ADAPTER_FILE, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BIN_FILE, BIN_INDEX_FILE = "pytorch_model.bin", "pytorch_model.bin.index.json"
-# Source: the names that `torch_dtype` and `dtype` of config.json take, for those of safetensors.
+# The name in config.json for each dtype of safetensors.
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64", "F8_E4M3": "float8_e4m3fn"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFacts:
-    """What is known of a model before anything is loaded.
+    """Facts about a model before it is loaded.
 
-    `folder` is None where only the catalogue knows it. `weights` is "not here" for a model of the hub whose weights
-    are not on this machine: it can be planned and not trained. `weights_bytes` is None where nothing says it.
-    `dtype` is that of most of the stored weights, by config.json where they have no header. `damage` is what is wrong
-    with the files of the weights; then there are no headers. `model_problems` judges all of it.
+    If only the catalogue has the model, `folder` is None. `weights` is "not here" for a model of the hub whose weights
+    are not on this machine: it can be planned but not trained. `weights_bytes` is None if unknown. `dtype` is that of
+    most stored weights, or that of config.json for files without headers. `damage` holds the problems of the weight
+    files, which then have no headers. `model_problems` judges these facts.
     """
 
     name: str
@@ -63,39 +63,39 @@ class ModelFacts:
     has_remote_code: bool = False
     eos_token_ids: tuple[int, ...] = ()
     adapter: "Adapter | None" = None
-    """Named instead of the model that it is for; `folder` and the weights are those of that model."""
+    """The adapter that was named, if any; `folder` and the weights are those of its base model."""
     stored_vocabulary: int | None = None
-    """`vocab_size` of the files with the weights, where tokens were added since; None: that of `config`."""
+    """`vocab_size` of the weight files if tokens were added since, else None."""
 
     @property
     def tokenizer_folder(self) -> Path | None:
-        """An adapter may come with a tokenizer of its own, which knows its chat template."""
+        """The adapter's folder if it has a tokenizer of its own, with its chat template; else the model's folder."""
         return self.adapter.folder if self.adapter and self.adapter.has_tokenizer else self.folder
 
     @property
     def shape(self) -> ModelShape:
-        """What is trained. The first answer about a model takes seconds. Raises ConfigError where nobody can tell."""
+        """The shape of the trained model. The first answer about a model takes seconds. Raises ConfigError."""
         counted = shape_of(self.config, self.headers, head=self.head, labels=self.labels)
-        found = replace(counted, stored_dtype=self.dtype or "")
-        return found if self.stored_vocabulary is None else with_more_rows(found, self.stored_shape)
+        shape = replace(counted, stored_dtype=self.dtype or "")
+        return shape if self.stored_vocabulary is None else add_new_row_weights(shape, self.stored_shape)
 
     @property
     def stored_shape(self) -> ModelShape:
-        """What the files hold: without tokens that were added since."""
+        """The shape of the model in the files, without tokens that were added since."""
         stored = {"vocab_size": self.stored_vocabulary} if self.stored_vocabulary else {}
         return shape_of({**self.config, **stored}, self.headers, head=self.head, labels=self.labels)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adapter:
-    """A folder with an adapter of peft. `fields` are those of adapter_config.json, `base` is the model it is for."""
+    """A folder with a peft adapter. `fields` are those of adapter_config.json; `base` is the model for the adapter."""
 
     folder: Path
     fields: Mapping[str, Any]
     base: ModelFacts
     has_tokenizer: bool
     config: Mapping[str, Any] = field(default_factory=dict)
-    """config.json beside it, of a model with other labels, tokens or positions than those of `base`; empty: none."""
+    """The config.json beside the adapter, written if its model has other labels, tokens or positions than `base`."""
 
 
 def find_model(
@@ -106,67 +106,66 @@ def find_model(
     labels: int = 0,
     environment: Mapping[str, str] = os.environ,
 ) -> ModelFacts:
-    """A folder on this disk, else the hub's cache, else the catalogue. Nothing is asked of the network.
+    """Find a model in a local folder, else in the hub's cache, else in the catalogue, without network access.
 
-    `head` is what the task trains, with so many `labels` where it is a classifier's (0: as many as config.json says).
-    Raises ConfigError for a name that none of them knows, and for a model that cannot have the head.
+    `head` is the head that the task trains, with `labels` labels for a classifier (0: as many as config.json has).
+    Raise ConfigError for an unknown name, and for a model that cannot have this head.
     """
-    asked = {"name": name, "revision": revision, "head": head, "labels": labels}
+    request = {"name": name, "revision": revision, "head": head, "labels": labels}
     folder = local_folder(name)
     if folder is not None and (folder / ADAPTER_FILE).is_file() and not _has_weights(folder):
-        return _with_adapter(folder, asked, environment)
+        return _facts_with_adapter(folder, request, environment)
     if folder is not None:
-        return _facts_of(folder, asked)
+        return _facts_of_folder(folder, request)
     entry = find_shape(name)
-    # The hub knows gpt2 and openai-community/gpt2 as one; the cache keeps it under the name it was asked for.
+    # gpt2 is an alias of openai-community/gpt2 on the hub; the cache uses the name of the download.
     for alias in dict.fromkeys((name, entry.name if entry else name)):
         snapshot = cached_snapshot(alias, revision, environment)
         if snapshot is not None:
-            facts = _facts_of(snapshot, asked)
+            facts = _facts_of_folder(snapshot, request)
             return replace(facts, weights="not here") if facts.weights == "none" else facts
     if entry:
-        return _catalogued(entry, asked)
+        return _facts_of_entry(entry, request)
     near = nearest_folder(name)
     hint = f"did you mean the folder ./{near}? Otherwise {remedies(name)}" if near else remedies(name)
     raise bad_model(f"the model {name} is not on this machine", hint=hint)
 
 
 def require_folder(facts: ModelFacts) -> Path:
-    """The folder to train from. Raises ConfigError with both remedies for a model that is only catalogued."""
+    """Return the folder to train from. Raise ConfigError with the remedies if the model is only in the catalogue."""
     if facts.folder is None:
-        what = f"a run with {facts.name} can be planned but not started: the model is not on this machine"
-        raise bad_model(what, remedies(facts.name))
+        message = f"a run with {facts.name} can be planned but not started: the model is not on this machine"
+        raise bad_model(message, remedies(facts.name))
     return facts.folder
 
 
-def _facts_of(folder: Path, asked: dict[str, Any]) -> ModelFacts:
+def _facts_of_folder(folder: Path, request: dict[str, Any]) -> ModelFacts:
     config = read_config(folder)
-    refuse_other_kinds(config, str(folder), asked["head"])
+    refuse_other_kinds(config, str(folder), request["head"])
     headers: dict[str, TensorFacts] = {}
     damage: tuple[Problem, ...] = ()
     try:
-        headers = with_names_of_today(read_headers(folder))
+        headers = with_current_names(read_headers(folder))
     except ConfigError as error:
         damage = error.problems
     files = () if damage else _files_with_weights(folder)
     tokenizer_files = tokenizer_files_in(folder, config)
     in_safetensors = (folder / SINGLE_FILE).is_file() or (folder / INDEX_FILE).is_file()
     in_bin = (folder / BIN_FILE).is_file() or (folder / BIN_INDEX_FILE).is_file()
-    kind: Weights = "safetensors" if in_safetensors else "bin" if in_bin else "none"
+    weights: Weights = "safetensors" if in_safetensors else "bin" if in_bin else "none"
     generation = read_json(folder / "generation_config.json") or {}
     return ModelFacts(
-        **asked,
+        **request,
         folder=folder,
         config=config,
-        weights=kind,
+        weights=weights,
         weight_files=files,
         weights_bytes=sum((folder / file).stat().st_size for file in files if (folder / file).exists()) or None,
         headers=headers or None,
         damage=damage,
-        dtype=_stored_dtype(headers) or _told_dtype(config),
+        dtype=_stored_dtype(headers) or _dtype_in_config(config),
         tokenizer_key=tokenizer_key(folder, tokenizer_files, config),
         tokenizer_files=tokenizer_files,
-        # Whether the model or its tokenizer wants to run Python files that come with it.
         has_remote_code="auto_map" in config or "auto_map" in (read_json(folder / "tokenizer_config.json") or {}),
         eos_token_ids=_ids(generation.get("eos_token_id")) or _ids(config.get("eos_token_id")),
     )
@@ -176,30 +175,30 @@ def _has_weights(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (SINGLE_FILE, INDEX_FILE, BIN_FILE, BIN_INDEX_FILE))
 
 
-def _with_adapter(folder: Path, asked: dict[str, Any], environment: Mapping[str, str]) -> ModelFacts:
-    """Of the model that an adapter is for, with the adapter's own tokenizer and labels where it has them."""
+def _facts_with_adapter(folder: Path, request: dict[str, Any], environment: Mapping[str, str]) -> ModelFacts:
+    """Return the facts of an adapter's base model, with the adapter's own tokenizer and labels if it has them."""
     fields = read_json(folder / ADAPTER_FILE) or {}
-    told, where = fields.get("base_model_name_or_path"), str(folder)
-    if not isinstance(told, str) or not told:
+    base_name, where = fields.get("base_model_name_or_path"), str(folder)
+    if not isinstance(base_name, str) or not base_name:
         hint = f"write the name of its base model into {ADAPTER_FILE} as base_model_name_or_path"
         raise bad_model("the adapter does not name its base model", hint, where)
     revision = fields.get("revision")
-    more = {"revision": revision if isinstance(revision, str) else asked["revision"]}
+    base_request = request | {"name": base_name} | ({"revision": revision} if isinstance(revision, str) else {})
     try:
-        base = find_model(**{**asked, **more, "name": told}, environment=environment)
+        base = find_model(**base_request, environment=environment)
     except ConfigError as error:
-        words = f"the adapter is for {one_line(told, 200)}"
+        prefix = f"the adapter is for {one_line(base_name, 200)}"
         raise ConfigError(
-            replace(one, message=f"{words}: {one.message}", where=where) for one in error.problems
+            replace(problem, message=f"{prefix}: {problem.message}", where=where) for problem in error.problems
         ) from None
     if base.adapter:
         hint = "merge that adapter into its base model first"
         raise bad_model("the base of this adapter is another adapter", hint, where)
     if base.folder is None:
         raise bad_model(f"the adapter is for {base.name}, which is not on this machine", remedies(base.name), where)
-    # Beside an adapter where the model that it is for knows no such labels, tokens or positions.
-    own = read_json(folder / "config.json") or {}
-    config, vocabulary = own or base.config, base.config.get("vocab_size")
+    # Written beside an adapter if its base model has other labels, tokens or positions.
+    own_config = read_json(folder / "config.json") or {}
+    config, vocabulary = own_config or base.config, base.config.get("vocab_size")
     generation = read_json(folder / "generation_config.json") or {}
     damage: tuple[Problem, ...] = ()
     if not (folder / ADAPTER_WEIGHTS).is_file():
@@ -211,35 +210,35 @@ def _with_adapter(folder: Path, asked: dict[str, Any], environment: Mapping[str,
         except ConfigError as error:
             damage = error.problems
     files = tokenizer_files_in(folder, config)
-    found = replace(
+    facts = replace(
         base,
-        name=asked["name"],
-        revision=asked["revision"],
+        name=request["name"],
+        revision=request["revision"],
         config=config,
         stored_vocabulary=vocabulary if vocabulary != config.get("vocab_size") else None,
         damage=(*base.damage, *damage),
         eos_token_ids=_ids(generation.get("eos_token_id")) or base.eos_token_ids,
-        adapter=Adapter(folder=folder, fields=fields, base=base, has_tokenizer=bool(files), config=own),
+        adapter=Adapter(folder=folder, fields=fields, base=base, has_tokenizer=bool(files), config=own_config),
     )
-    return replace(found, tokenizer_files=files, tokenizer_key=tokenizer_key(folder, files, config)) if files else found
+    return replace(facts, tokenizer_files=files, tokenizer_key=tokenizer_key(folder, files, config)) if files else facts
 
 
-def _catalogued(entry: CatalogueEntry, asked: dict[str, Any]) -> ModelFacts:
-    refuse_other_kinds(entry.config, entry.name, asked["head"])
+def _facts_of_entry(entry: CatalogueEntry, request: dict[str, Any]) -> ModelFacts:
+    refuse_other_kinds(entry.config, entry.name, request["head"])
     return ModelFacts(
-        **asked,
+        **request,
         folder=None,
         config=entry.config,
         weights="not here",
         weights_bytes=entry.weights_bytes,
-        dtype=_told_dtype(entry.config),
+        dtype=_dtype_in_config(entry.config),
         eos_token_ids=_ids(entry.config.get("eos_token_id")),
     )
 
 
 def _files_with_weights(folder: Path) -> tuple[str, ...]:
-    if found := weight_files(folder):
-        return found
+    if names := weight_files(folder):
+        return names
     if (folder / BIN_FILE).is_file():
         return (BIN_FILE,)
     index = (read_json(folder / BIN_INDEX_FILE) or {}).get("weight_map")
@@ -247,20 +246,20 @@ def _files_with_weights(folder: Path) -> tuple[str, ...]:
 
 
 def _stored_dtype(headers: Mapping[str, TensorFacts]) -> str | None:
-    """The kind of number that takes the most bytes."""
+    """Return the dtype that takes the most bytes, or None without headers."""
     sizes: Counter[str] = Counter()
     for facts in headers.values():
         sizes[facts.dtype] += facts.size_bytes
-    found = sizes.most_common(1)
-    return DTYPES.get(found[0][0], found[0][0].lower()) if found else None
+    largest = max(sizes, key=lambda name: sizes[name], default=None)
+    return DTYPES.get(largest, largest.lower()) if largest else None
 
 
-def _told_dtype(config: Mapping[str, Any]) -> str | None:
-    """Newer files with towers say it where they describe the language model."""
+def _dtype_in_config(config: Mapping[str, Any]) -> str | None:
+    """Return the dtype in a config.json. Newer multimodal models have it in `text_config`."""
     language = config.get("text_config")
-    places = (config, language if isinstance(language, Mapping) else {})
-    told = (place.get(name) for place in places for name in ("dtype", "torch_dtype"))
-    return next((name for name in told if isinstance(name, str)), None)
+    sections = (config, language if isinstance(language, Mapping) else {})
+    values = (section.get(name) for section in sections for name in ("dtype", "torch_dtype"))
+    return next((name for name in values if isinstance(name, str)), None)
 
 
 def _ids(value: Any) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
-"""Frozen weights in 4 bits (QLoRA, arXiv:2305.14314): which of them, how many bytes they take, and how they are loaded.
+"""Frozen weights in 4 bits (QLoRA, arXiv:2305.14314): which weights, their bytes, and how they are loaded.
 
-bitsandbytes packs the matrices of linear layers. Embeddings are no such layers; the head and what is trained as a whole
-are left out by name: 4 bits do not train, and a tied head would take the embedding with it.
+bitsandbytes quantises the matrices of linear layers, which excludes embeddings. The head and the modules that are
+trained as a whole are excluded by name: 4-bit weights do not train, and a tied head would also quantise the embedding.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import BitsAndBytesConfig, PretrainedConfig
 
-# Weights that share a scale in fp32, and scales that share one when they are quantised to 8 bits themselves.
+# Weights that share a scale in fp32, and scales that share one if they are quantised to 8 bits.
 BLOCK, SCALES_BLOCK = 64, 256
-# Layers that transformers itself keeps in fp32: `_keep_in_fp32_modules` of its modeling files (5.23).
+# Layers that transformers keeps in fp32. Source: `_keep_in_fp32_modules` of its modeling files (5.23).
 _KEPT_BY_TRANSFORMERS = {"t5": ("wo",), "mt5": ("wo",), "umt5": ("wo",)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FourBits:
-    """How a model is quantised. `compute_dtype` is torch's name, or empty: that of the weights left as they are.
-    `kept`: ends of the paths of modules that are left out, besides the head."""
+    """Settings of quantisation. `compute_dtype` is torch's name, or "" for the dtype of the other weights. `kept` holds
+    ends of the paths of modules that are not quantised, in addition to the head."""
 
     quant_type: str = "nf4"
     double_quant: bool = True
@@ -44,7 +44,7 @@ class FourBits:
 
     @classmethod
     def of(cls, config: Config, shape: ModelShape) -> FourBits | None:
-        """As the settings say; None where no weight is in 4 bits."""
+        """Return the quantisation that a config asks for, or None without 4-bit weights."""
         if not config.tuning.in_four_bits:
             return None
         section = config.quantization
@@ -59,7 +59,7 @@ class FourBits:
 
     @property
     def bits_per_weight(self) -> float:
-        """4 bits and a share of the scales: 4.5, with double quantisation 4.127.
+        """Bits of one weight with its share of the scales: 4.5, or 4.127 with double quantisation.
 
         Source: QLoRA, arXiv:2305.14314, section 3 (blocks of 64; their scales in 8 bits, in blocks of 256).
         """
@@ -67,21 +67,20 @@ class FourBits:
 
 
 def quantised_linears(shape: ModelShape, four_bits: FourBits | None) -> tuple[Linear, ...]:
-    """The kinds of linear layers whose matrices are packed; none without `four_bits`."""
+    """Return the kinds of linear layers that are quantised; empty without `four_bits`."""
     if four_bits is None:
         return ()
-    kept = four_bits.kept
-    return tuple(x for x in shape.linears if not x.is_head and not (kept and x.path.endswith(kept)))
+    return tuple(x for x in shape.linears if not x.is_head and not x.path.endswith(four_bits.kept))
 
 
 def bitsandbytes_config(
     four_bits: FourBits, shape: PretrainedConfig, model: ModelSection, dtype: torch.dtype, auto_class: Any
 ) -> BitsAndBytesConfig:
-    """As transformers takes it. `dtype` is that of the weights left as they are.
+    """Return the quantisation config for transformers. `dtype` is that of the other weights.
 
-    Names that are given replace those that transformers finds by itself (the head, and what is tied to it), so both are
-    given. It finds them in a model, which is made without numbers, and towers are found there too: they stay as they
-    are. A name is an end of a path, or a whole part of it.
+    The names to skip replace those that transformers finds itself (the head and layers tied to it), so both are given.
+    They are found in a model without data, as are the towers, which are skipped too. A name matches the end of a path
+    or a whole component of it.
     """
     import torch
     from transformers import BitsAndBytesConfig
@@ -100,7 +99,7 @@ def bitsandbytes_config(
 
 
 def refuse_poisoned_files(folder: Path) -> None:
-    """Raises ConfigError with the tensor that holds a number which is not finite: packed, it looks like any other."""
+    """Raise ConfigError for a tensor with values that are not finite, because quantisation would hide them."""
     import torch
 
     for name, tensor in stored_tensors(folder):
@@ -111,7 +110,7 @@ def refuse_poisoned_files(folder: Path) -> None:
 
 
 def stored_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """One after the other, so that there is one in memory at a time."""
+    """Yield (name, tensor) of all weight files, with one tensor in memory at a time."""
     import torch
     from safetensors import safe_open
 

@@ -1,6 +1,6 @@
-"""What a model ends with: the head that a task trains, and which kinds of model have one. No torch here.
+"""The head of a model, which a task trains, and the model types that support each head.
 
-Which kinds those are is read from the text of the installed transformers: importing it would take torch.
+The model types are read from the source text of the installed transformers, because importing it would import torch.
 """
 
 import re
@@ -19,11 +19,11 @@ Head = Literal["causal_lm", "sequence_classification", "token_classification", "
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression", ""]
 
 CAUSAL: Head = "causal_lm"
-"""A decoder alone: it learns the next token, and needs no mask of the padding behind its rows."""
+"""The head of a decoder without an encoder. It predicts the next token and needs no mask for padding after its rows."""
 ENCODER_DECODER: Head = "seq2seq_lm"
-"""What the decoder writes has a width of its own beside that of the input."""
+"""The head of an encoder-decoder, whose inputs and targets have separate lengths."""
 CLASSIFYING: tuple[Head, ...] = ("sequence_classification", "token_classification", "question_answering")
-"""Few logits: of labels, or of the first and the last token of an answer."""
+"""Heads with few logits: for labels, or for the first and the last token of an answer."""
 # The value of `task.type` that trains each head.
 TASK_OF: dict[Head, str] = {
     "causal_lm": "causal_lm",
@@ -34,7 +34,7 @@ TASK_OF: dict[Head, str] = {
 }
 
 
-# The class of each in transformers, and the name of the table of model types there.
+# The auto class of each head in transformers, and the name of its table of model types.
 _CLASSES: dict[Head, tuple[str, str]] = {
     "causal_lm": ("AutoModelForCausalLM", "CAUSAL_LM"),
     "sequence_classification": ("AutoModelForSequenceClassification", "SEQUENCE_CLASSIFICATION"),
@@ -43,14 +43,14 @@ _CLASSES: dict[Head, tuple[str, str]] = {
     "seq2seq_lm": ("AutoModelForSeq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
 }
 _WORDS: dict[Head, str] = {"causal_lm": "causal", "seq2seq_lm": "sequence-to-sequence"}
-# Types whose plain architecture sees the tokens to the right as well. Source: the documentation of transformers.
+# Model types with bidirectional attention. Source: the documentation of transformers.
 ENCODERS = frozenset(
     """albert bert camembert canine convbert data2vec-text deberta deberta-v2 distilbert electra ernie esm esmc eurobert
     flaubert fnet funnel gte ibert jina_embeddings_v3 layoutlm lilt longformer luke markuplm megatron-bert mobilebert
     modernbert mpnet mra nezha nomic_bert nystromformer rembert roberta roberta-prelayernorm roc_bert roformer
     splinter squeezebert xlm-roberta xlm-roberta-xl xmod yoso""".split()
 )
-# Images, speech and tables beside text, or instead of it; tests of transformers' own; and copies under another name.
+# Model types with inputs other than text, test models of transformers, and aliases.
 _NO_TEXT = frozenset(
     """axk1 axk2 bros layoutlm layoutlmv2 layoutlmv3 lilt markuplm modernvbert openai_privacy_filter perceiver t5gemma2
     tapas ultrabert ultravbert audioflamingo3 glmasr granite_speech granite_speech_plus moss_transcribe_diarize
@@ -58,8 +58,8 @@ _NO_TEXT = frozenset(
     voxtral_realtime""".split()
 )
 
-# Whose class for questions names its body `transformer`, where published files have `model`: transformers would begin
-# with random numbers in its place. Source: transformers 5.17 and 5.24.
+# In the question answering class of these types the base model is called `transformer`, but published files say
+# `model`, so transformers would initialise it at random. Source: transformers 5.17 and 5.24.
 _RENAMED_FOR_QUESTIONS = frozenset(
     "arcee diffllama exaone4 llama ministral nemotron qwen2 qwen3 qwen3_moe qwen3_next seed_oss smollm3".split()
 )
@@ -67,7 +67,7 @@ _RENAMED_FOR_QUESTIONS = frozenset(
 
 @cache
 def types_with(head: Head) -> frozenset[str]:
-    """The types of text models that have such a head, in the installed transformers; none where it cannot be read."""
+    """Return the types of text models with this head in the installed transformers; empty if they cannot be read."""
     package = PathFinder.find_spec("transformers")
     folders = package.submodule_search_locations if package else None
     text = ""
@@ -83,14 +83,14 @@ def _is_known(model_type: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What a classifier tells apart, in the order of its logits. `problem_type` as in a model's config.json; empty
-    for tokens, which transformers has no choice for."""
+    """Labels of a classifier, in the order of its logits. `problem_type` is that of config.json, empty for token
+    classification, which has none."""
 
     names: tuple[str, ...]
     problem_type: ProblemType = ""
 
     def config_fields(self) -> dict[str, Any]:
-        """The fields of a config.json. A regression of one number has one label."""
+        """Return these labels as fields of a config.json. Regression has one label."""
         fields: dict[str, Any] = {
             "id2label": dict(enumerate(self.names)),
             "label2id": {name: number for number, name in enumerate(self.names)},
@@ -100,21 +100,19 @@ class Labels:
 
 
 def own_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names in a model's id2label, in the order of its logits; none where they are not named one by one."""
-    named = config.get("id2label")
-    if not isinstance(named, Mapping):
+    """Return the names in id2label of a config.json, in the order of the logits; empty unless it names them all."""
+    names = config.get("id2label")
+    if not isinstance(names, Mapping):
         return ()
     try:
-        by_number = {int(number): str(name) for number, name in named.items()}
+        by_number = {int(number): str(name) for number, name in names.items()}
     except ValueError:
         return ()
-    return (
-        tuple(by_number[number] for number in range(len(by_number))) if set(by_number) == {*range(len(named))} else ()
-    )
+    return tuple(by_number[number] for number in sorted(by_number)) if set(by_number) == {*range(len(names))} else ()
 
 
 def auto_class_name(head: Head, model_type: object = "") -> str:
-    """The class of transformers that loads and makes models of this kind with this head."""
+    """Return the name of the transformers class that loads and builds models of this type with this head."""
     return AUTO_CLASS if has_towers(model_type) else _CLASSES[head][0]
 
 
@@ -125,7 +123,7 @@ def auto_class(head: Head, model_type: object = "") -> Any:
 
 
 def is_unfit(model_type: str, head: Head) -> bool:
-    """Whether a kind of model is known not to have this head. What no table knows, transformers will judge."""
+    """Return whether a model type is known to lack this head. False for an unknown type: transformers will decide."""
     if head == CAUSAL:
         return model_type in ENCODERS or model_type in types_with(ENCODER_DECODER)
     if head == "question_answering" and model_type in _RENAMED_FOR_QUESTIONS:
@@ -133,31 +131,31 @@ def is_unfit(model_type: str, head: Head) -> bool:
     return _is_known(model_type) and model_type not in types_with(head)
 
 
-def labels_each(head: Head, target_tokens: int) -> int:
-    """Labels of a row: one of a text, else those of the longest answer."""
+def labels_per_row(head: Head, target_tokens: int) -> int:
+    """Return the number of labels of a row: one for a text, else one for each target token."""
     return 1 if head == "sequence_classification" else target_tokens
 
 
 def fit_heads(model_type: str) -> tuple[Head, ...]:
-    """The heads that a kind of model can have; empty where no table knows it."""
+    """Return the heads that a model type supports; empty if no table lists the type."""
     return tuple(head for head in TASK_OF if not is_unfit(model_type, head)) if _is_known(model_type) else ()
 
 
-def instead(model_type: str) -> str:
-    """What can be done with a kind of model, as a hint; empty where nothing is known of it."""
+def usable_tasks_hint(model_type: str) -> str:
+    """Return a hint with the tasks that a model type supports; "" if they are unknown."""
     tasks = [TASK_OF[head] for head in fit_heads(model_type)]
     return f"with {model_type} use task.type = {listed(tasks)}" if tasks else ""
 
 
-def lack_of(model_type: str, head: Head) -> str:
-    """The sentence about a kind of model that has no such head."""
+def missing_head_message(model_type: str, head: Head) -> str:
+    """Return the error message for a model type without this head."""
     if head == "question_answering" and model_type in _RENAMED_FOR_QUESTIONS:
         return f"transformers cannot load published weights into the question answering head of {model_type}"
     return f"{model_type} has no {_WORDS.get(head, head.replace('_', ' '))} head"
 
 
 def stored_labels(config: Mapping[str, Any]) -> int:
-    """How many labels a config.json tells of; 2, as in transformers, where it is silent."""
+    """Return the number of labels in a config.json; 2 if it has none, as in transformers."""
     names = config.get("id2label")
     if isinstance(names, Mapping) and names:
         return len(names)

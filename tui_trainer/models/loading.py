@@ -1,6 +1,6 @@
-"""Models and tokenizers into memory, by transformers. torch and transformers are loaded inside the functions.
+"""Load models and tokenizers with transformers. torch and transformers are imported inside of the functions.
 
-What cannot be loaded becomes one sentence: the file, what is wrong, what to do.
+A failure to load becomes a one-sentence error with the file, the reason and the remedy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tui_trainer.models.config_json import bad_model, read_json
 from tui_trainer.models.four_bits import FourBits, bitsandbytes_config, refuse_poisoned_files
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, auto_class, own_labels
 from tui_trainer.models.modules import soft_cap_of
-from tui_trainer.models.rope import changed_positions
+from tui_trainer.models.rope import set_positions
 from tui_trainer.models.shape import scratch_config
 from tui_trainer.models.text_only import load_text_model
 from tui_trainer.models.towers import has_towers
@@ -31,51 +31,49 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
-# What transformers keeps of the arguments that a tokenizer was loaded with.
+# Loading arguments that transformers stores in a tokenizer's settings.
 _ABOUT_LOADING = ("local_files_only", "is_local", "trust_remote_code", "token")
 
 
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """The model's own tokenizer. Raises ConfigError."""
+    """Load the model's own tokenizer. Raise ConfigError if it cannot be loaded."""
     from transformers import AutoTokenizer
 
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code
         )
-    except Exception as error:  # transformers and tokenizers raise whatever their parts raise
+    except Exception as error:  # transformers and tokenizers document no exception types
         raise bad_model(_sentence("the tokenizer cannot be loaded", error), "copy it again", str(folder)) from None
     return tokenizer
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write a tokenizer without what says how it was loaded here. Raises OSError."""
+    """Write a tokenizer without the arguments that it was loaded with. Raise OSError."""
     for name in _ABOUT_LOADING:
         tokenizer.init_kwargs.pop(name, None)
     try:
         tokenizer.save_pretrained(folder)
     except OSError:
         raise
-    except Exception as error:  # the tokenizers library raises nothing narrower when a disk is full
+    except Exception as error:  # tokenizers raises a plain Exception when a disk is full
         raise OSError(f"the tokenizer cannot be written: {error}") from error
 
 
-def cut_as_trained(tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-    """Give a tokenizer the length and the side at which training cuts what a model reads, so that `truncation=True`
-    cuts there wherever it is loaded."""
+def set_truncation(tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
+    """Store the length and side at which training truncates texts, so that `truncation=True` truncates the same
+    wherever the tokenizer is loaded."""
     tokenizer.model_max_length = max_length
     tokenizer.truncation_side = tokenizer.init_kwargs["truncation_side"] = "right"
-    # What the model is given beside the tokens, where the class of the tokenizer is not at hand to tell.
+    # The model's inputs, for places that load the tokenizer without its class.
     tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
 
 
 def tokenizer_of_file(
     path: Path, max_length: int, special: Mapping[str, str], *, tells_pairs: bool = False
 ) -> PreTrainedTokenizerBase:
-    """A tokenizer that was made from the data, as transformers saves and loads it. `special` by transformers' names.
-
-    `tells_pairs`: it also gives the numbers that tell the second text of a pair from the first, which BERT reads.
-    """
+    """Return a tokenizer that was made from the data. `special` maps transformers' names to tokens. With `tells_pairs`,
+    it also returns token_type_ids, with which BERT distinguishes the texts of a pair."""
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(
@@ -101,55 +99,56 @@ def load_pretrained(
     positions: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda words: None,
 ) -> PreTrainedModel:
-    """The model with its own weights. Raises ConfigError when weights and config do not fit together.
+    """Load a model with its weights. Raise ConfigError if weights and config do not fit together.
 
-    To a GPU each tensor goes as soon as it is read: the whole model is never in the machine's memory. None: the CPU.
-    With `four_bits` it is packed while it is loaded, and `dtype` is that of the rest.
+    On a GPU, each tensor is moved immediately after it is read, so the whole model is never in host memory.
+    `device=None` is the CPU. With `four_bits`, weights are quantised while they are loaded, and `dtype` applies to the
+    others.
 
-    A classifier's head that the files lack, or have for another number of labels, is made anew from torch's global
-    generator, and `tell` gets a sentence about it. Without `labels` a classifier keeps those of its config.
-    `pad_token_id` is for configs that have none, of models with another head than that of a language model: a decoder
-    that classifies looks for the last token before the padding. `positions`: a config.json with other rotary ones.
+    A classifier head that the files lack, or that has another number of labels, is initialised from torch's global
+    generator and reported to `tell` in a sentence. Without `labels`, a classifier keeps those of its config.
+    `pad_token_id` is for models without one whose head is not causal, because a decoder that classifies looks for the
+    last token before the padding. `positions` is a config.json with other rotary positions.
     """
     try:
         with _quiet():
             shape = _config_of(folder, model, labels)
             if positions:
-                changed_positions(shape, positions)
-            kind: Any = auto_class(head, shape.model_type)
-            more = _attention(model)
+                set_positions(shape, positions)
+            model_class: Any = auto_class(head, shape.model_type)
+            options = _attention(model)
             if device is not None and device.type != "cpu":
-                more["device_map"] = {"": device}
+                options["device_map"] = {"": device}
             if four_bits is not None:
                 refuse_poisoned_files(folder)
-                more["quantization_config"] = bitsandbytes_config(four_bits, shape, model, dtype, kind)
+                options["quantization_config"] = bitsandbytes_config(four_bits, shape, model, dtype, model_class)
             if model.text_only and has_towers(shape.model_type):
-                loaded, report = load_text_model(folder, shape, dtype, **more)
+                built, report = load_text_model(folder, shape, dtype, **options)
             else:
-                loaded, report = kind.from_pretrained(
+                built, report = model_class.from_pretrained(
                     folder,
                     config=shape,
                     dtype=dtype,
                     local_files_only=True,
                     trust_remote_code=model.trust_remote_code,
                     output_loading_info=True,
-                    # `_new_parts` refuses what does not fit and names it; transformers would only name its own log.
+                    # `_new_parts` names the tensors that do not fit; transformers would only refer to its log.
                     ignore_mismatched_sizes=True,
                     weights_only=True,
-                    **more,
+                    **options,
                 )
-    except Exception as error:  # whatever its parts raise
+    except Exception as error:  # transformers documents no exception types
         raise error if isinstance(error, ConfigError) else _cannot_load(error, folder, model) from None
-    made: PreTrainedModel = loaded
-    keep_soft_cap(made)
-    settle_padding(made, head, pad_token_id)
-    if has_towers(made.config.model_type) and not _is_tied(made):
-        # Where config.json is silent transformers takes them for tied, and finds out by the files.
-        made.config.tie_word_embeddings = False
-    for words in (_new_parts(made, report, folder, head), _new_head(made, folder, head, labels)):
-        if words:
-            tell(words)
-    return made
+    loaded: PreTrainedModel = built
+    use_eager_for_soft_cap(loaded)
+    set_padding(loaded, head, pad_token_id)
+    if has_towers(loaded.config.model_type) and not _is_tied(loaded):
+        # If config.json does not say so, transformers assumes a tied head until it reads the files.
+        loaded.config.tie_word_embeddings = False
+    for sentence in (_new_parts(loaded, report, folder, head), _new_head(loaded, folder, head, labels)):
+        if sentence:
+            tell(sentence)
+    return loaded
 
 
 def _is_tied(model: Any) -> bool:
@@ -158,27 +157,27 @@ def _is_tied(model: Any) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' table of names that were missing or left over: the report is read and told in words."""
+    """Disable transformers' table of missing and unexpected tensors, which `load_pretrained` reports itself."""
     from transformers.utils import logging
 
-    before = logging.get_verbosity()
+    verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
         yield
     finally:
-        logging.set_verbosity(before)
+        logging.set_verbosity(verbosity)
 
 
-def settle_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
-    """After the model is built: transformers keeps the row of the config's pad token out of training, and that token
-    may end texts.
+def set_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
+    """Set the padding of a loaded model. transformers excludes the row of the config's pad token from training, but the
+    same token may end texts.
 
-    In a language model padding has no label and nobody attends to it, so its row has no gradient of its own to be kept
-    from; a token that is padding and ends documents learns like any other. The other heads tell padding by its number.
+    In a causal model, padding has no label and no token attends to it, so its row gets no gradient from padding, and a
+    token that both pads and ends documents may learn. Models with other heads recognise padding by its id.
     """
     text_config = model.config.get_text_config()
-    own = getattr(text_config, "pad_token_id", None)
-    has_none = own is None or own < 0  # -1 in early Llamas
+    pad_id = getattr(text_config, "pad_token_id", None)
+    has_none = pad_id is None or pad_id < 0  # -1 in early Llamas
     if head == CAUSAL or has_none:
         model.get_input_embeddings().padding_idx = None
     if head != CAUSAL and has_none:
@@ -188,110 +187,109 @@ def settle_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
 def _config_of(folder: Path, model: ModelSection, labels: Labels | None) -> PretrainedConfig:
     from transformers import AutoConfig
 
-    found: PretrainedConfig = AutoConfig.from_pretrained(
+    config: PretrainedConfig = AutoConfig.from_pretrained(
         folder, local_files_only=True, trust_remote_code=model.trust_remote_code
     )
     for name, value in (labels.config_fields() if labels else {}).items():
-        setattr(found, name, value)
-    return found
+        setattr(config, name, value)
+    return config
 
 
 def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) -> str:
-    """A sentence about what start from scratch; empty when nothing does. Raises ConfigError for a body that
-    the files do not fill."""
+    """Return a sentence about the newly initialised parts, "" without any. Raise ConfigError if the files lack weights
+    outside of the head."""
     missing = sorted(map(str, report.get("missing_keys") or ()))
-    # Name to its shape in the files and in the model.
+    # The shapes in the files and in the model, by tensor name.
     entries = report.get("mismatched_keys") or ()
-    others = {str(name): (tuple(stored), tuple(wanted)) for name, stored, wanted in entries}
+    mismatched = {str(name): (tuple(stored), tuple(expected)) for name, stored, expected in entries}
     body = f"{model.base_model_prefix}."
-    # What pools the results is no part of models that were trained to fill gaps.
+    # Masked language models are published without a pooler.
     may_be_new = [
         name
-        for name in (*missing, *others)
+        for name in (*missing, *mismatched)
         if head in CLASSIFYING and (not name.startswith(body) or ".pooler." in name)
     ]
-    for names in (missing, sorted(others)):
+    for names in (missing, sorted(mismatched)):
         if wrong := [name for name in names if name not in may_be_new]:
-            what = "is missing from the files"
-            if wrong[0] in others:
-                stored, wanted = others[wrong[0]]
-                what = f"has the shape {list(stored)} in the files, but {list(wanted)} in config.json"
+            reason = "is missing from the files"
+            if wrong[0] in mismatched:
+                stored, expected = mismatched[wrong[0]]
+                reason = f"has the shape {list(stored)} in the files, but {list(expected)} in config.json"
             hint = "copy the model again, config.json and weights together"
             raise bad_model(
-                f"the weights do not fit config.json: {_first_of(wrong, ', and')} {what}", hint, str(folder)
+                f"the weights do not fit config.json: {_first_of(wrong, ', and')} {reason}", hint, str(folder)
             )
     if not may_be_new:
         return ""
     may_be_new.sort(key=lambda name: (name.startswith(body), name.endswith(".bias"), name))
-    words = f"{_first_of(may_be_new)} {'are' if len(may_be_new) > 1 else 'is'} newly initialised"
-    had = {
-        stored[0] for name, (stored, wanted) in others.items() if stored[1:] == wanted[1:] and stored[0] != wanted[0]
-    }
-    if had:
-        words += f": the model in {one_line(str(folder))} has {had.pop()} labels, but this task has {model.num_labels}"
-    return words
+    sentence = f"{_first_of(may_be_new)} {'are' if len(may_be_new) > 1 else 'is'} newly initialised"
+    pairs = mismatched.values()
+    label_counts = {old[0] for old, expected in pairs if old[1:] == expected[1:] and old[0] != expected[0]}
+    if label_counts:
+        stored_count = label_counts.pop()
+        sentence += f": the model in {one_line(str(folder))} has {stored_count} labels, "
+        sentence += f"but this task has {model.num_labels}"
+    return sentence
 
 
 def load_adapter(adapted: Any, folder: Path, *, without: Sequence[str] = ()) -> None:
-    """The weights of the adapter in `folder` into a model of peft that was made with the settings of that adapter,
-    `without` those of some of its saved modules. Raises ConfigError where names or shapes differ."""
+    """Load the weights of the adapter in `folder` into a peft model with the same adapter settings. The saved modules
+    in `without` keep their present weights. Raise ConfigError if names or shapes differ."""
     from peft.utils import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 
     hint = "copy the adapter again, adapter_config.json and weights together"
     try:
         weights = load_peft_weights(str(folder), device="cpu")
-        own = get_peft_model_state_dict(adapted, save_embedding_layers=False)
-        # peft wants every saved module in it.
-        kept = (name for name in own if any(f".{module}." in f".{name}" for module in without))
-        weights |= {name: own[name] for name in kept}
-        odd = sorted(weights.keys() ^ own.keys())
-        if not odd:
+        model_weights = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+        # peft requires every saved module in the weights.
+        kept_names = (name for name in model_weights if any(f".{module}." in f".{name}" for module in without))
+        weights |= {name: model_weights[name] for name in kept_names}
+        unmatched = sorted(weights.keys() ^ model_weights.keys())
+        if not unmatched:
             set_peft_model_state_dict(adapted, weights)
-    except Exception as error:  # whatever its parts raise: of shapes, and of damaged files
+    except Exception as error:  # peft and torch raise many types for wrong shapes and damaged files
         raise bad_model(_sentence("the adapter cannot be loaded", error), hint, str(folder)) from None
-    if odd:
+    if unmatched:
         raise bad_model(
-            f"the adapter does not fit the model: only one of the two has {_first_of(odd)}", hint, str(folder)
+            f"the adapter does not fit the model: only one of the two has {_first_of(unmatched)}", hint, str(folder)
         )
 
 
 def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> Any:
-    """The model with the adapter in `folder` put into its weights, in their own type; all of it trains that trained
-    before. `without`: saved modules that stay the model's own, such as a head for other labels.
-
-    One layer's update is in memory at a time, beside the adapter.
-    """
+    """Merge the adapter in `folder` into the weights of a model, in their own dtype, and return the model. The same
+    parameters train as before. `without` names saved modules that are not replaced, such as a head for other labels.
+    Only one layer's update is in memory at a time, in addition to the adapter."""
     from peft import PeftConfig, get_peft_model
 
-    trains = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     with warnings.catch_warnings():
-        # peft asks transformers by names that it has renamed.
+        # peft uses deprecated names of transformers.
         warnings.simplefilter("ignore")
         adapted: Any = get_peft_model(model, PeftConfig.from_pretrained(str(folder)))
         load_adapter(adapted, folder, without=without)
         merged = adapted.merge_and_unload(safe_merge=True)
     for name, parameter in merged.named_parameters():
-        parameter.requires_grad_(name in trains)
+        parameter.requires_grad_(name in trainable)
     return merged
 
 
 def _new_head(model: Any, folder: Path, head: Head, labels: Labels | None) -> str:
-    """Draws the head of a classifier anew that the files have for as many other labels, and says so; else empty.
-    `LABEL_0` is no label's name."""
-    had = own_labels(read_json(folder / "config.json") or {}) if labels and head in CLASSIFYING else ()
-    if labels is None or any(re.fullmatch(r"LABEL_\d+", name) for name in (*had, *labels.names)):
+    """Reset a classifier's head if the files have one for the same number of other labels. Return a sentence about it,
+    else "". Labels called `LABEL_0` have no name to compare."""
+    old_labels = own_labels(read_json(folder / "config.json") or {}) if labels and head in CLASSIFYING else ()
+    if labels is None or any(re.fullmatch(r"LABEL_\d+", name) for name in (*old_labels, *labels.names)):
         return ""
-    if len(had) != len(labels.names) or set(had) == set(labels.names):
+    if len(old_labels) != len(labels.names) or set(old_labels) == set(labels.names):
         return ""
     children = ((name, part) for name, part in model.named_children() if name != model.base_model_prefix)
     names = [name for name, part in children if any(True for _ in part.parameters())]
     for module in (module for name in names for module in getattr(model, name).modules()):
         for parameter in module.parameters(recurse=False):
-            # transformers draws no weight that it has read.
+            # transformers initialises only weights that it has not read.
             parameter._is_hf_initialized = False
         model._init_weights(module)
-    told = one_line(", ".join(had[:5]) + (", ..." if len(had) > 5 else ""), 120)
-    return f"{one_line(', '.join(names), 120)} is newly initialised: the model was trained for the labels {told}"
+    shown = one_line(", ".join(old_labels[:5]) + (", ..." if len(old_labels) > 5 else ""), 120)
+    return f"{one_line(', '.join(names), 120)} is newly initialised: the model was trained for the labels {shown}"
 
 
 def load_config(
@@ -303,34 +301,32 @@ def load_config(
     head: Head = CAUSAL,
     labels: Labels | None = None,
 ) -> PretrainedConfig:
-    """The shape of a model from random weights: a folder's config.json, else as [model.scratch] says: a decoder of
-    Llama's form, an encoder of BERT's for classifications, one with a decoder of T5's for seq2seq."""
+    """Return the config of a model with random weights: the folder's config.json, else the model of [model.scratch]
+    (Llama for causal models, BERT for classifiers, T5 for seq2seq)."""
     from transformers import AutoConfig
 
     special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     special["vocab_size"] = vocabulary
-    # A decoder behind an encoder begins with padding, as T5 does.
+    # The decoder starts with the pad token, as in T5.
     special |= {"decoder_start_token_id": tokenizer.pad_token_id} if head == ENCODER_DECODER else {}
     length = config.data.max_length
     if folder is not None:
-        found = _config_of(folder, config.model, labels)
+        stored = _config_of(folder, config.model, labels)
         for name, value in special.items():
-            setattr(found, name, value)
-        return found
+            setattr(stored, name, value)
+        return stored
     shape = scratch_config(config.model.scratch, vocabulary, head, max_length=length)
     shape |= special | (labels.config_fields() if labels else {})
     if head == CAUSAL:
         shape["max_position_embeddings"] = length
-    made: PretrainedConfig = AutoConfig.for_model(**shape)
-    return made
+    built: PretrainedConfig = AutoConfig.for_model(**shape)
+    return built
 
 
 def config_only(fields: Mapping[str, Any], tokenizer: Any, *, is_new: bool, problem_type: str = "") -> SimpleNamespace:
-    """As much of a model as a task asks for when it lays rows out: its config. `fields` as in config.json. `is_new`:
-    from random weights, whose special tokens are those of `tokenizer`.
-
-    A family that transformers does not know has the fields alone, without the family's defaults.
-    """
+    """Return an object with the part of a model that a task reads when it prepares rows: its `config`.
+    `fields` are those of config.json. With `is_new`, the model starts from random weights and has the special tokens of
+    `tokenizer`. A family that transformers does not support gets the fields without the family's defaults."""
     from transformers import AutoConfig, PretrainedConfig
 
     values = dict(fields)
@@ -349,28 +345,29 @@ def config_only(fields: Mapping[str, Any], tokenizer: Any, *, is_new: bool, prob
 def new_model(
     shape: PretrainedConfig, model: ModelSection, dtype: torch.dtype, *, head: Head = CAUSAL
 ) -> PreTrainedModel:
-    """Random weights in that shape, drawn from torch's global generator."""
+    """Return a model of this config with random weights from torch's global generator."""
     build: Any = auto_class(head, shape.model_type).from_config
-    made: PreTrainedModel = build(shape, dtype=dtype, trust_remote_code=model.trust_remote_code, **_attention(model))
-    keep_soft_cap(made)
-    return made
+    built: PreTrainedModel = build(shape, dtype=dtype, trust_remote_code=model.trust_remote_code, **_attention(model))
+    use_eager_for_soft_cap(built)
+    return built
 
 
 def _attention(model: ModelSection) -> dict[str, Any]:
-    """auto leaves the choice to transformers: torch's fused kernel wherever the model has it. One that is not known to
-    the plan is tried on the loaded model: `training/fused_kernels.py`."""
+    """Return the attention argument for transformers. Without one, transformers chooses torch's fused kernel if it can.
+    `training/fused_kernels.py` tries a kernel that the plan does not know on the loaded model."""
     name = model.attn_implementation
     return {"attn_implementation": name} if name != "auto" and is_known_attention(name) else {}
 
 
-def keep_soft_cap(model: PreTrainedModel) -> None:
-    """Older transformers (5.17, and Unsloth's) give Gemma 2 to SDPA, which passes the soft cap of its scores over."""
+def use_eager_for_soft_cap(model: PreTrainedModel) -> None:
+    """Use eager attention for a model with a soft cap: older transformers (5.17, and Unsloth's) run Gemma 2 with SDPA,
+    which ignores the soft cap of the scores."""
     if model.config._attn_implementation == "sdpa" and soft_cap_of(model):
         model.set_attn_implementation("eager")
 
 
 def _cannot_load(error: Exception, folder: Path, model: ModelSection) -> ConfigError:
-    """What transformers could not do, in words that say what to do about it."""
+    """Return the error of a failed load, with a hint about the remedy."""
     text = str(error)
     if isinstance(error, pickle.UnpicklingError):
         hint = "use the version of the model with .safetensors files"
@@ -385,11 +382,11 @@ def _cannot_load(error: Exception, folder: Path, model: ModelSection) -> ConfigE
     return bad_model(_sentence("the model cannot be loaded", error), "copy the model again", str(folder))
 
 
-def _first_of(names: Sequence[str], more: str = " and") -> str:
-    rest = f"{more} {len(names) - 1} more" if len(names) > 1 else ""
+def _first_of(names: Sequence[str], conjunction: str = " and") -> str:
+    rest = f"{conjunction} {len(names) - 1} more" if len(names) > 1 else ""
     return f"{one_line(names[0], 120)}{rest}"
 
 
-def _sentence(what: str, error: Exception) -> str:
+def _sentence(failure: str, error: Exception) -> str:
     text = str(error).strip().rstrip(".") or type(error).__name__
-    return f"{what}: {one_line(text, 240)}"
+    return f"{failure}: {one_line(text, 240)}"

@@ -1,7 +1,7 @@
-"""Rotary positions that reach further than those of the model's config.json, as `model.rope_scaling` says.
+"""Extend the rotary positions of a model beyond those of its config.json (`model.rope_scaling`).
 
-What becomes of config.json is worked out here without torch, so that the plan, the dry run and the loaded model have
-the same positions; whether a model has any that can be changed is asked of a process that has built it.
+The new config.json is computed without torch, so that the plan, the dry run and the loaded model have the same
+positions. A worker that builds the model answers whether its positions can be scaled.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ TYPE_KEY = f"{KEY}.rope_type"
 PARAMETERS, POSITIONS = "rope_parameters", "max_position_embeddings"
 _NONE = "default"
 _ORIGINAL = "original_max_position_embeddings"
-# What each type must have and what it may have. Source: `_validate_*_rope_parameters` in modeling_rope_utils.py of
-# transformers 5.24; longrope works without a factor there, where config.json tells how long rows have become.
+# The required and the optional fields of each type. Source: `_validate_*_rope_parameters` in modeling_rope_utils.py of
+# transformers 5.24. There, longrope needs no factor if config.json has the extended length.
 FIELDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "linear": (("factor",), ()),
     "yarn": (
@@ -35,49 +35,49 @@ FIELDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "proportional": (("factor",), ()),
 }  # fmt: skip
 _EVERY_TYPE = ("rope_type", "rope_theta")
-# Of a model's own parameters, what stays with another type.
+# The model's own parameters that remain with another type.
 _KEPT = ("rope_theta", "partial_rotary_factor")
 answers = Answers("rope_types", format_version=1)
 
 
-def is_asked_for(section: RopeScalingSection) -> bool:
+def is_scaling_requested(section: RopeScalingSection) -> bool:
     return section.rope_type != _NONE
 
 
 def scaled_config(config: Mapping[str, Any], section: RopeScalingSection) -> dict[str, Any]:
-    """config.json with the positions that the settings ask for, and as many of them as they reach to."""
-    asked = _asked(section)
-    own = own_parameters(config)
+    """Return config.json with the requested positions, and the number of positions that they reach."""
+    requested = _requested_fields(section)
+    stored = own_parameters(config)
     limit = ConfigFields(config).optional(POSITIONS) or 0
     if _ORIGINAL in FIELDS[section.rope_type][1]:
-        # What transformers would take, before the positions of the model are raised.
-        asked.setdefault(_ORIGINAL, config.get(_ORIGINAL) or own.get(_ORIGINAL) or limit)
-    kept = {name: own[name] for name in _KEPT if name in own}
-    changed = {name: value for name, value in config.items() if name != "rope_scaling"}
-    # With the model's own factor, its positions were raised before.
-    before = limit / own.get("factor", 1) if own["rope_type"] == section.rope_type else limit
-    changed[_positions_name(config)] = max(limit, round(section.factor * asked.get(_ORIGINAL, before)))
-    return {**changed, PARAMETERS: {**kept, **asked}}
+        # The default of transformers, before the number of positions is raised.
+        requested.setdefault(_ORIGINAL, config.get(_ORIGINAL) or stored.get(_ORIGINAL) or limit)
+    kept_parameters = {name: stored[name] for name in _KEPT if name in stored}
+    scaled = {name: value for name, value in config.items() if name != "rope_scaling"}
+    # A factor of the model itself has already raised its positions.
+    unscaled_limit = limit / stored.get("factor", 1) if stored["rope_type"] == section.rope_type else limit
+    scaled[_positions_name(config)] = max(limit, round(section.factor * requested.get(_ORIGINAL, unscaled_limit)))
+    return {**scaled, PARAMETERS: {**kept_parameters, **requested}}
 
 
-def changed_positions(made: Any, config: Mapping[str, Any]) -> None:
-    """Gives a loaded config of transformers the positions of another config.json of the same family."""
-    told = config.get(PARAMETERS)
-    if not isinstance(told, Mapping) or not getattr(made, PARAMETERS, None):
+def set_positions(loaded_config: Any, config: Mapping[str, Any]) -> None:
+    """Set the positions of a loaded transformers config to those of another config.json of the same family."""
+    parameters = config.get(PARAMETERS)
+    if not isinstance(parameters, Mapping) or not getattr(loaded_config, PARAMETERS, None):
         return
-    own = {name: value for name, value in made.rope_parameters.items() if name in _KEPT}
-    made.rope_parameters = {**own, **told}
+    kept_parameters = {name: value for name, value in loaded_config.rope_parameters.items() if name in _KEPT}
+    loaded_config.rope_parameters = {**kept_parameters, **parameters}
     if limit := ConfigFields(config).optional(POSITIONS):
-        setattr(made, _positions_name(config), limit)
-    made.standardize_rope_params()
+        setattr(loaded_config, _positions_name(config), limit)
+    loaded_config.standardize_rope_params()
 
 
 def rope_problems(stored: Mapping[str, Any], config: Config, head: Head) -> list[Problem]:
-    """Everything that keeps the positions of a model from being changed as asked. `stored` is its config.json."""
+    """Return what prevents the positions of a model from being scaled as requested. `stored` is its config.json."""
     section = config.model.rope_scaling
-    if found := [*_field_problems(section)]:
-        return found
-    if not is_asked_for(section):
+    if problems := _field_problems(section):
+        return problems
+    if not is_scaling_requested(section):
         return []
     family = one_line(str(stored.get("model_type")), 80)
 
@@ -90,35 +90,37 @@ def rope_problems(stored: Mapping[str, Any], config: Config, head: Head) -> list
         return about(f"the positions of {family} also count images, and scaling them has not been tested")
     if not ConfigFields(stored).optional(POSITIONS):
         return about(f"config.json does not say how many positions this {family} model was made for")
-    own, asked = str(own_parameters(stored).get("rope_type") or _NONE), section.rope_type
-    if own not in (_NONE, asked):
-        message = f"is {asked}, but the model was trained with the type {one_line(own, 40)}"
-        return about(message, f"set it to {one_line(own, 40)}, with a larger factor, or remove the table [{KEY}]")
+    stored_type, requested = str(own_parameters(stored).get("rope_type") or _NONE), section.rope_type
+    if stored_type not in (_NONE, requested):
+        message = f"is {requested}, but the model was trained with the type {one_line(stored_type, 40)}"
+        return about(
+            message, f"set it to {one_line(stored_type, 40)}, with a larger factor, or remove the table [{KEY}]"
+        )
     try:
         types = answers.ask({"config": deciding_fields(scaled_config(stored, section)), "head": head})
     except WorkerFailed as failure:
         return about(f"the {family} model cannot be built with these positions: {failure.reason or failure}")
     if not types:
         return about(f"this {family} model has no rotary positions that transformers can scale")
-    if types != [asked]:
+    if types != [requested]:
         return about(f"the layers of this {family} model use their own position types ({', '.join(types)})")
     return []
 
 
 def answer(question: dict[str, Any], _: Any) -> list[str]:
-    """In the worker: the types of positions in the model of a config.json. Raises ValueError for factors that do not
-    fit a head, and what transformers raises for others."""
+    """Return, in the worker, the position types of the model in a config.json. Raise ValueError if a list of factors
+    does not fit a head. transformers raises other errors."""
     head: Head = question["head"]
     with fake_tensors(head):
         model = empty_model(model_config(question["config"]), head)
-        found = [module for module in model.modules() if hasattr(module, "rope_type")]
-        for module in found:
-            _refuse_other_pairs(module)
-    return sorted({str(module.rope_type) for module in found})
+        modules = [module for module in model.modules() if hasattr(module, "rope_type")]
+        for module in modules:
+            _check_factor_counts(module)
+    return sorted({str(module.rope_type) for module in modules})
 
 
-def _refuse_other_pairs(module: Any) -> None:
-    """One factor would count for all pairs of dimensions."""
+def _check_factor_counts(module: Any) -> None:
+    """Raise ValueError unless there is one factor for each pair of dimensions; torch would broadcast a single one."""
     parameters = getattr(module.config, PARAMETERS, None) or {}
     for name in ("short_factor", "long_factor"):
         factors, pairs = parameters.get(name), module.inv_freq.shape[-1]
@@ -127,35 +129,33 @@ def _refuse_other_pairs(module: Any) -> None:
 
 
 def _field_problems(section: RopeScalingSection) -> list[Problem]:
-    """Fields that a type needs, and those that it does not read."""
-    asked, kind = _asked(section), section.rope_type
-    if kind == _NONE:
+    """Return the required fields that are missing, and the fields that the type does not use."""
+    requested, rope_type = _requested_fields(section), section.rope_type
+    if rope_type == _NONE:
         return [
             Problem(message=f"has no effect with {TYPE_KEY} = {_NONE}", key=f"{KEY}.{name}", hint=f"set {TYPE_KEY}")
-            for name in asked
+            for name in requested
             if name != "rope_type"
         ]
-    needs, takes = FIELDS[kind]
-    found = [
-        Problem(message=f"is required by {kind}", key=f"{KEY}.{name}", hint=f"set it, or change {TYPE_KEY}")
-        for name in needs
-        if name not in asked
+    required, optional = FIELDS[rope_type]
+    problems = [
+        Problem(message=f"is required by {rope_type}", key=f"{KEY}.{name}", hint=f"set it, or change {TYPE_KEY}")
+        for name in required
+        if name not in requested
     ]
     if 0 < section.factor < 1:
-        found.append(
-            Problem(message="is below 1, but scaling makes the context longer", key=f"{KEY}.factor", hint="set it to 2")
-        )
-    readers = {name: [one for one, fields in FIELDS.items() if name in (*fields[0], *fields[1])] for name in asked}
-    found += [
-        Problem(message=f"is not used by {kind}", key=f"{KEY}.{name}", hint=f"remove it, or use {' or '.join(types)}")
-        for name, types in readers.items()
-        if name not in (*_EVERY_TYPE, *needs, *takes)
-    ]
-    return found
+        message = "is below 1, but scaling makes the context longer"
+        problems.append(Problem(message=message, key=f"{KEY}.factor", hint="set it to 2"))
+    for name in requested:
+        if name not in (*_EVERY_TYPE, *required, *optional):
+            types = " or ".join(other for other, fields in FIELDS.items() if name in (*fields[0], *fields[1]))
+            message, hint = f"is not used by {rope_type}", f"remove it, or use {types}"
+            problems.append(Problem(message=message, key=f"{KEY}.{name}", hint=hint))
+    return problems
 
 
-def _asked(section: RopeScalingSection) -> dict[str, Any]:
-    """Return the fields that are set, by the names of transformers. Texts that are no numbers are left out."""
+def _requested_fields(section: RopeScalingSection) -> dict[str, Any]:
+    """Return the fields that are set, by the names of transformers, without lists that contain other text."""
     fields = section.model_dump(exclude_defaults=True)
     for name in ("short_factor", "long_factor"):
         if text := fields.pop(name, ""):
@@ -165,16 +165,16 @@ def _asked(section: RopeScalingSection) -> dict[str, Any]:
 
 
 def own_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a config.json, as transformers 5 writes them or in their older form."""
-    told = config.get(PARAMETERS) or config.get("rope_scaling")
-    own = dict(told) if isinstance(told, Mapping) else {}
-    own.setdefault("rope_type", own.get("type") or _NONE)
+    """Return the rotary parameters of a config.json, which may have the format of transformers 5 or an older one."""
+    stored = config.get(PARAMETERS) or config.get("rope_scaling")
+    parameters = dict(stored) if isinstance(stored, Mapping) else {}
+    parameters.setdefault("rope_type", parameters.get("type") or _NONE)
     for name in _KEPT:
         if config.get(name) is not None:
-            own.setdefault(name, config[name])
-    return own
+            parameters.setdefault(name, config[name])
+    return parameters
 
 
 def _positions_name(config: Mapping[str, Any]) -> str:
-    """How a config.json calls the number of positions."""
+    """Return the name that a config.json uses for the number of positions."""
     return next((name for name in ALIASES[POSITIONS] if config.get(name) is not None), POSITIONS)

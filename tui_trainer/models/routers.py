@@ -1,5 +1,5 @@
-"""Routers of a mixture of experts, as far as a plan has to know them: whether the model's class computes a loss of
-them, and with what weight its own config asks for that."""
+"""Find out whether a mixture of experts computes an auxiliary loss of its routers, and the weight of that loss in its
+config, for the plan."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tui_trainer.models.shape import ModelShape
 
 ROUTERS = "training.router_aux_loss_coef"
 BALANCE, OUTPUT = "load_balancing_loss_func", "output_router_logits"
-"""The function in the module of every such class, and the argument by which a forward pass calls it."""
+"""The loss function in the module of each such model class, and the argument of `forward` that enables it."""
 _ROWS, _TOKENS = 2, 8
 answers = Answers("find_routers", format_version=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Routers:
-    """`coefficient`: of the model's config. `is_on`: whether that asks for the loss. `logits`: of one token, the
-    numbers of all routers together."""
+    """The routers of a model. `coefficient` is the weight of their loss in the model's config, which applies if
+    `is_on`. `logits` is the number of router logits of one token."""
 
     coefficient: float
     is_on: bool
@@ -31,32 +31,32 @@ class Routers:
 
 
 def routers_of(config: Mapping[str, Any], shape: ModelShape) -> Routers | None:
-    """Of the model of a config.json; None where its class computes no loss of routers. The first answer about a mixture
-    takes seconds. Raises ConfigError where it cannot be looked up."""
+    """Return the routers of the model in a config.json, or None if its class computes no router loss. The first answer
+    about a mixture takes seconds. Raise ConfigError if the worker cannot answer."""
     paths = [*(part.path for part in shape.parts), *(linear.path for linear in shape.linears)]
     if shape.head != CAUSAL or not any("experts" in path.split(".") for path in paths):
         return None
     message, hint = "the router loss of the model could not be looked up", "set it to 0 to train without a router loss"
     problem = Problem(message=message, key=ROUTERS, hint=hint)
-    found = answers.ask_or_refuse({"config": deciding_fields(config)}, problem)
-    return Routers(**found) if found else None
+    fields = answers.ask_or_refuse({"config": deciding_fields(config)}, problem)
+    return Routers(**fields) if fields else None
 
 
 def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
-    """In the worker, which has torch: the fields of `Routers`; none where there is no such loss."""
+    """Return the fields of `Routers` in the worker, which has torch; empty if there is no router loss."""
     from unittest.mock import patch
 
     with fake_tensors(CAUSAL):
-        made = model_config(question["config"])
-        model = empty_model(made, CAUSAL)
+        config = model_config(question["config"])
+        model = empty_model(config, CAUSAL)
         names = unwrap(type(model).forward).__globals__
         if BALANCE not in names:
             return {}
-        # Older versions count what each expert is given, which takes numbers.
-        with patch.dict(names, {BALANCE: lambda *given: made}):
+        # The loss of older versions counts the tokens of each expert, for which fake tensors lack the data.
+        with patch.dict(names, {BALANCE: lambda *_: config}):
             logits = model(**inputs_of(CAUSAL, _ROWS, _TOKENS, 0), **{OUTPUT: True}).router_logits or ()
     return {
-        "coefficient": float(getattr(made, "router_aux_loss_coef", 0.0)),
-        "is_on": bool(getattr(made, OUTPUT, False)),
-        "logits": sum(one.numel() for one in logits) // (_ROWS * _TOKENS),
+        "coefficient": float(getattr(config, "router_aux_loss_coef", 0.0)),
+        "is_on": bool(getattr(config, OUTPUT, False)),
+        "logits": sum(layer.numel() for layer in logits) // (_ROWS * _TOKENS),
     }

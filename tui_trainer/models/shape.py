@@ -1,6 +1,6 @@
-"""The shape of a model in numbers: parameters and multiplications, without loading it.
+"""The shape of a model in numbers (layers, parameters, matrix products), from its config.json without loading it.
 
-`counting` finds it, for any architecture that the installed transformers can build.
+`counting.py` counts the modules, for any architecture that the installed transformers can build.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tui_trainer.models.counting import count_model
 from tui_trainer.models.files.weights import TensorFacts, has_head, modules_of, stored_parameters
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, stored_labels
 from tui_trainer.models.modules import (
-    UNKNOWN,
+    UNKNOWN_ATTENTION,
     AttentionFacts,
     Linear,
     LogitTransform,
@@ -24,20 +24,21 @@ from tui_trainer.models.modules import (
 )
 from tui_trainer.models.towers import has_towers, is_of_language_model
 
-# `[model.scratch]` in the words of a config.json, for each head.
-
-# Source: BertConfig of transformers: positions where no length is asked for, and kinds of segments.
+# Default number of positions, and number of segment types. Source: BertConfig of transformers.
 _POSITIONS, _SEGMENTS = 512, 2
-# An MLP without a gate is so many times as wide as the model. Source: Vaswani et al., arXiv:1706.03762, section 3.3.
+# Width of an MLP without a gate, in widths of the model. Source: Vaswani et al., arXiv:1706.03762, section 3.3.
 _PLAIN_MLP = 4
 
 
 def scratch_config(
     scratch: ScratchSection, vocabulary: int, head: Head = CAUSAL, *, max_length: int = _POSITIONS, labels: int = 2
 ) -> dict[str, Any]:
-    """A decoder of Llama's form (head and embedding tied, no biases), an encoder of BERT's with `max_length` learned
-    positions for the two classifications, or an encoder with a decoder of T5's (version 1.1, with its head tied).
-    Nothing is dropped but as `attention_dropout` says; T5 has one rate for all of its dropout."""
+    """Return the config.json of the model that `[model.scratch]` describes.
+
+    A causal model is a Llama (tied head, no biases), a classifier a BERT with `max_length` learned positions, and an
+    encoder-decoder a T5 (version 1.1, but with a tied head). Only `attention_dropout` sets dropout; T5 has one rate for
+    all of its dropout.
+    """
     mlp = _PLAIN_MLP * scratch.hidden_size if scratch.intermediate_size == "auto" else scratch.intermediate_size
     width, layers, heads = scratch.hidden_size, scratch.num_hidden_layers, scratch.num_attention_heads
     if head in CLASSIFYING:
@@ -83,7 +84,7 @@ def scratch_config(
 
 
 def scratch_problems(scratch: ScratchSection, head: Head) -> list[Problem]:
-    """Settings of `[model.scratch]` that a model with this head has no place for."""
+    """Return the settings of `[model.scratch]` that a model with this head does not support."""
     key = "model.scratch.num_key_value_heads"
     if head == CAUSAL or scratch.key_value_heads == scratch.num_attention_heads:
         return []
@@ -94,10 +95,11 @@ def scratch_problems(scratch: ScratchSection, head: Head) -> list[Problem]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
-    """A model with its head. `parameters` are exact where the file with the weights says them, else counted.
+    """The shape of a model with its head. `parameters` is exact if the weight files have headers, else counted.
 
-    With an encoder and a decoder, `layers`, `attention_heads` and `mlp_size` are the encoder's. `labels` are those of a
-    classifier, 0 for heads over the vocabulary. `stored_blocks` are the blocks that the names of the weights count.
+    With an encoder and a decoder, `layers`, `attention_heads` and `mlp_size` are the encoder's. `labels` is the number
+    of labels of a classifier, 0 for a head over the vocabulary. `stored_blocks` is the number of blocks in the names of
+    the weights.
     """
 
     model_type: str
@@ -115,35 +117,35 @@ class ModelShape:
     max_position_embeddings: int | None = None
     parts: tuple[ModelPart, ...] = ()
     learned_positions: bool = False
-    """Whether a row cannot be longer than `max_position_embeddings` (GPT-2, BERT); rotary ones only get worse."""
+    """Whether no row can be longer than `max_position_embeddings` (GPT-2, BERT), unlike with rotary positions."""
     head: Head = CAUSAL
     labels: int = 0
     decoder_layers: int = 0
     stored_blocks: int = 0
-    attention: AttentionFacts = UNKNOWN
+    attention: AttentionFacts = UNKNOWN_ATTENTION
     towers: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """Weights of what turns images into vectors beside the language model, by module: frozen, and not among
-    `parameters`. Everything else here is the language model's."""
+    """Number of frozen weights in each vision tower and projector. All other fields describe only the language
+    model."""
     stored_dtype: str = ""
-    """What most of the stored weights are in, as torch names it; empty for a model from scratch."""
+    """torch's name of the dtype of most stored weights; empty for a model from scratch."""
     logits: LogitTransform | None = None
-    """What becomes of the head's product; None for classifiers, and where no loss in chunks could do it."""
+    """Step from the head's product to logits; None for classifiers and for models that need another step."""
 
     @property
     def loaded_parameters(self) -> int:
-        """With those of towers."""
+        """Number of weights in memory, those of towers included."""
         return self.parameters + sum(self.towers.values())
 
     @property
     def has_grouped_experts(self) -> bool:
-        """Whether the weights of experts are in one tensor, which `grouped_mm` takes: no module of theirs is a linear
-        layer. Source: transformers/integrations/moe.py of 5.17."""
+        """Whether one tensor holds the weights of all experts for `grouped_mm`, so that they have no linear layers.
+        Source: transformers/integrations/moe.py of 5.17."""
         return any("experts" in part.path.split(".") for part in self.parts)
 
-    def matrix_parameters_read(self, by: Reads) -> int:
-        """Weights in the matmuls of a token of the input, of the target behind an encoder, or of a row: as often as it
-        passes them, those of a tied head with them."""
-        return sum(linear.matrix_parameters * linear.uses for linear in self.linears if linear.reads == by)
+    def matrix_parameters_read(self, reads: Reads) -> int:
+        """Return the weights that one unit of input multiplies: an input token, a target token or a row. Weights count
+        once for each use, and a tied head counts."""
+        return sum(linear.matrix_parameters * linear.uses for linear in self.linears if linear.reads == reads)
 
 
 def shape_of(
@@ -153,12 +155,12 @@ def shape_of(
     head: Head = CAUSAL,
     labels: int = 0,
 ) -> ModelShape:
-    """The shape of the model that a config.json describes, with this head.
+    """Return the shape of the model that a config.json describes, with this head.
 
-    `labels` are those of a classifier; 0: as many as config.json tells of. `headers` (of the stored weights) make the
-    number of parameters of a decoder exact; tied weights count once. Those of other heads are counted: the files hold
-    the heads of another task, or none. Raises ConfigError for a config without the numbers of such a model, and for an
-    architecture that the installed transformers cannot build.
+    `labels` is the number of labels of a classifier; 0: as many as config.json has. `headers` of the stored weights
+    make the number of parameters of a decoder exact; tied weights count once. Models with other heads are counted,
+    because their files have the head of another task or none. Raise ConfigError if the config lacks required numbers,
+    and for an architecture that the installed transformers cannot build.
     """
     fields, model_type = ConfigFields(config), ConfigFields(config).model_type
     if isinstance(config.get("text_config"), Mapping) and not has_towers(model_type):
@@ -184,10 +186,10 @@ def shape_of(
         counted = _stored_model(fields, headers)
     tied, positions, linears = counted.pop("tied"), counted.pop("positions"), counted["linears"]
     if counted.get("towers"):
-        # The same of a language model inside of another: published Mistral 3 are silent, and hold a head.
+        # Published Mistral 3 models store a head, but their config.json does not say so.
         tied = tied and not (headers and has_head(headers))
     if head == ENCODER_DECODER:
-        # transformers ties the head of T5 whatever config.json says, unless the files hold another one.
+        # transformers ties the head of T5, whatever config.json says, unless the files have a separate one.
         tied = not has_head(headers) if headers else fields.flag("tie_word_embeddings", tied)
     # A tied head adds only its bias.
     shared = sum(linear.matrix_parameters for linear in linears if linear.is_head) if tied else 0
@@ -211,21 +213,20 @@ def shape_of(
     )
 
 
-def with_more_rows(shape: ModelShape, stored: ModelShape) -> ModelShape:
-    """Of a model whose tables get more rows than those in its files: where the files say how many weights there are,
-    those of the new rows beside them."""
-    more = shape.vocabulary - stored.vocabulary
-    if more <= 0 or shape.parameters != stored.parameters:
+def add_new_row_weights(shape: ModelShape, stored: ModelShape) -> ModelShape:
+    """Add the weights of new embedding rows to a shape whose number of parameters was read from the files."""
+    new_rows = shape.vocabulary - stored.vocabulary
+    if new_rows <= 0 or shape.parameters != stored.parameters:
         return shape
-    each = sum(part.parameters_each // part.rows for part in shape.parts if part.rows == shape.vocabulary)
+    row_weights = sum(part.parameters_each // part.rows for part in shape.parts if part.rows == shape.vocabulary)
     for linear in shape.linears:
         if linear.is_head and linear.outputs == shape.vocabulary:
-            each += (0 if shape.tied_embeddings else linear.inputs) + linear.has_bias
-    return replace(shape, parameters=shape.parameters + more * each)
+            row_weights += (0 if shape.tied_embeddings else linear.inputs) + linear.has_bias
+    return replace(shape, parameters=shape.parameters + new_rows * row_weights)
 
 
 def _stored_model(fields: ConfigFields, headers: Mapping[str, TensorFacts]) -> dict[str, Any]:
-    """One whose code comes with it, by its weights. Experts that are stored are not the modules that are built."""
+    """Count the modules of a model from its stored weights, because only its own Python code could build it."""
     hidden, heads = fields.number("hidden_size"), fields.number("num_attention_heads", 1)
     linears, parts = modules_of(headers, hidden, fields.number("vocab_size"))
     head_size = fields.number("head_dim", max(hidden // heads, 1))
@@ -243,6 +244,6 @@ def _stored_model(fields: ConfigFields, headers: Mapping[str, TensorFacts]) -> d
     }
 
 
-def scratch_shape(scratch: ScratchSection, vocabulary: int, head: Head = CAUSAL, **more: int) -> ModelShape:
-    """The model that `[model.scratch]` describes; `more` as `scratch_config` takes it."""
-    return shape_of(scratch_config(scratch, vocabulary, head, **more), head=head)
+def scratch_shape(scratch: ScratchSection, vocabulary: int, head: Head = CAUSAL, **arguments: int) -> ModelShape:
+    """Return the shape of the model that `[model.scratch]` describes, with arguments of `scratch_config`."""
+    return shape_of(scratch_config(scratch, vocabulary, head, **arguments), head=head)

@@ -1,7 +1,7 @@
-"""Which layers get a LoRA adapter and which are trained as a whole, by name, and how many weights that makes.
+"""Find the layers that get a LoRA adapter or are trained as a whole, by name, and count their weights.
 
 Source: peft 0.21: `check_target_module_exists` (a name is the end of a module's path, after a dot),
-`_maybe_include_all_linear_layers` (all-linear leaves out the head), `_set_trainable` (modules_to_save match any end).
+`_maybe_include_all_linear_layers` (all-linear excludes the head), `_set_trainable` (modules_to_save match any end).
 """
 
 from collections.abc import Iterable
@@ -21,11 +21,11 @@ MODULES_KEY, SAVED_KEY = "tuning.target_modules", "tuning.modules_to_save"
 def match_targets(
     shape: ModelShape, target_modules: str, modules_to_save: str = "", target_parameters: str = ""
 ) -> tuple[str, ...]:
-    """The names for peft, each of which matches at least one linear layer; `all-linear` in single names. A regular
-    expression stays as it is: `adapter_targets.py` looks it up, and tensors of experts.
+    """Return the names of the target layers for peft, with `all-linear` resolved to names. A regular expression is
+    returned unchanged: `adapter_targets.py` resolves it, and tensors of experts.
 
-    Raises ConfigError for names that match nothing, with the nearest ones, and for the head or an embedding among the
-    targets: those are trained as a whole.
+    Raise ConfigError for names that match no linear layer, with the nearest names, and for the head or an embedding
+    among the targets, which are trained as a whole.
     """
     problems = [problem for name in names_in(modules_to_save) if (problem := _saved_problem(shape, name))]
     if is_pattern(target_modules):
@@ -35,29 +35,31 @@ def match_targets(
     problems = [problem for name in names_in(target_modules) if (problem := _target_problem(shape, name))] + problems
     if not names_in(target_modules) and not target_parameters:
         problems.append(Problem(message="names no layer", key=MODULES_KEY, hint='"all-linear" selects all of them'))
-    # A layer that would be adapted and trained as a whole at once.
+    # No layer can have an adapter and be trained as a whole.
     paths = {linear.path for name in names_in(target_modules) for linear in _linears_of(shape, name)}
     saved = _named_modules(shape, names_in(modules_to_save))
-    if not problems and (both := next((entry.name for entry in saved if entry.path in paths), "")):
-        hint = f"remove {both} from {SAVED_KEY}, or set {MODULES_KEY} to a list of layers without {both}"
-        problems.append(Problem(message=f"{both} also gets an adapter", key=SAVED_KEY, hint=hint))
+    if not problems and (name := next((entry.name for entry in saved if entry.path in paths), "")):
+        hint = f"remove {name} from {SAVED_KEY}, or set {MODULES_KEY} to a list of layers without {name}"
+        problems.append(Problem(message=f"{name} also gets an adapter", key=SAVED_KEY, hint=hint))
     if problems:
         raise ConfigError(problems)
     names: dict[str, None] = {}
     for name in names_in(target_modules):
-        names |= dict.fromkeys(linear_names(shape) if _is_all(name) else (name,))
+        names |= dict.fromkeys(target_names(shape) if _is_all(name) else (name,))
     return tuple(names)
 
 
 def adapted(shape: ModelShape, targets: Iterable[str]) -> tuple[Linear, ...]:
-    wanted = tuple(targets)
+    """Return the linear layers outside of the head whose paths end with one of the target names."""
+    names = tuple(targets)
     return tuple(
-        linear for linear in shape.linears if not linear.is_head and any(_names(name, linear.path) for name in wanted)
+        linear for linear in shape.linears if not linear.is_head and any(_matches(name, linear.path) for name in names)
     )
 
 
 def adapter_parameters(linears: Iterable[Linear], r: int, use_dora: bool = False) -> int:
-    """Weights of the adapters: r x (inputs + outputs) for each layer; DoRA adds one length for each output.
+    """Return the number of weights of the adapters: r x (inputs + outputs) for each layer. DoRA adds one length for
+    each output.
 
     Sources: LoRA, arXiv:2106.09685, section 4.1; DoRA, arXiv:2402.09353, section 4.1.
     """
@@ -68,40 +70,40 @@ def adapter_parameters(linears: Iterable[Linear], r: int, use_dora: bool = False
 
 
 def saved_module_parameters(shape: ModelShape, modules_to_save: str) -> int:
-    """Weights of the layers that are copied and trained as a whole; a tied head that is named is no longer tied."""
+    """Return the number of weights in modules that train as a whole. A tied head among them is no longer tied."""
     return sum(entry.parameters for entry in _named_modules(shape, names_in(modules_to_save)))
 
 
 def saves_head(shape: ModelShape, modules_to_save: str) -> bool:
-    """Whether the matrix that makes logits is among the modules that are trained as a whole: by its name, or, where it
-    is the embedding as well, by that one's."""
-    named = _named_modules(shape, names_in(modules_to_save))
-    embeds = shape.tied_embeddings and saves_embedding(shape, modules_to_save)
-    return embeds or any(entry.is_head for entry in named)
+    """Return whether the matrix that computes the logits trains as a whole. A tied head trains with the embedding."""
+    modules = _named_modules(shape, names_in(modules_to_save))
+    saves_tied_embedding = shape.tied_embeddings and saves_embedding(shape, modules_to_save)
+    return saves_tied_embedding or any(entry.is_head for entry in modules)
 
 
 def saves_embedding(shape: ModelShape, modules_to_save: str) -> bool:
-    """Whether the table of the tokens is among them, by its name."""
+    """Return whether the embedding of the vocabulary is trained as a whole."""
     return any(
         isinstance(entry, ModelPart) and entry.is_embedding and entry.rows == shape.vocabulary
         for entry in _named_modules(shape, names_in(modules_to_save))
     )
 
 
-def linear_names(shape: ModelShape) -> tuple[str, ...]:
-    """The names that can be targets, each once, in the order of a layer.
+def target_names(shape: ModelShape) -> tuple[str, ...]:
+    """Return the names that can be targets, each once, in the order of a layer.
 
-    Where a part of the head bears the same name (RoBERTa's `dense`), the whole path is the name.
+    If a part of the head has the same name (RoBERTa's `dense`), the whole path is used.
     """
-    of_head = {linear.name for linear in shape.linears if linear.is_head}
+    head_names = {linear.name for linear in shape.linears if linear.is_head}
     body = (linear for linear in shape.linears if not linear.is_head)
-    return tuple(dict.fromkeys(linear.path if linear.name in of_head else linear.name for linear in body))
+    return tuple(dict.fromkeys(linear.path if linear.name in head_names else linear.name for linear in body))
 
 
 def head_modules(shape: ModelShape) -> tuple[str, ...]:
-    """The modules that a classifier ends with, by the names that `modules_to_save` takes; none for other heads.
+    """Return the modules of a classifier's head, by the names that `modules_to_save` takes; none for other heads.
 
-    They are new, or of another task: under LoRA they are trained as a whole, or stay what they are, random.
+    They are newly initialised or belong to another task. Under LoRA they would stay random unless they are trained as a
+    whole.
     """
     if shape.head not in CLASSIFYING:
         return ()
@@ -117,17 +119,17 @@ def _is_all(name: str) -> bool:
     return name.lower() == ALL_LINEAR
 
 
-def _names(name: str, path: str) -> bool:
+def _matches(name: str, path: str) -> bool:
     return path == name or path.endswith(f".{name}")
 
 
 def _named_modules(shape: ModelShape, names: Iterable[str]) -> list[Linear | ModelPart]:
-    """A name of the head's stands for all of its parts."""
-    wanted = tuple(names)
+    """Return the modules that names in `modules_to_save` match. The name of the head matches all of its parts."""
+    endings = tuple(names)
     return [
         entry
         for entry in _modules(shape)
-        if entry.path.endswith(wanted) or (entry.is_head and entry.path.partition(".")[0].endswith(wanted))
+        if entry.path.endswith(endings) or (entry.is_head and entry.path.partition(".")[0].endswith(endings))
     ]
 
 
@@ -136,29 +138,28 @@ def _modules(shape: ModelShape) -> tuple[Linear | ModelPart, ...]:
 
 
 def _linears_of(shape: ModelShape, name: str) -> tuple[Linear, ...]:
-    return adapted(shape, linear_names(shape) if _is_all(name) else (name,))
+    return adapted(shape, target_names(shape) if _is_all(name) else (name,))
 
 
 def _target_problem(shape: ModelShape, name: str) -> Problem | None:
     if _linears_of(shape, name):
         return None
-    whole = [entry.name for entry in _modules(shape) if _names(name, entry.path)]
-    if whole:
-        what = f"{one_line(name, 80)} is not a linear layer inside the model and gets no adapter"
-        return Problem(message=what, key=MODULES_KEY, hint=f"to train it as a whole, add it to {SAVED_KEY}")
-    return _unknown(name, linear_names(shape), MODULES_KEY, "linear layers")
+    if any(_matches(name, entry.path) for entry in _modules(shape)):
+        message = f"{one_line(name, 80)} is not a linear layer inside the model and gets no adapter"
+        return Problem(message=message, key=MODULES_KEY, hint=f"to train it as a whole, add it to {SAVED_KEY}")
+    return _unknown(name, target_names(shape), MODULES_KEY, "linear layers")
 
 
 def _saved_problem(shape: ModelShape, name: str) -> Problem | None:
     if _named_modules(shape, [name]):
         return None
-    known = tuple(dict.fromkeys(entry.name for entry in _modules(shape)))
-    return _unknown(name, known, SAVED_KEY, "modules")
+    names = tuple(dict.fromkeys(entry.name for entry in _modules(shape)))
+    return _unknown(name, names, SAVED_KEY, "modules")
 
 
-def _unknown(name: str, known: tuple[str, ...], key: str, kind: str) -> Problem:
-    near = get_close_matches(name.rpartition(".")[2], known, n=2, cutoff=0.6)
-    nearest = f"did you mean {' or '.join(near)}? " if near else ""
-    listed = one_line(", ".join(known), 300)
-    what = f"the model has no module called {one_line(name, 80)}"
-    return Problem(message=what, key=key, hint=f"{nearest}{kind} of the model: {listed}")
+def _unknown(name: str, existing: tuple[str, ...], key: str, kind: str) -> Problem:
+    near = get_close_matches(name.rpartition(".")[2], existing, n=2, cutoff=0.6)
+    question = f"did you mean {' or '.join(near)}? " if near else ""
+    listed = one_line(", ".join(existing), 300)
+    message = f"the model has no module called {one_line(name, 80)}"
+    return Problem(message=message, key=key, hint=f"{question}{kind} of the model: {listed}")

@@ -1,7 +1,8 @@
-"""The language model of a checkpoint with towers for images as a text model of its own (`model.text_only`).
+"""Load the language model of a multimodal checkpoint as a text model of its own (`model.text_only`).
 
-Its class is the one that transformers has for causal models of that kind. Qwen's language models with towers have none:
-of text their layers compute what those of Qwen 2 and 3 do, as positions of time, height and width are all the same.
+Its class is the causal model of transformers for the type of the language model. transformers has no such class for the
+language models of Qwen's multimodal checkpoints. On text, their layers compute the same as Qwen 2 and 3, because the
+positions of time, height and width are equal.
 """
 
 from __future__ import annotations
@@ -25,73 +26,79 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 KEY = "model.text_only"
-# By the `model_type` of a language model, what it is alone.
-_ALONE = {"qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
-# What only divides positions among time, height and width.
-_OF_IMAGES = ("mrope_section", "mrope_interleaved")
+# The `model_type` of the text model that is equivalent to each nested language model.
+_TEXT_TYPES = {"qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+# Fields that divide positions among time, height and width.
+_IMAGE_FIELDS = ("mrope_section", "mrope_interleaved")
 _PREFIX = re.compile(r"^(model\.language_model|language_model\.model)\.|^language_model\.(?=lm_head\.)")
 
 
 def text_facts(facts: ModelFacts) -> ModelFacts:
-    """Of the language model alone, by the files of the whole. Raises ConfigError for a model without towers, and for an
-    adapter."""
-    kind = facts.config.get("model_type")
-    if not has_towers(kind) or facts.adapter:
-        what = "an adapter on a multimodal model" if facts.adapter else f"{kind}, which reads only text"
-        raise ConfigError(Problem(message=f"is true, but {facts.name} is {what}", key=KEY, hint="set it to false"))
+    """Return the facts of the language model in a multimodal checkpoint. Raise ConfigError for a model without towers
+    and for an adapter."""
+    model_type = facts.config.get("model_type")
+    if not has_towers(model_type) or facts.adapter:
+        kind = "an adapter on a multimodal model" if facts.adapter else f"{model_type}, which reads only text"
+        raise ConfigError(Problem(message=f"is true, but {facts.name} is {kind}", key=KEY, hint="set it to false"))
     counted = count_model(facts.config, CAUSAL, 0, 0)
     towers = counted["towers"]
-    headers = {_text_name(name): one for name, one in (facts.headers or {}).items() if not is_of_tower(name, towers)}
-    own = facts.config.get("text_config")
-    # Older files have the fields of the language model among those of the whole.
-    told = own if isinstance(own, Mapping) else {key: facts.config[key] for key in facts.config if "vision" not in key}
-    fields = {**counted["language"], **told, "tie_word_embeddings": counted["tied"] and not has_head(headers)}
-    return replace(facts, config=_alone(fields, counted["language"]["model_type"]), headers=headers or None)
+    stored = facts.headers or {}
+    headers = {_text_name(name): tensor for name, tensor in stored.items() if not is_of_tower(name, towers)}
+    nested = facts.config.get("text_config")
+    # Older files do not nest the fields of the language model.
+    flat = {key: value for key, value in facts.config.items() if "vision" not in key}
+    language_fields = nested if isinstance(nested, Mapping) else flat
+    tied = counted["tied"] and not has_head(headers)
+    fields = {**counted["language"], **language_fields, "tie_word_embeddings": tied}
+    return replace(facts, config=_text_fields(fields, counted["language"]["model_type"]), headers=headers or None)
 
 
 def text_config(whole: PretrainedConfig, *, tied: bool) -> PretrainedConfig:
-    """That of the language model alone; `tied`: the files hold no head of its own."""
+    """Return the config of the language model alone. `tied`: the files contain no separate head."""
     from transformers import AutoConfig
 
-    fields = _alone(whole.get_text_config().to_dict(), whole.get_text_config().model_type)
-    kind = fields.pop("model_type")
-    made: PretrainedConfig = AutoConfig.for_model(kind, **fields | {"tie_word_embeddings": tied})
-    return made
+    fields = _text_fields(whole.get_text_config().to_dict(), whole.get_text_config().model_type)
+    model_type = fields.pop("model_type")
+    config: PretrainedConfig = AutoConfig.for_model(model_type, **fields | {"tie_word_embeddings": tied})
+    return config
 
 
 def load_text_model(
-    folder: Path, whole: PretrainedConfig, dtype: torch.dtype, **more: Any
+    folder: Path, whole: PretrainedConfig, dtype: torch.dtype, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """(the model, what transformers reports of its weights), of the files of the whole. All weights of the language
-    model are in the machine's memory at one time."""
+    """Load the language model from the files of a multimodal checkpoint. All of its weights are in host memory at once.
+    Return the model and transformers' report on its weights."""
     import torch
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig
 
     with torch.device("meta"):
         skeleton = auto_class(CAUSAL, whole.model_type).from_config(whole)
     towers = {path.rpartition(".")[2]: 0 for path in tower_modules(skeleton)}
-    own = {_text_name(name): tensor for name, tensor in stored_tensors(folder) if not is_of_tower(name, towers)}
-    config = text_config(whole, tied="lm_head.weight" not in own)
-    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    made, report = kind.from_pretrained(
-        None, config=config, state_dict=own, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **more
+    tensors = {_text_name(name): tensor for name, tensor in stored_tensors(folder) if not is_of_tower(name, towers)}
+    config = text_config(whole, tied="lm_head.weight" not in tensors)
+    options["ignore_mismatched_sizes"] = True  # the caller reports mismatches
+    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    loaded, report = model_class.from_pretrained(
+        None, config=config, state_dict=tensors, dtype=dtype, output_loading_info=True, **options
     )
     if (folder / "generation_config.json").is_file():
-        made.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
-    return made, report
+        loaded.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    return loaded, report
 
 
-def _alone(fields: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    if kind not in _ALONE:
-        return {**fields, "model_type": kind}
-    found = {key: value for key, value in fields.items() if key not in ("architectures", "model_type", *_OF_IMAGES)}
+def _text_fields(fields: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    """Return the config.json of the text model that is equivalent to a nested language model."""
+    if model_type not in _TEXT_TYPES:
+        return {**fields, "model_type": model_type}
+    dropped = ("architectures", "model_type", *_IMAGE_FIELDS)
+    text_fields = {key: value for key, value in fields.items() if key not in dropped}
     for name in ("rope_scaling", "rope_parameters"):
-        if isinstance(told := found.get(name), Mapping):
-            rope = {key: "default" if value == "mrope" else value for key, value in told.items()}
-            found[name] = {key: value for key, value in rope.items() if key not in _OF_IMAGES}
-    return {**found, "model_type": _ALONE[kind]}
+        if isinstance(stored := text_fields.get(name), Mapping):
+            rope = {key: "default" if value == "mrope" else value for key, value in stored.items()}
+            text_fields[name] = {key: value for key, value in rope.items() if key not in _IMAGE_FIELDS}
+    return {**text_fields, "model_type": _TEXT_TYPES[model_type]}
 
 
 def _text_name(stored: str) -> str:
-    """`model.language_model.layers.0...` is `model.layers.0...` in the text model."""
-    return _PREFIX.sub(lambda found: "model." if found[1] else "", stored)
+    """Return a tensor's name in the text model: `model.language_model.layers.0...` gives `model.layers.0...`."""
+    return _PREFIX.sub(lambda match: "model." if match[1] else "", stored)

@@ -1,4 +1,4 @@
-"""What a model's tokenizer is, from its files. Counting tokens needs the `tokenizers` library, and no torch."""
+"""Read the facts of a tokenizer from its files, and count tokens with the `tokenizers` library. No torch is needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xxhash import xxh3_128
 
 FAST_FILE = "tokenizer.json"
-# Source: the names that the tokenizers of transformers 5.23 save and look for (`vocab_files_names`).
+# Source: `vocab_files_names` of the tokenizers in transformers 5.23.
 TOKENIZER_FILES = (
     FAST_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
     "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm", "target.spm",
@@ -29,35 +29,35 @@ TOKENIZER_FILES = (
     "entity_vocab.json", "normalizer.json", "emoji.json", "word_shape.json", "word_pronunciation.json",
     "byte_maps.json",
 )  # fmt: skip
-# Beside the default template, a file for each other one.
+# Folder with one file for each chat template other than the default.
 TEMPLATE_FOLDER = "additional_chat_templates"
-# What transformers reads with the package `sentencepiece` only.
+# Files that transformers reads only with the package `sentencepiece`.
 _SENTENCEPIECE = (
     "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm", "sentencepiece.model",
     "spm_char.model",
 )  # fmt: skip
-_PROTOBUF = b"\n"  # with which a SentencePiece file begins: its first field, the pieces
+_PROTOBUF = b"\n"  # a SentencePiece file begins with the tag of its first field, the pieces
 _TIKTOKEN = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")
 _VOCABULARIES = {
     FAST_FILE, "vocab.json", "vocab.txt", "tekken.json", "vocab-src.json", "prophetnet.tokenizer", "byte_maps.json",
     *_SENTENCEPIECE,
 }  # fmt: skip
-# Those that read bytes or code points, and have no file of a vocabulary. A folder that does not name the class of its
-# tokenizer gets that of its architecture. Source: the tokenization files of transformers 5.23.
+# Tokenizers of bytes or code points, which have no vocabulary file. transformers chooses the class by the architecture
+# if a folder does not name it. Source: the tokenization files of transformers 5.23.
 _WITHOUT_FILES, _MODELS_WITHOUT_FILES = frozenset({"ByT5Tokenizer", "CanineTokenizer"}), frozenset({"canine"})
 _GENERAL_CLASSES = frozenset({"TokenizersBackend", "PreTrainedTokenizerFast"})
-# Decoders that were never trained on a text without their first token. Source: the documentation of Gemma.
-_BEGUN = ("gemma", "recurrent_gemma")
+# Decoders that were always trained with a bos token. Source: the documentation of Gemma.
+_NEED_BOS = ("gemma", "recurrent_gemma")
 LARGEST_TOKENIZER = 256 * 1024 * 1024
-# They put two special tokens around a text. Source: tokenizers, processors/bert.rs and roberta.rs.
+# Post-processors that add two special tokens. Source: tokenizers, processors/bert.rs and roberta.rs.
 _FIXED = ("BertProcessing", "RobertaProcessing")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizerFacts:
-    """`vocabulary` counts entries with the added ones; `rows` is what the embedding must at least have: the highest
-    id and one. `adds_bos`: whether a text is begun with the bos token without asking. `added` is how
-    many special tokens it puts around a text."""
+    """Facts of a tokenizer. `vocabulary` counts its entries, added tokens included. `rows` is the smallest number of
+    rows that the embedding needs: the highest id plus one. `adds_bos`: the tokenizer begins every text with its bos
+    token. `added` counts the special tokens that it adds to a text."""
 
     vocabulary: int
     rows: int
@@ -70,21 +70,21 @@ class TokenizerFacts:
 
 
 def tokenizer_files_in(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the tokenizer's files, with the code of one that brings its own; empty where there is no vocabulary
-    among them, and the tokenizer needs one. `config` is that of the model."""
-    found = tuple(name for name in TOKENIZER_FILES if (folder / name).is_file())
+    """Return the names of the tokenizer's files, its own Python code included. Empty if the tokenizer needs a
+    vocabulary file and has none. `config` is the config.json of the model."""
+    names = tuple(name for name in TOKENIZER_FILES if (folder / name).is_file())
     settings = read_json(folder / "tokenizer_config.json") or {}
     kind = settings.get("tokenizer_class") or config.get("tokenizer_class")
     needs_none = kind in _WITHOUT_FILES or (kind is None and config.get("model_type") in _MODELS_WITHOUT_FILES)
-    if not needs_none and not _VOCABULARIES.intersection(found):
+    if not needs_none and not _VOCABULARIES.intersection(names):
         return ()
-    own_code = "auto_map" in settings
-    more = [*folder.glob(f"{TEMPLATE_FOLDER}/*.jinja"), *(folder.glob("*.py") if own_code else ())]
-    return (*found, *sorted(path.relative_to(folder).as_posix() for path in more if path.is_file()))
+    has_own_code = "auto_map" in settings
+    others = [*folder.glob(f"{TEMPLATE_FOLDER}/*.jinja"), *(folder.glob("*.py") if has_own_code else ())]
+    return (*names, *sorted(path.relative_to(folder).as_posix() for path in others if path.is_file()))
 
 
 def add_whole_file(digest: xxh3_128, folder: Path, name: str) -> None:
-    """Name, size and content of a file. Raises ConfigError for one that cannot be read."""
+    """Add the name, size and content of a file to a hash. Raise ConfigError if the file cannot be read."""
     try:
         content = (folder / name).read_bytes()
     except OSError as error:
@@ -94,9 +94,10 @@ def add_whole_file(digest: xxh3_128, folder: Path, name: str) -> None:
 
 
 def tokenizer_key(folder: Path, files: Iterable[str], config: Mapping[str, Any]) -> str | None:
-    """XXH3 over names and contents: data prepared with one tokenizer is not taken for that of another.
+    """Return an XXH3 hash of the tokenizer's file names and contents, so that data prepared with another tokenizer is
+    not reused.
 
-    `config` is that of the model, which may decide the tokenizer's class (`AutoTokenizer.from_pretrained`).
+    `config` is the config.json of the model, which may decide the tokenizer's class (`AutoTokenizer.from_pretrained`).
     """
     import xxhash
 
@@ -111,12 +112,13 @@ def tokenizer_key(folder: Path, files: Iterable[str], config: Mapping[str, Any])
 
 
 def tokenizer_facts(folder: Path) -> TokenizerFacts | None:
-    """None without tokenizer.json: other forms are converted by transformers when it loads them.
+    """Return the facts in tokenizer.json, or None without that file: transformers converts other formats when it loads
+    them.
 
-    Read again only when a file has changed: a large vocabulary takes a fifth of a second.
+    The file is read again only after a change, because a large vocabulary takes a fifth of a second.
     """
-    found = (folder / name for name in TOKENIZER_FILES)
-    return _facts(folder, tuple((path, path.stat().st_mtime_ns) for path in found if path.is_file()))
+    paths = (folder / name for name in TOKENIZER_FILES)
+    return _facts(folder, tuple((path, path.stat().st_mtime_ns) for path in paths if path.is_file()))
 
 
 @lru_cache(maxsize=8)
@@ -129,22 +131,22 @@ def _facts(folder: Path, _changed_at: tuple[tuple[Path, int], ...]) -> Tokenizer
     ids = _token_ids(content)
     config = read_json(folder / "tokenizer_config.json") or {}
     special = (read_json(folder / "special_tokens_map.json") or {}) | config
-    named = {name: ids.get(token_text(special.get(f"{name}_token"))) for name in ("bos", "eos", "pad")}
+    special_ids = {name: ids.get(token_text(special.get(f"{name}_token"))) for name in ("bos", "eos", "pad")}
     processor = content.get("post_processor")
-    own_template = any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json"))
+    has_template_file = any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json"))
     return TokenizerFacts(
         vocabulary=len(ids),
         rows=max(ids.values(), default=-1) + 1,
-        **{f"{name}_token_id": number for name, number in named.items()},
+        **{f"{name}_token_id": number for name, number in special_ids.items()},
         adds_bos=_adds_first(processor, token_text(special.get("bos_token"))),
-        has_chat_template=bool(config.get("chat_template")) or own_template,
-        added=_added(processor),
+        has_chat_template=bool(config.get("chat_template")) or has_template_file,
+        added=_special_token_count(processor),
     )
 
 
 def count_tokens(folder: Path, texts: Iterable[str], added: tuple[str, ...] = ()) -> int | None:
-    """The tokens of all texts without special ones; None for tokenizers that are not fast ones. `added`: tokens that it
-    gets beside its own."""
+    """Return the number of tokens in all texts without special tokens, or None if the tokenizer is not a fast one.
+    `added` holds tokens to add to its vocabulary."""
     tokenizer = _tokenizer_in(folder, added)
     if tokenizer is None:
         return None
@@ -152,38 +154,38 @@ def count_tokens(folder: Path, texts: Iterable[str], added: tuple[str, ...] = ()
 
 
 def tokens_per_character(folder: Path, texts: Iterable[str], added: tuple[str, ...] = ()) -> float | None:
-    """For estimates from a sample; None where it holds no character, and for tokenizers that are not fast ones."""
+    """Return the ratio for estimates, or None if the sample is empty or the tokenizer is not a fast one."""
     sample = list(texts)
     characters = sum(map(len, sample))
     tokens = count_tokens(folder, sample, added) if characters else None
     return None if tokens is None else tokens / characters
 
 
-def pieces_of(folder: Path, words: Iterable[str], added: tuple[str, ...] = ()) -> dict[str, int] | None:
-    """How many tokens each of some words is, 0 where a part is unknown; None for tokenizers that are not fast ones.
-    `added`: tokens that it gets beside its own."""
+def count_word_tokens(folder: Path, words: Iterable[str], added: tuple[str, ...] = ()) -> dict[str, int] | None:
+    """Return the number of tokens of each word, 0 if a part of it is unknown. None if the tokenizer is not a fast one.
+    `added` holds tokens to add to its vocabulary."""
     tokenizer = _tokenizer_in(folder, added)
     if tokenizer is None:
         return None
-    return {word: _pieces(tokenizer, word) for word in words}
+    return {word: _piece_count(tokenizer, word) for word in words}
 
 
 def first_new_id(folder: Path) -> int:
-    """The number that the next token gets which is added to the tokenizer.json of a folder.
+    """Return the id that the next token added to a folder's tokenizer.json would get.
 
-    Source: `AddedVocabulary::add_tokens` of tokenizers 0.23: behind all that was added, and behind the vocabulary.
+    Source: `AddedVocabulary::add_tokens` of tokenizers 0.23: after all added tokens, and after the vocabulary.
     """
     tokenizer = _tokenizer_in(folder)
     assert tokenizer is not None, "the caller has looked for tokenizer.json"
-    of_model = tokenizer.get_vocab_size(with_added_tokens=False)
-    return max([of_model, *(number + 1 for number in tokenizer.get_added_tokens_decoder())])
+    vocabulary_size = tokenizer.get_vocab_size(with_added_tokens=False)
+    return max([vocabulary_size, *(number + 1 for number in tokenizer.get_added_tokens_decoder())])
 
 
-def _pieces(tokenizer: Tokenizer, word: str) -> int:
-    # A model does not say which token is its unknown one; two signs that no vocabulary has give the same.
-    signs = [tokenizer.encode(sign, add_special_tokens=False).ids for sign in ("\U00013000", "\U00012001")]
+def _piece_count(tokenizer: Tokenizer, word: str) -> int:
+    # tokenizer.json need not name the unknown token: two characters that no vocabulary contains both become it.
+    unknown, other = (tokenizer.encode(sign, add_special_tokens=False).ids for sign in ("\U00013000", "\U00012001"))
     ids = tokenizer.encode(word, add_special_tokens=False).ids
-    return 0 if signs[0] and signs[0] == signs[1] and signs[0][-1] in ids else len(ids)
+    return 0 if unknown and unknown == other and unknown[-1] in ids else len(ids)
 
 
 def _tokenizer_in(folder: Path, added: tuple[str, ...] = ()) -> Tokenizer | None:
@@ -193,7 +195,7 @@ def _tokenizer_in(folder: Path, added: tuple[str, ...] = ()) -> Tokenizer | None
 
 @lru_cache(maxsize=4)
 def _load(path: str, _changed_at: int, added: tuple[str, ...]) -> Tokenizer:
-    """Loading one takes up to a second."""
+    """Load a tokenizer.json, which takes up to a second."""
     from tokenizers import AddedToken, Tokenizer
 
     try:
@@ -208,12 +210,12 @@ def _load(path: str, _changed_at: int, added: tuple[str, ...]) -> Tokenizer:
 
 
 def _token_ids(content: Mapping[str, Any]) -> dict[str, int]:
-    """Every entry and its id. A vocabulary is an object, or with Unigram a list of pairs in the order of ids."""
+    """Return every entry with its id. A vocabulary is an object, or for Unigram a list of pairs in the order of ids."""
     vocabulary = content["model"].get("vocab")
     if isinstance(vocabulary, list):
-        ids = {str(pair[0]): at for at, pair in enumerate(vocabulary) if isinstance(pair, list) and pair}
+        ids = {str(pair[0]): number for number, pair in enumerate(vocabulary) if isinstance(pair, list) and pair}
     else:
-        ids = {word: at for word, at in (vocabulary or {}).items() if type(at) is int}
+        ids = {word: number for word, number in (vocabulary or {}).items() if type(number) is int}
     for entry in content.get("added_tokens") or ():
         if isinstance(entry, dict) and type(entry.get("id")) is int:
             ids[str(entry.get("content"))] = entry["id"]
@@ -221,16 +223,16 @@ def _token_ids(content: Mapping[str, Any]) -> dict[str, int]:
 
 
 def token_text(value: Any) -> str:
-    """A special token as config files write it: a text, or an object with `content`."""
+    """Return the text of a special token in a config file, which is a string or an object with `content`."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else ""
 
 
 def _adds_first(processor: Any, token: str) -> bool:
-    """Whether the post-processor puts `token` before a text.
+    """Return whether the post-processor puts `token` before a text.
 
-    transformers takes the one in tokenizer.json, and passes over `add_bos_token` of tokenizer_config.json where there
-    is one. Source: `_from_pretrained` in tokenization_utils_base.py of 5.23.
+    If tokenizer.json has a post-processor, transformers uses it and ignores `add_bos_token` of tokenizer_config.json.
+    Source: `_from_pretrained` in tokenization_utils_base.py of 5.23.
     """
     if not isinstance(processor, dict) or not token:
         return False
@@ -243,55 +245,57 @@ def _adds_first(processor: Any, token: str) -> bool:
     return isinstance(special, dict) and special.get("id") == token
 
 
-def _added(processor: Any) -> int:
-    """Return the special tokens around a text. transformers adds none where tokenizer.json says nothing of it."""
+def _special_token_count(processor: Any) -> int:
+    """Return how many special tokens the post-processor adds. Without one, transformers adds none."""
     if not isinstance(processor, dict):
         return 0
     if processor.get("type") == "Sequence":
-        return sum(_added(inner) for inner in processor.get("processors") or ())
+        return sum(_special_token_count(inner) for inner in processor.get("processors") or ())
     if processor.get("type") in _FIXED:
         return 2
     return sum("SpecialToken" in piece for piece in processor.get("single") or () if isinstance(piece, dict))
 
 
 def missing_frame(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the special tokens that a model of this config.json was trained with around each text, and that the
-    tokenizer in the folder does not put there; None where no tokenizer.json tells, or the family has no such custom.
+    """Return the special tokens around each text that the model was trained with and that the tokenizer in the folder
+    does not add. None if there is no tokenizer.json, or if texts of this family need none.
 
-    A class of transformers that is made for a family puts them there whatever tokenizer.json says; a general one takes
-    them from that file alone.
+    A tokenizer class of transformers for one family adds them regardless of tokenizer.json. A general class adds only
+    those in that file.
     """
     kind, facts = str(config.get("model_type")), tokenizer_facts(folder)
     settings = read_json(folder / "tokenizer_config.json") or {}
-    named = (read_json(folder / "special_tokens_map.json") or {}) | settings
+    special_tokens = (read_json(folder / "special_tokens_map.json") or {}) | settings
 
     def token(*names: str) -> str:
-        return next((text for name in names if (text := token_text(named.get(f"{name}_token")))), "")
+        return next((text for name in names if (text := token_text(special_tokens.get(f"{name}_token")))), "")
 
-    if facts is None or not (kind in ENCODERS or kind.startswith(_BEGUN) or config.get("is_encoder_decoder")):
+    if facts is None or not (kind in ENCODERS or kind.startswith(_NEED_BOS) or config.get("is_encoder_decoder")):
         return None
     if settings.get("tokenizer_class") not in _GENERAL_CLASSES:
         return ()
-    if kind.startswith(_BEGUN):
+    if kind.startswith(_NEED_BOS):
         return () if facts.adds_bos else tuple(filter(None, [token("bos")]))
     frame = [token("cls", "bos"), token("sep", "eos")] if kind in ENCODERS else [token("eos")]
     return () if facts.added else tuple(filter(None, frame))
 
 
 def unreadable_tokenizer(folder: Path) -> tuple[str, str] | None:
-    """What keeps transformers from loading a tokenizer that has no tokenizer.json, and what helps; None where nothing
-    does.
+    """Return why transformers cannot load a tokenizer without tokenizer.json, and the remedy. None if it can.
 
-    A file of tiktoken has no special tokens: transformers would make a tokenizer of it that begins and ends no text.
-    Source: `convert_to_native_format` in tokenization_utils_tokenizers.py of 5.24.
+    A tiktoken file contains no special tokens, so transformers would build a tokenizer that adds none. Source:
+    `convert_to_native_format` in tokenization_utils_tokenizers.py of 5.24.
     """
-    has = {name for name in (*TOKENIZER_FILES, "tiktoken.model") if (folder / name).is_file()}
-    if has & {FAST_FILE, "vocab.txt", "tekken.json"} or {"vocab.json", "merges.txt"} <= has:
+    files = {name for name in (*TOKENIZER_FILES, "tiktoken.model") if (folder / name).is_file()}
+    if files & {FAST_FILE, "vocab.txt", "tekken.json"} or {"vocab.json", "merges.txt"} <= files:
         return None
     copy = "copy tokenizer.json and tokenizer_config.json of the same model into the folder"
-    if found := sorted((has & {"tiktoken.model"}) | {path.name for path in folder.glob("*.tiktoken")}):
-        return f"the tokenizer is only a tiktoken file ({one_line(found[0], 40)}), without special tokens", copy
-    name = next((name for name in _SENTENCEPIECE if name in has), "")
+    if tiktoken_files := sorted((files & {"tiktoken.model"}) | {path.name for path in folder.glob("*.tiktoken")}):
+        return (
+            f"the tokenizer is only a tiktoken file ({one_line(tiktoken_files[0], 40)}), without special tokens",
+            copy,
+        )
+    name = next((name for name in _SENTENCEPIECE if name in files), "")
     if not name:
         return None
     with (folder / name).open("rb") as content:
@@ -302,26 +306,26 @@ def unreadable_tokenizer(folder: Path) -> tuple[str, str] | None:
         return f"the tokenizer is only a tiktoken file ({name}), without special tokens", copy
     if not head.startswith(_PROTOBUF):
         return f"{name} is damaged: it is not a SentencePiece file", "copy it again"
-    # With a vocabulary beside it, as Marian has it, the package itself makes the tokens, and no tokenizer.json can.
-    is_slow = "vocab.json" in has
+    # Marian also has a vocabulary file. Its tokenizer always uses the package and cannot become a tokenizer.json.
+    is_slow = "vocab.json" in files
     needed = ("sentencepiece",) if is_slow else ("sentencepiece", "protobuf")
-    if not (missing := [package for package in needed if not _is_here(package)]):
+    if not (missing := [package for package in needed if not _is_installed(package)]):
         return None
-    lack = "the package" if len(missing) == 1 else "the packages"
-    what = f"the tokenizer is a SentencePiece file ({name}), but {lack} {' and '.join(missing)} for reading it "
-    what += "is not installed" if len(missing) == 1 else "are not installed"
+    packages = "the package" if len(missing) == 1 else "the packages"
+    problem = f"the tokenizer is a SentencePiece file ({name}), but {packages} {' and '.join(missing)} for reading it "
+    problem += "is not installed" if len(missing) == 1 else "are not installed"
     install = f"uv pip install {' '.join(missing)}"
-    return what, install if is_slow else f"create its tokenizer.json once: {install} && {tokenizer_command(folder)}"
+    return problem, install if is_slow else f"create its tokenizer.json once: {install} && {tokenizer_command(folder)}"
 
 
-def _is_here(package: str) -> bool:
+def _is_installed(package: str) -> bool:
     try:
         return find_spec("google.protobuf" if package == "protobuf" else package) is not None
-    except ModuleNotFoundError:  # of the package `google`
+    except ModuleNotFoundError:  # raised if the parent package `google` is missing
         return False
 
 
 def tokenizer_command(folder: Path) -> str:
-    """A command that writes the tokenizer of a folder as tokenizer.json into it."""
+    """Return a shell command that converts the tokenizer of a folder to tokenizer.json."""
     code = f"from transformers import AutoTokenizer as T; T.from_pretrained({str(folder)!r})"
     return f'python -c "{code}.save_pretrained({str(folder)!r})"'

@@ -1,7 +1,8 @@
-"""Models as Unsloth loads and adapts them, in the environment of its own where a run with it trains.
+"""Load and adapt models with Unsloth, inside of its own environment, and locate that environment.
 
-Unsloth needs older libraries than this program may have, and changes classes of transformers when it is imported. So
-it never comes into this process: what trains with it runs in the other environment's Python, on this package's code.
+Unsloth needs older libraries than this program may use, and patches classes of transformers when it is imported. So
+this process never imports it: a run with Unsloth uses the Python of the other environment, with the code of this
+package.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.errors import FolderError, Problem, system_reason
 from tui_trainer.models.config_json import bad_model
 from tui_trainer.models.heads import CAUSAL
-from tui_trainer.models.loading import keep_soft_cap, settle_padding
+from tui_trainer.models.loading import set_padding, use_eager_for_soft_cap
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.worker.answering import begin_anew
@@ -37,7 +38,7 @@ INSTALL: Final = f"`tui-trainer install {NAME}`"
 IN_THE_MODEL: Final = "unsloth kernels"
 NOT_IN_THE_MODEL: Final = "unsloth kernels missing"
 PLATFORM: Final = "Linux"
-"""WSL is one too. Source: Unsloth's documentation, "Requirements": an NVIDIA card with compute capability 7.0."""
+"""Includes WSL. Source: Unsloth's documentation, "Requirements", which also needs an NVIDIA GPU with capability 7.0."""
 FAMILIES: Final = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3"})
 _MADE_FILE: Final = "made.json"
 
@@ -55,83 +56,82 @@ def environment_python(folder: Path) -> Path:
 
 
 def requirements() -> list[str]:
-    """What its environment holds: Unsloth, and what this program needs without its extras."""
-    own = metadata.requires("tui-trainer") or []
-    return [NAME, *(one for one in own if "extra ==" not in one)]
+    """Return the packages of Unsloth's environment: Unsloth, and the requirements of this program without extras."""
+    own_requirements = metadata.requires("tui-trainer") or []
+    return [NAME, *(requirement for requirement in own_requirements if "extra ==" not in requirement)]
 
 
-def mark_made(folder: Path, version: str) -> None:
-    """From now on the environment counts."""
-    made = {"version": version, "requirements": requirements()}
-    (folder / _MADE_FILE).write_text(json.dumps(made, indent=1), encoding="utf-8")
+def record_installation(folder: Path, version: str) -> None:
+    """Record that the environment is complete."""
+    record = {"version": version, "requirements": requirements()}
+    (folder / _MADE_FILE).write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
 def version_here() -> str:
-    """Of the Unsloth that is installed for this version of the program; empty where none is."""
+    """Return the version of Unsloth that is installed for this version of the program, else ""."""
     folder = environment_folder()
     with suppress(OSError, ValueError, LookupError, TypeError):
-        made = json.loads((folder / _MADE_FILE).read_bytes())
-        if made["requirements"] == requirements() and environment_python(folder).exists():
-            return str(made["version"])
+        record = json.loads((folder / _MADE_FILE).read_bytes())
+        if record["requirements"] == requirements() and environment_python(folder).exists():
+            return str(record["version"])
     return ""
 
 
 def environment_problems(config: Config) -> list[Problem]:
-    """That it has no environment here, or one of another version of this program."""
+    """Return a problem if a run needs Unsloth and its environment is missing or of another program version."""
     if not is_asked(config) or version_here():
         return []
     message = f"{NAME}, which has its own environment, is not installed for this version of the program"
     return [Problem(message=message, key=PROVIDER, where=str(environment_folder()), hint=f"install it with {INSTALL}")]
 
 
-def python_of(config: Config) -> str:
-    """The Python that a run of these settings trains with."""
+def python_path(config: Config) -> str:
+    """Return the Python interpreter that trains with these settings."""
     return str(environment_python(environment_folder())) if is_asked(config) else sys.executable
 
 
-def module_words(config: Config, module: str) -> list[str]:
-    """What follows `-m` to run a module of this package there: Unsloth is imported before anything of it."""
+def module_arguments(config: Config, module: str) -> list[str]:
+    """Return what follows `-m` to run a module of this package there, with Unsloth imported first."""
     return [__name__, module] if is_asked(config) else [module]
 
 
 def python_variables(config: Config) -> dict[str, str]:
-    """Environment variables with which that Python finds this package, and nothing else of this environment.
+    """Return environment variables with which that Python finds this package, and nothing else of this environment.
 
-    Raises FolderError where the state folder cannot be written.
+    Raise FolderError if the state folder cannot be written.
     """
     if not is_asked(config):
         return {}
     package = Path(tui_trainer.__file__).resolve().parent
-    # A folder for each place of the package: two versions of the program may run at the same time.
-    place = environment_folder().parent / f"package-{hashlib.sha256(str(package).encode()).hexdigest()[:12]}"
+    # One folder for each location of the package, because two versions of the program may run at the same time.
+    folder = environment_folder().parent / f"package-{hashlib.sha256(str(package).encode()).hexdigest()[:12]}"
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
-            (place / package.name).symlink_to(package, target_is_directory=True)
+            (folder / package.name).symlink_to(package, target_is_directory=True)
     except OSError as error:
-        raise FolderError(f"{place} cannot be written: {system_reason(error)}") from None
-    return {"PYTHONPATH": str(place)}
+        raise FolderError(f"{folder} cannot be written: {system_reason(error)}") from None
+    return {"PYTHONPATH": str(folder)}
 
 
-def change_over(config: Config) -> None:
-    """In a worker: begin it anew in the Python that these settings train with, with the same question. Returns where
-    this is that Python already."""
+def restart_in_unsloth_python(config: Config) -> None:
+    """Restart a worker, with the same question, in the Python of these settings. Return if it already runs there."""
     if is_asked(config) and NAME not in sys.modules:
-        begin_anew([python_of(config), "-P", "-m", *module_words(config, WORKER)], python_variables(config))
+        begin_anew([python_path(config), "-P", "-m", *module_arguments(config, WORKER)], python_variables(config))
 
 
 def load_model(folder: Path, config: Config, dtype: torch.dtype, device: torch.device) -> Any:
-    """A language model with its own weights, as Unsloth loads it. Raises ConfigError."""
+    """Load a causal model with its weights by Unsloth. Raise ConfigError."""
     from transformers import AutoConfig
     from unsloth import FastLanguageModel
 
     model, tuning = config.model, config.tuning
     try:
-        shape = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=model.trust_remote_code)
+        stored = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=model.trust_remote_code)
         loaded, _ = FastLanguageModel.from_pretrained(
             model_name=str(folder),
-            # It cuts what is longer, without a word.
-            max_seq_length=getattr(shape.get_text_config(), "max_position_embeddings", None) or config.data.max_length,
+            # Unsloth silently truncates longer rows.
+            max_seq_length=getattr(stored.get_text_config(), "max_position_embeddings", None) or config.data.max_length,
             dtype=dtype,
             load_in_4bit=tuning.in_four_bits,
             load_in_16bit=not tuning.in_four_bits and tuning.has_adapter,
@@ -142,18 +142,18 @@ def load_model(folder: Path, config: Config, dtype: torch.dtype, device: torch.d
             use_exact_model_name=True,
             local_files_only=True,
         )
-    except Exception as error:  # whatever its parts raise
+    except Exception as error:  # Unsloth documents no exception types
         sentence = one_line(str(error), 240) or type(error).__name__
         raise bad_model(
             f"{NAME} cannot load the model: {sentence}", f"set {PROVIDER} = transformers", str(folder)
         ) from None
-    keep_soft_cap(loaded)
-    settle_padding(loaded, CAUSAL, None)
+    use_eager_for_soft_cap(loaded)
+    set_padding(loaded, CAUSAL, None)
     return loaded
 
 
 def adapt(model: Any, config: Config) -> Any:
-    """The model with LoRA adapters, as Unsloth makes them: with its own backward pass where it has one."""
+    """Return the model with LoRA adapters made by Unsloth, which have its backward pass where available."""
     from unsloth import FastLanguageModel
 
     tuning = config.tuning
@@ -171,12 +171,12 @@ def adapt(model: Any, config: Config) -> Any:
     )
 
 
-def own_modules(model: Any) -> tuple[int, int]:
-    """How many modules of a model have a forward pass of Unsloth's, and how many modules there are.
+def count_patched_modules(model: Any) -> tuple[int, int]:
+    """Return the number of modules whose forward pass is Unsloth's, and the number of all modules.
 
-    It puts functions of its own in the place of a class's `forward`, or of a single module's; those that it writes anew
-    and compiles lie in modules named `unsloth_compiled_...`. Source: `pre_patch` and `patch_peft_model` in
-    unsloth/models/llama.py, and unsloth_zoo/compiler.py.
+    Unsloth replaces `forward` of a class or of a single module. Functions that it generates and compiles are in modules
+    named `unsloth_compiled_...`. Source: `pre_patch` and `patch_peft_model` in unsloth/models/llama.py, and
+    unsloth_zoo/compiler.py.
     """
     modules = list(model.modules())
     return sum(_is_own(module.forward) for module in modules), len(modules)
@@ -188,13 +188,13 @@ def _is_own(forward: Any) -> bool:
 
 
 def _checkpointing(config: Config) -> str | bool:
-    """Its own keeps the layers' inputs on the host."""
+    """Return the checkpointing argument. Unsloth's own checkpointing stores the inputs of layers in host memory."""
     return NAME if config.training.gradient_checkpointing else False
 
 
 def _main() -> None:
-    """`python -m tui_trainer.models.unsloth MODULE ARGUMENTS`: that module, where Unsloth was imported before."""
-    # It greets on standard output, which is for answers.
+    """Import Unsloth, then run a module: `python -m tui_trainer.models.unsloth MODULE ARGUMENTS`."""
+    # Unsloth prints a greeting, but standard output is for answers.
     with redirect_stdout(sys.stderr):
         import_module(NAME)
     sys.argv = sys.argv[1:]

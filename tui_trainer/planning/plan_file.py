@@ -16,7 +16,7 @@ from tui_trainer.config.removed import REMOVED, without_removed
 from tui_trainer.config.sections import MODEL_KEY, Config
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.facts import find_model
-from tui_trainer.models.files.fingerprint import base_part
+from tui_trainer.models.files.fingerprint import base_model_part
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks import find_task
@@ -163,7 +163,7 @@ def changed_base(plan: Plan, folder: Path | None = None) -> Problem | None:
     the run began with. Raises ConfigError where it is not there, or cannot be read."""
     config = plan.config if folder is None else with_changes(plan.config, {MODEL_KEY: str(folder)})
     # Another folder is that of the model below an adapter that went on.
-    began_with = plan.model_key if folder is None else base_part(plan.model_key)
+    began_with = plan.model_key if folder is None else base_model_part(plan.model_key)
     if find_task(config.task.type).model_key(config) == began_with:
         return None
     name = one_line(str(folder or plan.config.model.model_name_or_path), 300)

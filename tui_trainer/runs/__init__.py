@@ -1,4 +1,4 @@
-"""Where a run lives: its folder, its journal, what the journal adds up to, and the way to ask something of it.
+"""The folder of a run, its lock, its journal, the state computed from the journal, and requests to an active run.
 
-Needs neither torch nor a configuration: a folder that was copied to another machine can be read here.
+The room needs neither torch nor a config, so it also reads folders that were copied from another machine.
 """

@@ -1,6 +1,6 @@
-"""Several runs beside each other: their curves, what came of them, and the settings in which they differ.
+"""Comparison of several runs: their curves, their results, and the settings in which they differ.
 
-Each journal is read once and whole, at about half a second for 100,000 steps: a screen compares in a thread.
+Each journal is read whole, at about half a second for 100,000 steps, so a screen compares in a thread.
 """
 
 import json
@@ -25,13 +25,13 @@ LEAST_RUNS: Final = 2
 MOST_RUNS: Final = 6
 CURVE_POINTS: Final = 400
 _FILE_LIMIT_BYTES: Final = MIB
-# They say where a run is.
+# Settings that only name the location of a run.
 _NO_DIFFERENCE: Final = frozenset({"output.name", "output.runs_dir", "schema_version"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurvePoint:
-    """A loss in nats after `step` steps, `tokens` that counted in the loss and `seconds` of training."""
+    """A loss in nats, with the steps, the tokens counted in the loss, and the seconds of training up to it."""
 
     step: int
     tokens: int
@@ -41,10 +41,10 @@ class CurvePoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedRun(RunResult):
-    """One of the runs. A figure that was not measured is None.
+    """A compared run. A figure that was not measured is None.
 
-    `seconds` is the time of all steps, and `tokens_per_second` counts what the model read in them. `metric` was best
-    after `best_step`.
+    `seconds` is the time of all steps, and `tokens_per_second` counts the tokens that the model read in them. `metric`
+    was best after `best_step`.
     """
 
     best_eval_loss: float | None
@@ -56,20 +56,20 @@ class ComparedRun(RunResult):
     tokens: int
     tokens_per_second: Annotated[float | None, Figure(title="tokens per second", unit="rounded count")]
     inference_samples_per_second: Annotated[float | None, Figure(title="inference samples/s", unit="number")] = None
-    """Rows per second in batches, as `bench RUN` measured them last."""
+    """Rows per second in batches, from the last `bench RUN`."""
     peak_memory_bytes: Annotated[int | None, Figure(title="peak memory", unit="bytes")]
     figures: dict[str, float] = field(default_factory=dict)
-    """Those that `RunState` declares, by their names."""
+    """Measured figures, keyed by field of `RunState`."""
     targets: str = ""
     """`2 of 3 met`; empty if none was set."""
     train_curve: tuple[CurvePoint, ...] = ()
-    """Each point the mean of the steps before it."""
+    """Each point is the mean over the steps since the previous one, or over the smoothing window if that is longer."""
     eval_curve: tuple[CurvePoint, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """A setting, and its value in each run in their order; None where a run's files do not name it."""
+    """A setting and its value in each run, in the order of the runs. None if a run's files do not contain it."""
 
     key: str
     values: tuple[Any, ...]
@@ -82,21 +82,21 @@ class Comparison:
 
 
 def compare(folders: Sequence[RunFolder]) -> Comparison:
-    """Raises InputError for another number of runs than two to six, and for one that is named twice."""
+    """Compare two to six runs. Raises InputError for any other number, and if a run is named twice."""
     return compare_and_states(folders)[0]
 
 
 def compare_and_states(folders: Sequence[RunFolder]) -> tuple[Comparison, tuple[RunState, ...]]:
-    """The same, and the states of the runs, from which any of their curves can be drawn."""
+    """Compare runs like `compare`, and return also their states, from which further curves can be drawn."""
     if not LEAST_RUNS <= len(folders) <= MOST_RUNS:
         raise InputError(f"{LEAST_RUNS} to {MOST_RUNS} runs can be compared, not {len(folders)}")
-    repeated = next((one.name for place, one in enumerate(folders) if one in folders[:place]), "")
+    repeated = next((folder.name for index, folder in enumerate(folders) if folder in folders[:index]), "")
     if repeated:
         raise InputError(f"{repeated} is named twice", hint="name different runs")
     differences = differing([settings_of(folder) for folder in folders])
     journals = [FollowedJournal(folder) for folder in folders]
     runs = tuple(map(_compared, folders, journals))
-    return Comparison(runs=runs, differences=differences), tuple(one.state for one in journals)
+    return Comparison(runs=runs, differences=differences), tuple(journal.state for journal in journals)
 
 
 def _compared(folder: RunFolder, journal: FollowedJournal) -> ComparedRun:
@@ -122,17 +122,17 @@ def _compared(folder: RunFolder, journal: FollowedJournal) -> ComparedRun:
 
 
 def train_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
-    """Up to `points` means of the training loss, evenly spread over the steps, the last step among them.
+    """Return up to `points` means of the training loss, evenly spread over the steps and ending at the last one.
 
-    A mean covers the steps since the point before, and at least those that `RunState.loss_smoothed` would.
+    A mean covers the steps since the previous point, and at least as many as `RunState.loss_smoothed` averages.
     """
     count = len(state.steps)
     if not count:
         return ()
     usable = [math.isfinite(loss) for loss in state.loss_sums]
-    losses = _sums(loss if use else 0.0 for loss, use in zip(state.loss_sums, usable, strict=True))
-    counted = _sums(tokens if use else 0 for tokens, use in zip(state.token_counts, usable, strict=True))
-    tokens, seconds = _sums(state.token_counts), _sums(state.step_seconds)
+    losses = _prefix_sums(loss if use else 0.0 for loss, use in zip(state.loss_sums, usable, strict=True))
+    counted = _prefix_sums(tokens if use else 0 for tokens, use in zip(state.token_counts, usable, strict=True))
+    tokens, seconds = _prefix_sums(state.token_counts), _prefix_sums(state.step_seconds)
     points = min(points, count)
     curve = []
     for end in spread_ends(count, points):
@@ -144,29 +144,33 @@ def train_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
 
 
 def eval_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
-    """Up to `points` held-out losses, evenly spread, the last among them."""
-    evals = [one for one in state.evals if math.isfinite(one.loss)]
-    tokens, seconds = _sums(state.token_counts), _sums(state.step_seconds)
-    chosen = [evals[end - 1] for end in spread_ends(len(evals), points)]
-    # The steps that were done by then; their columns have no gaps but in a journal that lost lines.
-    ends = [bisect_right(state.steps, one.step) for one in chosen]
-    return tuple(
-        CurvePoint(step=one.step, tokens=int(tokens[end]), seconds=seconds[end], loss=one.loss)
-        for one, end in zip(chosen, ends, strict=True)
-    )
+    """Return up to `points` held-out losses, evenly spread and ending with the last one."""
+    evals = [evaluation for evaluation in state.evals if math.isfinite(evaluation.loss)]
+    tokens, seconds = _prefix_sums(state.token_counts), _prefix_sums(state.step_seconds)
+    curve = []
+    for evaluation in (evals[end - 1] for end in spread_ends(len(evals), points)):
+        # A step is searched for, because a journal that lost lines has fewer entries than steps.
+        end = bisect_right(state.steps, evaluation.step)
+        step, loss = evaluation.step, evaluation.loss
+        curve.append(CurvePoint(step=step, tokens=int(tokens[end]), seconds=seconds[end], loss=loss))
+    return tuple(curve)
 
 
-def _sums(values: Iterable[float]) -> list[float]:
-    """Before each value, and of all."""
+def _prefix_sums(values: Iterable[float]) -> list[float]:
+    """Return the sum of the first n values for each n from 0 to their count."""
     return list(accumulate(values, initial=0))
 
 
 def settings_of(folder: RunFolder) -> dict[str, Any]:
-    """Return the settings of a run by dotted key, and what its plan derived from them exactly; before there is a plan,
-    the settings of config.toml."""
+    """Return the settings of a run by dotted key, with the exact values of its plan as `plan.KEY`.
+
+    Reads config.toml if the run has no plan yet.
+    """
     plan = read_fields(folder.plan)
     if isinstance(plan.get("config"), dict):
-        derived = {key: one["value"] for key, one in plan.items() if isinstance(one, dict) and one.get("exact")}
+        derived = {
+            key: figure["value"] for key, figure in plan.items() if isinstance(figure, dict) and figure.get("exact")
+        }
         derived |= {key: plan[key] for key in ("hardware_profile", "device_name") if key in plan}
         return dotted_keys(plan["config"]) | {f"plan.{key}": value for key, value in derived.items()}
     with suppress(OSError, ValueError, RecursionError):
@@ -175,17 +179,20 @@ def settings_of(folder: RunFolder) -> dict[str, Any]:
 
 
 def differing(settings: Sequence[dict[str, Any]]) -> tuple[Difference, ...]:
-    """What at least two runs name and do not have in common. What only one names may be a preset of the other."""
-    found = []
-    for key in dict.fromkeys(key for one in settings for key in one if key not in _NO_DIFFERENCE):
-        known = {json.dumps(one[key], default=str, sort_keys=True) for one in settings if key in one}
-        if len(known) > 1:
-            found.append(Difference(key=key, values=tuple(one.get(key) for one in settings)))
-    return tuple(found)
+    """Return the settings that have several values among the runs.
+
+    A setting that only one run contains does not count, because the other runs may have the same value from a preset.
+    """
+    differences = []
+    for key in dict.fromkeys(key for config in settings for key in config if key not in _NO_DIFFERENCE):
+        values = {json.dumps(config[key], default=str, sort_keys=True) for config in settings if key in config}
+        if len(values) > 1:
+            differences.append(Difference(key=key, values=tuple(config.get(key) for config in settings)))
+    return tuple(differences)
 
 
 def value_words(value: Any) -> str:
-    """Return the value of a setting as text: a string as it is, everything else as JSON; `--` for None."""
+    """Return the value of a setting as text: a string unchanged, `--` for None, everything else as JSON."""
     if value is None:
         return "--"
     return value if isinstance(value, str) and value else json.dumps(value, default=str)

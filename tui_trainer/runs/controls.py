@@ -1,8 +1,7 @@
-"""control.json: what people ask of a run. Any process writes requests, the run reads them between two steps.
+"""control.json: requests to a run, for example to pause. Any process writes them, and the run reads them between steps.
 
-The file is replaced as a whole, so that it is never seen half written. Asking is not doing: the run answers with
-ControlApplied in the journal. A stop by the process that carries out the run needs no file, which a full disk would
-refuse.
+The file is replaced as a whole, so no reader sees it half written. The run confirms an executed request with
+ControlApplied in the journal. The run's own process can stop it without the file, so a full disk cannot prevent that.
 """
 
 import json
@@ -32,17 +31,18 @@ class ControlRequest:
 
 
 def request(path: Path, action: Action) -> int:
-    """Adds a request and returns its id; a file that cannot be understood is replaced.
+    """Add a request to the file and return its id. A damaged file is replaced.
 
-    Not synced to the disk: a request is for the run that is alive now. Raises FolderError when it cannot be written.
+    The file is not synced to the disk, because a request concerns only a live run. Raises FolderError when the file
+    cannot be written.
     """
     if action not in ACTIONS:
         raise ValueError(f"no such action: {action}")
     try:
         with folder_lock(path.parent):
-            asked = _read(path)
-            new = ControlRequest(id=max((one.id for one in asked), default=0) + 1, action=action, at=utc_now())
-            content = {"requests": [asdict(one) for one in [*asked, new][-_KEPT:]]}
+            earlier = _read(path)
+            new = ControlRequest(id=_last_id(earlier) + 1, action=action, at=utc_now())
+            content = {"requests": [asdict(entry) for entry in [*earlier, new][-_KEPT:]]}
             write_atomically(path, json.dumps(content).encode("ascii"), durable=False)
     except OSError as error:
         holder = owner(path.with_name("run.lock")) if action == "stop" else None
@@ -53,27 +53,27 @@ def request(path: Path, action: Action) -> int:
 
 
 class Controls:
-    """The run's side. What was asked before it began is not for it.
+    """Reader of the requests, used by the run. Requests from before the run began are ignored.
 
-    `asked_before`: the last request of that time, where another process knows it.
+    `asked_before` is the id of the last ignored request. Another process of the same run passes it on.
     """
 
     def __init__(self, path: Path, asked_before: int | None = None) -> None:
         self._path = str(path)
         self._stamp: tuple[int, int, int] | None = None
-        # Whole requests, not ids: those begin again at 1 when the file was deleted or damaged meanwhile.
+        # Whole requests, because ids begin again at 1 after the file was deleted or damaged.
         self._seen: set[ControlRequest] = set()
         self._waiting: list[ControlRequest] = []
         self.is_stopped_here = False
-        """By a thread or a signal handler of this process: it needs no file."""
-        self._has_told_it = False
-        arrived = self.wanted()
-        self.asked_before = max((one.id for one in arrived), default=0) if asked_before is None else asked_before
+        """Whether a thread or a signal handler of this process requested a stop."""
+        self._has_returned_stop = False
+        present = self.wanted()
+        self.asked_before = _last_id(present) if asked_before is None else asked_before
         if asked_before is not None:
-            self._waiting = [one for one in arrived if one.id > asked_before]
+            self._waiting = [entry for entry in present if entry.id > asked_before]
 
     def stop(self) -> None:
-        """As a request, from this process."""
+        """Request a stop from within this process, without the file."""
         self.is_stopped_here = True
 
     def has_stop(self) -> bool:
@@ -83,28 +83,28 @@ class Controls:
         return self.is_stopped_here or bool(self.waiting())
 
     def wanted(self, *, of_file: bool = True) -> list[ControlRequest]:
-        """The requests that came since the last call, each once, in order. Never raises."""
+        """Return the requests since the last call, each once and in order. Never raises."""
         requests = list[ControlRequest]()
         if of_file:
             requests, self._waiting = self.waiting(), []
-        if self.is_stopped_here and not self._has_told_it:
-            self._has_told_it = True
-            # The same in each process that is told.
+        if self.is_stopped_here and not self._has_returned_stop:
+            self._has_returned_stop = True
+            # Equal in all processes of a run, which merge equal requests into one.
             requests.append(ControlRequest(id=0, action="stop", at=""))
         return requests
 
     def waiting(self) -> list[ControlRequest]:
-        """The requests that nobody has answered; all of them wait on. Never raises.
+        """Return the unanswered requests and keep them. Never raises.
 
-        Made for every step: one `stat` when nothing changed. The time alone would not do, since two changes may fall
-        into one tick of the clock of the file system; a replaced file also has another inode.
+        Costs one `stat` if the file is unchanged, because it is called after every step. The modification time alone
+        does not show every change: two may fall into one clock tick of the file system. A new file has another inode.
         """
         with suppress(OSError):
             status = os.stat(self._path)  # noqa: PTH116 - half the time of Path.stat
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
             if stamp != self._stamp:
-                new = [one for one in _read(Path(self._path)) if one not in self._seen]
-                # Not before it was read: with too many open files it is looked at once more.
+                new = [entry for entry in _read(Path(self._path)) if entry not in self._seen]
+                # Set after the reading, so that a failed reading (too many open files) is tried again.
                 self._stamp = stamp
                 self._seen.update(new)
                 self._waiting += new
@@ -112,16 +112,20 @@ class Controls:
 
 
 def _read(path: Path) -> list[ControlRequest]:
-    """The well-formed requests of the file, in the order of their ids; [] when it is missing or garbage."""
+    """Return the well-formed requests of the file, sorted by id; none if the file is missing or damaged."""
     try:
         data = json.loads(read_plain_file(path, _LIMIT_BYTES))
     except (FileNotFoundError, ValueError, RecursionError):
         return []
     listed = data.get("requests") if isinstance(data, dict) else None
-    found = []
-    for one in listed if isinstance(listed, list) else []:
-        match one:
+    requests = []
+    for entry in listed if isinstance(listed, list) else []:
+        match entry:
             case {"id": int(number), "action": action} if type(number) is int and action in ACTIONS:
-                if isinstance(at := one.get("at", ""), str):
-                    found.append(ControlRequest(id=number, action=action, at=at))
-    return sorted(found, key=lambda one: one.id)
+                if isinstance(timestamp := entry.get("at", ""), str):
+                    requests.append(ControlRequest(id=number, action=action, at=timestamp))
+    return sorted(requests, key=lambda request: request.id)
+
+
+def _last_id(requests: list[ControlRequest]) -> int:
+    return max((entry.id for entry in requests), default=0)

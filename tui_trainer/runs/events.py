@@ -1,6 +1,6 @@
-"""What a run says about itself: one class per kind of event.
+"""The events that a run writes to its journal, one class for each kind, and their lines of JSON.
 
-Losses are in nats, durations in seconds of a monotonic clock, `at` is the wall clock (UTC) and only for people.
+Losses are in nats, and durations in seconds of a monotonic clock. `at` is the wall clock (UTC), only for display.
 """
 
 import json
@@ -15,12 +15,12 @@ from tui_trainer.runs.json_fields import WHOLE_LIMIT, finite, parsed, reader, sh
 from tui_trainer.units import Figure, utc_now
 
 LEFT_OUT_EMPTY: Final = {"left_out_empty": True}
-"""Of fields that are not written where there is nothing in them."""
+"""Metadata of fields that are omitted from the line if they are empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What all events have: when it happened, and after how many optimizer steps."""
+    """The fields that all events share: the time, and the number of optimizer steps done by then."""
 
     at: str = field(default_factory=utc_now)
     step: int = 0
@@ -28,7 +28,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
-    """The run begins, or goes on from a checkpoint: then what came after `resumed_from_step` no longer counts."""
+    """The start of a run, or its continuation from a checkpoint, which discards events after `resumed_from_step`."""
 
     name: str
     task: str
@@ -41,14 +41,14 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseChanged(Event):
-    """`preparing`, `loading`, `training`, `paused`, `saving` (the final model)."""
+    """The beginning of a phase: `preparing`, `loading`, `training`, `paused`, or `saving` (of the final model)."""
 
     phase: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(Event):
-    """How far long work has come, in `unit`s; `total` is None while it is not known."""
+    """Progress of a long operation, counted in `unit`. `total` is None while it is not known."""
 
     what: str
     done: float
@@ -58,7 +58,7 @@ class Progress(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPrepared(Event):
-    """What the run learns from, counted; `eval_*` is the held-out part."""
+    """Counts of the training data, and as `eval_*` of the held-out data."""
 
     from_cache: bool
     rows: int
@@ -71,18 +71,19 @@ class DataPrepared(Event):
     seconds: float
     notes: list[str] = field(default_factory=list)
     choices: int = 0
-    """Of how many tokens or classes a label is one, where the loss is the cross-entropy of that choice; 0: it is not,
-    or the journal does not say."""
+    """Number of tokens or classes that a label is chosen from, if the loss is the cross-entropy of that choice.
+    Otherwise, and in older journals, 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeRates:
-    """What a rate of training is measured by, in floating-point operations a second of one process; None: not known.
+    """Reference rates for the speed of training, in floating-point operations per second of one process.
 
-    `row_flops`: operations of one row in a step. `measured`: of large matmuls on this machine, `measured_of` which.
-    `maker`: what `maker_source` says of the card. `usual_share`: what training in a model of this width reaches, of the
-    maker's rate on a card and of the measured one on a CPU. `starting_seconds`: what starting the operations of one
-    pass takes, however little they compute; 0 in journals without it.
+    `row_flops` is the number of operations for one row in a step. `measured` is the rate of large matmuls on this
+    machine, and `measured_of` names them. `maker` is the GPU's rate according to `maker_source`. A rate is None if it
+    is not known. `usual_share` is the share that training usually reaches at this width of the model: of the maker's
+    rate on a GPU, of the measured one on a CPU. `starting_seconds` is the fixed time to launch the operations of one
+    pass; older journals have 0.
     """
 
     row_flops: float
@@ -96,16 +97,17 @@ class ComputeRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanMade(Event):
-    """What the exact plan says; the whole of it is in plan.json.
+    """An extract of the exact plan. The whole plan is in plan.json.
 
-    Fields with the name of a field of `Plan` have its value, and `figures` those that are declared for the journal
-    (`Figure.in_journal`), by their names.
+    A field with the name of a field of `Plan` has its value. `figures` has the values of the fields declared for the
+    journal (`Figure.in_journal`), keyed by field.
 
-    `eval_every_steps` and `save_every_steps` are 0 where it happens only at the end; None in journals without them.
-    `base_model` is empty for a model from scratch, `came_from` where no run trained it before, `lora_rank` None where
-    all weights are trainable. `targets` are those of [targets] that were set, `metric` is
-    `evaluation.metric_for_best_model`. From `precision` on: settings as they came out, for what judges the run later;
-    `best_precision` is what `training.mixed_precision = "auto"` takes here. Empty or None in journals without them.
+    `eval_every_steps` and `save_every_steps` are 0 if evaluation or saving happens only at the end. `base_model` is
+    empty for a model from scratch, and `came_from` if no run trained the model before. `lora_rank` is None if all
+    weights are trainable. `targets` has the values that [targets] sets, and `metric` is
+    `evaluation.metric_for_best_model`. The fields from `precision` on are resolved settings, which diagnosis of the run
+    needs. `best_precision` is the value that `training.mixed_precision = "auto"` resolves to on this machine. Fields
+    that an older journal lacks are empty or None.
     """
 
     total_steps: int
@@ -118,7 +120,7 @@ class PlanMade(Event):
     disk_bytes: int
     duration_seconds: float | None
     beginning_seconds: float | None = None
-    """Of them, what is computed once before the first step."""
+    """Part of `duration_seconds` that is computed once before the first step."""
     eval_rows: int | None = None
     eval_every_steps: int | None = None
     save_every_steps: int | None = None
@@ -130,7 +132,7 @@ class PlanMade(Event):
     targets: dict[str, float] = field(default_factory=dict)
     metric: str = "loss"
     early_stopping_patience: int | None = None
-    """Evaluations in a row without a better one that end the run; 0 where none does."""
+    """Number of consecutive evaluations without improvement that ends the run; 0 without early stopping."""
     precision: str = ""
     best_precision: str = ""
     packing: bool | None = None
@@ -141,26 +143,26 @@ class PlanMade(Event):
     empty_cache_steps: int | None = None
     learning_rate: float | None = None
     usual_learning_rate: float | None = None
-    """What `auto` takes for this method and size of model."""
+    """Learning rate that `auto` resolves to for this method and size of model."""
     most_learning_rate: float | None = None
     memory_budget_bytes: int | None = None
     kernel_bytes: int | None = None
-    """Of the memory, what a CPU compiles for the sizes of passes; 0 where it compiles for none."""
+    """Part of the memory for kernels that a CPU compiles for each size of a pass; 0 if it compiles none."""
     processes: int = 1
     command: str = ""
-    """What starts the processes, where there are several."""
+    """Command that starts the processes of a run with several."""
     attention: str = ""
-    """Which kernel computes it, and why."""
+    """Attention kernel, and why it was chosen."""
     best_samples_per_second: float | None = None
-    """Of earlier runs with steps of the same shape on this machine."""
+    """Highest rate of earlier runs with steps of the same shape on this machine."""
     gradient_checkpointing: bool | None = None
     tuning_method: str = ""
     warmup_steps: int | None = None
     max_grad_norm: float | None = None
     seed: int | None = None
-    """Of the order of the rows, as `training.seed` gives it."""
+    """Value of `training.seed`, which determines the order of the rows."""
     precision_gain: float | None = None
-    """How many times as fast steps in `best_precision` were, or else matmuls, measured on this machine."""
+    """Measured speed of steps in `best_precision` relative to `precision` on this machine, or of matmuls."""
     precision_gain_of: str = ""
     compute_rates: ComputeRates | None = None
     step_seconds: float | None = None
@@ -172,20 +174,20 @@ class PlanMade(Event):
     user_settings: list[str] | None = None
     """Settings that the user wrote; None in journals of before they were noted."""
     busy_words: str = ""
-    """What others took of this machine when the plan was made, and what that makes of its times; empty: nothing."""
+    """Sentence about other load on the machine at the time of planning, and its effect on the times; empty if none."""
     cpu_threads: int | None = None
-    """Of each process."""
+    """Threads of each process."""
     merged_bytes: int | None = None
-    """Of the weights with an adapter merged into them, which is what is deployed; None for a run without one."""
+    """Size of the model with its adapter merged, as it is deployed; None for a run without an adapter."""
     figures: dict[str, float] = field(default_factory=dict, metadata=LEFT_OUT_EMPTY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibrariesLoaded(Event):
-    """torch and transformers are there, the model is not yet.
+    """The time after the import of torch and transformers and before the loading of the model.
 
-    `resident_bytes` is what the process holds now: on a CPU the plan's memory is what training adds to it. None on a
-    GPU, where the plan's memory is that of the card. `threads` are those that torch's kernels may use.
+    `resident_bytes` is the memory of the process at this time. On a CPU the planned memory is what training adds to it;
+    on a GPU it is None, because the plan counts GPU memory. `threads` is the number of threads of torch's kernels.
     """
 
     resident_bytes: int | None
@@ -194,7 +196,7 @@ class LibrariesLoaded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselinesMeasured(Event):
-    """What simpler models reach, by name: held-out loss in nats per `unit`, or a score as in `EvalDone`."""
+    """Results of simpler models by name: held-out losses in nats per `unit`, and scores like those of `EvalDone`."""
 
     losses: dict[str, float]
     eval_tokens: int
@@ -204,13 +206,14 @@ class BaselinesMeasured(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone(Event):
-    """One optimizer step. `step_seconds` is the whole step; the four parts are within it.
+    """One optimizer step. `step_seconds` is the time of the whole step and includes its four parts.
 
-    `loss_sum` is in nats over the `tokens` that count, over all micro-batches and processes; `input_tokens` are all
-    that the model read, without padding; with it they are `positions`. 0 in journals without them.
+    `loss_sum` is in nats, summed over the `tokens` that count in the loss, over all micro-batches and processes.
+    `input_tokens` counts the tokens that the model read without padding, and `positions` those with padding. Both are 0
+    in older journals.
 
-    Where a loss has several parts, or scores beside it, `sums` are theirs by name, and `counts`, by the same names,
-    what they are divided by; `loss_sum` is then the loss times `tokens`. Left out of the line where there are none.
+    If the loss has several parts, or the task computes scores in training, `sums` has the sum of each by name and
+    `counts` its divisor. `loss_sum` is then the loss times `tokens`.
     """
 
     epoch: float
@@ -239,16 +242,16 @@ class StepDone(Event):
 
     @property
     def scores(self) -> dict[str, float]:
-        """The mean of each sum; those of which nothing counted are left out."""
+        """Mean of each sum, without those whose count is 0."""
         return {name: total / self.counts[name] for name, total in self.sums.items() if self.counts.get(name)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BetweenSteps(Event):
-    """Where the time between steps went since the last such event, once in a few seconds.
+    """Time between steps since the previous event of this kind. It is written every few seconds.
 
-    `journal_seconds` were spent on writing steps, `empty_cache_seconds` on `training.empty_cache_steps`. Evaluations,
-    checkpoints and text samples have events of their own; `other_seconds` is what nothing accounts for.
+    `journal_seconds` was spent on writing steps, and `empty_cache_seconds` on `training.empty_cache_steps`.
+    `other_seconds` is the unexplained rest, without evaluations, checkpoints and samples, which have their own events.
     """
 
     steps: int
@@ -259,9 +262,9 @@ class BetweenSteps(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksTimed(Event):
-    """What each of several processes spent in a step on what they do together, as a mean since the last such event.
+    """Mean seconds per step that each process spent in communication, since the previous event of this kind.
 
-    It counts the time in which it waited for others: the slowest process waits least.
+    They include the waiting for other processes, so the slowest process has the fewest seconds.
     """
 
     communication_seconds: list[float]
@@ -269,8 +272,11 @@ class RanksTimed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalDone(Event):
-    """The held-out loss, and what else the task measures. `scheduled` is false when a person asked for it; `best` when
-    none before was better by `evaluation.metric_for_best_model`. The table has one row for each class, if any."""
+    """The held-out loss, the scores of the task, and a table with a row for each class, if there are classes.
+
+    `scheduled` is false if the user requested the evaluation. `best` is true if no earlier one was better by
+    `evaluation.metric_for_best_model`.
+    """
 
     loss_sum: float
     tokens: int
@@ -286,7 +292,7 @@ class EvalDone(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochDone(Event):
-    """The training data was seen once more."""
+    """The end of one pass over the training data."""
 
     epoch: int
     mean_loss: float
@@ -297,7 +303,7 @@ class EpochDone(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(Event):
-    """A complete checkpoint; `path` is relative to the run folder, `seconds` is how long training waited."""
+    """A complete checkpoint. `path` is relative to the run folder, and training waited for `seconds`."""
 
     path: str
     bytes: int
@@ -307,10 +313,11 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """A card that the run uses, or its MIG instance. `index` is the driver's, the share 0 to 1.
+    """A reading of a GPU of the run, or of its MIG instance. `index` is the driver's, and shares are 0 to 1.
 
-    `memory_used_bytes` is of all processes on it, `process_memory_bytes` of the run's. `clock_share` is of its highest
-    clock, `slowed_by` `heat` or `power`, empty when neither holds it back. None: not reported.
+    `memory_used_bytes` counts all processes on the GPU, and `process_memory_bytes` only the run's. `clock_share` is
+    relative to the highest clock. `slowed_by` is `heat`, `power`, or empty if neither limits the clock. Values that the
+    driver does not report are None.
     """
 
     index: int
@@ -340,11 +347,12 @@ GAUGES: Final[Mapping[str, Figure]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaugesRead(Event):
-    """What the run's process uses, once in a few seconds. None: not reported.
+    """Resource use of the run's process, read every few seconds. Values that the system does not report are None.
 
-    `process_cpu_share` and `machine_cpu_share` (of all processes) are 0 to 1 of the `usable_cores`, since the reading
-    before; `core_wait_share` is 0 to 1 of the time in which its threads could have computed, and waited for a core.
-    `disk_read_bytes` came from storage since then, `io_stall_share` of the time something on the machine waited for it.
+    Shares are 0 to 1, over the time since the previous reading. `process_cpu_share` and `machine_cpu_share` (of all
+    processes) are relative to the `usable_cores`. `core_wait_share` is the share of the runnable time of its threads in
+    which they waited for a core. `disk_read_bytes` was read from storage, and `io_stall_share` is the share of time in
+    which some process of the machine waited for storage.
     """
 
     process_memory_bytes: int | None = None
@@ -358,18 +366,18 @@ class GaugesRead(Event):
     gpus: list[GpuReading] = field(default_factory=list)
 
     def figure(self, name: str) -> float | None:
-        """Return a figure of this reading: of the process, or of all its GPUs together."""
+        """Return a figure of the process, or the combined one of its GPUs."""
         return getattr(self, name) if hasattr(self, name) else self.over_gpus(name)
 
     def over_gpus(self, name: str) -> float | None:
-        """Return one figure of all GPUs: their mean use, their total power, otherwise that of the highest one."""
+        """Return the figure over all GPUs: the mean use, the total power, and the highest value of other figures."""
         values = [value for gpu in self.gpus if (value := getattr(gpu, name)) is not None and math.isfinite(value)]
         return _OF_SEVERAL.get(name, max)(values) if values else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSampled(Event):
-    """What the model writes after `prompt`, and how long training waited. Foreign text: show it through `safe_text`."""
+    """The model's continuation of `prompt`; training waited for `seconds`. Show the text only through `safe_text`."""
 
     prompt: str
     text: str
@@ -378,7 +386,7 @@ class TextSampled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProblem(Event):
-    """Something went wrong and the run goes on. `"Problem"` in the journal."""
+    """A problem that does not end the run. Its name in the journal is `Problem`."""
 
     kind: str
     message: str
@@ -387,15 +395,18 @@ class RunProblem(Event):
 
 ATTENTION_CHANGED: Final = "attention changed"
 PACKED_WITH_MASK: Final = "packed rows are masked"
-"""Kinds of the problems that another kernel of attention than planned computes; the second for packed rows."""
+"""Kinds of the problem that attention uses another kernel than planned, in general and for packed rows."""
 NO_GRADIENT: Final = "no gradient"
-"""The kind of the problem that weights which should learn have a gradient of 0."""
+"""Kind of the problem that trainable weights have a gradient of 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchReduced(RunProblem):
-    """Memory ran out at `step`: from there on passes have fewer `rows`. `what`: training or evaluation; `longest_row`
-    in tokens; the memory is that of the card, or of the machine for a run on a CPU. None: not known."""
+    """The reduction of the rows per pass after memory ran out at `step`.
+
+    `what` is training or evaluation, and `longest_row` is in tokens. The memory is the GPU's, or the machine's for a
+    run on a CPU. Values that are not known are None.
+    """
 
     what: str
     rows_before: int
@@ -408,7 +419,7 @@ class MicroBatchReduced(RunProblem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlApplied(Event):
-    """A request of control.json was carried out."""
+    """The execution of a request of control.json."""
 
     action: str
     request_id: int
@@ -416,12 +427,11 @@ class ControlApplied(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished(Event):
-    """The end, reached (`done`, `early stopping`) or asked for (`stopped`); `model_path` is relative to the folder.
+    """The end of a run, by itself (`done`, `early stopping`) or on request (`stopped`).
 
-    `model_step` is the step that the model's weights are of, to which `eval_loss` and `scores` belong: with early
-    stopping that of the best evaluation. None for a run without a model, and in journals without it.
-
-    `model_files` are fingerprints of what was written there, by name; empty where an earlier version wrote it.
+    `model_path` is relative to the run folder. `model_step` is the step of the final model's weights, which `eval_loss`
+    and `scores` describe; with early stopping it is the best one. It is None without a model and in older journals.
+    `model_files` has fingerprints of the model's files by name; it is empty in older journals.
     """
 
     reason: str
@@ -437,7 +447,7 @@ class RunFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFailed(Event):
-    """The end that nobody wanted."""
+    """The end of a run by an error."""
 
     message: str
     log_path: str | None = None
@@ -445,7 +455,7 @@ class RunFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceMeasured(Event):
-    """How many rows the trained model answers in a second, in batches. `bench RUN` writes it after the end of a run."""
+    """Rows per second of the trained model in batches. `bench RUN` writes it after the end of a run."""
 
     samples_per_second: float
     rows: int
@@ -453,7 +463,7 @@ class InferenceMeasured(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown(Event):
-    """A kind that a newer version writes. `data` is all of it but `event`, `at` and `step`."""
+    """An event of a newer version. `data` has all fields except `event`, `at` and `step`."""
 
     kind: str
     data: dict[str, Any] = field(default_factory=dict)
@@ -480,16 +490,16 @@ _read_text: Final = reader(str)
 
 
 def to_line(event: Event) -> str:
-    """One line of JSON without its line break. Texts are cut where the line would pass `LINE_LIMIT_BYTES`."""
+    """Return the event as one line of JSON, without a line break. Cuts texts if the line exceeds `LINE_LIMIT_BYTES`."""
     data = _as_dict(event)
     line = _dumps(data)
     return line if len(line) < LINE_LIMIT_BYTES else _dumps(shortened(data))
 
 
 def from_line(line: str | bytes) -> Event:
-    """The event of one line. Raises ValueError when the line is not a whole, well-typed event.
+    """Return the event of one line. Raises ValueError if the line is not a complete event with valid types.
 
-    Fields that a known kind does not have are left out; a kind that is not known becomes `Unknown`.
+    Ignores unknown fields of a known kind. An unknown kind becomes `Unknown`.
     """
     try:
         data = parsed(line.encode() if isinstance(line, str) else line)
@@ -505,13 +515,13 @@ def _event(data: dict[str, Any]) -> Event:
     if not isinstance(kind, str):
         raise ValueError("the field `event` is missing")
     if (table := _TABLES.get(kind)) is None:
-        at, step = _read_text(data.pop("at", "")), whole(data.pop("step", 0))
-        return Unknown(kind=kind, at=at, step=step, data=data)
+        timestamp, step = _read_text(data.pop("at", "")), whole(data.pop("step", 0))
+        return Unknown(kind=kind, at=timestamp, step=step, data=data)
     shape = (*data, *map(type, data.values()))
     setters = table.setters.get(shape)
     if setters is None or any(abs(data[name]) >= WHOLE_LIMIT for name in table.whole_numbers):
         return table.read(data, shape)
-    # Names and types were checked on an earlier line. Filling the slots takes a third of the time of a frozen __init__.
+    # An earlier line with these names and types was checked. Filling slots takes a third of a frozen __init__'s time.
     event: Event = object.__new__(table.cls)
     for set_value, value in zip(setters, data.values()):  # noqa: B905 - strict costs 10 % here, and the shape is equal
         set_value(event, value)
@@ -521,7 +531,7 @@ def _event(data: dict[str, Any]) -> Event:
 
 
 def _as_dict(event: Event) -> dict[str, Any]:
-    """In the order of the line: `event`, `at`, `step`, the rest."""
+    """Return the fields in the order of the line: `event`, `at`, `step`, then the others."""
     if isinstance(event, Unknown):
         rest = {key: value for key, value in event.data.items() if key not in ("event", "at", "step")}
         return {"event": event.kind, "at": event.at, "step": event.step, **rest}
@@ -545,7 +555,7 @@ def _as_finite_dict(record: Any) -> Any:
 
 
 class _Table:
-    """How one kind is read and written: looked up once per process, not once per line."""
+    """Readers and writers of the fields of one kind, looked up once per process instead of once per line."""
 
     def __init__(self, kind: str, cls: type[Event]) -> None:
         self.kind, self.cls = kind, cls
@@ -558,16 +568,16 @@ class _Table:
         self.setters: dict[tuple[Any, ...], list[Callable[[Event, Any], None]]] = {}
 
     def read(self, data: dict[str, Any], shape: tuple[Any, ...]) -> Event:
-        """Checks every field, and remembers the names and types of a complete line of plain numbers."""
-        known = {"at": "", **{key: value for key, value in data.items() if key in self.readers}}
-        values = {key: self.readers[key](value) for key, value in known.items()}
+        """Return the event after checking every field. Remembers the shape of a complete line of plain numbers."""
+        known_fields = {"at": "", **{key: value for key, value in data.items() if key in self.readers}}
+        values = {key: self.readers[key](value) for key, value in known_fields.items()}
         try:
             event = self.cls(**values)
         except TypeError as error:
             raise ValueError(f"{self.kind}: {error}") from error
-        plain = all(key == "at" or isinstance(value, int | float) for key, value in data.items())
-        written = self.readers.keys() - self.left_out_empty
-        if plain and data.keys() == written and len(self.setters) < _SHAPES_LIMIT:
+        is_plain = all(key == "at" or isinstance(value, int | float) for key, value in data.items())
+        required_fields = self.readers.keys() - self.left_out_empty
+        if is_plain and data.keys() == required_fields and len(self.setters) < _SHAPES_LIMIT:
             self.setters[shape] = [getattr(self.cls, key).__set__ for key in data]
         return event
 

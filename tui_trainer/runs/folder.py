@@ -1,7 +1,7 @@
-"""The run folder: where its files are, how it is made, and how a file in it is written.
+"""The run folder: the paths of its files, its creation and its removal, and functions that write files safely.
 
-Everything is private to its owner (folders 0700, files 0600, whatever the umask), no link is followed where something
-is written, and only what is known to be ours is removed.
+Folders have the mode 0700 and files 0600, whatever the umask. Writing follows no links. Only files that this program
+created are removed.
 """
 
 import json
@@ -24,7 +24,7 @@ from tui_trainer.units import MIB
 
 MARKER: Final = ".tui-trainer"
 _MARKER_TEXT: Final = b"A run of tui-trainer. This file allows `tui-trainer` to remove what it made here.\n"
-# Deleting a run puts a word before its name, and names of files have up to 255 bytes.
+# Deletion puts a prefix before the name, and a file name has up to 255 bytes.
 _NAME_CHARACTERS, _NAME_BYTES = 64, 230
 _NAME_RULE: Final = "use up to 64 letters, digits, dots, hyphens and underscores, the first a letter or a digit"
 _FILES: Final = (
@@ -60,55 +60,55 @@ class RunFolder:
     summary, labels = _Inside("summary.json"), _Inside("run-labels.json")
     control, lock = _Inside("control.json"), _Inside("run.lock")
     script, job = _Inside("job.sh"), _Inside("job.json")
-    """What Slurm runs, and the number that it gave it."""
+    """The script that Slurm runs, and the job's id."""
     in_use = _Inside("in_use")
-    """The locks of those that read the run, while they do."""
+    """Locks of the processes that read the run at the moment."""
     logs, checkpoints = _Inside("logs"), _Inside("checkpoints")
     base = _Inside("base")
-    """The model of its adapter, where the run merged another adapter into it first."""
+    """The base model of the adapter, if the run first merged another adapter into it."""
     report, model, exports = _Inside("report.html"), _Inside("model"), _Inside("export")
 
     @classmethod
     def create(cls, runs_dir: Path, name: str) -> Self:
-        """A new folder with `logs/` and `checkpoints/`. Raises FolderError with all that is in the way."""
+        """Create a run folder with `logs/` and `checkpoints/`. Raises FolderError with all problems that prevent it."""
         if problems := check_target(runs_dir, name):
             raise FolderError(problems)
         runs_dir = runs_dir.expanduser().resolve()
-        made: list[Path] = []
+        created_parents: list[Path] = []
         root, folder = runs_dir / name, None
         try:
-            made += _make_parents(runs_dir)
+            created_parents += _make_parents(runs_dir)
             make_private_folder(root)
-            folder = cls(root, tuple(made))
+            folder = cls(root, tuple(created_parents))
             write_atomically(root / MARKER, _MARKER_TEXT)
             for inner in (folder.logs, folder.checkpoints):
                 make_private_folder(inner)
         except OSError as error:
-            # Without `folder` the name was taken by another in the meantime: it is not ours.
+            # If `folder` is None, another process may have created `root` since the check.
             if folder is not None:
                 shutil.rmtree(folder.root, ignore_errors=True)
-            _remove_empty(made)
+            _remove_empty(created_parents)
             raise FolderError(_refusal(root, error)) from error
         return folder
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The folder of a run that was made before, here or elsewhere. Raises FolderError when it is none."""
+        """Return the folder of an existing run, possibly from another machine. Raises FolderError if it is not one."""
         root, hint = from_the_root(str(path)), "`tui-trainer runs` lists the runs"
         try:
             root = root.resolve(strict=True)
             if not is_utf8(str(root)):
                 message = f"the path of this run is not UTF-8: {as_bytes(str(root))}"
                 raise FolderError(message, hint="rename the folder")
-            known = any((root / name).is_file() for name in _FILES)
+            is_run = any((root / name).is_file() for name in _FILES)
         except (OSError, ValueError) as error:
             raise FolderError(replace(_refusal(root, error), hint=hint)) from error
-        if not known:
+        if not is_run:
             raise FolderError("this is not the folder of a run", where=_shown(root), hint=hint)
         return cls(root)
 
     def write_file(self, path: Path | str, data: bytes) -> None:
-        """A private file of this folder, whole or not at all. Raises FolderError with the reason of the system."""
+        """Write a private file of this folder atomically. Raises FolderError with the system's reason."""
         target = self.root / path
         try:
             if not target.parent.resolve().is_relative_to(self.root.resolve()):
@@ -118,10 +118,10 @@ class RunFolder:
             raise FolderError(_refusal(target, error)) from error
 
     def discard(self) -> bool:
-        """Removes the files of a run, then its folder and the parents made for it, if they are empty then.
+        """Remove the run's files, then the folder and the parents created for it, if they are empty then.
 
-        Files that are not ours stay, and so does the folder; returns whether it is gone. Raises FolderError when the
-        folder has no marker of ours or is a link.
+        Keeps foreign files and then also the folder. Returns whether the folder was removed. Raises FolderError if the
+        folder has no marker of this program or is a link.
         """
         marker = self.root / MARKER
         if self.root.is_symlink() or marker.is_symlink() or not marker.is_file():
@@ -137,7 +137,7 @@ class RunFolder:
         return not self.root.exists()
 
     def remove_ours(self) -> None:
-        """Removes what a run has made; the marker, which says that this is allowed, goes last. Raises OSError."""
+        """Remove the files of a run. The marker, which permits the removal, is removed last. Raises OSError."""
         ours = [entry for entry in os.scandir(self.root) if _is_ours(entry.name)]
         for entry in sorted(ours, key=lambda entry: entry.name == MARKER):
             if entry.name in _FOLDERS and entry.is_dir(follow_symlinks=False):
@@ -152,28 +152,28 @@ def _is_ours(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FolderSize:
-    """`bytes` of all files, each counted once; `freed_bytes` is what removing the run's own files gives back."""
+    """Bytes of all files, each inode counted once, and the bytes that removing the run's own files would free."""
 
     bytes: int
     freed_bytes: int
 
 
 def folder_size(root: Path) -> FolderSize:
-    """The size of a run's folder, by walking through it. Links are not followed; what cannot be read counts nothing.
+    """Measure a run's folder by walking through it. Follows no links, and ignores what cannot be read.
 
-    A file with another name outside the run's own files is not freed.
+    A file that also has a hard link outside the run's own files is not freed.
     """
     files: dict[tuple[int, int], os.stat_result] = {}
-    own_names: Counter[tuple[int, int]] = Counter()
-    for found, is_own in _files_in(root):
-        files[found.st_dev, found.st_ino] = found
-        own_names[found.st_dev, found.st_ino] += is_own
-    freed = (found.st_size for key, found in files.items() if own_names[key] >= found.st_nlink)
-    return FolderSize(sum(found.st_size for found in files.values()), sum(freed))
+    own_links: Counter[tuple[int, int]] = Counter()
+    for status, is_own in _files_in(root):
+        files[status.st_dev, status.st_ino] = status
+        own_links[status.st_dev, status.st_ino] += is_own
+    freed = (status.st_size for inode, status in files.items() if own_links[inode] >= status.st_nlink)
+    return FolderSize(sum(status.st_size for status in files.values()), sum(freed))
 
 
 def _files_in(folder: str | Path, *, is_own: bool | None = None) -> Iterator[tuple[os.stat_result, bool]]:
-    """Every file, and whether it is the run's own; in the folder itself that is told by the names."""
+    """Yield each file's status and whether the run owns it. With `is_own` None, the names in `folder` decide."""
     with suppress(OSError):
         for entry in os.scandir(folder):
             own = _is_ours(entry.name) if is_own is None else is_own
@@ -194,13 +194,13 @@ def check_name(name: str) -> Problem | None:
 
 
 def check_target(runs_dir: Path, name: str) -> list[Problem]:
-    """What would keep `RunFolder.create` from making the folder; leaves nothing behind.
+    """Return the problems that would prevent `RunFolder.create`, and leave nothing behind.
 
-    Writes, syncs and renames a small file: permissions alone do not show a read-only or a full disk.
+    Writes, syncs and renames a small file, because permissions do not reveal a read-only or full disk.
     """
     if problem := check_name(name):
         return [problem]
-    made: list[Path] = []
+    created_parents: list[Path] = []
     try:
         runs_dir = runs_dir.expanduser().resolve()
         if not is_utf8(str(runs_dir)):
@@ -209,7 +209,7 @@ def check_target(runs_dir: Path, name: str) -> list[Problem]:
         if os.path.lexists(runs_dir / name):
             hint = f"resume it with `tui-trainer resume {shell_word(name)}`, or choose another name"
             return [Problem(message="this run already exists", where=_shown(runs_dir / name), hint=hint)]
-        made += _make_parents(runs_dir)
+        created_parents += _make_parents(runs_dir)
         probe = runs_dir / f".{secrets.token_hex(8)}.probe"
         try:
             write_atomically(probe, b"tui-trainer looks whether it can write here\n")
@@ -218,17 +218,17 @@ def check_target(runs_dir: Path, name: str) -> list[Problem]:
     except (OSError, ValueError, RuntimeError) as error:
         return [_refusal(runs_dir, error)]
     finally:
-        _remove_empty(made)
+        _remove_empty(created_parents)
     return []
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Writes a private file (0600) beside `path`, then renames it; `durable` also syncs file and folder.
+    """Write a private file (0600) beside `path`, then rename it. `durable` also syncs the file and its folder.
 
-    Raises OSError; then `path` is as it was and nothing else is left. A link at `path` is replaced, not followed.
+    Replaces a link at `path` instead of following it. Raises OSError, and then leaves `path` unchanged.
     """
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
             os.fchmod(file.fileno(), 0o600)
@@ -236,31 +236,31 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-        os.replace(beside, path)  # noqa: PTH105 - beside os.open, in the same words
+        os.replace(temporary, path)  # noqa: PTH105 - beside os.open, in the same words
     except BaseException:
         with suppress(OSError):
-            os.unlink(beside)  # noqa: PTH108
+            os.unlink(temporary)  # noqa: PTH108
         raise
     if durable:
         sync_folder(path.parent)
 
 
 def open_log(path: Path) -> IO[bytes]:
-    """A private file, to append to and to read, as NFS locks only what is open for both. Raises OSError."""
+    """Open a private file for appending and reading, because NFS locks only files open for both. Raises OSError."""
     fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with suppress(OSError):  # of an earlier version, which made it readable by others
+    with suppress(OSError):  # earlier versions created logs that others can read
         os.fchmod(fd, 0o600)
     return os.fdopen(fd, "a+b")
 
 
 def make_private_folder(path: Path) -> None:
-    """One new folder with mode 0700, whatever the umask. Raises OSError."""
+    """Create one folder with the mode 0700, whatever the umask. Raises OSError."""
     path.mkdir(mode=0o700)
     path.chmod(0o700)
 
 
 def read_plain_file(path: Path, limit_bytes: int) -> bytes:
-    """The first bytes of a plain file. Raises OSError, also for links and for what is no plain file."""
+    """Read up to `limit_bytes` of a regular file. Raises OSError, also for a link, a folder or a device."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -269,27 +269,27 @@ def read_plain_file(path: Path, limit_bytes: int) -> bytes:
 
 
 def read_fields(path: Path) -> dict[str, Any]:
-    """The JSON object in a plain file of at most 1 MiB; empty where there is none, or it cannot be read."""
+    """Read the JSON object in a regular file of at most 1 MiB. Returns an empty dict if that fails."""
     with suppress(OSError, ValueError, RecursionError):
-        if isinstance(found := json.loads(read_plain_file(path, MIB)), dict):
-            return found
+        if isinstance(content := json.loads(read_plain_file(path, MIB)), dict):
+            return content
     return {}
 
 
 def _make_parents(folder: Path) -> list[Path]:
-    """Makes the folder and what is missing above it; returns what was made, outermost first."""
+    """Create the folder and its missing parents. Returns the created folders, outermost first."""
     missing = [folder] if not folder.exists() else []
     while missing and not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
-    made: list[Path] = []
+    created: list[Path] = []
     try:
         for path in reversed(missing):
             make_private_folder(path)
-            made.append(path)
+            created.append(path)
     except OSError:
-        _remove_empty(made)
+        _remove_empty(created)
         raise
-    return made
+    return created
 
 
 def _remove_empty(folders: list[Path]) -> None:
@@ -299,26 +299,25 @@ def _remove_empty(folders: list[Path]) -> None:
 
 
 def files_below(folder: Path) -> list[str]:
-    """The names of all files in a folder and in those inside it, from `folder` on, sorted. Links are not followed and
-    do not count, so no name leads out of it."""
-    found = (Path(place) / name for place, _, names in os.walk(folder) for name in names)
-    return sorted(path.relative_to(folder).as_posix() for path in found if not path.is_symlink())
+    """Return the paths of all files below a folder, relative to it and sorted. Links are skipped."""
+    paths = (Path(parent) / name for parent, _, names in os.walk(folder) for name in names)
+    return sorted(path.relative_to(folder).as_posix() for path in paths if not path.is_symlink())
 
 
 def make_durable(folder: Path) -> None:
-    """Make what was written into a folder private, and sync it to the disk: the files, then the folders that name them.
+    """Make everything in a folder private and sync it to the disk, each file before its folder.
 
     Raises OSError, also for a link.
     """
-    for place, _, names in os.walk(folder, topdown=False, onerror=_raise):
+    for parent, _, names in os.walk(folder, topdown=False, onerror=_raise):
         for name in names:
-            make_file_durable(Path(place) / name)
-        Path(place).chmod(0o700)
-        sync_folder(Path(place))
+            make_file_durable(Path(parent) / name)
+        Path(parent).chmod(0o700)
+        sync_folder(Path(parent))
 
 
 def make_file_durable(path: Path) -> None:
-    """The same of one file; the folder that names it is the caller's."""
+    """Make a file private and sync it, but not its folder. Raises OSError, also for a link."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fchmod(fd, 0o600)
@@ -331,15 +330,15 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def put_in_place(beside: Path, target: Path) -> None:
-    """Gives a whole folder its name; what had the name is moved aside, and removed when the new one is there."""
-    old = target.with_name(f".removing-{target.name}")
+def put_in_place(new_folder: Path, target: Path) -> None:
+    """Rename a complete folder to `target`. An existing `target` is moved aside first, and removed afterwards."""
+    old_folder = target.with_name(f".removing-{target.name}")
     if replaces := target.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        target.rename(old)
-    beside.rename(target)
+        shutil.rmtree(old_folder, ignore_errors=True)
+        target.rename(old_folder)
+    new_folder.rename(target)
     if replaces:
-        shutil.rmtree(old)
+        shutil.rmtree(old_folder)
     sync_folder(target.parent)
 
 

@@ -1,8 +1,8 @@
-"""journal.jsonl: the append-only events of a run, written by one process and read by any number.
+"""journal.jsonl: the append-only events of a run, written by one process and read by any number of others.
 
-The writer never raises for a full or broken disk: training goes on, the lines wait in memory and `failing` says why.
-A line that a kill has torn is closed by the next writer and becomes one line of garbage, which readers skip and count.
-It does not keep two writers apart: `lock.py` does.
+The writer never raises for a full or broken disk: the lines wait in memory while training continues, and `failing` has
+the reason. The next writer completes a line that a kill tore, and readers skip and count it. `lock.py` excludes a
+second writer.
 """
 
 import os
@@ -34,7 +34,7 @@ END_BYTES: Final = 256 * KIB
 
 
 class JournalWriter:
-    """Appends events, all lines of one call in one write. Safe to use from several threads of one process."""
+    """An appender of events that several threads of one process may use. It writes the events of a call at once."""
 
     def __init__(
         self,
@@ -43,8 +43,9 @@ class JournalWriter:
         pending_limit_bytes: int = PENDING_LIMIT_BYTES,
         tell_failing: Callable[[str | None], None] = lambda reason: None,
     ) -> None:
-        """Raises FolderError when the file cannot be opened or is not a plain file of ours. `tell_failing` is told each
-        time that `failing` becomes something else.
+        """Open the journal. Raises FolderError if that fails or if it is not a regular file.
+
+        Calls `tell_failing` with `failing` each time that it changes.
         """
         self.path = path
         self._fd = _open_for_appending(path)
@@ -52,56 +53,57 @@ class JournalWriter:
         self._lock = threading.Lock()
         self._write_error: str | None = None
         self._sync_error: str | None = None
-        self._elsewhere: str | None = None
+        self._other_writer_error: str | None = None
         self._tell_failing = tell_failing
-        self._told_failing: str | None = None
+        self._reported_failing: str | None = None
         self._last_step = 0
-        self._at_work = False
-        # Bytes that must reach the file before anything else: the rest of a line of which a part is there already.
+        self._is_working = False
+        # The file ends within a line, whose rest must be written before anything else.
         self._mid_line = _ends_torn(self._fd)
         self._pending = bytearray(b"\n" if self._mid_line else b"")
         self._write_pending()
 
     @property
     def failing(self) -> str | None:
-        """Why the last write or sync failed, here or in the process that writes in place of this one; or None."""
-        return self._write_error or self._sync_error or self._elsewhere
+        """Reason for which the last write or sync failed, here or in the process that writes in place of this one."""
+        return self._write_error or self._sync_error or self._other_writer_error
 
     def fails_elsewhere(self, reason: str | None) -> None:
-        """What another process that writes to the file has told."""
-        self._elsewhere = reason
+        """Set the reason for which the process that writes in place of this one fails; None if it does not."""
+        self._other_writer_error = reason
 
-    def _tell(self) -> None:
-        if self.failing != self._told_failing:
-            self._told_failing = self.failing
+    def _report_failing(self) -> None:
+        if self.failing != self._reported_failing:
+            self._reported_failing = self.failing
             self._tell_failing(self.failing)
 
     def append(self, *events: Event) -> None:
-        """Writes the events; what cannot be written now is tried again at the next call."""
+        """Write the events. Lines that cannot be written are tried again at the next call."""
         lines = "".join([to_line(event) + "\n" for event in events]).encode("ascii")
         with self._lock:
             for event in events:
                 self._last_step = max(self._last_step, event.step)
                 if isinstance(event, PhaseChanged | RunFinished | RunFailed):
-                    self._at_work = isinstance(event, PhaseChanged) and event.phase != "paused"
+                    self._is_working = isinstance(event, PhaseChanged) and event.phase != "paused"
             self._write(lines)
 
     def append_beside(self, event: Event) -> None:
-        """As `append`, for a thread beside the run: the event gets the step of those before it. It is left out before
-        the first phase of this start, while the run is paused, after its end and after `close`.
+        """Write an event of another thread than the run's, with the step of the last event.
+
+        Drops the event before the first phase of this start, during a pause, after the end and after `close`.
         """
         with self._lock:
-            if self._fd >= 0 and self._at_work:
+            if self._fd >= 0 and self._is_working:
                 self._write(f"{to_line(replace(event, step=self._last_step))}\n".encode("ascii"))
 
-    def catch_up(self) -> None:
-        """Events beside the run get the step that another process, which writes to the file, has come to."""
+    def read_newest_step(self) -> None:
+        """Read the step for `append_beside` from the file, after another process wrote to it."""
         with self._lock:
             self._last_step = max(self._last_step, _newest_step(self.path))
 
-    def go_on(self) -> None:
-        """After another process has written to the file, and may have left a line unfinished."""
-        self._elsewhere = None
+    def take_over(self) -> None:
+        """Resume writing after another process wrote to the file, perhaps with an incomplete last line."""
+        self._other_writer_error = None
         with self._lock:
             if self._fd >= 0 and not self._pending and _ends_torn(self._fd):
                 self._mid_line, self._pending = True, bytearray(b"\n")
@@ -115,10 +117,10 @@ class JournalWriter:
             self._sync_error = None
         except OSError as error:
             self._sync_error = system_reason(error)
-        self._tell()
+        self._report_failing()
 
     def close(self) -> None:
-        """A last try to write what is pending, then no more."""
+        """Try once more to write the pending lines, then close the file."""
         with self._lock:
             self._write_pending()
             if self._fd >= 0:
@@ -145,10 +147,10 @@ class JournalWriter:
             self._write_error = None
         except OSError as error:
             self._write_error = system_reason(error)
-        self._tell()
+        self._report_failing()
 
     def _trim_pending(self) -> None:
-        """Lets the oldest whole lines go; the rest of a line that has begun in the file stays."""
+        """Drop the oldest pending lines above the limit, but not the rest of a line that the file already begins."""
         excess = len(self._pending) - self._limit_bytes
         if excess <= 0:
             return
@@ -158,7 +160,7 @@ class JournalWriter:
 
 
 def _newest_step(path: Path) -> int:
-    """Of the last step or start near the end of the file; 0 where there is none."""
+    """Return the step of the last StepDone or RunStarted in the last MiB of the file; 0 if there is none."""
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - MIB))
         for line in reversed(file.read().splitlines()):
@@ -169,9 +171,9 @@ def _newest_step(path: Path) -> int:
 
 
 class JournalReader:
-    """Follows a journal that may not exist yet. `skipped` counts the lines that were no events.
+    """A reader that follows a journal, which may not exist yet. `skipped` counts the lines that were not events.
 
-    A journal that was replaced or cut is read again from its start, where its RunStarted makes a fold begin anew.
+    A replaced or shortened journal is read again from its start. Its RunStarted then resets a state built from events.
     """
 
     def __init__(self, path: Path) -> None:
@@ -185,16 +187,16 @@ class JournalReader:
 
     @property
     def damage(self) -> str:
-        """What of it cannot be read, in a sentence; empty: nothing."""
-        several = "s" if self.skipped > 1 else ""
-        return f"skipped {self.skipped:,} unreadable line{several} of the journal" if self.skipped else ""
+        """Sentence about the lines that could not be read; empty if there are none."""
+        plural = "s" if self.skipped > 1 else ""
+        return f"skipped {self.skipped:,} unreadable line{plural} of the journal" if self.skipped else ""
 
     def read_new(self) -> list[Event]:
-        """The events of all lines that were completed since the last call."""
+        """Return the events of all lines that were completed since the last call."""
         return list(self.stream())
 
     def stream(self) -> Iterator[Event]:
-        """As `read_new`, one by one and in bounded memory. To be consumed to its end."""
+        """Yield the events that `read_new` returns, in bounded memory. The caller must consume all of them."""
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -212,9 +214,9 @@ class JournalReader:
 
     def _read_chunk(self, fd: int) -> bytes:
         try:
-            # No more than there is: a buffer for a whole chunk is not to be had when memory is short.
-            left_bytes = os.fstat(fd).st_size - self._offset_bytes
-            chunk = os.pread(fd, min(CHUNK_BYTES, left_bytes), self._offset_bytes) if left_bytes > 0 else b""
+            # Limited to the unread bytes, because a buffer for a whole chunk may be refused when memory is short.
+            unread_bytes = os.fstat(fd).st_size - self._offset_bytes
+            chunk = os.pread(fd, min(CHUNK_BYTES, unread_bytes), self._offset_bytes) if unread_bytes > 0 else b""
         except OSError as error:
             self.failing = system_reason(error)
             return b""
@@ -243,14 +245,14 @@ class JournalReader:
 
 
 def last_events(path: Path) -> Iterator[Event]:
-    """Those at the end of a journal of any size: of its last 256 KiB, whose lines are whole. Raises OSError."""
+    """Return the events in the last 256 KiB of a journal. Raises OSError."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - END_BYTES))
         return events_in(file.read())
 
 
 def events_in(block: bytes) -> Iterator[Event]:
-    """The events of the lines of a piece of a journal; what is no event is left out."""
+    """Return the events in a part of a journal. Skips lines that are not events."""
     events = map(_event_or_none, block.split(b"\n"))
     return (event for event in events if event is not None)
 

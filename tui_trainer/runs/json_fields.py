@@ -1,7 +1,7 @@
-"""The values of one line of JSON: read strictly, written so that JSON can hold them.
+"""Strict reading of the values of a line of JSON, and their conversion to values that JSON can hold.
 
-A reader takes what `parsed` made and returns it, or raises ValueError. A whole number is good where a float is
-expected, true is not a number, and a whole number of more than 18 digits is refused.
+A reader is a function that returns a value parsed from JSON if its type is right, and raises ValueError otherwise.
+Readers accept an integer for a float. They refuse true for a number, and integers of more than 18 digits.
 """
 
 import json
@@ -15,14 +15,14 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 import orjson
 
 T = TypeVar("T")
-# Every whole number fits a column of 64 bits.
+# Smaller integers fit into a column of 64 bits.
 WHOLE_LIMIT: Final = 10**18
 _SHORT_TEXT: Final = 2_000
 _SHORT_LIST: Final = 20
 
 
 def finite(value: Any) -> Any:
-    """`value` with the numbers that JSON does not have as strings."""
+    """Return the value with infinite numbers and NaN as strings, because JSON has no such numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
@@ -31,7 +31,7 @@ def finite(value: Any) -> Any:
 
 
 def shortened(value: Any) -> Any:
-    """`value` with its texts and lists cut, so that no event takes more than 960 KB of ASCII."""
+    """Return the value with its texts, lists and dicts cut, so that no event takes more than 960 KB of ASCII."""
     if isinstance(value, str):
         return value if len(value) <= _SHORT_TEXT else value[:_SHORT_TEXT] + " [cut]"
     if isinstance(value, dict):
@@ -61,10 +61,10 @@ def _of_type(expected: type, value: Any) -> Any:
 
 
 def reader(hint: Any) -> Callable[[Any], Any]:
-    """What reads values of this type. Fields that a dataclass does not have are left out."""
+    """Return a reader for the values of a type. Keys that are not fields of a dataclass are ignored."""
     if isinstance(hint, type) and is_dataclass(hint):
-        return partial(_record, hint, {name: reader(one) for name, one in get_type_hints(hint).items()})
-    kind, inner = get_origin(hint), [reader(one) for one in get_args(hint)]
+        return partial(_record, hint, {name: reader(inner) for name, inner in get_type_hints(hint).items()})
+    kind, inner = get_origin(hint), [reader(argument) for argument in get_args(hint)]
     if kind is list:
         return lambda value: [inner[0](item) for item in _of_type(list, value)]
     if kind is dict:
@@ -89,7 +89,7 @@ def _any_of(readers: list[Callable[[Any], Any]], value: Any) -> Any:
 
 
 def dotted_keys(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of tables in tables by dotted key: `{"training": {"seed": 1}}` is `{"training.seed": 1}`."""
+    """Flatten nested tables to dotted keys: `{"training": {"seed": 1}}` becomes `{"training.seed": 1}`."""
     flat: dict[str, Any] = {}
     for name, value in table.items():
         flat |= dotted_keys(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
@@ -97,7 +97,8 @@ def dotted_keys(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def parsed(line: bytes) -> Any:
-    """The JSON of one line. Raises ValueError. orjson is four times as fast as json, but takes no lone surrogate."""
+    """Parse one line of JSON. Raises ValueError."""
+    # orjson is four times as fast as json, but refuses lone surrogates.
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -1,7 +1,6 @@
-"""What a person notes about a run: tags, and a note of one line, in a small file of the run's folder.
+"""The tags and the one-line note that a user gives a run, in a small file of the run's folder.
 
-The file goes with the folder when the run is renamed or deleted. It may be written while the run trains, which does not
-read it.
+The training does not read the file, so it may be written at any time.
 """
 
 import json
@@ -22,19 +21,19 @@ _NOTE_CHARACTERS: Final = 300
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunLabels:
-    """`tags` are words in small letters, without the `#` that stands before them on the screen."""
+    """The labels of a run. Tags are in lower case, without the `#` that the screens put before them."""
 
     tags: tuple[str, ...] = ()
     note: str = ""
 
 
 def tag_words(tags: tuple[str, ...]) -> str:
-    """`#baseline #fp8`."""
+    """Return the tags as text: `#baseline #fp8`."""
     return " ".join(f"#{tag}" for tag in tags)
 
 
 def parsed_tags(text: str) -> tuple[str, ...]:
-    """The tags in a text: words, each with or without a `#`. Raises InputError for one that is no tag."""
+    """Parse the tags in a text, with or without `#`. Raises InputError if one is invalid or there are too many."""
     words = [word.strip("#").lower() for word in text.replace(",", " ").split()]
     tags = tuple(dict.fromkeys(filter(None, words)))
     if wrong := next((tag for tag in tags if not _TAG.fullmatch(tag)), ""):
@@ -46,7 +45,7 @@ def parsed_tags(text: str) -> tuple[str, ...]:
 
 
 def parsed_note(text: str) -> str:
-    """The note in a text. Raises InputError for one that is too long."""
+    """Return the text as a note of one line. Raises InputError if it is too long."""
     note = one_line(text.strip())
     if len(note) > _NOTE_CHARACTERS:
         raise InputError(f"a note can have up to {_NOTE_CHARACTERS} characters, not {len(note)}")
@@ -54,16 +53,16 @@ def parsed_note(text: str) -> str:
 
 
 def labels_of(folder: RunFolder) -> RunLabels:
-    """Those of a run; none where the file is missing or damaged. What somebody else wrote there is made safe."""
-    found = read_fields(folder.labels)
-    tags, note = found.get("tags"), found.get("note")
-    listed = [tag for tag in tags if isinstance(tag, str) and _TAG.fullmatch(tag)] if isinstance(tags, list) else []
+    """Read the labels of a run, without invalid tags and control characters. A damaged file counts as empty."""
+    content = read_fields(folder.labels)
+    tags, note = content.get("tags"), content.get("note")
+    valid_tags = [tag for tag in tags if isinstance(tag, str) and _TAG.fullmatch(tag)] if isinstance(tags, list) else []
     text = one_line(note, _NOTE_CHARACTERS) if isinstance(note, str) else ""
-    return RunLabels(tags=tuple(listed[:_MOST_TAGS]), note=text)
+    return RunLabels(tags=tuple(valid_tags[:_MOST_TAGS]), note=text)
 
 
 def label(root: Path, *, tags: tuple[str, ...] | None = None, note: str | None = None) -> RunLabels:
-    """Gives a run other tags or another note; None leaves what it has. Raises FolderError where that cannot be kept."""
+    """Replace the tags or the note of a run; None keeps the present ones. Raises FolderError if saving fails."""
     folder = RunFolder(root)
     try:
         with folder_lock(root):

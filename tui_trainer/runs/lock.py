@@ -1,9 +1,8 @@
-"""Locks that name their owner: one run at a time in one folder, one writer of one export or file of predictions, and
-nobody who deletes a run while others read it.
+"""Locks that name their owner, for the training in a run folder and for writers of exports and predictions. Further
+locks keep a run from being deleted while processes read it.
 
-Two guards, because each has a hole: `flock` does nothing on some shared file systems, and a pid alone may belong to
-another process by now. So the owner is written down with the start time of its process, and a dead owner is succeeded
-in silence.
+A lock combines `flock` with the owner's pid and start time in its file. `flock` alone has no effect on some shared file
+systems, and a pid alone may have been given to another process. The lock of a dead owner is taken over.
 """
 
 import fcntl
@@ -28,24 +27,24 @@ from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import utc_now
 
 _CONTENT_LIMIT_BYTES: Final = 4096
-# The kernel's boot time, on which psutil bases start times, moves by up to a second while the clock is disciplined.
+# psutil derives start times from the kernel's boot time, which changes by up to a second when NTP adjusts the clock.
 _START_TOLERANCE_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LockOwner:
-    """The process that holds a lock. `process_started` is in seconds since 1970, `at` is when it took the lock."""
+    """The process that holds a lock. `process_started` is in seconds since 1970, and `at` is when it took the lock."""
 
     host: str
     pid: int
     process_started: float
     at: str
     job: str = ""
-    """The start of a job of Slurm that it belongs to."""
+    """`Allocation.identity` of the Slurm job that the process belongs to."""
     kernel_start: str = ""
-    """Its start as the kernel counts, which does not move when the clock is set; empty where that is not known."""
+    """Start of the process by the kernel's ticks, which clock changes do not affect; empty if unknown."""
     command: str = ""
-    """What it does, as on the command line; empty for a run."""
+    """Command line that the process executes; empty for a run."""
 
     @property
     def here(self) -> bool:
@@ -53,7 +52,7 @@ class LockOwner:
 
     @property
     def lives(self) -> bool:
-        """Whether this very process is alive on this host: same pid and same start, and not only its exit status."""
+        """Whether a process with this pid and start is alive on this host. A zombie is not."""
         try:
             process = psutil.Process(self.pid)
             if self.kernel_start:
@@ -65,14 +64,17 @@ class LockOwner:
             return False
 
     def __str__(self) -> str:
-        place = "this host" if self.here else f"host {one_line(self.host, 80)}"
-        does = f"`{one_line(self.command, 60)}`, " if self.command else ""
-        return f"{does}process {self.pid} on {place} since {one_line(self.at, 40)}"
+        host = "this host" if self.here else f"host {one_line(self.host, 80)}"
+        command = f"`{one_line(self.command, 60)}`, " if self.command else ""
+        return f"{command}process {self.pid} on {host} since {one_line(self.at, 40)}"
 
 
 class FileLock:
-    """Held from `acquire` to `release`, or within `with`; then its file is gone. A child that was forked meanwhile
-    cannot release it. `command` is what the owner does, for the message to others; `about` what is locked."""
+    """A lock held from `acquire` to `release`, or within `with`. Its release deletes the file.
+
+    A forked child cannot release it. Messages to other processes show the owner's `command` and the locked path
+    `about`.
+    """
 
     def __init__(self, path: Path, command: str, about: Path) -> None:
         self.path, self.command, self.about = path, command, about
@@ -80,12 +82,12 @@ class FileLock:
         self._pid = 0
 
     def acquire(self) -> None:
-        """Raises FolderError when another process has it, or when it cannot be known that none has."""
+        """Take the lock. Raises FolderError if another process holds it, or if the lock file cannot be used."""
         fd = self._locked_fd()
         try:
             self._refuse_if_owned(_read_owner(fd))
             process, allocation = psutil.Process(), Allocation.here()
-            this = LockOwner(
+            this_process = LockOwner(
                 host=socket.gethostname(),
                 pid=process.pid,
                 process_started=process.create_time(),
@@ -94,7 +96,7 @@ class FileLock:
                 kernel_start=_kernel_start(process.pid),
                 command=self.command,
             )
-            content = json.dumps(asdict(this)).encode("ascii")
+            content = json.dumps(asdict(this_process)).encode("ascii")
             os.ftruncate(fd, 0)
             os.pwrite(fd, content, 0)
             os.fsync(fd)
@@ -107,12 +109,12 @@ class FileLock:
         self._fd, self._pid = fd, os.getpid()
 
     def refuse(self) -> None:
-        """Raises FolderError where another process has it now; takes nothing."""
+        """Raise FolderError if another process holds the lock, without taking it."""
         if holder := owner(self.path):
             self._refuse_if_owned(holder)
 
     def release(self) -> None:
-        """Does nothing when the lock is not held."""
+        """Release the lock if it is held."""
         if self._fd < 0:
             return
         if self._pid == os.getpid():
@@ -122,7 +124,7 @@ class FileLock:
         self._fd = -1
 
     def _clear(self, fd: int) -> None:
-        # It may have been removed by hand, and be another's by now.
+        # The path may belong to another process by now, if somebody removed the file by hand.
         if _is_still(self.path, fd):
             self.path.unlink()
 
@@ -134,7 +136,7 @@ class FileLock:
         self.release()
 
     def _locked_fd(self) -> int:
-        """The open file under flock; opened again when it was deleted and made anew meanwhile."""
+        """Open the lock file and lock it with flock. Opens it again if another process replaced it in between."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         while True:
             try:
@@ -174,7 +176,7 @@ class FileLock:
 
 
 class RunLock(FileLock):
-    """run.lock: of a process that trains a run, or renames or deletes it. Its file is emptied on release and stays."""
+    """run.lock, held by a process that trains, renames or deletes the run. Its release empties the file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "", path.parent)
@@ -188,7 +190,7 @@ class RunLock(FileLock):
 
 
 def lock_hint(holder: LockOwner | None, path: Path, what_helps: str) -> str:
-    """What to do about a lock that is taken; nobody can see from here whether a process of another host lives."""
+    """Return what to do about a lock that is held: `what_helps`, or advice for an owner on another host."""
     if holder is None or holder.here:
         return what_helps
     return (
@@ -199,21 +201,21 @@ def lock_hint(holder: LockOwner | None, path: Path, what_helps: str) -> str:
 
 @contextmanager
 def in_use(folder: RunFolder, command: str) -> Iterator[None]:
-    """Keeps a run from being renamed and deleted while `command` reads its files; any number may do so at a time.
+    """Prevent renaming and deletion of a run while `command` reads its files. Several processes may do so at a time.
 
-    Raises FolderError for a run that is gone. Where its folder cannot be written, nobody is kept from anything.
+    Raises FolderError if the run no longer exists. Has no effect if the folder is not writable.
     """
     lock = FileLock(folder.in_use / f"{os.getpid()}-{secrets.token_hex(4)}.lock", command, folder.root)
     try:
         with folder_lock(folder.root):
-            folder.root.stat()  # it may have been renamed while this waited
+            folder.root.stat()  # raises if the folder was renamed during the wait for its lock
             with suppress(OSError, FolderError):
                 folder.in_use.mkdir(mode=0o700, exist_ok=True)
                 lock.acquire()
     except FileNotFoundError:
         where = one_line(str(folder.root))
         raise FolderError("this run has just been renamed or deleted", where=where) from None
-    except OSError:  # such as a folder in which only names that are known can be opened
+    except OSError:  # for example a folder that may not be listed
         pass
     try:
         yield
@@ -225,16 +227,16 @@ def in_use(folder: RunFolder, command: str) -> Iterator[None]:
 
 
 def refuse_in_use(folder: RunFolder) -> None:
-    """Raises FolderError for a run whose files a process reads; to be asked within `folder_lock`."""
+    """Raise FolderError if a process reads the run's files. Call within `folder_lock`."""
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in sorted(folder.in_use.glob("*.lock")):
-            # What a process that was killed has left is gone with it.
+            # Acquiring and releasing also deletes the lock of a killed process.
             with FileLock(path, "", folder.root):
                 pass
 
 
 def owner(path: Path) -> LockOwner | None:
-    """Who holds a lock now, for listings; takes none. A process of another host is believed to be alive."""
+    """Return the process that holds a lock, without locking. A process of another host is assumed to be alive."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -247,7 +249,7 @@ def owner(path: Path) -> LockOwner | None:
 
 
 def is_under_way(path: Path, job: WatchedJob) -> bool:
-    """Whether somebody runs in the folder, or its job of Slurm runs or waits; of a job elsewhere, the queue knows."""
+    """Return whether a process owns the run or its Slurm job is active. For a job on another host the queue decides."""
     holder = owner(path)
     if holder is None or (holder.job and not holder.here):
         return job.is_active()
@@ -256,7 +258,7 @@ def is_under_way(path: Path, job: WatchedJob) -> bool:
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Keeps two short changes in one folder apart. Where the file system knows no locks it does nothing."""
+    """Exclude other short changes in a folder. Has no effect on a file system without locks."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(OSError):
@@ -267,17 +269,20 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 
 def _kernel_start(pid: int) -> str:
-    """Which start of the machine, and how many ticks after it (`man 5 proc`). Empty where there is no /proc."""
+    """Return the boot id and the ticks from boot to the start of the process (`man 5 proc`); empty without /proc."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        # The name of the program stands in parentheses, whatever is in it.
+        # The program's name is in parentheses and may itself contain spaces and parentheses.
         ticks = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
         return f"{boot} {ticks}"
     return ""
 
 
 def _flock_now(fd: int) -> bool:
-    """False when another has it. A file system without locks counts as free: the owner's name still protects."""
+    """Lock the file if it is free, and return False if it is not.
+
+    Returns True on a file system without locks, where the owner in the file still protects it.
+    """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -293,7 +298,7 @@ def _is_still(path: Path, fd: int) -> bool:
 
 
 def _read_owner(fd: int) -> LockOwner | None:
-    """The owner that the file names; None when it is empty or holds something else."""
+    """Return the owner that the file names; None if the file is empty or invalid."""
     try:
         holder: LockOwner = _OWNER(parsed(os.pread(fd, _CONTENT_LIMIT_BYTES, 0)))
     except (OSError, ValueError, RecursionError):

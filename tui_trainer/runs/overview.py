@@ -1,8 +1,8 @@
-"""All runs of this disk at a glance.
+"""The list of all runs on this disk, with the status and the result of each.
 
-The overview of a run that no process owns, or that has ended, is kept beside its journal, in `summary.json`. It is made
-anew from the whole journal, at half a second for 100,000 steps, if it is missing or belongs to a shorter journal. Of a
-run that goes on, only what is new is read. `measure` walks through a folder for its size: call it in its own thread.
+The overview of a run that has ended, or that no process owns, is saved beside its journal in `summary.json`. If the
+journal has grown since, its whole content is read again, at half a second for 100,000 steps. For an active run only the
+new events are read.
 """
 
 import os
@@ -45,12 +45,12 @@ from tui_trainer.units import MIB
 
 CURVE_POINTS: Final = 24
 _SUMMARY_LIMIT_BYTES: Final = MIB
-# Of what is read from a journal into a summary: a summary of another number is made anew.
+# Version of the summary's content. A summary of another version is computed again.
 _SUMMARY_VERSION: Final = 3
 
-# A folder for runs with more in it is something else as well.
+# A limit to the time for listing a folder that contains much else besides runs.
 _MOST_UNLISTED: Final = 1_000
-# Clocks of machines that are kept in time differ by less.
+# Synchronized clocks differ by less.
 _CLOCK_TOLERANCE_SECONDS: Final = 60.0
 
 _ENDED: Final = ("finished", "stopped", "failed")
@@ -60,15 +60,14 @@ RunStatus = Status | Literal["submitted", "interrupted", "half deleted", "no run
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunResult:
-    """What came of a run: the part that the list of runs and a comparison have in common.
+    """The result of a run, as the list of runs and a comparison show it.
 
-    `status` is one of RunState's, or else: `submitted`: a job of Slurm that has not started; `interrupted`: no process
-    owns the run, and it has not recorded how it ended; `half deleted`; `no run folder`: something else is in its place;
-    `unreadable`; `gone`.
+    `status` is one of RunState's or one that the journal cannot show. `submitted` is a Slurm job that has not started.
+    `interrupted` means that no process owns the run and that its journal has no end. `no run folder` means that
+    something else has the run's path. `half deleted`, `unreadable` and `gone` describe the folder.
 
-    Losses are in nats per token. `loss` is that of `RunState.loss`. `eval_loss` is the final or the last held-out loss,
-    and `scores` belong to it. `best` is the value of `metric` (`evaluation.metric_for_best_model`) at the best
-    evaluation.
+    Losses are in nats per token. `loss` is `RunState.loss`. `eval_loss` is the final or the last held-out loss, and
+    `scores` belong to it. `best` is the value of `metric` (`evaluation.metric_for_best_model`) at the best evaluation.
     """
 
     name: str
@@ -77,7 +76,7 @@ class RunResult:
     stopped_early: bool = False
     """Whether early stopping ended the run. Its status is `finished`."""
     kept_step: int | None = None
-    """The earlier step whose weights the model has; None if it has the last weights, or there is no model."""
+    """Earlier step from which the model has its weights; None if it has the last weights, or there is no model."""
     task: str = ""
     step: int = 0
     total_steps: int = 0
@@ -94,35 +93,35 @@ class RunResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOverview(RunResult):
-    """One run of the list. `model` is the name of the base model, empty for a model from scratch."""
+    """A run in the list. `model` is the name of the base model, empty for a model from scratch."""
 
     ending: str = ""
-    """How the run ended, in a sentence: `stopped early at step 40; kept step 30: macro F1 0.810`."""
+    """Description of the run's end: `stopped early at step 40; kept step 30: macro F1 0.810`."""
     alive: bool = False
     has_model: bool = False
     """Whether the folder of a finished run still holds its final model."""
     model: str = ""
     data: str = ""
-    """`data.path` as it was planned; empty before."""
+    """`data.path` of the plan; empty before there is a plan."""
     came_from: str = ""
-    """The chain of runs that trained its model before, in words; empty if there was none."""
+    """Chain of the runs that trained the model before, as text; empty if there was none."""
     epoch: float | None = None
     loss_curve: tuple[float, ...] = ()
     """Up to 24 training losses from the first to the last step, for a sparkline."""
     out_of_memory_events: int = 0
-    """How often the run made its passes smaller because memory ran out."""
+    """Number of times that the run reduced the size of its passes because memory ran out."""
     started_at: str = ""
     last_event_at: str = ""
     size_bytes: int | None = None
     freed_bytes: int | None = None
-    """Bytes that deleting the run frees. Both sizes are None until they were measured."""
+    """Bytes that deleting the run would free. Both sizes are None until they were measured."""
     tags: tuple[str, ...] = ()
     note: str = ""
-    """Tags and note as in `RunLabels`. No summary keeps them."""
+    """Tags and note as in `RunLabels`. They are not saved in the summary."""
 
     @property
     def score(self) -> str:
-        """`macro F1 0.810`: what the best evaluation goes by, else the first score; empty where there is none."""
+        """Score that selects the best model, or the first one, as text: `macro F1 0.810`; empty without scores."""
         name = self.metric if self.metric in self.scores else next(iter(self.scores), "")
         return metric_words(name, self.scores[name]) if name else ""
 
@@ -132,7 +131,7 @@ class RunOverview(RunResult):
 
     @property
     def share_done(self) -> float | None:
-        """Steps done of all steps, 0 to 1."""
+        """Share of the steps that are done, 0 to 1; None if their number is unknown."""
         return min(self.step / self.total_steps, 1.0) if self.total_steps else None
 
     def age_seconds(self, now: datetime) -> float | None:
@@ -147,45 +146,44 @@ class RunOverview(RunResult):
 
 
 _SUMMARIES: Final = TypeAdapter(tuple[tuple[int, int, int], RunOverview])
-"""`summary.json`: version, bytes of the journal and of the plan that it was made from, and the overview of a run that
-has ended, or that no process owns."""
+"""Content of `summary.json`: its version, the bytes of the journal and the plan it was computed from, the overview."""
 
 
 class Overviews:
-    """The list of runs, to be read again and again: a run that has not changed costs a few `stat`s."""
+    """A cached reader of all overviews. An unchanged run costs a few `stat`s for each reading."""
 
     def __init__(self) -> None:
-        self._read: dict[Path, tuple[object, RunOverview]] = {}
+        self._overviews: dict[Path, tuple[object, RunOverview]] = {}
         self._followed: dict[Path, FollowedJournal] = {}
         self._sizes: dict[Path, FolderSize] = {}
         self._labels: dict[Path, tuple[object, RunLabels]] = {}
 
     def read(self, runs_dirs: Iterable[Path] = ()) -> list[RunOverview]:
-        """Every run of the index, the newest first; also those that are gone.
+        """Return all runs of the index, newest first, including those that no longer exist.
 
-        A run in one of `runs_dirs` that the index does not know, as one that was copied there, stands where its start
-        belongs; folders there that are no runs come last.
+        Adds the runs in `runs_dirs` that are not in the index, such as copied ones, at the position of their start.
+        Other folders in `runs_dirs` come last.
         """
         roots = registry.listed_roots()
-        found = [one for root in reversed(roots) for one in self._of_root(root)]
-        others = [one for root in _unlisted(roots, runs_dirs) for one in self._of_root(root)]
-        for one in sorted((one for one in others if one.is_run), key=lambda one: one.started_at):
-            older = (place for place, other in enumerate(found) if "" < other.started_at < one.started_at)
-            found.insert(next(older, len(found)), one)
-        found += [one for one in others if not one.is_run]
-        listed = {one.path for one in found}
-        for cache in (self._read, self._followed, self._sizes, self._labels):
-            for path in set(cache) - listed:
+        runs = [run for root in reversed(roots) for run in self._of_root(root)]
+        unlisted = [run for root in _unlisted(roots, runs_dirs) for run in self._of_root(root)]
+        for run in sorted((run for run in unlisted if run.is_run), key=lambda run: run.started_at):
+            older = (index for index, other in enumerate(runs) if "" < other.started_at < run.started_at)
+            runs.insert(next(older, len(runs)), run)
+        runs += [run for run in unlisted if not run.is_run]
+        paths = {run.path for run in runs}
+        for cache in (self._overviews, self._followed, self._sizes, self._labels):
+            for path in set(cache) - paths:
                 cache.pop(path, None)
         return [
-            replace(one, size_bytes=size.bytes, freed_bytes=size.freed_bytes)
-            if (size := self._sizes.get(one.path))
-            else one
-            for one in found
+            replace(run, size_bytes=size.bytes, freed_bytes=size.freed_bytes)
+            if (size := self._sizes.get(run.path))
+            else run
+            for run in runs
         ]
 
     def measure(self, path: Path) -> FolderSize:
-        """Walks through the folder; `read` shows the size from then on. May be called in another thread."""
+        """Measure a folder by walking through it; `read` includes the size from then on. Call it in another thread."""
         size = self._sizes[path] = folder_size(path)
         return size
 
@@ -198,92 +196,92 @@ class Overviews:
             yield self._of_folder(RunFolder(root))
 
     def _of_folder(self, folder: RunFolder) -> RunOverview:
-        # The owner first: a run that ends between the two reads is then shown as finished, not as interrupted.
+        # The owner is read first, so that a run that ends in between is shown as finished, not as interrupted.
         alive, journal = _has_owner(folder.lock), _signature(folder.journal)
-        known = self._read.get(folder.root)
-        if journal is None or known is None or known[0] != (alive, journal) or not known[1].is_run:
+        cached = self._overviews.get(folder.root)
+        if journal is None or cached is None or cached[0] != (alive, journal) or not cached[1].is_run:
             followed = self._followed.pop(folder.root, None)
             if alive and journal is not None:
                 followed = self._followed[folder.root] = followed or FollowedJournal(folder)
-            known = self._read[folder.root] = (alive, journal), _overview(folder, alive, followed)
+            cached = self._overviews[folder.root] = (alive, journal), _overview(folder, alive, followed)
         labels = self._labels_of(folder)
-        # Its journal does not tell when its model goes.
-        has_model = known[1].status == "finished" and folder.model.is_dir()
-        return replace(known[1], has_model=has_model, tags=labels.tags, note=labels.note)
+        # Not cached, because the journal does not record the deletion of the model.
+        has_model = cached[1].status == "finished" and folder.model.is_dir()
+        return replace(cached[1], has_model=has_model, tags=labels.tags, note=labels.note)
 
     def _labels_of(self, folder: RunFolder) -> RunLabels:
-        written = _signature(folder.labels)
-        known = self._labels.get(folder.root)
-        if known is None or known[0] != written:
-            known = self._labels[folder.root] = written, labels_of(folder) if written else RunLabels()
-        return known[1]
+        signature = _signature(folder.labels)
+        cached = self._labels.get(folder.root)
+        if cached is None or cached[0] != signature:
+            cached = self._labels[folder.root] = signature, labels_of(folder) if signature else RunLabels()
+        return cached[1]
 
 
 def _unlisted(listed: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:
-    """The folders directly in `runs_dirs` that are not listed, each once, by name; hidden ones are nobody's run."""
-    known, found = set(listed), list[Path]()
+    """Return the folders directly in `runs_dirs` that are not listed, each once, sorted by name. Skips hidden ones."""
+    seen, unlisted = set(listed), list[Path]()
     for runs_dir in runs_dirs:
         with suppress(OSError, RuntimeError):
-            place = runs_dir.expanduser().resolve()
-            entries = islice(os.scandir(place), _MOST_UNLISTED)
-            # Most are listed, and need no look at the disk.
-            roots = {named_root(place / entry.name) for entry in entries if entry.is_dir()} - known
+            parent = runs_dir.expanduser().resolve()
+            entries = islice(os.scandir(parent), _MOST_UNLISTED)
+            # Removes listed folders, the majority, before `resolve`, which reads the disk.
+            roots = {named_root(parent / entry.name) for entry in entries if entry.is_dir()} - seen
             for root in sorted(roots, key=lambda root: (root.is_symlink(), root.name)):
-                if not root.name.startswith(".") and known.isdisjoint((root, root.resolve())):
-                    known.add(root)
-                    found.append(root)
-    return found
+                if not root.name.startswith(".") and seen.isdisjoint((root, root.resolve())):
+                    seen.add(root)
+                    unlisted.append(root)
+    return unlisted
 
 
 def overview(folder: RunFolder, followed: FollowedJournal | None = None) -> RunOverview:
-    """Return the overview of one run. With `followed`, which is read to the end, no summary is used in its place."""
+    """Return the overview of one run, from a valid summary or the journal. A given `followed` is read to its end."""
     return _overview(folder, _has_owner(folder.lock), followed)
 
 
 def _overview(folder: RunFolder, alive: bool, followed: FollowedJournal | None) -> RunOverview:
-    about = RunOverview(name=folder.name, path=folder.root, status="interrupted", alive=alive)
+    unread = RunOverview(name=folder.name, path=folder.root, status="interrupted", alive=alive)
     journal = _signature(folder.journal)
     if journal is None:
-        return replace(about, status=_without_journal(folder.root, alive))
+        return replace(unread, status=_status_without_journal(folder.root, alive))
     plan = _signature(folder.plan)
-    made_from = _SUMMARY_VERSION, journal[0], plan[0] if plan else 0
-    known = _summary(folder, made_from, alive)
-    if known and followed is None:
-        return replace(known, name=about.name, path=about.path, alive=alive)
+    source = _SUMMARY_VERSION, journal[0], plan[0] if plan else 0
+    saved = _read_summary(folder, source, alive)
+    if saved and followed is None:
+        return replace(saved, name=unread.name, path=unread.path, alive=alive)
     is_shared, followed = followed is not None, followed or FollowedJournal(folder)
     state = followed.read_new()
     if followed.reader.failing:
-        # Who handed the journal in shows what was read of it.
-        return replace(_of_state(about, state, {}) if is_shared else about, status="unreadable")
-    found = _of_state(about, state, read_fields(folder.plan))
-    # The sizes were taken before the files were read: if the run went on in between, the summary is made once more.
-    if not known and (not alive or found.status in _ENDED):
-        with suppress(FolderError):  # another user's folder or a read-only disk: the journal is read the next time
-            folder.write_file(folder.summary, _SUMMARIES.dump_json((made_from, found), indent=1))
-    return found
+        # The owner of a shared journal also shows the part that was read before the failure.
+        return replace(_of_state(unread, state, {}) if is_shared else unread, status="unreadable")
+    run = _of_state(unread, state, read_fields(folder.plan))
+    # `source` has sizes from before the reading, so a file that grew in between makes the summary invalid.
+    if not saved and (not alive or run.status in _ENDED):
+        with suppress(FolderError):  # without a summary (another user's folder) the journal is read again next time
+            folder.write_file(folder.summary, _SUMMARIES.dump_json((source, run), indent=1))
+    return run
 
 
-def _summary(folder: RunFolder, made_from: tuple[int, int, int], alive: bool) -> RunOverview | None:
-    """Return the overview that was kept, or None if there is none that was made from these files as they are now."""
+def _read_summary(folder: RunFolder, source: tuple[int, int, int], alive: bool) -> RunOverview | None:
+    """Return the saved overview, or None if it is missing or was computed from other files than those of `source`."""
     with suppress(OSError, ValueError):
-        was_made_from, run = _SUMMARIES.validate_json(read_plain_file(folder.summary, _SUMMARY_LIMIT_BYTES))
-        return run if was_made_from == made_from and (not alive or run.status in _ENDED) else None
+        saved_source, run = _SUMMARIES.validate_json(read_plain_file(folder.summary, _SUMMARY_LIMIT_BYTES))
+        return run if saved_source == source and (not alive or run.status in _ENDED) else None
     return None
 
 
-def _of_state(about: RunOverview, state: RunState, plan: dict[str, Any]) -> RunOverview:
+def _of_state(unread: RunOverview, state: RunState, plan: dict[str, Any]) -> RunOverview:
     metric, data = "loss", ""
     with suppress(LookupError, TypeError):
         metric = str(plan["config"]["evaluation"]["metric_for_best_model"])
         data = str(plan["config"]["data"]["path"])
-    # The state has only the last problems: the plan has counted them.
+    # The state has only the last problems, and plan.json has the count of earlier ones.
     reductions = sum(isinstance(problem, MicroBatchReduced) for problem in state.problems)
-    counted = plan.get("out_of_memory_events")
+    planned_reductions = plan.get("out_of_memory_events")
     best = best_evaluation(state)
     ended = state.finished is not None or state.failed is not None
     return replace(
-        about,
-        status=state.status if ended or about.alive else "interrupted",
+        unread,
+        status=state.status if ended or unread.alive else "interrupted",
         stopped_early=state.stopped_early,
         ending=ending_words(state),
         kept_step=kept_step(state),
@@ -300,13 +298,13 @@ def _of_state(about: RunOverview, state: RunState, plan: dict[str, Any]) -> RunO
         scores=newest_scores(state),
         metric=metric,
         best=metric_value(best, metric) if best else None,
-        out_of_memory_events=max(reductions, counted if type(counted) is int else 0),
+        out_of_memory_events=max(reductions, planned_reductions if type(planned_reductions) is int else 0),
         started_at=state.started_at,
         last_event_at=state.last_event_at,
     )
 
 
-def _without_journal(root: Path, alive: bool) -> RunStatus:
+def _status_without_journal(root: Path, alive: bool) -> RunStatus:
     try:
         names = {entry.name for entry in root.iterdir()}
     except FileNotFoundError:
@@ -322,13 +320,13 @@ def _without_journal(root: Path, alive: bool) -> RunStatus:
 
 def _signature(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns, found.st_ino
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def _has_owner(lock: Path) -> bool:
-    """A lock that was let go is empty: it need not be read."""
-    found = _signature(lock)
-    return found is not None and found[0] > 0 and owner(lock) is not None
+    # A released lock is empty and need not be read.
+    signature = _signature(lock)
+    return signature is not None and signature[0] > 0 and owner(lock) is not None

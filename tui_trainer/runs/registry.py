@@ -1,7 +1,7 @@
-"""Which runs there are, wherever they were started: a small index in the state folder.
+"""The index of all runs on this machine, a small file in the state folder.
 
-The index is a convenience. Losing it loses no run: a path always works, and a state folder that cannot be written
-stops nothing, it is only said.
+The index is a convenience. Without it, runs can still be named by their paths. If it cannot be written, the functions
+return a problem to report, and the run continues.
 """
 
 import difflib
@@ -20,13 +20,13 @@ from tui_trainer.units import MIB, utc_now
 
 _NEWEST_RUNS: Final = 20
 _INDEX_LIMIT_BYTES: Final = 16 * MIB
-# No name of a folder is longer, and some systems refuse to look for one.
+# No folder has a longer name, and some systems raise an error for one.
 _NAME_LIMIT: Final = 255
 _LINES_BEFORE_COMPACTION: Final = 64
 
 
 def state_folder() -> Path:
-    """`$TUI_TRAINER_HOME`, else `$XDG_STATE_HOME/tui-trainer`, else `~/.local/state/tui-trainer`. May not exist."""
+    """Return `$TUI_TRAINER_HOME`, `$XDG_STATE_HOME/tui-trainer` or `~/.local/state/tui-trainer`. It may not exist."""
     if home := os.environ.get("TUI_TRAINER_HOME"):
         return Path(home).expanduser()
     if base := os.environ.get("XDG_STATE_HOME"):
@@ -39,31 +39,31 @@ def index_file() -> Path:
 
 
 def logs_folder() -> Path:
-    """What the screens log: warnings of libraries, and reports of crashes."""
+    """Return the folder where the screens log warnings of libraries and reports of crashes."""
     return state_folder() / "logs"
 
 
 def remember(root: Path) -> Problem | None:
-    """Makes the folder known as the newest run. The problem that it could not be noted down stops no run."""
-    return _note({"run": str(root.absolute()), "at": utc_now()})
+    """Add a folder to the index as the newest run. Returns a problem if the index cannot be written."""
+    return _add_entry({"run": str(root.absolute()), "at": utc_now()})
 
 
 def forget(root: Path) -> Problem | None:
-    return _note({"forgotten": str(root.absolute()), "at": utc_now()})
+    return _add_entry({"forgotten": str(root.absolute()), "at": utc_now()})
 
 
 def move(root: Path, new_root: Path) -> Problem | None:
-    """The folder is known by its new path from now on, at the same place in the order of runs."""
-    return _note({"moved": str(root.absolute()), "to": str(new_root.absolute()), "at": utc_now()})
+    """Change the path of a run without changing its position. Returns a problem if the index cannot be written."""
+    return _add_entry({"moved": str(root.absolute()), "to": str(new_root.absolute()), "at": utc_now()})
 
 
 def listed_roots() -> list[Path]:
-    """The folders of the index, newest last, whatever is there now."""
+    """Return the paths of the index, newest last, whether they exist or not."""
     return list(map(Path, _listed(_index_lines())))
 
 
 def known_runs() -> list[RunFolder]:
-    """The runs of the index whose folders are there, newest last."""
+    """Return the runs of the index whose folders exist, newest last."""
     runs = []
     for root in listed_roots():
         with suppress(FolderError):
@@ -72,14 +72,14 @@ def known_runs() -> list[RunFolder]:
 
 
 def newest_runs() -> list[RunFolder]:
-    """Return the runs of the index among which those that are alive are looked for, newest last."""
+    """Return the last 20 runs of the index, newest last. A search for active runs is limited to them."""
     return known_runs()[-_NEWEST_RUNS:]
 
 
 def find_run(reference: str) -> RunFolder:
-    """The run meant by a path, a name, a unique beginning of a name, or `last`.
+    """Return the run for a path, a name, a unique prefix of a name, or `last`.
 
-    Raises FolderError, with the candidates or with the names that come nearest.
+    Raises FolderError with the candidates, or with the most similar names.
     """
     if os.sep in reference:
         return RunFolder.open(Path(reference))
@@ -103,7 +103,7 @@ def find_run(reference: str) -> RunFolder:
     raise _not_found(reference, [run.name for run in runs])
 
 
-def _note(entry: dict[str, str]) -> Problem | None:
+def _add_entry(entry: dict[str, str]) -> Problem | None:
     folder = state_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -118,36 +118,36 @@ def _note(entry: dict[str, str]) -> Problem | None:
 
 
 def list_problem() -> Problem | None:
-    """Return why the state folder can hold no list of runs, or None. Writes nothing."""
+    """Return the problem that would prevent writing the index, or None. Writes nothing."""
     folder = state_folder()
-    place = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
-    reason = "" if os.access(place, os.R_OK | os.W_OK | os.X_OK) else "it is not writable"
+    existing = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
+    reason = "" if os.access(existing, os.R_OK | os.W_OK | os.X_OK) else "it is not writable"
     # Path.is_dir may raise PermissionError.
-    if reason := reason if os.path.isdir(place) else "it is not a folder":  # noqa: PTH112
+    if reason := reason if os.path.isdir(existing) else "it is not a folder":  # noqa: PTH112
         message, hint = f"cannot hold the list of runs: {reason}", "set TUI_TRAINER_HOME to a writable folder"
-        return Problem(message=message, where=one_line(str(place)), hint=hint)
+        return Problem(message=message, where=one_line(str(existing)), hint=hint)
     return None
 
 
 def _append_line(path: Path, line: str) -> None:
-    """The line begins with its break, so that a torn line before it cannot swallow it."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(path, flags, 0o600)
     try:
         os.fchmod(fd, 0o600)
+        # The leading line break separates it from an incomplete line.
         os.write(fd, f"\n{line}\n".encode("ascii"))
     finally:
         os.close(fd)
 
 
 def _compact(path: Path) -> None:
-    """Writes the index anew when more than half of a longer one is of no use any more."""
+    """Rewrite the index if it is long and fewer than half of its lines are about existing runs."""
     lines = _index_lines()
     if len(lines) < _LINES_BEFORE_COMPACTION:
         return
-    alive = [root for root in _listed(lines) if Path(root).is_dir()]
-    if len(alive) * 2 < len(lines):
-        text = "".join(json.dumps({"run": root, "at": utc_now()}) + "\n" for root in alive)
+    existing = [root for root in _listed(lines) if Path(root).is_dir()]
+    if len(existing) * 2 < len(lines):
+        text = "".join(json.dumps({"run": root, "at": utc_now()}) + "\n" for root in existing)
         write_atomically(path, text.encode("ascii"))
 
 
@@ -160,7 +160,7 @@ def _index_lines() -> list[bytes]:
 
 
 def _listed(lines: Iterable[bytes]) -> list[str]:
-    """The roots that were noted and not forgotten since, each once, at the place of its last mention."""
+    """Return the roots that were added and not forgotten, each once, in the order of their last entries."""
     roots: dict[str, None] = {}
     for line in lines:
         try:
@@ -175,7 +175,7 @@ def _listed(lines: Iterable[bytes]) -> list[str]:
                 roots.pop(root, None)
             case {"moved": str(root), "to": str(new_root)} if root in roots and "\0" not in new_root:
                 roots.pop(new_root, None)
-                roots = {new_root if one == root else one: None for one in roots}
+                roots = {new_root if listed == root else listed: None for listed in roots}
     return list(roots)
 
 
@@ -185,5 +185,5 @@ def _not_found(reference: str, names: list[str]) -> FolderError:
     if not names:
         message = f"no run {one_line(reference, 80)!r}: the list of runs is empty"
         return FolderError(message, hint="give the path of a run folder; `tui-trainer --no-ui` starts a run")
-    near = ", ".join(difflib.get_close_matches(reference, names, n=3, cutoff=0.4) or names[-3:])
-    return FolderError(f"no run {one_line(reference, 80)!r}", hint=f"existing runs: {one_line(near, 300)}")
+    similar = ", ".join(difflib.get_close_matches(reference, names, n=3, cutoff=0.4) or names[-3:])
+    return FolderError(f"no run {one_line(reference, 80)!r}", hint=f"existing runs: {one_line(similar, 300)}")

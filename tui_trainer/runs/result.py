@@ -1,5 +1,6 @@
-"""What came of a run: which of its evaluations is that of its model, whether another was better, and how good its rate
-is beside the best that this machine has reached with steps of the same shape, or what it can compute.
+"""The result of a run: its scores, the evaluation of its model, a grade of its speed, its memory use, its targets.
+
+The speed is compared with the best of this machine for steps of the same shape, or else with what it can compute.
 """
 
 import math
@@ -11,9 +12,9 @@ from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import GIB, format_bytes, format_bytes_of, format_rate, format_seconds
 
-# Scores of a run in words, each beside what a simple model reaches: `accuracy 0.83 (most frequent class 0.31)`.
+# Scores of a run as text, each with the result of a simple model: `accuracy 0.83 (most frequent class 0.31)`.
 #
-# The baseline of a score is named "NAME of WHAT" (`tasks/contract.py`), such as "accuracy of the most frequent class".
+# A baseline is named "SCORE of MODEL" (`tasks/contract.py`), such as "accuracy of the most frequent class".
 
 _OF = " of "
 _LESS_IS_BETTER = frozenset({"mse", "mae"})
@@ -21,7 +22,7 @@ _LESS_IS_BETTER = frozenset({"mse", "mae"})
 
 @dataclass(frozen=True, slots=True)
 class ScoreWords:
-    """`name` for people, `value`, and what is to be beaten, if that is known: (what it is, its value)."""
+    """A score with its display name, its value, and the name and value of its baseline, if there is one."""
 
     name: str
     value: float
@@ -36,17 +37,17 @@ class ScoreWords:
 
     @property
     def baseline_words(self) -> str:
-        """`most frequent class 0.310`; empty if nothing is to be beaten."""
+        """Baseline as text: `most frequent class 0.310`; empty if there is none."""
         return f"{self.baseline[0]} {number(self.baseline[1])}" if self.baseline else ""
 
     @property
     def words(self) -> str:
-        """`0.834 (most frequent class 0.310)`."""
+        """Value and baseline as text: `0.834 (most frequent class 0.310)`."""
         return number(self.value) + (f" ({self.baseline_words})" if self.baseline else "")
 
 
 def score_words(scores: Mapping[str, float], baselines: Mapping[str, float]) -> list[ScoreWords]:
-    """All scores, in their order; of several baselines of one score the first."""
+    """Return the scores in their order, each with the first of its baselines."""
     return [
         ScoreWords(plain(name), value, next(iter(baselines_of(name, baselines).items()), None), less_is_better(name))
         for name, value in scores.items()
@@ -54,9 +55,9 @@ def score_words(scores: Mapping[str, float], baselines: Mapping[str, float]) -> 
 
 
 def baselines_of(name: str, baselines: Mapping[str, float]) -> dict[str, float]:
-    """What simpler models reach of one score, by what they are: `most frequent class`."""
+    """Return the baselines of one score, keyed by model, such as `most frequent class`."""
     titles = ((title.partition(_OF), value) for title, value in baselines.items())
-    return {what.removeprefix("the "): value for (scored, of, what), value in titles if of and scored == name}
+    return {model.removeprefix("the "): value for (score, of, model), value in titles if of and score == name}
 
 
 def less_is_better(name: str) -> bool:
@@ -64,55 +65,58 @@ def less_is_better(name: str) -> bool:
 
 
 def scores_line(scores: Mapping[str, float], baselines: Mapping[str, float]) -> str:
-    """`accuracy 0.83 (most frequent class 0.31), macro F1 0.80`."""
+    """Return the scores as text: `accuracy 0.83 (most frequent class 0.31), macro F1 0.80`."""
     return ", ".join(f"{score.name} {score.words}" for score in score_words(scores, baselines))
 
 
 def baselines_line(baselines: Mapping[str, float]) -> str:
-    """`accuracy 0.31 and macro F1 0.06 of the most frequent class`, what belongs together said once."""
+    """Return the baselines as text, grouped by model: `accuracy 0.31 and macro F1 0.06 of the most frequent class`."""
     groups: dict[str, list[str]] = {}
     for title, value in baselines.items():
-        name, _, what = title.partition(_OF)
-        groups.setdefault(what, []).append(f"{plain(name)} {number(value)}")
-    return "; ".join(" and ".join(values) + (f" of {what}" if what else "") for what, values in groups.items())
+        score, _, model = title.partition(_OF)
+        groups.setdefault(model, []).append(f"{plain(score)} {number(value)}")
+    return "; ".join(" and ".join(values) + (f" of {model}" if model else "") for model, values in groups.items())
 
 
 def plain(name: str) -> str:
-    """`macro_f1` as `macro F1`."""
+    """Return the display name of a score: `macro F1` for `macro_f1`."""
     return name.replace("_", " ").replace("f1", "F1")
 
 
 def number(value: float) -> str:
-    """Three decimals; of a larger number four digits."""
+    """Format a score with three decimals, or with four digits from 10 on."""
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}"
 
 
 _CLEARLY_WORSE = 1.02
-# Shares of the best rate of this machine, or of the usual one. They are the bounds of a guide that grades 2,000 samples
-# a second as excellent, 1,500 as good, 1,000 as acceptable and fewer than 500 as a problem.
-_GOOD, _SLOW, _WAITING, _NOTED_OTHERS_SHARE = 0.75, 0.5, 2.5, 0.1
+# Bounds of the grades as shares of the best or the usual rate. They follow a guide that grades 2,000 samples a second
+# as excellent, 1,500 as good, 1,000 as acceptable and fewer than 500 as a problem.
+_GOOD, _SLOW = 0.75, 0.5
+# The exponent of the slowdown by other programs, explained in `_graded`.
+_WAITING = 2.5
+_NOTED_OTHERS_SHARE = 0.1
 _GRADES = ((0.95, "excellent"), (_GOOD, "good"), (_SLOW, "acceptable"), (0.25, "slow"), (0.0, "very slow"))
 
 
 def final_evaluation(state: RunState) -> EvalDone | None:
-    """The evaluation that a run ended with: of its model, where it has one. None before the end, and without one."""
+    """Return the evaluation of a finished run's final model; None before the end, and without an evaluation."""
     finished = state.finished
     if finished is None or finished.eval_loss is None:
         return None
-    # Journals of before the step of the model was noted have the loss alone.
-    found = [done for done in state.evals if done.loss == finished.eval_loss]
-    return next((done for done in reversed(found) if finished.model_step in (None, done.step)), None)
+    # Older journals do not record the step of the model, only its loss.
+    same_loss = [done for done in state.evals if done.loss == finished.eval_loss]
+    return next((done for done in reversed(same_loss) if finished.model_step in (None, done.step)), None)
 
 
 def held_out_loss(state: RunState) -> float | None:
-    """The final one, else the last so far, in nats; None before the first evaluation."""
+    """Return the final held-out loss, or the last one so far, in nats; None before the first evaluation."""
     if state.finished and state.finished.eval_loss is not None:
         return state.finished.eval_loss
     return state.evals[-1].loss if state.evals else None
 
 
 def newest_scores(state: RunState) -> dict[str, float]:
-    """The scores of the run's model, else of the last evaluation so far."""
+    """Return the scores of the run's final model, or of the last evaluation so far."""
     finished, done = state.finished, final_evaluation(state)
     if finished is not None and finished.scores:
         return dict(finished.scores)
@@ -122,18 +126,18 @@ def newest_scores(state: RunState) -> dict[str, float]:
 
 
 def kept_step(state: RunState) -> int | None:
-    """The earlier step that the run's model went back to, with early stopping; None where it has the last weights."""
+    """Return the earlier step whose weights early stopping restored; None if the model has the last weights."""
     finished = state.finished
     if finished is None or finished.reason == "stopped":
         return None
     step = finished.model_step
-    if step is None and (kept := final_evaluation(state)) and kept.best:  # a journal that does not name it
-        step = kept.step
+    if step is None and (evaluation := final_evaluation(state)) and evaluation.best:  # an older journal
+        step = evaluation.step
     return None if step == finished.step else step
 
 
 def ending_words(state: RunState) -> str:
-    """How a run ended: `stopped early at step 40; kept step 30: macro F1 0.810`. Empty before its end."""
+    """Return how a run ended: `stopped early at step 40; kept step 30: macro F1 0.810`. Empty before its end."""
     finished = state.finished
     if state.failed is not None:
         return f"failed at step {state.step:,}{_of(state.step, state.total_steps)}"
@@ -149,11 +153,11 @@ def ending_words(state: RunState) -> str:
 
 
 def ended_words(reason: str, step: int, kept: int | None, metric: str, value: float | None) -> str:
-    """Return how a finished run ended. `value` is that of `metric` at the step that was kept."""
-    how = f"stopped early at step {step:,}" if reason == "early stopping" else f"finished after {step:,} steps"
+    """Return how a finished run ended. `value` is the value of `metric` at the step `kept`."""
+    ending = f"stopped early at step {step:,}" if reason == "early stopping" else f"finished after {step:,} steps"
     if kept is None:
-        return how
-    return f"{how}; kept step {kept:,}" + ("" if value is None else f": {metric_words(metric, value)}")
+        return ending
+    return f"{ending}; kept step {kept:,}" + ("" if value is None else f": {metric_words(metric, value)}")
 
 
 def metric_words(metric: str, value: float) -> str:
@@ -167,13 +171,13 @@ def metric_value(done: EvalDone, metric: str) -> float | None:
 
 
 def ended_after_words(state: RunState) -> str:
-    """Return how a run ended, and how long it trained; only for a run that has finished."""
+    """Return how a run ended and how long it trained. The run must have finished."""
     assert state.finished is not None
     return f"{ending_words(state)}, {format_seconds(state.finished.seconds)} of training"
 
 
 def kept_at_words(state: RunState) -> str:
-    """Return `, at step 30` if the run's model went back to that step, else an empty text."""
+    """Return `, at step 30` if early stopping restored the weights of that step, else an empty text."""
     kept = kept_step(state)
     return "" if kept is None else f", at step {kept:,}"
 
@@ -183,29 +187,29 @@ def _of(step: int, total_steps: int) -> str:
 
 
 def best_evaluation(state: RunState) -> EvalDone | None:
-    """The newest one that was the best by `evaluation.metric_for_best_model` when it was made."""
+    """Return the best evaluation by `evaluation.metric_for_best_model`, as the run itself recorded it."""
     return next((done for done in reversed(state.evals) if done.best), None)
 
 
-def _measured(done: EvalDone, metric: str) -> float:
-    """The metric of an evaluation, the lower the better; NaN where it has none."""
+def _lower_is_better(done: EvalDone, metric: str) -> float:
+    """Return a metric with such a sign that lower is better; NaN if the evaluation does not have it."""
     value = metric_value(done, metric)
     return math.nan if value is None else value if metric == "loss" or less_is_better(metric) else -value
 
 
 def best_by(state: RunState, metric: str) -> EvalDone | None:
-    """Return the first evaluation that no other exceeds in this score, or in `loss`; None before it was measured."""
-    having = (done for done in state.evals if math.isfinite(_measured(done, metric)))
-    return min(having, key=lambda done: _measured(done, metric), default=None)
+    """Return the first of the evaluations with the best value of a metric; None if none has a finite value."""
+    finite = (done for done in state.evals if math.isfinite(_lower_is_better(done, metric)))
+    return min(finite, key=lambda done: _lower_is_better(done, metric), default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptWeights:
-    """Which weights are the run's model, or would be if it ended now, and how near early stopping is.
+    """The step whose weights are the final model, or would be if the run ended now, and the state of early stopping.
 
-    `best` is by `metric`, which is `evaluation.metric_for_best_model`. `patience_used` of `patience` evaluations came
-    since then without a better one; a `patience` of 0 stops nothing, and keeps the last weights. All of it counts the
-    scheduled evaluations alone; `asked_was_better` where one that a person asked for was better than the best of them.
+    `best` is the best evaluation by `metric` (`evaluation.metric_for_best_model`), and `patience_used` counts the
+    evaluations since then. A `patience` of 0 means that there is no early stopping and the last weights are kept. Only
+    scheduled evaluations count. `asked_was_better` is true if one that the user requested was better than `best`.
     """
 
     step: int
@@ -217,43 +221,43 @@ class KeptWeights:
 
     @property
     def best_words(self) -> str:
-        """`step 30, macro F1 0.810`; empty before the first evaluation."""
+        """Best evaluation as text: `step 30, macro F1 0.810`; empty before the first evaluation."""
         if self.best is None:
             return ""
-        of = " (scheduled evaluations only)" if self.asked_was_better else ""
+        scope = " (scheduled evaluations only)" if self.asked_was_better else ""
         value = metric_value(self.best, self.metric)
-        return f"step {self.best.step:,}" + ("" if value is None else f", {metric_words(self.metric, value)}") + of
+        return f"step {self.best.step:,}" + ("" if value is None else f", {metric_words(self.metric, value)}") + scope
 
     @property
     def patience_words(self) -> str:
-        """`1 of 3 evaluations without improvement`; empty without early stopping."""
+        """State of early stopping as text: `1 of 3 evaluations without improvement`; empty without it."""
         return f"{self.patience_used} of {self.patience} evaluations without improvement" if self.patience else ""
 
 
 def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
-    """`patience` is that of the plan's file, for journals that have none."""
+    """Return the weights that are or would be kept. `patience` is used if the journal does not contain it."""
     plan, best = state.plan, best_evaluation(state)
     metric = plan.metric if plan else "loss"
     if plan is not None and plan.early_stopping_patience is not None:
         patience = plan.early_stopping_patience
     since = state.evals[state.evals.index(best) + 1 :] if best else state.evals
-    better = best is not None and any(
-        not done.scheduled and _measured(done, metric) < _measured(best, metric) for done in state.evals
+    asked_was_better = best is not None and any(
+        not done.scheduled and _lower_is_better(done, metric) < _lower_is_better(best, metric) for done in state.evals
     )
-    used = sum(done.scheduled and (metric == "loss" or metric in done.scores) for done in since)
+    patience_used = sum(done.scheduled and (metric == "loss" or metric in done.scores) for done in since)
     step = state.step
     if state.finished is not None:
         step = kept_step(state) or state.step
     elif patience and best is not None:
         step = best.step
-    return KeptWeights(step=step, best=best, metric=metric, patience=patience or 0, patience_used=used,
-                       asked_was_better=better)  # fmt: skip
+    return KeptWeights(step=step, best=best, metric=metric, patience=patience or 0, patience_used=patience_used,
+                       asked_was_better=asked_was_better)  # fmt: skip
 
 
 def best_before(state: RunState) -> EvalDone | None:
-    """The best evaluation of a run that was clearly better then than at its end; else None.
+    """Return the evaluation with the lowest loss if the loss was clearly higher at the end of the run, else None.
 
-    A model that went back to its best evaluation, or ended with it, is the best by what the user asked for.
+    Returns None as well if the final model is the best one by `evaluation.metric_for_best_model`.
     """
     finished, best, last = state.finished, best_by(state, "loss"), final_evaluation(state)
     if finished is None or finished.reason != "done" or finished.eval_loss is None or best is None:
@@ -264,13 +268,13 @@ def best_before(state: RunState) -> EvalDone | None:
 
 
 def better_words(state: RunState) -> str:
-    """Return that an earlier evaluation was clearly better than the end of the run; empty if none was."""
+    """Return a note that an earlier evaluation was clearly better than the end of the run; empty if none was."""
     best = best_before(state)
     return f"an earlier evaluation was better: held-out loss {best.loss:.4f} at step {best.step:,}" if best else ""
 
 
 def scores_of(state: RunState) -> list[ScoreWords]:
-    """Return the scores of the run's model, or of the last evaluation so far, each beside its baseline."""
+    """Return the scores of the run's final model, or of the last evaluation so far, each with its baseline."""
     return score_words(newest_scores(state), state.baselines.scores if state.baselines else {})
 
 
@@ -279,18 +283,18 @@ def beaten_words(is_beaten: bool | None) -> str:
 
 
 def grade(state: RunState, samples_per_second: float | None = None) -> str:
-    """Return the words of `rated_speed`."""
+    """Return the text of `rated_speed`."""
     return rated_speed(state, samples_per_second)[0]
 
 
 def rated_speed(state: RunState, samples_per_second: float | None = None) -> tuple[str, bool]:
-    """Return `good, 82 % of the best speed here (1.42 k rows/s)` for a rate, by default that of the whole run so far,
-    and whether that is slow.
+    """Return the grade of a speed as text, and whether it is slow. The default is the speed of the whole run so far.
 
-    Without such steps on this machine it is `good, 82 % of the usual speed for this model width`, by the plan's rates,
-    or why that would mean nothing. It is empty if neither is known.
+    The text is `good, 82 % of the best speed here (1.42 k rows/s)`. Without earlier steps of this shape on this machine
+    it is `good, 82 % of the usual speed for this model width`, computed from the plan's rates, or the reason for which
+    such a grade would be meaningless. It is empty if no rate is known.
 
-    What others used of the cores is named before it, and instead of it where that explains why the run was slow.
+    The load by other programs is mentioned before the grade, and instead of it if it explains why the run was slow.
     """
     plan = state.plan
     samples_per_second = _samples_per_second(state) if samples_per_second is None else samples_per_second
@@ -299,7 +303,6 @@ def rated_speed(state: RunState, samples_per_second: float | None = None) -> tup
     if best := plan.best_samples_per_second:
         return _graded(samples_per_second / best, f"of the best speed here ({format_rate(best, 'rows')})", state)
     rates, reached = plan.compute_rates, _flops_per_second(samples_per_second, plan)
-    # The usual share is that of the maker's rate on a card, and of the measured one on a CPU.
     rate = rates and (rates.maker if plan.cpu_threads is None else rates.measured)
     if rates is None or reached is None or not rate:
         return "", False
@@ -311,35 +314,39 @@ def rated_speed(state: RunState, samples_per_second: float | None = None) -> tup
     return _graded(reached / rate / rates.usual_share, "of the usual speed for this model width", state)
 
 
-def _graded(share: float, what: str, state: RunState) -> tuple[str, bool]:
-    graded = f"{next(word for least, word in _GRADES if share >= least)}, {100 * share:.0f} % {what}"
+def _graded(share: float, reference: str, state: RunState) -> tuple[str, bool]:
+    graded = f"{next(word for least, word in _GRADES if share >= least)}, {100 * share:.0f} % {reference}"
     others = others_words(state) if state.plan and state.plan.cpu_threads else ""
     if not others:
         return graded, share < _SLOW
-    # Threads wait for the slowest of them: beside one busy process two threads on two cores reached 0.18 to 0.5 of it.
+    # Threads wait for the slowest of them. With one other busy process on two cores, two threads reached 0.18 to 0.5 of
+    # their speed.
     is_explained = max(1 - _others_share(state), 0.0) ** _WAITING <= share < _GOOD
     return (f"not rated: {others}", False) if is_explained else (f"{others}; {graded}", share < _SLOW)
 
 
 def others_words(state: RunState) -> str:
-    """Return `other programs used 0.9 of 2 cores`, or nothing where other programs hardly used any."""
+    """Return `other programs used 0.9 of 2 cores`, or an empty text if they used less than a tenth of the cores."""
     share, cores = _others_share(state), state.gauge_summary.usable_cores or 0.0
     return f"other programs used {share * cores:.1f} of {cores:g} cores" if share >= _NOTED_OTHERS_SHARE else ""
 
 
 def _others_share(state: RunState) -> float:
-    """Return the share of the usable cores that other programs used; 0 where nobody measured it."""
+    """Return the share of the usable cores that other programs used; 0 if it was not measured."""
     others, cores = state.gauge_summary.mean("others_cores"), state.gauge_summary.usable_cores
     return others / cores if others is not None and cores else 0.0
 
 
 def _flops_per_second(samples_per_second: float, plan: PlanMade) -> float | None:
-    """Floating-point operations a second of one process; None where the plan does not say what a row has."""
+    """Return the floating-point operations per second of one process; None if the plan has no count for a row."""
     return None if plan.compute_rates is None else plan.compute_rates.row_flops * samples_per_second / plan.processes
 
 
 def computing_words(samples_per_second: float, plan: PlanMade | None) -> str:
-    """`48 % of the 130 GFLOP/s of fp32 matmuls here, 41 % of the 312 TFLOP/s of A100 (NVIDIA data sheet)`."""
+    """Return the share of the machine's compute rates that a speed reaches; empty if it is unknown.
+
+    For example `48 % of the 130 GFLOP/s of fp32 matmuls here, 41 % of the 312 TFLOP/s of A100 (NVIDIA data sheet)`.
+    """
     reached = _flops_per_second(samples_per_second, plan) if plan else None
     if plan is None or reached is None or (rates := plan.compute_rates) is None:
         return ""
@@ -352,13 +359,12 @@ def computing_words(samples_per_second: float, plan: PlanMade | None) -> str:
 
 
 def _share_of(reached: float, rate: float) -> str:
-    shown, unit = (rate / 1e12, "TFLOP/s") if rate >= 1e12 else (rate / 1e9, "GFLOP/s")
-    return f"{100 * reached / rate:.2g} % of the {shown:.3g} {unit}"
+    scaled, unit = (rate / 1e12, "TFLOP/s") if rate >= 1e12 else (rate / 1e9, "GFLOP/s")
+    return f"{100 * reached / rate:.2g} % of the {scaled:.3g} {unit}"
 
 
 def throughput_words(state: RunState) -> str:
-    """Of a whole run so far: its grade, and what share it is of what this machine and its card compute; empty where
-    nothing is known."""
+    """Return the grade of the run's speed so far, and its share of the compute rates; empty if both are unknown."""
     return "; ".join(filter(None, (grade(state), computing_words(_samples_per_second(state), state.plan))))
 
 
@@ -368,20 +374,20 @@ def _samples_per_second(state: RunState) -> float:
 
 
 def planned_epoch_seconds(plan: PlanMade | None) -> float | None:
-    """Of the steps of an epoch; None where the plan does not say."""
+    """Return the planned seconds for the steps of one epoch; None if the plan has no time for a step."""
     return None if plan is None or plan.step_seconds is None else plan.steps_per_epoch * plan.step_seconds
 
 
-# What was expected to be in use, beside what was.
+# Memory, CPU and GPU in use, compared with the plan.
 
-# What a card does that trains as it should: document D's target.
+# The usual use of a GPU that training keeps busy.
 _BUSY_GPU = "75 to 95 % expected"
 
 
 def training_memory_bytes(state: RunState) -> int | None:
-    """The peak so far, counted as the plan counts it; None where that is not known.
+    """Return the peak memory so far in bytes, counted like the plan's; None if it is not known.
 
-    On a GPU what was allocated on the card, on a CPU what training has added to the process with its libraries.
+    It is the allocated GPU memory, or on a CPU the memory that training added to a process with loaded libraries.
     """
     if state.last_step is None:
         return None
@@ -392,33 +398,35 @@ def training_memory_bytes(state: RunState) -> int | None:
     return None if before is None else max(peak - before, 0)
 
 
-# A plan is meant to hold within 10 %: what is more was planned wrongly.
+# A plan's memory is meant to be right within 10 %.
 _ABOVE_PLAN = 1.1
 
 
-def memory_above_plan(state: RunState, beside_bytes: int = 0) -> str:
-    """`23% above the plan` where a run takes clearly more than was planned, else empty. `beside_bytes`: of the process,
-    what is not the run's."""
+def memory_above_plan(state: RunState, foreign_bytes: int = 0) -> str:
+    """Return `23% above the plan` if a run uses clearly more memory than planned, else an empty text.
+
+    `foreign_bytes` is the memory of the run's process that other work uses.
+    """
     measured, plan = training_memory_bytes(state), state.plan
-    if measured is None or plan is None or measured - beside_bytes <= _ABOVE_PLAN * plan.memory_bytes:
+    if measured is None or plan is None or measured - foreign_bytes <= _ABOVE_PLAN * plan.memory_bytes:
         return ""
     return f"{measured / plan.memory_bytes - 1:.0%} above the plan"
 
 
-def memory_words(state: RunState, beside_bytes: int = 0) -> str:
-    """`2.1 of 2.4 GiB planned`; what is known where the peak cannot be compared."""
+def memory_words(state: RunState, foreign_bytes: int = 0) -> str:
+    """Return the used and planned memory: `2.1 of 2.4 GiB planned`. `foreign_bytes` is as in `memory_above_plan`."""
     if state.plan is None:
         return ""
     measured, planned = training_memory_bytes(state), state.plan.memory_bytes
     if measured is not None:
-        above = memory_above_plan(state, beside_bytes)
+        above = memory_above_plan(state, foreign_bytes)
         return ", ".join(filter(None, (f"{format_bytes_of(measured, planned)} planned", above)))
     process = f", {format_bytes(state.last_step.peak_memory_bytes)} used by the process" if state.last_step else ""
     return f"{format_bytes(planned)} planned{process}"
 
 
 def in_use_words(state: RunState) -> str:
-    """`memory 2.1 of 2.4 GiB planned, CPU 1.4 of 2 threads`; empty before a step."""
+    """Return what a run uses: `memory 2.1 of 2.4 GiB planned, CPU 1.4 of 2 threads`; empty before the first step."""
     plan, summary = state.plan, state.gauge_summary
     if plan is None or not state.steps:
         return ""
@@ -432,12 +440,12 @@ def in_use_words(state: RunState) -> str:
     return ", ".join(parts)
 
 
-# What a run was meant to reach, beside what it has reached: from the journal alone, while it runs and afterwards.
+# The targets of a run, compared with its results so far. Both come from the journal.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """One `setting` of [targets]. `measured` is None while it is not known; bytes where `requested` is bytes too."""
+    """A setting of [targets] and the run's value, which is None while it is not known. Sizes are in bytes."""
 
     setting: str
     label: str
@@ -445,11 +453,11 @@ class Target:
     measured: float | None
     at_most: bool
     beside: str = ""
-    """What the measured value is, or how it is measured."""
+    """Note on the measured value, or on how to measure it."""
 
     @property
     def met(self) -> bool | None:
-        """None: not known yet. A loss that is not a number meets nothing."""
+        """Whether the target is met; None while that is not known. NaN meets no target."""
         if self.measured is None:
             return None
         return self.measured <= self.requested if self.at_most else self.measured >= self.requested
@@ -460,7 +468,7 @@ class Target:
 
     @property
     def words(self) -> str:
-        """`samples/s 28.3 (at least 20)`."""
+        """Value and target as text: `samples/s 28.3 (at least 20)`."""
         show = format_bytes if self.setting.endswith("_gib") else number
         measured = "--" if self.measured is None else show(self.measured)
         bound = "at most" if self.at_most else "at least"
@@ -485,7 +493,7 @@ def targets_of(state: RunState) -> list[Target]:
 
 
 def targets_summary(state: RunState) -> str:
-    """`2 of 3 met`; empty where none was set."""
+    """Return how many targets are met: `2 of 3 met`; empty if none is set."""
     targets = targets_of(state)
     unknown = sum(target.met is None for target in targets)
     met = f"{sum(target.met is True for target in targets)} of {len(targets)} met"
@@ -493,7 +501,7 @@ def targets_summary(state: RunState) -> str:
 
 
 def _score(state: RunState) -> float | None:
-    """Of the model where it has one, of the best evaluation so far before."""
+    """Return the metric of the final model, or of the best evaluation so far."""
     metric = state.plan.metric if state.plan else ""
     best = best_evaluation(state)
     scores = newest_scores(state) if state.finished or best is None else best.scores
@@ -507,7 +515,7 @@ def _loss(state: RunState) -> float | None:
 
 
 def _model_bytes(state: RunState) -> float | None:
-    """Of what is deployed: of a model with its adapter merged."""
+    """Return the bytes of the model as it is deployed, with its adapter merged; None before the end."""
     if state.finished is None or state.finished.model_bytes is None:
         return None
     merged = state.plan.merged_bytes if state.plan else None
@@ -515,7 +523,7 @@ def _model_bytes(state: RunState) -> float | None:
 
 
 def adapter_words(state: RunState) -> str:
-    """`merged; the adapter alone 12.0 MiB`; empty for a run that trains a whole model, and before its end."""
+    """Return `merged; the adapter alone 12.0 MiB`; empty without an adapter, and before the end of the run."""
     finished, plan = state.finished, state.plan
     if plan is None or plan.merged_bytes is None or finished is None or finished.model_bytes is None:
         return ""
@@ -528,7 +536,7 @@ _BESIDE: dict[str, Callable[[RunState], str]] = {
         "in batches" if state.inference else f"measure it with `tui-trainer bench {shell_word(state.name)}`"
     ),
 }
-# By the name of the setting: label, whether less is better, what it is compared with.
+# Keyed by setting: the label, whether less is better, and the function that returns the run's value.
 _TARGETS: dict[str, tuple[str, bool, Callable[[RunState], float | None]]] = {
     "samples_per_second": ("samples/s", False, lambda state: state.samples_per_second),
     "inference_samples_per_second": (

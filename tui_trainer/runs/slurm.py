@@ -1,6 +1,6 @@
-"""Slurm as the runs see it: the job that carries a run out, its place in the queue, and the allocation of this process.
+"""Slurm: the job that executes a run, its state in the queue, and the allocation of this process.
 
-Only the commands of Slurm are asked (`sbatch`, `squeue`, `scancel`, `scontrol`), and each may be missing.
+The module calls the commands of Slurm (`sbatch`, `squeue`, `scancel`, `scontrol`), any of which may be missing.
 Source: the manuals of Slurm 22.05 and newer, https://slurm.schedmd.com/man_index.html.
 """
 
@@ -18,10 +18,10 @@ from tui_trainer.errors import InputError, RunError, system_reason
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.terminal.safe_text import one_line
 
-_PATIENCE_SECONDS: Final = 60.0
-# The controller answers everybody: administrators ask for no more than a few questions a minute.
-QUESTION_EVERY_SECONDS = 10.0
-# Of the states that squeue names, those of a job that may run on.
+_TIMEOUT_SECONDS: Final = 60.0
+# All users share the controller, so administrators ask for at most a few queries per minute.
+QUERY_INTERVAL_SECONDS = 10.0
+# The states of squeue in which a job no longer runs.
 _ENDED: Final = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT".split()
 )
@@ -29,14 +29,14 @@ _ENDED: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueState:
-    """Of a job: `state` and `reason` as squeue names them, such as PENDING and Resources; "" once it has ended."""
+    """The state of a job and its reason in squeue's words, such as PENDING and Resources. Both are "" after the end."""
 
     state: str
     reason: str = ""
 
     @property
     def is_active(self) -> bool:
-        """Whether it runs, or may still."""
+        """Whether the job runs or may still run."""
         return bool(self.state) and self.state not in _ENDED
 
     def __str__(self) -> str:
@@ -52,35 +52,35 @@ def is_here(command: str = "sbatch") -> bool:
 
 
 def submit(script: Path) -> str:
-    """Hand the script to Slurm; the number of its job. Raises RunError with Slurm's own words."""
-    done = _ask("sbatch", "--parsable", str(script))
+    """Submit the script and return the id of its job. Raises RunError with Slurm's message."""
+    done = _run("sbatch", "--parsable", str(script))
     number = done.stdout.strip().partition(";")[0]
     if done.returncode or not number.isdigit():
-        raise RunError(f"sbatch refused the job: {_words(done)}")
+        raise RunError(f"sbatch refused the job: {_error_text(done)}")
     return number
 
 
 def cancel(job: str) -> None:
-    """Raises RunError."""
-    done = _ask("scancel", job)
+    """Cancel a job. Raises RunError with Slurm's message."""
+    done = _run("scancel", job)
     if done.returncode:
-        raise RunError(f"job {job} was not cancelled: {_words(done)}")
+        raise RunError(f"job {job} was not cancelled: {_error_text(done)}")
 
 
 def requeue(job: str) -> None:
-    """Put the job that this process belongs to into the queue again: Slurm ends what is left of it. Raises RunError.
+    """Requeue the job of this process. Slurm then ends the job's remaining processes. Raises RunError.
 
-    A cluster can requeue by exit codes as well (RequeueExit), but only its administrator can say which.
+    Exit codes are not used for this, because the administrator of a cluster chooses them (RequeueExit).
     """
-    done = _ask("scontrol", "requeue", job)
+    done = _run("scontrol", "requeue", job)
     if done.returncode:
-        raise RunError(f"job {job} was not requeued: {_words(done)}; submit it again")
+        raise RunError(f"job {job} was not requeued: {_error_text(done)}; submit it again")
 
 
 def queue_state(job: str) -> QueueState | None:
-    """What squeue says of a job; None where it does not answer."""
+    """Return the state of a job according to squeue; None if squeue fails."""
     try:
-        done = _ask("squeue", "--noheader", "--states=all", "--format=%T|%r", "--jobs", job)
+        done = _run("squeue", "--noheader", "--states=all", "--format=%T|%r", "--jobs", job)
     except RunError:
         return None
     if done.returncode:
@@ -90,7 +90,7 @@ def queue_state(job: str) -> QueueState | None:
     return QueueState(state=one_line(state, 40), reason=one_line(reason, 80))
 
 
-def _ask(*command: str) -> subprocess.CompletedProcess[str]:
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             command,
@@ -98,116 +98,116 @@ def _ask(*command: str) -> subprocess.CompletedProcess[str]:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_PATIENCE_SECONDS,
+            timeout=_TIMEOUT_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = system_reason(error) if isinstance(error, OSError) else "no response"
         raise RunError(f"{command[0]}: {reason}") from None
 
 
-def _words(done: subprocess.CompletedProcess[str]) -> str:
+def _error_text(done: subprocess.CompletedProcess[str]) -> str:
     return one_line(done.stderr.strip() or f"exit code {done.returncode}", 300)
 
 
 def job_of(folder: RunFolder) -> str:
-    """The job that carries a run out, as `submit` gave it; "" for a run of no job."""
+    """Return the id of the job that executes a run; "" for a run without a job."""
     return str(read_fields(folder.job).get("job", ""))
 
 
 def remember_job(folder: RunFolder, job: str) -> None:
-    """Raises FolderError."""
+    """Save the id of the run's job in its folder. Raises FolderError."""
     if job_of(folder) != job:
         folder.write_file(folder.job, json.dumps({"job": job}).encode())
 
 
 def active_job(folder: RunFolder) -> str:
-    """The job of a run, where it runs or waits in the queue; else ""."""
+    """Return the id of the run's job if it runs or is queued, else ""."""
     job = job_of(folder)
-    found = queue_state(job) if job else None
-    return job if found and found.is_active else ""
+    state = queue_state(job) if job else None
+    return job if state and state.is_active else ""
 
 
 @dataclass(slots=True)
 class WatchedJob:
-    """The job of a run in the queue, asked now and then by a thread: nobody waits for Slurm."""
+    """The state of a run's job, queried at intervals by a thread, so that no caller waits for Slurm."""
 
     folder: RunFolder
     job: str = ""
     state: QueueState | None = None
-    """None as long as Slurm has not answered, and where it does not."""
-    _asked_at: float = field(default=float("-inf"), init=False)
+    """State at the last successful query; None before one."""
+    _queried_at: float = field(default=float("-inf"), init=False)
     _thread: Thread | None = field(default=None, init=False)
 
     @property
     def words(self) -> str:
-        """`job 12: pending (Resources)`; empty for a run of no job, and as long as nothing is known."""
+        """Job and state as text: `job 12: pending (Resources)`; empty without a job, and before the first answer."""
         return f"job {self.job}: {self.state}" if self.job and self.state else ""
 
     def is_active(self) -> bool:
-        """Whether the run has a job that runs or waits, as far as is known."""
-        is_due = monotonic() - self._asked_at >= QUESTION_EVERY_SECONDS
+        """Return whether the run has a job that runs or is queued. True during the first query of a job."""
+        is_due = monotonic() - self._queried_at >= QUERY_INTERVAL_SECONDS
         if is_due and (self._thread is None or not self._thread.is_alive()):
-            self._asked_at, self.job = monotonic(), job_of(self.folder)
+            self._queried_at, self.job = monotonic(), job_of(self.folder)
             if self.job:
-                self._thread = Thread(target=self._look, name="tui-trainer-queue", daemon=True)
+                self._thread = Thread(target=self._query, name="tui-trainer-queue", daemon=True)
                 self._thread.start()
         if self.state is None:
             return self._thread is not None and self._thread.is_alive()
         return self.state.is_active
 
-    def _look(self) -> None:
+    def _query(self) -> None:
         self.state = queue_state(self.job) or self.state
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """What Slurm has given to this process. The only place that reads its environment."""
+    """The resources that Slurm allocated to this process, from the environment variables of Slurm."""
 
     job: str
     start: int
-    """How often the job was queued again before."""
+    """Number of times that the job was requeued before."""
     nodes: int = 1
-    """Of the job step; 1 outside of `srun`."""
+    """Number of nodes of the job step; 1 outside of `srun`."""
     node_rank: int = 0
     node_list: str = ""
 
     @classmethod
     def here(cls) -> "Allocation | None":
-        """None outside of a job. Raises InputError for several tasks on one node."""
-        found = os.environ.get("SLURM_JOB_ID", "")
-        if not found.isdigit():
+        """Return the allocation of this process; None outside a job. Raises InputError for several tasks on a node."""
+        job_id = os.environ.get("SLURM_JOB_ID", "")
+        if not job_id.isdigit():
             return None
-        job = cls(job=found, start=_number("SLURM_RESTART_COUNT"))
+        allocation = cls(job=job_id, start=_number("SLURM_RESTART_COUNT"))
         if "SLURM_STEP_NUM_NODES" not in os.environ:
-            return job
+            return allocation
         if _number("SLURM_LOCALID"):
             hint = "use srun --ntasks-per-node=1: tui-trainer starts a process for each GPU itself"
             raise InputError("Slurm has started several tasks on this node", hint=hint)
         nodes, names = max(1, _number("SLURM_STEP_NUM_NODES")), os.environ.get("SLURM_STEP_NODELIST", "")
-        return replace(job, nodes=nodes, node_rank=_number("SLURM_NODEID"), node_list=names)
+        return replace(allocation, nodes=nodes, node_rank=_number("SLURM_NODEID"), node_list=names)
 
     @property
     def identity(self) -> str:
-        """Of this start of the job: one job is never carried out twice at a time."""
+        """Id of this start of the job. The starts of a job never overlap."""
         return f"{self.job}.{self.start}"
 
     def first_host(self) -> str:
-        """The node with number 0. Raises RunError."""
-        done = _ask("scontrol", "show", "hostnames", self.node_list)
+        """Return the host name of the node with rank 0. Raises RunError."""
+        done = _run("scontrol", "show", "hostnames", self.node_list)
         if done.returncode or not done.stdout.split():
-            raise RunError(f"scontrol does not list the nodes {self.node_list}: {_words(done)}")
+            raise RunError(f"scontrol does not list the nodes {self.node_list}: {_error_text(done)}")
         return done.stdout.split()[0]
 
 
 def has_ended(identity: str) -> bool:
-    """Whether what had this `Allocation.identity` is over; False where that is not known."""
+    """Return whether the start of a job with this `Allocation.identity` has ended; False if that is not known."""
     job, _, start = identity.partition(".")
     if os.environ.get("SLURM_JOB_ID") == job:
         return start.isdigit() and int(start) < _number("SLURM_RESTART_COUNT")
-    found = queue_state(job)
-    return found is not None and not found.is_active
+    state = queue_state(job)
+    return state is not None and not state.is_active
 
 
-def _number(name: str) -> int:
-    text = os.environ.get(name, "")
+def _number(variable: str) -> int:
+    text = os.environ.get(variable, "")
     return int(text) if text.isdigit() else 0

@@ -1,8 +1,8 @@
-"""RunState: the only fold of a run's journal. The list of runs, comparisons, reports and screens are views of it.
+"""RunState: the state of a run, computed from its journal. The list of runs, comparisons, reports and screens use it.
 
 Curves are columns of numbers, 96 bytes per step, so that 100,000 steps stay below 10 MB. Durations are sums of the
 seconds in the events rather than differences of `at`, because clocks jump. Only `Start.seconds` and the readings of
-gauges, which have no durations, go by `at`.
+gauges, which have no durations, depend on `at`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,9 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.units import Figure, figures_of, format_seconds
 
-# What the steps and the readings of a run add up to, while its journal is read.
-
-
-# Nothing was measured between readings that are further apart: the run was paused or gone, or a clock jumped.
+# A longer gap between two readings does not count, because the run was paused or dead, or a clock jumped.
 _LONGEST_GAP_SECONDS: Final = 60.0
-_READ: Final = (*events.GAUGES, "memory_bytes", "usable_cores", "machine_cpu_share")
+_SUMMARIZED: Final = (*events.GAUGES, "memory_bytes", "usable_cores", "machine_cpu_share")
 
 
 def _column() -> array[float]:
@@ -41,36 +38,36 @@ def _counts() -> array[int]:
 
 @dataclass(slots=True)
 class GaugeSummary:
-    """Several readings as one: the mean and the peak of each gauge, of those readings that report it.
+    """The mean and the peak of each gauge, over the readings that report it.
 
-    Gauges are the fields of `GaugesRead`, those of all GPUs as `GaugesRead.over_gpus` has them, `busy_cores` of the
-    run's process and `others_cores`, the cores that other processes were busy on.
+    Gauges are the figures of `GaugesRead.figure`, `busy_cores` (used by the run's process) and `others_cores` (used by
+    other processes).
     """
 
     readings: int = 0
     seconds: array[float] = field(default_factory=_column)
-    """The time at each reading, in seconds, without the gaps in which nothing was measured."""
+    """Time of each reading in seconds since the first, without long gaps."""
     columns: dict[str, array[float]] = field(default_factory=lambda: {name: _column() for name in events.GAUGES})
-    """The value of each gauge at each reading; NaN if it does not report it."""
+    """Value of each gauge at each reading; NaN if the reading does not report it."""
     energy_joules: float | None = None
     """Energy that the GPUs used; None if none of them reports its power."""
     _totals: dict[str, float] = field(default_factory=dict)
     _reports: dict[str, int] = field(default_factory=dict)
     _peaks: dict[str, float] = field(default_factory=dict)
     usable_cores: float | None = None
-    """Of the newest reading that reports the use of the CPU."""
+    """Usable cores at the newest reading that reports the use of the CPU."""
     _last_at: datetime | None = None
     _last_watts: float | None = None
 
     def add(self, reading: GaugesRead) -> None:
-        """Add one more reading. Values that are not finite count as not reported."""
+        """Add a reading. Values that are not finite count as not reported."""
         self.readings += 1
-        at, values = _moment(reading.at), {name: reading.figure(name) for name in _READ}
-        gap = _seconds_between(self._last_at, at) or 0.0
+        moment, values = _moment(reading.at), {name: reading.figure(name) for name in _SUMMARIZED}
+        gap = _seconds_between(self._last_at, moment) or 0.0
         gap = gap if gap <= _LONGEST_GAP_SECONDS else 0.0
         if (watts := values["power_watts"]) is not None:
             self.energy_joules = (self.energy_joules or 0.0) + gap * (watts + (self._last_watts or watts)) / 2
-        self._last_at, self._last_watts = at or self._last_at, watts
+        self._last_at, self._last_watts = moment or self._last_at, watts
         self.seconds.append(self.seconds[-1] + gap if self.seconds else 0.0)
         for name, column in self.columns.items():
             column.append(math.nan if (value := values[name]) is None else value)
@@ -94,9 +91,9 @@ class GaugeSummary:
         return self._peaks.get(gauge)
 
 
-def _moment(at: str) -> datetime | None:
+def _moment(timestamp: str) -> datetime | None:
     try:
-        return datetime.fromisoformat(at)
+        return datetime.fromisoformat(timestamp)
     except ValueError:
         return None
 
@@ -112,7 +109,7 @@ def _seconds_between(first: datetime | None, last: datetime | None) -> float | N
 
 @dataclass(kw_only=True, slots=True)
 class Start:
-    """One start of a run, at step `from_step` if it resumed. `ending` is empty as long as it has recorded no end."""
+    """A start of a run, at step `from_step` if it resumed. `ending` is empty as long as the journal has no end."""
 
     at: str
     from_step: int | None
@@ -123,7 +120,7 @@ class Start:
 
     @property
     def seconds(self) -> float | None:
-        """The time from its first to its last event by the wall clock; None if the clock does not give it."""
+        """Seconds from the first to the last event by the wall clock; None if the clock went back."""
         return _seconds_between(_moment(self.at), _moment(self.last_at))
 
 
@@ -134,7 +131,7 @@ _MARKS: Final = 6
 
 @dataclass(slots=True)
 class StepSums:
-    """Seconds of the parts of so many steps, and what the steps took in."""
+    """Sums over a number of steps: the seconds of their parts, their tokens, positions and samples."""
 
     steps: int = 0
     data_seconds: float = 0.0
@@ -157,15 +154,15 @@ class StepSums:
         self.positions += done.positions
         self.samples += done.samples
 
-    def since(self, before: StepSums) -> StepSums:
-        """What came after an earlier state of these sums."""
+    def since(self, earlier: StepSums) -> StepSums:
+        """Return the difference to an earlier state of these sums."""
         names = [item.name for item in fields(self)]
-        return StepSums(**{name: getattr(self, name) - getattr(before, name) for name in names})
+        return StepSums(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
 
 
 @dataclass(slots=True)
 class StepTimes:
-    """Of one start of a run: the whole of it, and the last few hundred steps."""
+    """Times of the steps since a start of the run, and of the last few hundred steps."""
 
     whole: StepSums = field(default_factory=StepSums)
     between_steps: int = 0
@@ -188,7 +185,7 @@ class StepTimes:
 
     @property
     def recent(self) -> StepSums:
-        """The last 500 steps or more, and 100 seconds or more; all of them while there are fewer."""
+        """Sums over at least the last 500 steps and 100 seconds, or over all steps while there are fewer."""
         return self.whole.since(self._marks[0])
 
 
@@ -196,19 +193,19 @@ PADDING: Final = Figure(title="padding", unit="share", config_place=5, in_journa
 
 
 def measured_figures(state: RunState) -> dict[str, float]:
-    """Return the figures that `RunState` declares and this run has, by their names."""
+    """Return the known figures of a run, keyed by the properties of `RunState` that are annotated with a `Figure`."""
     values = {name: getattr(state, name) for name in figures_of(RunState)}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def spread_ends(count: int, most: int) -> list[int]:
-    """Where up to `most` equal parts of `count` things end, the last at `count`."""
+    """Return the end indices of up to `most` equal parts of `count` items."""
     parts = min(count, most)
-    return [count * (place + 1) // parts for place in range(parts)]
+    return [count * (part + 1) // parts for part in range(parts)]
 
 
 def means(xs: Sequence[float], values: Sequence[float], most: int) -> list[tuple[float, float]]:
-    """Up to `most` means of values that follow each other, each at the place of the last of them; of finite ones."""
+    """Divide a curve into up to `most` parts, and return for each its last x and the mean of its finite values."""
     points, start = [], 0
     for end in spread_ends(min(len(xs), len(values)), most):
         finite = [value for value in values[start:end] if math.isfinite(value)]
@@ -227,17 +224,17 @@ _LEAST_SMOOTHED: Final = 5
 SAMPLES_KEPT: Final = 20
 PROBLEMS_KEPT: Final = 100
 GAUGES_EVERY_SECONDS: Final = 5.0
-"""How often the gauges of a run are read."""
-# An hour of readings.
+"""Interval between two readings of a run's gauges."""
+# The readings of one hour.
 GAUGES_KEPT: Final = int(3600 / GAUGES_EVERY_SECONDS)
-# Two minutes, one every 4 s.
+# The events of two minutes, at one every 4 s.
 _RANK_TIMES_KEPT: Final = 30
 _TRAINING_PHASES: Final = frozenset({"training", "saving"})
 
 
 @dataclass
 class RunState:
-    """The fold of a journal. Step numbers in the columns grow strictly: a step done again replaces its first try."""
+    """The state of a run. Step numbers in the columns increase strictly: a repeated step replaces the earlier one."""
 
     name: str = ""
     task: str = ""
@@ -253,7 +250,7 @@ class RunState:
     journal_damage: str = ""
     """A sentence about the lines that could not be read; empty if there are none."""
 
-    # One value for each step: every array of this class is such a column.
+    # Columns with one value for each step. `_drop_after` treats every array of this class as a column.
     steps: array[int] = field(default_factory=_counts)
     token_counts: array[int] = field(default_factory=_counts)
     """Tokens that count in the loss."""
@@ -268,11 +265,11 @@ class RunState:
     backward_seconds: array[float] = field(default_factory=_column)
     optimizer_seconds: array[float] = field(default_factory=_column)
     peaks: array[int] = field(default_factory=_counts)
-    """The highest memory use until each step, in bytes: `StepDone.peak_memory_bytes`."""
+    """Peak memory up to each step, in bytes (`StepDone.peak_memory_bytes`)."""
     step_scores: dict[str, array[float]] = field(default_factory=dict)
-    """By name, what a step measured beside its loss; NaN for a step that has not."""
+    """Columns of the scores of steps, by name; NaN for a step without the score."""
     first_steps: dict[int, int] = field(default_factory=dict)
-    """Of this start: by the positions of a step, the first one that had so many."""
+    """First step of this start with each number of positions."""
 
     evals: list[events.EvalDone] = field(default_factory=list)
     epochs: list[events.EpochDone] = field(default_factory=list)
@@ -280,41 +277,41 @@ class RunState:
     samples: deque[events.TextSampled] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
     problems: deque[events.RunProblem] = field(default_factory=lambda: deque(maxlen=PROBLEMS_KEPT))
     gauges: deque[events.GaugesRead] = field(default_factory=lambda: deque(maxlen=GAUGES_KEPT))
-    """The last hour of the process, whatever its step: a resume drops none."""
+    """Readings of the last hour. A resume drops none of them."""
     gauge_summary: GaugeSummary = field(default_factory=GaugeSummary)
-    """Of all readings of the run, also of those that `gauges` does not keep."""
+    """Summary of all readings of the run, including those that `gauges` has dropped."""
     recent: deque[events.StepDone] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     rank_times: deque[events.RanksTimed] = field(default_factory=lambda: deque(maxlen=_RANK_TIMES_KEPT))
-    """Of this start."""
+    """Last readings of this start."""
 
     versions: dict[str, str] = field(default_factory=dict)
     baselines: events.BaselinesMeasured | None = None
     data: events.DataPrepared | None = None
     plan: events.PlanMade | None = None
     resident_bytes_before: int | None = None
-    """Of the process, before the model: what the plan's memory on a CPU adds to. None on a GPU, or not noted."""
+    """Memory of the process before it loaded the model, to which the plan's memory on a CPU is added. None on a GPU."""
     threads: int | None = None
-    """Of torch's kernels on the CPU; None where the journal does not say."""
+    """Threads of torch's kernels on the CPU; None in older journals."""
     progress: events.Progress | None = None
     last_step: events.StepDone | None = None
     finished: events.RunFinished | None = None
     failed: events.RunFailed | None = None
     inference: events.InferenceMeasured | None = None
-    """The newest; a run that goes on has a model that was not measured."""
+    """Newest measurement of the final model. A resume drops it, because it changes the model."""
     steps_since_start: int = 0
     readings_since_start: int = 0
     times: StepTimes = field(default_factory=StepTimes)
-    """Of this start, without its first two steps."""
+    """Times of this start, without its first two steps."""
     peak_memory_bytes: int = 0
-    """The highest of all steps, as `StepDone` counts it; a resume drops none."""
+    """Peak memory of all steps, including those that a resume dropped."""
     all_input_tokens: int = 0
-    """Tokens that the model read in all steps, including those that were done again."""
+    """Tokens that the model read in all steps, including those that a resume dropped."""
     all_step_seconds: float = 0.0
-    """Seconds of the same steps."""
+    """Seconds of all steps, including those that a resume dropped."""
 
     def apply(self, event: events.Event) -> None:
         """Add one event to the state. Kinds that change nothing are ignored."""
-        match event:  # the commonest first
+        match event:  # in the order of frequency
             case events.StepDone():
                 self._take_step(event)
             case events.GaugesRead():
@@ -352,7 +349,7 @@ class RunState:
                 self.problems.append(event)
                 if self.plan is not None and event.what == "training":
                     rows, passes = event.rows, event.passes
-                    # Padding was planned for other micro-batches.
+                    # The planned padding is that of the former micro-batches.
                     figures = {name: value for name, value in self.plan.figures.items() if name != "padding_share"}
                     self.plan = replace(
                         self.plan,
@@ -360,7 +357,7 @@ class RunState:
                         gradient_accumulation_steps=passes,
                         figures=figures,
                     )
-            case events.RunProblem():  # any other: that one is a problem as well
+            case events.RunProblem():  # after MicroBatchReduced, which is a subclass
                 self.problems.append(event)
             case events.RunFinished():
                 self._end(event, None, event.reason)
@@ -382,7 +379,7 @@ class RunState:
 
     @property
     def status(self) -> Status:
-        """One word for the run. It cannot know that a process is gone: `runs/overview.py` does."""
+        """Status according to the journal, which does not show that the process is dead (see `runs/overview.py`)."""
         if self.failed is not None:
             return "failed"
         if self.finished is not None:
@@ -393,7 +390,7 @@ class RunState:
 
     @property
     def stopped_early(self) -> bool:
-        """Whether early stopping has ended it, before all planned steps; its status is `finished`."""
+        """Whether early stopping ended the run. Its status is `finished`."""
         return self.finished is not None and self.finished.reason == "early stopping"
 
     @property
@@ -402,46 +399,46 @@ class RunState:
 
     @property
     def seconds(self) -> float | None:
-        """The time of all starts by the wall clock, from the first event of each to its last; None if unknown."""
-        known = [seconds for start in self.starts if (seconds := start.seconds) is not None]
-        return sum(known) if known else None
+        """Seconds of all starts by the wall clock, from the first to the last event of each; None if unknown."""
+        durations = [seconds for start in self.starts if (seconds := start.seconds) is not None]
+        return sum(durations) if durations else None
 
     @property
     def losses(self) -> array[float]:
-        """The loss of each step in nats per token; NaN where no token counted. It is computed at each call."""
+        """Loss of each step in nats per token; NaN if no token counted. Each call computes it again."""
         return array("d", map(self.loss_at, range(len(self.loss_sums))))
 
     def loss_at(self, index: int) -> float:
-        """Return the loss of the step at this place of the columns; NaN if no token counted."""
+        """Return the loss of the step at an index of the columns, in nats per token; NaN if no token counted."""
         tokens = self.token_counts[index]
         return self.loss_sums[index] / tokens if tokens else math.nan
 
     @property
     def loss(self) -> float | None:
-        """The training loss at the end of the run, otherwise `loss_smoothed`, in nats per token."""
+        """Training loss at the end of the run, or `loss_smoothed` before, in nats per token."""
         finished = self.finished
         return self.loss_smoothed if finished is None or finished.loss is None else finished.loss
 
     @property
     def share_done(self) -> float | None:
-        """Steps done of all steps, 0 to 1; None while there is no number of steps."""
+        """Share of the steps that are done, 0 to 1; None while their number is unknown."""
         return min(self.step / self.total_steps, 1.0) if self.total_steps > 0 else None
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Over the last steps, up to 50. The first two of a start are left out once there are others."""
+        """Tokens per second over up to 50 recent steps, without the first two of a start once there are others."""
         return self._per_second(sum(done.input_tokens or done.tokens for done in self.recent))
 
     @property
     def samples_per_second(self) -> float | None:
-        """Over the same steps as `tokens_per_second`."""
+        """Samples per second over the same steps as `tokens_per_second`."""
         return self._per_second(sum(done.samples for done in self.recent))
 
     @property
     def padding_share(self) -> Annotated[float | None, PADDING]:
-        """The share of computed positions that is padding, without the first two steps of this start.
+        """Share of padding among the computed positions, without the first two steps of this start.
 
-        None if it is less than a thousandth, as where only the last row of a text is shorter.
+        None if it is less than a thousandth, for example if only the last row of a text is shorter.
         """
         whole = self.times.whole
         share = 1 - whole.input_tokens / whole.positions if whole.positions else 0.0
@@ -449,12 +446,12 @@ class RunState:
 
     @property
     def loss_smoothed(self) -> float | None:
-        """The training loss as `training_loss` defines it, in nats per token."""
+        """Training loss as `training_loss` defines it, in nats per token."""
         return training_loss(self.loss_sums, self.token_counts, len(self.steps))
 
     @property
     def training_scores(self) -> dict[str, float]:
-        """What is measured beside the loss, over the same steps as `tokens_per_second`; {} where nothing is."""
+        """Mean of each training score over the same steps as `tokens_per_second`; empty without scores."""
         last = self.recent[-1].sums if self.recent else {}
         totals = {name: sum(done.sums.get(name, 0.0) for done in self.recent) for name in last}
         counts = {name: sum(done.counts.get(name, 0) for done in self.recent) for name in last}
@@ -536,18 +533,18 @@ class RunState:
 
 
 def smoothing_window(steps: int) -> int:
-    """Return how many of the last steps a smoothed loss is the mean of: a tenth of them, 5 to 50."""
+    """Return the number of steps over which the loss is averaged: a tenth of all steps, but 5 to 50."""
     return min(max(steps // 10, _LEAST_SMOOTHED), WINDOW_STEPS)
 
 
 def training_loss(loss_sums: Sequence[float], token_counts: Sequence[int], steps: int) -> float | None:
-    """Return the training loss after `steps` in nats per token: that of the last tenth of the steps, 5 to 50 of them.
+    """Return the training loss after `steps` in nats per token: the mean over the last `smoothing_window` steps.
 
-    The sequences end with the last step; more than `WINDOW_STEPS` values are not read. Steps whose loss is not finite
-    are skipped. None if there are no others.
+    The sequences end with the last step, and only their last `WINDOW_STEPS` values are needed. Steps whose loss is not
+    finite are skipped. Returns None if there are no others.
     """
-    last = smoothing_window(steps)
-    window = zip(loss_sums[-last:], token_counts[-last:], strict=True)
+    length = smoothing_window(steps)
+    window = zip(loss_sums[-length:], token_counts[-length:], strict=True)
     finite = [(loss_sum, tokens) for loss_sum, tokens in window if math.isfinite(loss_sum)]
     tokens = sum(tokens for _, tokens in finite)
     return sum(loss_sum for loss_sum, _ in finite) / tokens if tokens else None
@@ -562,33 +559,35 @@ def fold(events: Iterable[events.Event], state: RunState | None = None) -> RunSt
 
 
 class FollowedJournal:
-    """The state of a run whose journal may grow."""
+    """A run's state that is updated as its journal grows."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.reader, self.state = JournalReader(folder.journal), RunState(name=folder.name)
 
     def read_new(self) -> RunState:
-        """Fold what was added to the journal since the last call, and return the state."""
+        """Apply the events since the last call, and return the state."""
         fold(self.reader.stream(), self.state)
         self.state.journal_damage = self.reader.damage
         return self.state
 
 
 def read_run(folder: RunFolder) -> RunState:
-    """Read the journal of a run to its end, and return the state. It is that of no events if there is no journal."""
+    """Read the journal of a run to its end, and return the state. Without a journal this is the initial state."""
     return FollowedJournal(folder).read_new()
 
 
-# Which of several processes the others wait for, and how long.
+# The slowest process, and how long the others wait for it.
 #
-# All end a collective operation at the same time, so the process that spends the least time in it came last: it is the
-# slowest, and the others waited for it as long as they spend more.
+# All processes leave a collective operation at the same time. The one that spends the least time in it arrived last and
+# is the slowest. The others waited for as long as they spent more.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlowestRank:
-    """`lag_seconds` a step, of `step_seconds`, the others wait for it; `communication_seconds` it takes without any
-    waiting."""
+    """The slowest process. In each step of `step_seconds` the others wait `lag_seconds` for it.
+
+    `communication_seconds` is the time of its collective operations, which includes no waiting.
+    """
 
     rank: int
     lag_seconds: float
@@ -597,7 +596,7 @@ class SlowestRank:
 
     @property
     def words(self) -> str:
-        """`slowest: rank 3, makes each step 14 % longer (12 ms), communication 6 %`."""
+        """Text for display: `slowest: rank 3, makes each step 14 % longer (12 ms), communication 6 %`."""
         rest = self.step_seconds - self.lag_seconds
         lag_share = self.lag_seconds / rest if rest > 0 else 0.0
         lag = f"makes each step {100 * lag_share:.0f} % longer ({format_seconds(self.lag_seconds)})"
@@ -606,18 +605,18 @@ class SlowestRank:
 
 
 def slowest_rank(state: RunState) -> SlowestRank | None:
-    """Over the last minute or two; None for a run of one process, and before it is known."""
-    columns = [event.communication_seconds for event in state.rank_times if len(event.communication_seconds) > 1]
-    if not columns or not state.recent:
+    """Return the slowest process over the last two minutes; None for a run of one process, and before a reading."""
+    readings = [event.communication_seconds for event in state.rank_times if len(event.communication_seconds) > 1]
+    if not readings or not state.recent:
         return None
-    # Of those with as many processes as the last.
-    alike = [one for one in columns if len(one) == len(columns[-1])]
-    each = [sum(column) / len(alike) for column in zip(*alike, strict=True)]
-    rank = min(range(len(each)), key=each.__getitem__)
-    others = median(seconds for number, seconds in enumerate(each) if number != rank)
+    # Only readings with the present number of processes.
+    comparable = [reading for reading in readings if len(reading) == len(readings[-1])]
+    mean_seconds = [sum(column) / len(comparable) for column in zip(*comparable, strict=True)]
+    slowest = min(range(len(mean_seconds)), key=mean_seconds.__getitem__)
+    others_seconds = median(seconds for rank, seconds in enumerate(mean_seconds) if rank != slowest)
     return SlowestRank(
-        rank=rank,
-        lag_seconds=others - each[rank],
-        communication_seconds=each[rank],
+        rank=slowest,
+        lag_seconds=others_seconds - mean_seconds[slowest],
+        communication_seconds=mean_seconds[slowest],
         step_seconds=sum(done.step_seconds for done in state.recent) / len(state.recent),
     )

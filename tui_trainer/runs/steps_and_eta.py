@@ -1,4 +1,4 @@
-"""Steps: how many there are, and on which of them something happens."""
+"""Steps at intervals, the time that a run still takes, and its speed and time in comparison with the plan."""
 
 from statistics import fmean
 from typing import Final
@@ -9,19 +9,19 @@ from tui_trainer.units import figure_text, figures_of, format_seconds
 
 
 def every(steps_or_share: float, total_steps: int) -> int:
-    """A setting such as `eval_steps` as a number of steps: below 1 a share of all steps, 0 stays 0 (never)."""
+    """Return the interval in steps for a setting such as `eval_steps`: below 1 a share of all steps, 0 for never."""
     if 0 < steps_or_share < 1:
         return max(1, round(steps_or_share * total_steps))
     return int(steps_or_share)
 
 
 def due(step: int, every_steps: int) -> bool:
-    """Whether something that happens every so many steps happens after this one; 0 is never."""
+    """Return whether an action at this interval happens after the step. An interval of 0 means never."""
     return every_steps > 0 and step % every_steps == 0
 
 
 def times(total_steps: int, every_steps: int, *, after: int = 0) -> int:
-    """How often `due` is true after that step, the end counted in."""
+    """Count the actions at this interval after the step `after`. The end of the run always counts as one."""
     if after >= total_steps:
         return 0
     if every_steps <= 0:
@@ -29,49 +29,54 @@ def times(total_steps: int, every_steps: int, *, after: int = 0) -> int:
     return total_steps // every_steps - after // every_steps + (total_steps % every_steps != 0)
 
 
-# How long a run still takes: the steps left, and what happens between them.
+# The time that a run still takes: the remaining steps, and the work between them.
 
-# Until one was measured: forward alone is one of three equal parts of a step (the backward pass has two products for
-# each), and this many bytes of weights and two moments (12 a parameter) are copied, hashed and synced in a second.
+# The time of an evaluation before one was measured. The forward pass is a third of a step, because the backward pass
+# has two products for each of its products.
 EVALUATION_SHARE: Final = 1 / 3
+# The time of a checkpoint before one was measured: the weights and two moments, 4 bytes each, are copied, hashed and
+# synced at this rate.
 _SAVE_BYTES_PER_SECOND: Final = 300e6
 _CHECKPOINT_BYTES_PER_PARAMETER: Final = 12
-# A text of 160 tokens from a model of four to eight layers: 0.3 to 1 s, the first one of a process the longest.
+# Measured for 160 tokens from a model of four to eight layers: 0.3 to 1 s, and the first text of a process is slowest.
 _SAMPLE_SECONDS: Final = 0.5
 
 
 def eta_seconds(state: RunState) -> float | None:
-    """Seconds to the end: the steps left at a recent step's mean time, and what happens between them.
+    """Return the seconds to the end of the run: the remaining steps at the recent speed, and the work between them.
 
-    What comes between costs what it did so far in the mean; before that, what the plan's numbers suggest. None when
-    the run has ended or has no number of steps, and until three steps of this start are known: two warm up.
+    Evaluations, checkpoints and samples count with their mean time so far, or an estimate from the plan before the
+    first. Returns None for a run that has ended or has no number of steps, and before the third step of this start,
+    because two warm up.
     """
-    over = state.finished is not None or state.failed is not None
-    if over or state.total_steps <= 0 or state.steps_since_start <= WARM_UP_STEPS:
+    has_ended = state.finished is not None or state.failed is not None
+    if has_ended or state.total_steps <= 0 or state.steps_since_start <= WARM_UP_STEPS:
         return None
     steps_left = max(state.total_steps - state.step, 0)
     mean_seconds = sum(done.step_seconds for done in state.recent) / len(state.recent)
     return steps_left * mean_seconds + _between_seconds_left(state)
 
 
-# A plan is meant to hold within 15 %: what differs by more is corrected, with the reason.
+# A plan's time is meant to be right within 15 %. A larger difference is reported with its reason.
 _CORRECTED_FROM: Final = 1.15
 _LEAST_MEASURED_STEPS: Final = 20
 
 
 def whole_seconds(state: RunState) -> float | None:
-    """Seconds of the whole run by its own steps: what is over, and what is left. None until that is known."""
-    left = 0.0 if state.finished else eta_seconds(state)
-    if left is None:
+    """Return the seconds of the whole run, past and remaining, as estimated from its own steps. None before that."""
+    remaining = 0.0 if state.finished else eta_seconds(state)
+    if remaining is None:
         return None
     between = sum(done.seconds for done in state.evals if done.step > 0)
     between += sum(done.seconds for done in state.checkpoints if done.step > 0)
-    return sum(state.step_seconds) + between + sum(done.seconds for done in state.samples) + left
+    return sum(state.step_seconds) + between + sum(done.seconds for done in state.samples) + remaining
 
 
 def time_words(state: RunState) -> str:
-    """What the run takes by its own steps, what was planned and where that came from, and who else used the machine.
-    Empty before a plan."""
+    """Return the time of a run as text: estimated or actual, planned, the reason, and other load on the machine.
+
+    Empty before there is a plan.
+    """
     plan, whole = state.plan, whole_seconds(state)
     if plan is None:
         return ""
@@ -88,7 +93,10 @@ def time_words(state: RunState) -> str:
 
 
 def step_words(state: RunState) -> str:
-    """`125 ms/step, planned 195 ms: numpy matmuls reach ...`; empty if that is unknown."""
+    """Return the mean and the planned time of a step: `125 ms/step, planned 195 ms: numpy matmuls reach ...`.
+
+    Empty if either is unknown.
+    """
     plan, whole, steps = state.plan, state.times.whole, state.step_seconds
     # Without the first two steps, if there are others.
     seconds, count = (whole.step_seconds, whole.steps) if whole.steps else (sum(steps), len(steps))
@@ -99,13 +107,13 @@ def step_words(state: RunState) -> str:
 
 
 def speed_rows(state: RunState) -> list[tuple[str, str]]:
-    """How fast a run was, how long it took and what it had in use, each beside what was expected; with their labels."""
+    """Return labels and texts for the speed, the time and the resource use of a run, each compared with the plan."""
     rows = [("throughput", throughput_words(state)), ("time", time_words(state)), ("in use", in_use_words(state))]
     return [(label, words) for label, words in (*rows, *figure_rows(state)) if words and state.steps]
 
 
 def figure_rows(state: RunState) -> list[tuple[str, str]]:
-    """Return title and words of each measured figure, beside its planned value: `5.1%, 12.0% planned`."""
+    """Return title and text of each measured figure, with its planned value: `5.1%, 12.0% planned`."""
     planned, rows = state.plan.figures if state.plan else {}, list[tuple[str, str]]()
     for name, value in measured_figures(state).items():
         figure = figures_of(RunState)[name]
@@ -114,18 +122,18 @@ def figure_rows(state: RunState) -> list[tuple[str, str]]:
     return rows
 
 
-def is_off_plan(state: RunState, told_seconds: float | None) -> bool:
-    """Whether the whole run takes clearly more or less, by its own steps, than was told last."""
+def is_off_plan(state: RunState, reported_seconds: float | None) -> bool:
+    """Return whether the whole run takes clearly more or less time than was last reported to the user."""
     whole = whole_seconds(state) if state.times.whole.steps >= _LEAST_MEASURED_STEPS else None
-    if whole is None or not told_seconds:
+    if whole is None or not reported_seconds:
         return False
-    return not 1 / _CORRECTED_FROM <= whole / told_seconds <= _CORRECTED_FROM
+    return not 1 / _CORRECTED_FROM <= whole / reported_seconds <= _CORRECTED_FROM
 
 
 def _between_seconds_left(state: RunState) -> float:
-    """Of evaluations, checkpoints and text samples."""
+    """Return the seconds of the remaining evaluations, checkpoints and text samples."""
     plan, rate = state.plan, state.samples_per_second
-    # What was done at step 0 does not come again.
+    # Evaluations and checkpoints at step 0 happen only once.
     evals = [(done.step, done.seconds) for done in state.evals if done.scheduled and done.step > 0]
     saves = [(done.step, done.seconds) for done in state.checkpoints if done.step > 0]
     if plan is None:
@@ -144,9 +152,10 @@ def _between_seconds_left(state: RunState) -> float:
 def _seconds_left(
     state: RunState, costs: list[tuple[int, float]], every_steps: int | None = None, guess: float = 0.0
 ) -> float:
-    """Return the seconds that are left of something that took so many after which step.
+    """Return the remaining seconds of a repeated action. `costs` has the step and the seconds of each one so far.
 
-    In journals that do not record how often it happens, a step has its share of it.
+    `guess` is the time of one action before the first. Without an interval, as in older journals, the time so far is
+    distributed evenly over the steps.
     """
     if every_steps is None:
         per_step = sum(seconds for _, seconds in costs) / costs[-1][0] if costs else 0.0

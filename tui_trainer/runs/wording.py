@@ -1,7 +1,4 @@
-"""Facts of a plan and of a run in words, the same on screens, in lines, in reports and in advice.
-
-Numbers in, text out; how numbers are written is in `units.py`.
-"""
+"""Texts about plans and runs that screens, lines, reports and advice share. `units.py` formats single numbers."""
 
 from typing import Any
 
@@ -10,31 +7,34 @@ from tui_trainer.units import format_bytes, format_count, format_seconds
 
 
 def split_words(rows: int, passes: int, processes: int = 1, *, width_tokens: int = 0) -> str:
-    """How a batch is cut, micro-batch x accumulation x processes: `4 rows x 8`, `1 row of 512 tokens x 8`,
-    `4 rows x 8 x 2 processes`."""
+    """Return micro-batch x accumulation x processes: `4 rows x 8`, `1 row of 512 tokens x 8 x 2 processes`."""
     width = f" of {width_tokens:,} tokens" if width_tokens else ""
     group = f" x {processes} processes" if processes > 1 else ""
     return f"{rows} row{'s' if rows != 1 else ''}{width} x {passes}{group}"
 
 
 def _figure(plan: object, name: str) -> Any:
-    """Return a figure of a `Plan`, or of a `PlanMade`, whose fields of the same names have the values alone."""
+    """Return a figure of a `Plan`, whose fields have reasons, or of a `PlanMade`, whose fields are plain values."""
     value = getattr(plan, name)
     return getattr(value, "value", value)
 
 
 def batch_words(plan: object) -> str:
-    """Return the effective batch of a `Plan` or a `PlanMade`, and how it is cut: `64 rows (4 rows x 8 x 2 processes)`,
-    or `64 rows` if it is not."""
+    """Return the effective batch of a `Plan` or a `PlanMade` and its parts: `64 rows (4 rows x 8 x 2 processes)`.
+
+    The parts are omitted if there is only one.
+    """
     names = ("per_device_train_batch_size", "gradient_accumulation_steps", "processes")
-    effective, cut = _figure(plan, "effective_batch_size"), [_figure(plan, name) for name in names]
+    effective, parts = _figure(plan, "effective_batch_size"), [_figure(plan, name) for name in names]
     rows = f"{effective} row{'s' if effective != 1 else ''}"
-    return f"{rows} ({split_words(*cut)})" if max(cut[1:]) > 1 else rows
+    return f"{rows} ({split_words(*parts)})" if max(parts[1:]) > 1 else rows
 
 
 def trained_words(plan: object) -> str:
-    """Return how many parameters of a `Plan` or a `PlanMade` are trainable: `6.7 k of 818 k parameters (0.82 %)`, `all
-    818 k parameters`."""
+    """Return the trainable parameters of a `Plan` or a `PlanMade`: `6.7 k of 818 k parameters (0.82 %)`.
+
+    If all are trainable, return `all 818 k parameters`.
+    """
     trained, total = _figure(plan, "trained_parameters") or 0, _figure(plan, "parameters")
     if trained >= total:
         return f"all {format_count(total)} parameters"
@@ -44,7 +44,7 @@ def trained_words(plan: object) -> str:
 
 
 def rows_words(rows: int, tokens: int) -> str:
-    """`1,870 rows, 1.2 M tokens`."""
+    """Return the size of data as text: `1,870 rows, 1.2 M tokens`."""
     return f"{rows:,} rows, {format_count(tokens)} tokens"
 
 
@@ -56,16 +56,16 @@ UNDER_A_MINUTE = "under a minute"
 
 
 def planned_time(seconds: float | None, *, is_measured: bool) -> str:
-    """Return how long a run is planned to take: `2 min 05 s`, or `--` where that is not known.
+    """Return the planned time of a run: `2 min 05 s`, or `--` if it is not known.
 
-    Before steps of its model were measured, a short run may take several times as long, and is `UNDER_A_MINUTE`.
+    Returns `UNDER_A_MINUTE` for a short run whose steps were not measured, because it may take several times as long.
     """
     is_guess = seconds is not None and seconds < 60 and not is_measured
     return UNDER_A_MINUTE if is_guess else format_seconds(seconds)
 
 
 def planned_time_words(seconds: float | None, *, is_measured: bool) -> str:
-    """Return the planned time for a sentence: `about 2 min 05 s`, `time unknown`."""
+    """Return the planned time for use in a sentence: `about 2 min 05 s`, `time unknown`."""
     time = planned_time(seconds, is_measured=is_measured)
     return "time unknown" if seconds is None else time if time == UNDER_A_MINUTE else f"about {time}"
 
@@ -76,28 +76,25 @@ def plan_time(plan: object) -> str:
 
 
 def plan_time_words(plan: object) -> str:
-    """Return the planned time of a `Plan` or a `PlanMade` for a sentence."""
+    """Return the planned time of a `Plan` or a `PlanMade` for use in a sentence."""
     return planned_time_words(_figure(plan, "duration_seconds"), is_measured=_figure(plan, "has_measured_steps"))
 
 
 def takes_words(plan: object) -> str:
-    """Return what a run takes by a `Plan` or a `PlanMade`: `1,200 steps of 64 rows, 1.2 GiB of memory, about 2 min`."""
+    """Return the steps, memory and time of a plan: `1,200 steps of 64 rows, 1.2 GiB of memory, about 2 min`."""
     steps, memory_bytes = _figure(plan, "total_steps"), _figure(plan, "memory_bytes")
     return f"{steps:,} steps of {batch_words(plan)}, {format_bytes(memory_bytes)} of memory, {plan_time_words(plan)}"
 
 
 def gone_words(state: RunState, key: str = "") -> str:
-    """`the process stopped at step 120 without an error`, with the key that resumes it `; p resumes from step 100`."""
+    """Return `the process stopped at step 120 without an error`, and for a `key` also `; p resumes from step 100`."""
     where = f"at step {state.step:,}" if state.step else "before the first step"
     words = f"the process stopped {where} without an error"
     if not key:
         return words
-    where = (
-        f"resumes from step {state.checkpoints[-1].step:,}"
-        if state.checkpoints
-        else "starts over: no checkpoint was saved"
-    )
-    return f"{words}; {key} {where}"
+    if not state.checkpoints:
+        return f"{words}; {key} starts over: no checkpoint was saved"
+    return f"{words}; {key} resumes from step {state.checkpoints[-1].step:,}"
 
 
 def sentence(words: str) -> str:

@@ -1,4 +1,4 @@
-"""What is learnt. One file is one task: it is found by its name, and no list is kept by hand."""
+"""The tasks that a model can learn. Each file is one task, which is found by its name; no list is maintained."""
 
 import pkgutil
 from functools import cache
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @cache
 def task_names() -> tuple[str, ...]:
-    """The names of all tasks: the files of this room that are not its contract."""
+    """Return the names of all tasks: those of the files in this folder except the contract."""
     modules = (module for module in pkgutil.iter_modules(__path__) if not module.ispkg)
     return tuple(sorted(module.name for module in modules if module.name != "contract"))
 
 
 def find_task(name: str) -> "Task":
-    """The task of that name. Raises ConfigError with the nearest name."""
+    """Return the task of that name. Raise ConfigError with the nearest name."""
     if name not in task_names():
         message = f"there is no task {name[:60]!r}"
         raise ConfigError(Problem(message=message, key="task.type", hint=name_hint(name, task_names())))
@@ -28,16 +28,16 @@ def find_task(name: str) -> "Task":
 
 
 def labels_rows(name: str) -> bool:
-    """Whether the samples of the task that a journal names are labels; not so before it names one."""
+    """Return whether the samples of a task are labels; False without a task ("", before a journal names one)."""
     return name in task_names() and find_task(name).labels_rows
 
 
 def holds_conversations(name: str) -> bool:
-    """Whether a model of the task that a journal names is tried in a conversation."""
+    """Return whether a model of a task is tried in a conversation; False without a task."""
     return name in task_names() and find_task(name).holds_conversations
 
 
 def loss_unit(name: str) -> str:
-    """Of the losses of the task that a journal names, with a blank before it."""
+    """Return the unit of a task's losses with a blank before it; "" without a task."""
     unit = find_task(name).loss_unit if name in task_names() else ""
     return f" {unit}" if unit else ""

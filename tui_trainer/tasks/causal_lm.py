@@ -1,7 +1,7 @@
-"""A causal language model on documents: pretrained, or from random weights in the shape of any config.
+"""A causal language model on documents, from pretrained or random weights of any architecture.
 
-Each document is a row of its own, with the tokenizer's own special tokens and an end token; whether documents share
-rows of a batch is the plan's matter (`planning/batch_cut.py`).
+Each document becomes one row with the tokenizer's special tokens and an end token. The plan decides whether documents
+share rows of a batch (`planning/batch_cut.py`).
 """
 
 from functools import partial
@@ -14,11 +14,11 @@ from tui_trainer.data.preparing.cache import RowKind
 from tui_trainer.data.preparing.tokenizing import TextReader
 from tui_trainer.models.token_ids import TextEncoder
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
-from tui_trainer.tasks.parts.starts_from_model import own_tokenizer, tokenizer_of
+from tui_trainer.tasks.parts.starts_from_model import load_own_tokenizer, tokenizer_identity
 
 
 class CausalLm(LearnsNextToken):
-    """See `tasks/parts/task.py` for what each part promises."""
+    """Causal language modeling. `tasks/parts/task.py` documents the methods."""
 
     name = "causal_lm"
     title = "Causal language model"
@@ -33,11 +33,11 @@ class CausalLm(LearnsNextToken):
     def reader(self, config: Config) -> Reader:
         if config.is_from_scratch:
             return TextReader(None, **self.reading(config))
-        encoder = TextEncoder(partial(own_tokenizer, config, self.head))
+        encoder = TextEncoder(partial(load_own_tokenizer, config, self.head))
         return TextReader(encoder, **self.reading(config), marked_once=encoder.marked_once, load=encoder.load)
 
     def reading(self, config: Config) -> dict[str, Any]:
-        _, eos_id, vocabulary = tokenizer_of(config, self.head)
+        _, eos_id, vocabulary = tokenizer_identity(config, self.head)
         return {"eos_id": EOS_ID if config.is_from_scratch else eos_id, "vocabulary": vocabulary}
 
     def frame_tokens(self, config: Config) -> int:

@@ -1,8 +1,8 @@
-"""A character-level language model, of Llama shape with rotary attention: from random weights, or one that goes on.
+"""A character-level language model with the Llama architecture, from random weights or from another character model.
 
-A causal language model whose vocabulary is the training text's own characters, and whose rows are cut from one stream
-of text; the tokenizer is a real one that `AutoTokenizer` loads. A model that goes on keeps its characters: new
-ones would need embeddings of their own.
+It is a causal language model. Its vocabulary is the characters of the training text, and its rows are cut from one
+stream of text. The tokenizer is saved in a format that `AutoTokenizer` loads. A model that continues to train keeps its
+characters, because new ones would need new embeddings.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ from tui_trainer.models.facts import require_folder
 from tui_trainer.tasks.causal_lm import CausalLm
 from tui_trainer.tasks.contract import Baselines
 from tui_trainer.tasks.parts.ngram import ngram_losses
-from tui_trainer.tasks.parts.starts_from_model import changes_of_scratch, model_of
+from tui_trainer.tasks.parts.starts_from_model import model_of, scratch_change_problems
 
-# N-gram models count on so much text at the most: their tables take about 80 bytes a token.
+# Limit of the text for n-gram models, whose tables take about 80 bytes a token.
 _BASELINE_TOKENS = 3_000_000
 _NGRAMS = {1: "bigram", 2: "trigram"}
 
 
 class CharLm(CausalLm):
-    """See `tasks/parts/task.py` for what each part promises."""
+    """Character-level language modeling. `tasks/parts/task.py` documents the methods."""
 
     name = "char_lm"
     title = "Character-level language model"
@@ -42,21 +42,21 @@ class CharLm(CausalLm):
     def problems(self, config: Config) -> list[Problem]:
         if not config.is_from_scratch:
             return super().problems(config) or self._token_problems(config)
-        found = changes_of_scratch(config) + self.data_problems(config)
+        problems = scratch_change_problems(config) + self.data_problems(config)
         if config.model.model_name_or_path:
             hint = 'set model.init to "pretrained" to continue from a character model, or leave this setting empty'
             message = "a character model from scratch takes its shape from [model.scratch]"
-            found.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
+            problems.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
         if config.tuning.method != "full":
             message = "random weights cannot be frozen: all of them must be trainable"
-            found.append(Problem(message=message, key="tuning.method", hint='set it to "full"'))
-        return found
+            problems.append(Problem(message=message, key="tuning.method", hint='set it to "full"'))
+        return problems
 
     def reader(self, config: Config) -> Reader:
         return CharacterReader(None if config.is_from_scratch else self._alphabet(config))
 
     def _alphabet(self, config: Config) -> tuple[str, ...] | None:
-        """Of the model that goes on; None for one whose tokens are no characters."""
+        """Return the characters of the model to continue from, or None if its tokens are not characters."""
         facts = model_of(config, self.head)
         return alphabet_in(facts.tokenizer_folder or require_folder(facts))
 
@@ -80,13 +80,13 @@ class CharLm(CausalLm):
         return 1
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
-        """Each character by the one, two or three before it."""
+        """Predict each character from the one, two or three characters before it."""
         train_ids = Rows(data.train_path).first_tokens(_BASELINE_TOKENS)
-        few = max(1, _BASELINE_TOKENS // data.max_length)
-        eval_ids, is_label = held_out.stream([eval_rows[place] for place in evenly_spaced(len(eval_rows), few)])
+        row_limit = max(1, _BASELINE_TOKENS // data.max_length)
+        eval_ids, is_label = held_out.stream([eval_rows[index] for index in evenly_spaced(len(eval_rows), row_limit)])
         losses = ngram_losses(train_ids, eval_ids, is_label, vocabulary=data.counts.vocabulary)
-        named = {f"{_NGRAMS.get(order, f'{order + 1}-gram')} baseline": loss for order, loss in losses.items()}
-        return Baselines(losses=named, eval_tokens=int(is_label.sum()))
+        baselines = {f"{_NGRAMS.get(order, f'{order + 1}-gram')} baseline": loss for order, loss in losses.items()}
+        return Baselines(losses=baselines, eval_tokens=int(is_label.sum()))
 
 
 TASK = CharLm()

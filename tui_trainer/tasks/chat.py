@@ -1,8 +1,8 @@
-"""Conversations and instructions: a causal model learns to answer, by the chat template that it is later used with.
+"""Conversations and instructions: a causal model learns to answer, with the chat template of its later use.
 
-A row is a conversation (`data/columns/conversations.py`). Only assistant turns carry loss, or what task.loss_on says,
-each with the token that ends it (`models/chat_rendering.py`). Conversations share rows as documents do. One
-that is longer than data.max_length loses its end.
+A row is a conversation (`data/columns/conversations.py`). Loss is on the assistant turns that task.loss_on selects, and
+on the token that ends each of them (`models/chat_rendering.py`). Conversations share rows as documents do. A
+conversation that is longer than data.max_length loses its end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tui_trainer.data.preparing.byte_bpe import FOR_CHAT
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.adapters import goes_on
-from tui_trainer.models.added_tokens import added_tokens, marks_in
+from tui_trainer.models.added_tokens import added_tokens, chat_marks_in
 from tui_trainer.models.chat_rendering import (
     REASONING,
     TEMPLATE_KEY,
@@ -35,9 +35,9 @@ from tui_trainer.models.chat_rendering import (
     template_text,
 )
 from tui_trainer.models.token_ids import encode_conversations
-from tui_trainer.models.tokenizer import pieces_of
+from tui_trainer.models.tokenizer import count_word_tokens
 from tui_trainer.models.towers import has_towers
-from tui_trainer.models.writing import continued
+from tui_trainer.models.writing import sample_continuation
 from tui_trainer.tasks.contract import Baselines, InputReader
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from tui_trainer.data.preparing.cache import PreparedData
 
 _SCRATCH_TEMPLATE = "chatml"
-_TOOL_TEMPLATE = "tool_use"  # transformers' name for the one that a tokenizer has for conversations with tools
+_TOOL_TEMPLATE = "tool_use"  # transformers' name of a tokenizer's template for conversations with tools
 
 
 class Chat(LearnsNextToken):
-    """See `tasks/parts/task.py` for what each part promises."""
+    """Training on conversations. `tasks/parts/task.py` documents the methods."""
 
     name = "chat"
     title = "Chat and instructions"
@@ -70,14 +70,14 @@ class Chat(LearnsNextToken):
     specials = FOR_CHAT
 
     def problems(self, config: Config) -> list[Problem]:
-        found = super().problems(config)
+        problems = super().problems(config)
         if config.is_from_scratch:
-            return found + template_problems(config.task.chat_template or _SCRATCH_TEMPLATE, None, "")
+            return problems + template_problems(config.task.chat_template or _SCRATCH_TEMPLATE, None, "")
         if not config.model.model_name_or_path:
-            return found
+            return problems
         model = model_of(config, self.head)
         family = str(model.config.get("model_type", ""))
-        return found + template_problems(config.task.chat_template, model.tokenizer_folder, family)
+        return problems + template_problems(config.task.chat_template, model.tokenizer_folder, family)
 
     def reader(self, config: Config) -> TableReader:
         return ChatReader(config)
@@ -86,39 +86,39 @@ class Chat(LearnsNextToken):
         return ChatReader(config, renders=False)
 
     def reading(self, config: Config) -> dict[str, Any]:
-        wanted = config.task.chat_template or (_SCRATCH_TEMPLATE if config.is_from_scratch else "")
-        template = template_text(wanted) if wanted else ""
+        template_name = config.task.chat_template or (_SCRATCH_TEMPLATE if config.is_from_scratch else "")
+        template = template_text(template_name) if template_name else ""
         return {**super().reading(config), "template": template, "stops": _model_stops(config)}
 
     def marks(self, config: Config) -> dict[str, int] | None:
-        return marks_of_template(config)
+        return mark_lengths(config)
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         tokenizer = super().load_tokenizer(config, data)
-        give_template(config, tokenizer)
+        store_template(config, tokenizer)
         return tokenizer
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
-        """Generation stops at the end of a turn, and where the model stopped before."""
+        """Stop generation at the end of a turn and at the model's previous end tokens."""
         super().set_generation(config, model, tokenizer)
         stops = renderer_of(config, tokenizer).stops
         model.generation_config.eos_token_id = [tokenizer.convert_tokens_to_ids(stop) for stop in stops]
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
-        """Each token of an answer by how often it occurs in answers of the training side."""
+        """Predict each token of an answer by its frequency in the answers of the training rows."""
         loss, labels = unigram_loss(Rows(data.train_path), held_out, eval_rows, vocabulary=data.counts.vocabulary)
         return Baselines(losses={"unigram": loss}, eval_tokens=labels)
 
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """The conversation up to its last answer, and the answer that the model gives."""
+        """Return the conversation before its last answer, and the model's answer."""
         start = _last_answer(row)
         if not start:
             return super().sample(config, data, model, tokenizer, row, new_tokens=new_tokens)
         prompt_ids = row.tokens[:start].tolist()
         new_tokens = max(1, min(new_tokens, config.data.max_length - start))
-        return continued(model, tokenizer, prompt_ids, new_tokens=new_tokens)
+        return sample_continuation(model, tokenizer, prompt_ids, new_tokens=new_tokens)
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         return ConversationInputs(config.data, renderer_of(config, tokenizer))
@@ -127,12 +127,13 @@ class Chat(LearnsNextToken):
         return [ids for ids, _ in encode_conversations(tokenizer, contents)]
 
 
+# Kinds of counts in `ChatReader`.
 _SPELT, _TOOLS_IN_TEXT, _TURN_KEY, _OMITTED_TURNS, _OMITTED_ROWS = "spelt", "tools in text", "key", "turns", "rows"
 
 
 class ChatReader(TableReader):
-    """Rows as conversations. Each is rendered when it is read: one that the template does not take is a bad row.
-    Without `renders`, no tokenizer is needed to look at a table."""
+    """Reader of conversations. Each is rendered when it is read, so a conversation that the template rejects is a bad
+    row. With `renders=False`, a table can be read without a tokenizer."""
 
     reads_apart = labels_are_tokens = True
 
@@ -143,8 +144,8 @@ class ChatReader(TableReader):
         self._renderer: ConversationRenderer | None = None
         self._tables: list[ConversationColumns] = []
         self._counts: Counter[tuple[str, str]] = Counter()
-        """How many rows spell special tokens or have tools in the text, rows with each key of turns, and turns and rows
-        with what the template leaves out."""
+        """Counts by kind and detail: rows that spell special tokens or have tools in their text, rows with each key of
+        turns, and turns and rows with each part that the template omits."""
 
     @property
     def renderer(self) -> ConversationRenderer:
@@ -160,10 +161,10 @@ class ChatReader(TableReader):
 
     @property
     def found_columns(self) -> Mapping[str, str]:
-        found = self._columns
-        beside = next((name for name in found.asks if name != found.pair.source), "")
-        text = found.conversation or found.pair.source
-        return {"text_column": text, "text_pair_column": beside, "target_column": found.pair.target}
+        columns = self._columns
+        second = next((name for name in columns.asks if name != columns.pair.source), "")
+        text = columns.conversation or columns.pair.source
+        return {"text_column": text, "text_pair_column": second, "target_column": columns.pair.target}
 
     def see_late(self, row: Row, head: Sequence[Row]) -> None:
         self._columns = self._tables[-1] = self._columns.with_columns_of(row)
@@ -185,14 +186,14 @@ class ChatReader(TableReader):
         for key in conversation.keys_of_turns:
             counts[_TURN_KEY, key] += 1
         if rendered.left_out:
-            counts.update((_OMITTED_TURNS, what) for what in rendered.left_out)
-            counts.update((_OMITTED_ROWS, what) for what in {*rendered.left_out})
-        # A number or a time beside a message makes no other conversation of it.
+            counts.update((_OMITTED_TURNS, part) for part in rendered.left_out)
+            counts.update((_OMITTED_ROWS, part) for part in {*rendered.left_out})
+        # Duplicates are found by this text, so other keys of a message do not matter.
         return Example(conversation.text if self.learns else rendered.text, rendered)
 
     def noted(self) -> Counter[tuple[str, str]]:
         if self._columns is not self._begun:
-            raise ReadInOrder  # what stands beside the turns came late, and counts from there on
+            raise ReadInOrder  # columns that appear late apply to the rows after them
         noted, self._counts = self._counts, Counter()
         return noted
 
@@ -201,7 +202,7 @@ class ChatReader(TableReader):
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         super().learn(texts, path)
-        give_template(self.config, self.tokenizer)
+        store_template(self.config, self.tokenizer)
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         conversations = [example.content for example in examples]
@@ -211,67 +212,67 @@ class ChatReader(TableReader):
         encoded, length = [], self.max_length
         for ids, labels in encode_conversations(self.tokenizer, conversations):
             cut = labels[:length]
-            counted = sum(label != IGNORE for label in cut)
-            needs = 0 if counted else next((at for at, label in enumerate(labels, 1) if label != IGNORE), 0)
+            label_count = sum(label != IGNORE for label in cut)
+            needs = 0 if label_count else next((count for count, label in enumerate(labels, 1) if label != IGNORE), 0)
             row = {COLUMN: ids[:length], LABELS: cut}
-            encoded.append(Encoded(row, counted, truncated=len(ids) > length, needs=needs))
+            encoded.append(Encoded(row, label_count, truncated=len(ids) > length, needs=needs))
         return encoded
 
     def notes(self) -> list[str]:
-        wanted, counts = self.config.task.chat_template, self._counts
-        named = wanted or (_SCRATCH_TEMPLATE if self.learns else "")
-        template = f"the chat template {named}" if named else "the tokenizer's own chat template"
+        counts = self._counts
+        name = self.config.task.chat_template or (_SCRATCH_TEMPLATE if self.learns else "")
+        template = f"the chat template {name}" if name else "the tokenizer's own chat template"
         tables = dict.fromkeys(columns.note() for columns in self._tables)
-        found = [*tables, f"conversations are formatted with {template}"]
+        notes = [*tables, f"conversations are formatted with {template}"]
         if self.renderer.turn_end:
-            found.append(f"an answer ends with the stop token {self.renderer.turn_end}")
+            notes.append(f"an answer ends with the stop token {self.renderer.turn_end}")
         else:
             end = self.tokenizer.eos_token
-            found.append(f"the template writes no stop token after answers: {end} is appended to the last answer")
-        if unread := sorted(key for what, key in counts if what == _TURN_KEY and not self.renderer.reads(key)):
-            found.append(f"turn keys that the chat template ignores: {listed(unread)}")
+            notes.append(f"the template writes no stop token after answers: {end} is appended to the last answer")
+        if unread := sorted(key for kind, key in counts if kind == _TURN_KEY and not self.renderer.reads(key)):
+            notes.append(f"turn keys that the chat template ignores: {listed(unread)}")
         if spelt := counts[_SPELT, ""]:
-            found.append(f"{spelt:,} rows contain the names of special tokens, which are read as plain text")
+            notes.append(f"{spelt:,} rows contain the names of special tokens, which are read as plain text")
         if rows := counts[_TOOLS_IN_TEXT, ""]:
-            found.append(f"{rows:,} rows already have tools in the system turn: none are added again")
-        for what in (omitted for kind, omitted in counts if kind == _OMITTED_TURNS):
-            words = "the reasoning" if what == REASONING[0] else "the speaker's name"
-            turns, rows = counts[_OMITTED_TURNS, what], counts[_OMITTED_ROWS, what]
-            found.append(f"the chat template omits {words} in {turns:,} turns of {rows:,} rows: it is not trained on")
-        return found
+            notes.append(f"{rows:,} rows already have tools in the system turn: none are added again")
+        for part in (omitted for kind, omitted in counts if kind == _OMITTED_TURNS):
+            words = "the reasoning" if part == REASONING[0] else "the speaker's name"
+            turns, rows = counts[_OMITTED_TURNS, part], counts[_OMITTED_ROWS, part]
+            notes.append(f"the chat template omits {words} in {turns:,} turns of {rows:,} rows: it is not trained on")
+        return notes
 
 
 def renderer_of(config: Config, tokenizer: Any) -> ConversationRenderer:
-    """What renders conversations for a tokenizer; for one that is still to be made here, None. Raises ConfigError."""
+    """Return the renderer for a tokenizer, or for the one that this run will train (None). Raise ConfigError."""
     loss_on = config.task.loss_on
     if tokenizer is None:
-        named, wanted = dict(FOR_CHAT.named), config.task.chat_template or _SCRATCH_TEMPLATE
-        template = ChatTemplate(wanted, template_text(wanted), named)
-        return ConversationRenderer(template, FOR_CHAT.tokens, FOR_CHAT.tokens, [named["eos_token"]], loss_on)
+        special_tokens, name = dict(FOR_CHAT.named), config.task.chat_template or _SCRATCH_TEMPLATE
+        template = ChatTemplate(name, template_text(name), special_tokens)
+        return ConversationRenderer(template, FOR_CHAT.tokens, FOR_CHAT.tokens, [special_tokens["eos_token"]], loss_on)
     stops = [tokenizer.eos_token, *tokenizer.convert_ids_to_tokens(_model_stops(config))]
-    known = [token for token in stops if token]
+    existing_stops = [token for token in stops if token]
     added = tokenizer.get_added_vocab()
     special = [token for token in added if tokenizer.added_tokens_decoder[added[token]].special]
     return ConversationRenderer(
-        template_of(config, tokenizer), [*special, *tokenizer.all_special_tokens], list(added), known, loss_on
+        template_of(config, tokenizer), [*special, *tokenizer.all_special_tokens], list(added), existing_stops, loss_on
     )
 
 
 def template_of(config: Config, tokenizer: Any) -> ChatTemplate:
-    """The template that a run uses with a loaded tokenizer. Raises ConfigError where there is none."""
+    """Return the template that a run uses with a loaded tokenizer. Raise ConfigError without one."""
     special = tokenizer.special_tokens_map
-    wanted = config.task.chat_template or (_SCRATCH_TEMPLATE if config.is_from_scratch else "")
-    if wanted:
-        return ChatTemplate(wanted, template_text(wanted), special)
-    own = tokenizer.chat_template
-    found: Mapping[str, str] = own if isinstance(own, dict) else {"default": own or ""}
-    if not found.get("default"):
+    name = config.task.chat_template or (_SCRATCH_TEMPLATE if config.is_from_scratch else "")
+    if name:
+        return ChatTemplate(name, template_text(name), special)
+    stored = tokenizer.chat_template
+    templates: Mapping[str, str] = stored if isinstance(stored, dict) else {"default": stored or ""}
+    if not templates.get("default"):
         raise no_template(config.model.model_name_or_path)
-    return ChatTemplate("of the tokenizer", found["default"], special, found.get(_TOOL_TEMPLATE, ""))
+    return ChatTemplate("of the tokenizer", templates["default"], special, templates.get(_TOOL_TEMPLATE, ""))
 
 
-def give_template(config: Config, tokenizer: Any) -> None:
-    """Save the template that was trained with, and read its tokens as tokens wherever it is used."""
+def store_template(config: Config, tokenizer: Any) -> None:
+    """Store the template of the run in a tokenizer, which then encodes the template's special tokens as such."""
     template = template_of(config, tokenizer)
     if config.task.chat_template or config.is_from_scratch:
         tokenizer.chat_template = template.text
@@ -280,39 +281,39 @@ def give_template(config: Config, tokenizer: Any) -> None:
         tokenizer.init_kwargs["split_special_tokens"] = False
 
 
-def marks_of_template(config: Config) -> dict[str, int] | None:
-    """The chat marks that the template of a run writes, and how many tokens each is for its tokenizer, those of
-    `model.add_tokens` among them; None where nobody can tell, or where no token can be added."""
+def mark_lengths(config: Config) -> dict[str, int] | None:
+    """Return the chat marks that the template of a run writes, with the number of tokens of each, which is 1 for those
+    in `model.add_tokens`. None if unknown, or if no token can be added."""
     if config.is_from_scratch or not config.model.model_name_or_path:
         return None
     facts = stored_model_of(config, Chat.head)
     folder = facts.tokenizer_folder
     if folder is None or has_towers(str(facts.config.get("model_type"))) or (facts.adapter and goes_on(config.tuning)):
         return None
-    wanted = config.task.chat_template
-    template = template_text(wanted) if wanted else stored_template(folder)
+    name = config.task.chat_template
+    template = template_text(name) if name else stored_template(folder)
     added = added_tokens(facts, config.model)
-    pieces = pieces_of(folder, marks_in(template))
+    pieces = count_word_tokens(folder, chat_marks_in(template))
     return None if pieces is None else pieces | dict.fromkeys(pieces.keys() & set(added.new if added else ()), 1)
 
 
 def _model_stops(config: Config) -> list[int]:
-    """Tokens with which the model ended its turns before, as its generation_config.json or config.json says."""
+    """Return the previous end tokens of the model, by its generation_config.json or config.json."""
     if config.is_from_scratch:
         return []
-    # A trained model may be tried where the one that it came from is gone.
+    # A trained model can be tried without the model that it started from.
     with suppress(ConfigError):
         return list(model_of(config, Chat.head).eos_token_ids)
     return []
 
 
 def _last_answer(row: TokenRow) -> int:
-    """Where the last run of labels begins; 0 where all is learnt, or nothing."""
+    """Return where the last run of labels begins; 0 if there is no label or all tokens have one."""
     if row.labels is None:
         return 0
-    carries = (row.labels != IGNORE).nonzero()[0]
-    gaps = (carries[1:] - carries[:-1] > 1).nonzero()[0]
-    return 0 if not len(carries) or carries[0] == 1 else int(carries[gaps[-1] + 1] if len(gaps) else carries[0])
+    labelled = (row.labels != IGNORE).nonzero()[0]
+    gaps = (labelled[1:] - labelled[:-1] > 1).nonzero()[0]
+    return 0 if not len(labelled) or labelled[0] == 1 else int(labelled[gaps[-1] + 1] if len(gaps) else labelled[0])
 
 
 TASK = Chat()

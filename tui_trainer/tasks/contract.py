@@ -1,4 +1,4 @@
-"""What tasks give and take; what each offers is in `parts/task.py`. Light to import: no torch."""
+"""The types that tasks take and return. `parts/task.py` defines the methods of a task. torch is not imported."""
 
 from __future__ import annotations
 
@@ -26,10 +26,8 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataFacts:
-    """How much there is to learn from. Exact once the data is prepared, else estimated from file sizes.
-
-    `rows` are documents where a row is one, else pieces of one long text; `labels` are all next tokens to learn.
-    """
+    """The size of the data: exact once it is prepared, else estimated from file sizes. `rows` counts documents, or
+    pieces of one long text."""
 
     rows: int
     eval_rows: int
@@ -39,42 +37,42 @@ class DataFacts:
     exact: bool
     reason: str
     row_tokens: float = 0.0
-    """Mean of the tokens that a row puts into the model."""
+    """Mean number of input tokens of a row."""
     longest_row: int = 0
-    """Tokens of the longest one, or of the longest document where rows are several."""
+    """Number of tokens of the longest row, or of the longest document if a row has several."""
     row_documents: int = 1
-    """Documents of a row at the most."""
+    """Maximum number of documents in a row."""
     packed_rows: float | None = None
-    """Rows of `data.max_length` that an effective batch fills when its documents share rows; None: they never do."""
+    """Number of rows of `data.max_length` for an effective batch if its documents share rows, else None."""
     fills: Callable[[int], float] | None = field(default=None, compare=False)
-    """`packed_rows` for so many documents; None where they never share rows."""
+    """Function from a number of documents to `packed_rows`; None if documents never share rows."""
     padding: Callable[[int, int, Rounding | None], PaddingShares] | None = field(default=None, compare=False)
     """Computes the shares of padding from the rows of a step and of a micro-batch and the rounding of widths.
 
     None if no length is known, and if rows are cut from one text or contain several documents.
     """
     classes: int = 0
-    """Labels that a classifier tells apart; 0 where there are none, or they are not known yet."""
+    """Number of labels of a classifier; 0 for other tasks and if unknown."""
     target_tokens: int = 0
-    """Tokens of the longest answer, where a model writes answers apart from what it reads."""
+    """Number of tokens of the longest answer of an encoder-decoder."""
     sources: tuple[SourceRows, ...] = ()
-    """What comes of each source, where there are several."""
+    """The share of each source, if there are several."""
     splits: tuple[SplitUse, ...] = ()
-    """What becomes of the splits that the files of the sources are."""
+    """The use of the splits in the files of the sources."""
     counts: Counts | None = None
-    """All that was counted; None before the data is prepared."""
+    """All counts; None before the data is prepared."""
     notes: tuple[str, ...] = ()
-    """What was found in the data, in words; none before it is prepared."""
+    """Sentences about the data; empty before it is prepared."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What was learnt about the data on the way (`PreparedData.details`)."""
+    """Other facts about the prepared data (`PreparedData.details`)."""
 
     @property
     def document_tokens(self) -> float:
-        """Mean of the tokens that a document puts into the model."""
+        """Mean number of input tokens of a document."""
         return self.row_tokens / self.row_documents
 
     def of_batch(self, documents: int) -> DataFacts:
-        """The same where a step has so many documents."""
+        """Return the facts with `packed_rows` for a step of this number of documents."""
         return replace(self, packed_rows=self.fills(min(documents, self.rows))) if self.fills else self
 
     @property
@@ -85,17 +83,17 @@ class DataFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baselines:
-    """Held-out loss of simple models in nats per token, by name, over `eval_tokens` labels."""
+    """Held-out losses of simple models by name, in nats per token, over `eval_tokens` labels."""
 
     losses: dict[str, float]
     eval_tokens: int
     scores: dict[str, float] = field(default_factory=dict)
-    """By what they are: {"accuracy of the most frequent class": 0.31}."""
+    """Scores by description: {"accuracy of the most frequent class": 0.31}."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """What a task measures on held-out rows besides the loss, and one table of it: a row of numbers for each class."""
+    """Scores of a task on held-out rows, other than the loss, and one table with a row of numbers for each class."""
 
     values: Mapping[str, float]
     table_title: str = ""
@@ -104,21 +102,21 @@ class Scores:
 
 
 class InputReader(Protocol):
-    """How a task reads what its model is asked about, whether or not there are answers beside it."""
+    """Reader of the inputs for a trained model, from a table with or without answers or from typed text."""
 
     def begin(self, head: Sequence[Row]) -> None:
-        """Choose the columns, by the first rows. Raises DataError when they cannot be told."""
+        """Choose the columns by the first rows. Raise DataError if they are ambiguous."""
 
     def read(self, row: Row) -> Any:
-        """The input of one row. Raises DataError, with its place, for one that cannot be used."""
+        """Return the input of one row. Raise DataError, which names the row, if it cannot be used."""
 
     def of_text(self, text: str) -> Any:
-        """The same of a text that somebody typed."""
+        """Return the input of a text that a user typed."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """One input as the model gets it: token ids, and its other arguments. `is_cut`: some of it did not fit."""
+    """One encoded input: token ids, and other arguments of the model in `more`. `is_cut`: it was truncated."""
 
     ids: Sequence[int] | Tokens
     content: Any = None
@@ -130,17 +128,18 @@ class InputRow:
 
 
 Objective = Callable[["MicroBatch"], "Found"]
-"""What is minimised, with the model in it: the loss of a forward pass, summed over `batch.label_count` labels, with the
-graph behind it; or a `NamedLoss` of several parts."""
+"""Function that runs a forward pass and returns the loss with its graph, summed over `batch.label_count` labels, or a
+`NamedLoss` of several parts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowPass:
-    """What is to be found out about each prepared row once, before training, with the model as it begins: by a pass
-    over all rows that a run uses, without gradients and without dropout. It then is in `batch.row_values`.
+    """A pass over all rows of a run before training, with the initial model and without gradients and dropout. Its
+    values are in `batch.row_values` during training.
 
-    `what`, said while it runs: "reading rows". `values(batch)`: fp32 [samples, width], in the order of the prepared
-    rows. `key`, as JSON has it: all that values depend on besides the rows, the model and its precision.
+    `what` describes the pass to the user: "reading rows". `values(batch)` returns fp32 [samples, width] in the order of
+    the prepared rows. `key`, JSON, holds everything that the values depend on besides the rows, the model and its
+    precision.
     """
 
     what: str
@@ -150,13 +149,13 @@ class RowPass:
 
 
 class Scorer(Protocol):
-    """Collects predictions over one evaluation. Nothing in `observe` waits for the device."""
+    """Collector of the predictions of one evaluation. `observe` never waits for the device."""
 
     seen: list[tuple[Tensor, ...]]
-    """Of each forward pass, what `scores` is made of. Where several processes evaluate, the first has all of it."""
+    """The predictions of each forward pass. If several processes evaluate, the first one receives all of them."""
 
     def observe(self, batch: MicroBatch) -> Found:
-        """A forward pass, its predictions kept; the summed loss, as the objective has it."""
+        """Run a forward pass, store its predictions, and return the summed loss of the objective."""
 
     def scores(self) -> Scores:
-        """Over everything that was observed."""
+        """Return the scores of all observed predictions."""

@@ -1,7 +1,7 @@
-"""From one text to another with an encoder and a decoder: summaries, answers, translations (T5, BART and their kin).
+"""Text to text with an encoder-decoder: summaries, answers, translations (T5, BART and similar models).
 
-A row is an input and the answer to it. Both are cut at their ends: the input at `data.max_length` tokens, the answer at
-`task.max_target_length`. The loss is over the tokens of the answer, its end token among them.
+A row is an input and its answer. Both lose their end if they are too long: the input after `data.max_length` tokens,
+the answer after `task.max_target_length`. The loss is over the tokens of the answer, including its end token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.config_json import fp16_problems
 from tui_trainer.models.heads import ENCODER_DECODER, Head
 from tui_trainer.models.token_ids import cut_token_ids
-from tui_trainer.models.writing import Sampling, answered, pad_token_id
+from tui_trainer.models.writing import Sampling, greedy_answers, pad_token_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
     from tui_trainer.data.preparing.cache import Built, PreparedData
 
-# The decoder begins with the last token of the answer, which names its language.
+# In these models, the decoder starts with the last token of the answer, which names its language.
 # Source: shift_tokens_right in modeling_mbart.py, modeling_plbart.py and modeling_fsmt.py of transformers 5.23.
 _LAST_TOKEN_FIRST = frozenset({"mbart", "plbart", "fsmt"})
 _ROWS_AT_A_TIME = 16
-_LOOKED_ANSWERS = 500
+_LENGTH_SAMPLE = 500
 
 
 class Seq2Seq(LearnsNextToken):
-    """See `tasks/parts/task.py` for what each part promises."""
+    """Training of encoder-decoders. `tasks/parts/task.py` documents the methods."""
 
     name = "seq2seq"
     title = "Text to text"
@@ -60,11 +60,15 @@ class Seq2Seq(LearnsNextToken):
     continues = False
 
     def problems(self, config: Config) -> list[Problem]:
-        found = super().problems(config)
+        problems = super().problems(config)
         if config.evaluation.metric_for_best_model in SCORES and not config.evaluation.generate_rows:
             message = f"{config.evaluation.metric_for_best_model} needs generated answers, but none are generated"
-            found.append(Problem(message=message, key="evaluation.generate_rows", hint="set it to 32"))
-        return found if any(problem.key.startswith("model.") for problem in found) else found + _fit_problems(config)
+            problems.append(Problem(message=message, key="evaluation.generate_rows", hint="set it to 32"))
+        return (
+            problems
+            if any(problem.key.startswith("model.") for problem in problems)
+            else problems + _fit_problems(config)
+        )
 
     def reader(self, config: Config) -> TableReader:
         return _PairReader(config)
@@ -79,25 +83,25 @@ class Seq2Seq(LearnsNextToken):
         return data.counts.longest_labels or config.task.max_target_length
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
-        """Answers are the likeliest ones, as evaluations measure them, and as long as they were in training."""
+        """Generate answers greedily, as evaluations do, up to the length limit of training."""
         super().set_generation(config, model, tokenizer)
         settings = model.generation_config
         settings.update(do_sample=None, max_length=None, max_new_tokens=config.task.max_target_length)
-        begin_answers(model, tokenizer)
+        set_answer_start(model, tokenizer)
 
     def collate(self, model: Any, pad_id: int) -> Collate:
         return partial(collate_answers, pad_id=pad_id, start_id=_start_id(model.config))
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
-        """Each token of an answer by how often it occurs, and the first words of the input as the answer.
+        """Predict each token of an answer by its frequency, and score the first words of the input as the answer.
 
-        ROUGE is that of the rows that an evaluation lets the model answer.
+        The ROUGE scores are for the rows that the model answers in an evaluation.
         """
         train = Rows(data.train_path)
         loss, labels = unigram_loss(train, held_out, eval_rows, vocabulary=data.counts.vocabulary)
-        places = evenly_spaced(len(eval_rows), config.evaluation.generate_rows)
-        few = [held_out.example(eval_rows[place]) for place in places]
-        scores = _scores_of_beginnings(config, self.load_tokenizer(config, data), train, few) if few else {}
+        indices = evenly_spaced(len(eval_rows), config.evaluation.generate_rows)
+        rows = [held_out.example(eval_rows[index]) for index in indices]
+        scores = _scores_of_beginnings(config, self.load_tokenizer(config, data), train, rows) if rows else {}
         return Baselines(losses={"unigram": loss}, eval_tokens=labels, scores=scores)
 
     def answer_scores(
@@ -108,7 +112,7 @@ class Seq2Seq(LearnsNextToken):
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """An input, and the likeliest answer beside the one that was expected."""
+        """Return an input, and the greedy answer with the expected one."""
         [answer], [reference] = _answers(config, model, tokenizer, [row]), _references(tokenizer, [row])
         return _texts(tokenizer, [row.tokens])[0], f"{answer} (expected: {reference})"
 
@@ -118,16 +122,16 @@ class Seq2Seq(LearnsNextToken):
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
-        found = cut_token_ids(tokenizer, contents, config.data.max_length)
+        cut = cut_token_ids(tokenizer, contents, config.data.max_length)
         empty = [pad_token_id(tokenizer)]
         return [
             InputRow(ids or empty, content, is_cut=is_cut)
-            for content, ids, is_cut in zip(contents, found.ids, found.is_cut, strict=True)
+            for content, ids, is_cut in zip(contents, cut.ids, cut.is_cut, strict=True)
         ]
 
 
 class _PairReader(TableReader):
-    """Rows of the two columns, into tokens. With `inputs_only` the texts of examples are the inputs alone."""
+    """Reader of inputs with their answers. With `inputs_only`, the text of an example is its input alone."""
 
     columns = (COLUMN, LABELS)
     late_columns = ("text_pair_column",)
@@ -146,8 +150,8 @@ class _PairReader(TableReader):
     @property
     def found_columns(self) -> Mapping[str, str]:
         pair = self._pair.pair
-        beside = next(iter(pair.beside), "")
-        return {"text_column": pair.source, "text_pair_column": beside, "target_column": pair.target}
+        second = next(iter(pair.beside), "")
+        return {"text_column": pair.source, "text_pair_column": second, "target_column": pair.target}
 
     def read(self, row: Row) -> Example:
         source, target = self._pair.read(row)
@@ -162,7 +166,7 @@ class _PairReader(TableReader):
         is_cut = zip(inputs.is_cut, answers.is_cut, strict=True)
         is_marked = zip(inputs.is_marked, answers.is_marked, strict=True)
         for tokens, answer, cut, marked in zip(inputs.ids, answers.ids, is_cut, is_marked, strict=True):
-            # With the end token, for tokenizers that do not write it.
+            # Some tokenizers do not add the end token.
             if end := _missing_end(self.tokenizer, answer):
                 answer = [*answer[: self._target_length - 1], *end]
             encoded.append(Encoded({COLUMN: tokens, LABELS: answer}, len(answer), *cut, marked=any(marked)))
@@ -173,53 +177,53 @@ class _PairReader(TableReader):
 
 
 def _fit_problems(config: Config) -> list[Problem]:
-    """What a model of this kind cannot do."""
-    scratch = not config.model.model_name_or_path
-    shape = None if scratch else model_of(config, Seq2Seq.head).shape
-    found = fp16_problems(config, shape.model_type if shape else "t5")
-    most = shape.max_position_embeddings if shape and shape.learned_positions else None
-    if most and config.task.max_target_length > most:
-        message = f"is {config.task.max_target_length:,}, but the model writes {most:,} tokens at most"
-        found.append(Problem(message=message, key="task.max_target_length", hint=f"set it to {most} or less"))
-    return found
+    """Return the settings that a model of this type does not support."""
+    has_no_files = not config.model.model_name_or_path
+    shape = None if has_no_files else model_of(config, Seq2Seq.head).shape
+    problems = fp16_problems(config, shape.model_type if shape else "t5")
+    limit = shape.max_position_embeddings if shape and shape.learned_positions else None
+    if limit and config.task.max_target_length > limit:
+        message = f"is {config.task.max_target_length:,}, but the model writes {limit:,} tokens at most"
+        problems.append(Problem(message=message, key="task.max_target_length", hint=f"set it to {limit} or less"))
+    return problems
 
 
 def _start_id(config: Any) -> int | None:
-    """The first token that the decoder reads; None: the last one of each answer. Raises ConfigError without any."""
+    """Return the first token that the decoder reads, or None for the last one of each answer. Raise ConfigError."""
     if config.model_type in _LAST_TOKEN_FIRST:
         return None
     names = ("decoder_start_token_id", "bos_token_id")
-    found = next((token for name in names if (token := getattr(config, name, None)) is not None), None)
-    if found is None:
+    start_id = next((token for name in names if (token := getattr(config, name, None)) is not None), None)
+    if start_id is None:
         message = "config.json has no decoder_start_token_id, so the first token of an answer is unknown"
         hint = "add it to config.json: the id of the pad token for T5, of the end token for BART"
         raise ConfigError(Problem(message=message, key="model.model_name_or_path", hint=hint))
-    return int(found)
+    return int(start_id)
 
 
-def begin_answers(model: Any, tokenizer: Tokenizer) -> None:
-    """What the model writes begins as in training, here and wherever it is loaded: as the tokenizer begins answers."""
-    empty, some = (tokenizer(text_target=text)["input_ids"] for text in ("", "a"))
+def set_answer_start(model: Any, tokenizer: Tokenizer) -> None:
+    """Make generation start as in training, wherever the model is loaded: with the tokens before every answer."""
+    empty_ids, letter_ids = (tokenizer(text_target=text)["input_ids"] for text in ("", "a"))
     settings, start = model.generation_config, _start_id(model.config)
     if start is None:
-        start = [*empty, *_missing_end(tokenizer, empty)][-1]
+        start = [*empty_ids, *_missing_end(tokenizer, empty_ids)][-1]
     settings.decoder_start_token_id = int(start)
-    # What stands before a text whatever it is; a tokenizer of T5's kind puts nothing there.
-    settings.forced_bos_token_id = int(some[0]) if len(empty) > 1 and some[0] == empty[0] else None
+    # The token that the tokenizer puts before every text, if there is one (T5's puts none).
+    settings.forced_bos_token_id = int(letter_ids[0]) if len(empty_ids) > 1 and letter_ids[0] == empty_ids[0] else None
 
 
 def _missing_end(tokenizer: Any, answer: Sequence[int]) -> list[int]:
-    """The end token, where it does not stand at the end already; behind it a language may be named."""
+    """Return the end token unless the answer ends with it. A language code may follow it."""
     end = tokenizer.eos_token_id
     return [] if end is None or end in answer[-2:] else [end]
 
 
 def _answers(config: Config, model: Any, tokenizer: Any, rows: Sequence[TokenRow]) -> list[str]:
-    """The likeliest word at a time, some rows at a time."""
+    """Return the greedy answers, some rows at a time."""
     inputs = [row.tokens.tolist() for row in rows]
     parts = [inputs[start : start + _ROWS_AT_A_TIME] for start in range(0, len(inputs), _ROWS_AT_A_TIME)]
     length = config.task.max_target_length
-    return [text for part in parts for text in answered(model, tokenizer, part, new_tokens=length)]
+    return [text for part in parts for text in greedy_answers(model, tokenizer, part, new_tokens=length)]
 
 
 def _references(tokenizer: Any, rows: Sequence[TokenRow]) -> list[str]:
@@ -227,13 +231,13 @@ def _references(tokenizer: Any, rows: Sequence[TokenRow]) -> list[str]:
 
 
 def _texts(tokenizer: Any, ids: Sequence[Any]) -> list[str]:
-    return [str(tokenizer.decode(one.tolist(), skip_special_tokens=True)) for one in ids]
+    return [str(tokenizer.decode(row.tolist(), skip_special_tokens=True)) for row in ids]
 
 
 def _scores_of_beginnings(config: Config, tokenizer: Any, train: Rows, rows: Sequence[TokenRow]) -> dict[str, float]:
-    """As many of an input's first words as answers of the training side have in the middle."""
-    some = [train.example(index) for index in evenly_spaced(len(train), _LOOKED_ANSWERS)]
-    words = max(1, int(median(len(text.split()) for text in _references(tokenizer, some))))
+    """Compute scores of the first words of each input as its answer: as many words as a median training answer has."""
+    train_rows = [train.example(index) for index in evenly_spaced(len(train), _LENGTH_SAMPLE)]
+    words = max(1, int(median(len(text.split()) for text in _references(tokenizer, train_rows))))
     inputs = [text.removeprefix(config.task.source_prefix) for text in _texts(tokenizer, [row.tokens for row in rows])]
     beginnings = [" ".join(text.split()[:words]) for text in inputs]
     scores = mean_scores(beginnings, _references(tokenizer, rows))

@@ -1,7 +1,7 @@
-"""A text, or a pair of texts, gets one label, any number of labels, or a number.
+"""Text classification: a text or a pair of texts gets one label, several labels, or a number.
 
-Encoders and decoders alike, as transformers has them: a decoder's answer is read off its last token before the
-padding. Rows are read whole; none shares its row with another.
+Encoders and decoders are supported as in transformers: a decoder classifies by its last token before the padding. Rows
+are never packed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tui_trainer.data.batching.collate import Batch, Collate, collate_whole
 from tui_trainer.data.columns.labels import (
     Kind,
     LabelReader,
+    flag_columns,
     kind_of,
     label_columns,
-    labels_beside,
-    marked_columns,
     ordered,
-    refuse_texts,
+    other_label_columns,
+    refuse_text_labels,
     values_in,
 )
 from tui_trainer.data.columns.reader import Encoded, Example
@@ -65,7 +65,7 @@ from tui_trainer.tasks.parts.scores import (
     metric_problems,
     multi_label_scores,
     number_scores,
-    ones_weights,
+    positive_weights,
 )
 from tui_trainer.tasks.parts.starts_from_model import logits_of
 from tui_trainer.tasks.parts.task import Task
@@ -80,15 +80,14 @@ if TYPE_CHECKING:
     from tui_trainer.losses.micro_batch import MicroBatch
 
 _SHOWN_LABELS, _SHOWN_CLASSES = 5, 12
-# From so many rows on, more classes than half of the rows are texts or numbers, not classes; and where each row has its
-# own, from fewer on.
-_ROWS_TO_TELL, _ROWS_OF_THEIR_OWN = 20, 10
+# A column of this many rows does not hold classes if more than half of its values differ, or all of them.
+_MIN_ROWS_HALF_DIFFER, _MIN_ROWS_ALL_DIFFER = 20, 10
 _NO_TEXT = "write a text, or remove the row"
 _TAKE_OUT = "remove the row, or add rows like it to data.path"
 
 
 class SequenceClassification(Task):
-    """See `tasks/parts/task.py` for what each part promises."""
+    """Text classification. `tasks/parts/task.py` documents the methods."""
 
     name = "sequence_classification"
     title = "Text classification"
@@ -99,58 +98,60 @@ class SequenceClassification(Task):
     head: Head = "sequence_classification"
     pipeline_tag = "text-classification"
     architectures = ("ForMaskedLM", "ForSequenceClassification")
-    usual_length = (128, 512)  # of short texts 128
+    usual_length = (128, 512)
     loss_unit = ""
     labels_rows = True
     specials = FOR_CLASSES
     metrics = ALL_METRICS
-    # Decoders that classify look for the last token before the padding; this one does not, and its own tokenizer pads
-    # at the left.
+    # Unlike other decoders, XLNet does not look for the last token before the padding, and its tokenizer pads on the
+    # left.
     unfit_families = (("xlnet", "classifies by the last position of a row, which is padding in shorter rows"),)
     usual_families = "bert, roberta or deberta-v2"
 
     def problems(self, config: Config) -> list[Problem]:
-        found = super().problems(config)
+        problems = super().problems(config)
         if config.task.problem_type == "auto":
-            return found
+            return problems
         try:
             refuse_settings(config, config.task.problem_type)
         except ConfigError as error:
-            return [*found, *error.problems]
-        return found
+            return [*problems, *error.problems]
+        return problems
 
     def reader(self, config: Config) -> TableReader:
-        return LabelledTexts(config, self._its_config(config))
+        return LabelledTexts(config, self._model_config(config))
 
-    def _its_config(self, config: Config) -> Mapping[str, Any]:
+    def _model_config(self, config: Config) -> Mapping[str, Any]:
         return self.model_config(config, config.model.scratch.vocab_size if config.is_from_scratch else 0)
 
     def reading(self, config: Config) -> dict[str, Any]:
-        """The numbers of the classes may come from the model, and the columns of a row depend on what it reads."""
-        model = self._its_config(config)
-        its_labels = {str(number): name for number, name in (model.get("id2label") or {}).items()}
-        about = {"model_labels": its_labels, "segments": int(model.get("type_vocab_size") or 0)}
-        return {**super().reading(config), **about}
+        """Add the model's labels, which may number the classes, and its segments, which decide the columns."""
+        model = self._model_config(config)
+        model_labels = {str(number): name for number, name in (model.get("id2label") or {}).items()}
+        segments = int(model.get("type_vocab_size") or 0)
+        return {**super().reading(config), "model_labels": model_labels, "segments": segments}
 
     def labels(self, config: Config, data: PreparedData) -> Labels:
         kind: Kind = data.details["problem_type"]
         return Labels(tuple(data.details["names"]) or ("LABEL_0",), kind)
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
-        """With a token that fills rows up: a decoder that classifies looks for the last token before it."""
+        """Load a tokenizer and make sure that it has a pad token, before which a decoder looks for the last token."""
         tokenizer = super().load_tokenizer(config, data)
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
         return tokenizer
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
-        """What the same answer for every row reaches: the most frequent one of the training rows."""
+        """Compute scores of the same answer for every row: the most frequent one in the training rows."""
         kind = data.details["problem_type"]
-        learnt = _labels_of(Rows(data.train_path), kind)
+        train_labels = _labels_of(Rows(data.train_path), kind)
         labels = _labels_of(held_out, kind)[list(eval_rows)]
-        values, of = _same_answer(kind, learnt, labels, data.details["names"])
+        values, answer = _same_answer(kind, train_labels, labels, data.details["names"])
         return Baselines(
-            losses={}, eval_tokens=len(eval_rows), scores={f"{name} of {of}": value for name, value in values.items()}
+            losses={},
+            eval_tokens=len(eval_rows),
+            scores={f"{name} of {answer}": value for name, value in values.items()},
         )
 
     def collate(self, model: Any, pad_id: int) -> Collate:
@@ -175,49 +176,51 @@ class SequenceClassification(Task):
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """The text, and the label that the model gives it beside the true one."""
+        """Return the text, and the predicted label with the true one."""
         text = tokenizer.decode(row.tokens.tolist(), skip_special_tokens=True)
-        asked = [InputRow(row.tokens, more=row.more)]
-        told = _words_of(self.predict(config, model, tokenizer, asked, NO_SAMPLING)[0], 1)[0]
+        inputs = [InputRow(row.tokens, more=row.more)]
+        prediction = _words_of(self.predict(config, model, tokenizer, inputs, NO_SAMPLING)[0], 1)[0]
         assert row.labels is not None, "a row of a classifier has a label"
-        return str(text), f" -> {told} (expected: {_true_words(row.labels, self.labels(config, data))})"
+        return str(text), f" -> {prediction} (expected: {_true_words(row.labels, self.labels(config, data))})"
 
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
-        columns, kind = zip(*contents, strict=True), getattr(model.config, "model_type", "")
-        first, *second = (without_spelt_ends(texts, tokenizer, kind) for texts in columns)
+        columns, model_type = zip(*contents, strict=True), getattr(model.config, "model_type", "")
+        first, *second = (break_end_tokens(texts, tokenizer, model_type) for texts in columns)
         pairs = second[0] if second else None
-        # As in training: a model that cannot tell two texts apart by segments is given none.
+        # As in training, segments are only for models with more than one segment type.
         reads_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
         has_segments = pairs is not None and reads_segments and SEGMENTS in tokenizer.model_input_names
-        found = cut_token_ids(tokenizer, first, config.data.max_length, pairs=pairs, segments=has_segments)
-        segments = found.segments or [[] for _ in contents]
+        encoded = cut_token_ids(tokenizer, first, config.data.max_length, pairs=pairs, segments=has_segments)
+        segments = encoded.segments or [[] for _ in contents]
         return [
-            InputRow(ids or [pad_token_id(tokenizer)], content, {SEGMENTS: of_ids} if has_segments else {}, is_cut)
-            for content, ids, of_ids, is_cut in zip(contents, found.ids, segments, found.is_cut, strict=True)
+            InputRow(
+                ids or [pad_token_id(tokenizer)], content, {SEGMENTS: row_segments} if has_segments else {}, is_cut
+            )
+            for content, ids, row_segments, is_cut in zip(contents, encoded.ids, segments, encoded.is_cut, strict=True)
         ]
 
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
-        """The likeliest label, all labels that are more likely than not, or the number; and the probabilities."""
+        """Return for each row the most likely label, all labels above 50 %, or the number; and the probabilities."""
         logits_BC, kind, names = logits_of(model, tokenizer, rows), model.config.problem_type, model.config.id2label
         if kind == "regression":
             return [{"number": float(f"{number:.6g}")} for number in logits_BC[:, 0].tolist()]
-        several = kind == "multi_label_classification"
-        chances_BC = logits_BC.sigmoid() if several else logits_BC.softmax(-1)
-        return [_prediction(chances, names, several=several) for chances in chances_BC.tolist()]
+        is_multi_label = kind == "multi_label_classification"
+        probabilities_BC = logits_BC.sigmoid() if is_multi_label else logits_BC.softmax(-1)
+        return [_prediction(row, names, is_multi_label=is_multi_label) for row in probabilities_BC.tolist()]
 
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
         return "\n".join(_words_of(prediction, _SHOWN_LABELS))
 
 
 class LabelledTexts(TableReader):
-    """See `data/columns/reader.py` for what each part promises. `more` of a row are the segments of a pair."""
+    """Reader of texts with labels. `data/columns/reader.py` documents the methods."""
 
     def __init__(self, config: Config, model_config: Mapping[str, Any]) -> None:
-        """`model_config`: of the model that will read the rows, for the order of its labels and its segments."""
+        """Create a reader for a model with the labels and segment types of `model_config`."""
         super().__init__(config, SequenceClassification.head, SequenceClassification.specials)
         self.kind: Kind = "single_label_classification"
         self._model_config = model_config
@@ -226,7 +229,7 @@ class LabelledTexts(TableReader):
         self._columns: dict[tuple[str, frozenset[str]], str] = {}
         self._labels: LabelReader | None = None
         self._text = ""
-        self._unread: tuple[str, ...] = ()
+        self._other_label_columns: tuple[str, ...] = ()
         self._counts: Counter[str] = Counter()
         self._names: tuple[str, ...] = ()
 
@@ -239,43 +242,43 @@ class LabelledTexts(TableReader):
         self._counts, self.classes = Counter(dict.fromkeys(self._names, 0)), len(self._names)
 
     def begin(self, head: Sequence[Row]) -> None:
-        """Raises DataError for columns that cannot be told, ConfigError for settings that do not go with the labels."""
+        """Choose the columns. Raise DataError if they are ambiguous, ConfigError for unsuitable settings."""
         label = file_of(head)
-        data, found = self.config.data, strings_of(head)
+        data, text_columns = self.config.data, strings_of(head)
         if data.text_column == AUTO:
             refuse_unlearnt(head)
         columns = label_columns(data.label_column, head, label, (data.text_column, self._pair))
-        if self._pair and self._pair not in found:
-            raise missing_column(self._pair, label, found, key=SECOND_TEXT_KEY)
+        if self._pair and self._pair not in text_columns:
+            raise missing_column(self._pair, label, text_columns, key=SECOND_TEXT_KEY)
         if (
             data.text_column == AUTO
             and not (self._pair or self.knows)
-            and (two := pair_of_texts(head))
-            and not {*columns}.intersection(two)
+            and (pair := pair_of_texts(head))
+            and not {*columns}.intersection(pair)
         ):
-            first, second = (one_line(name, 40) for name in two)
+            first, second = (one_line(name, 40) for name in pair)
             hint = f"set data.text_column and {SECOND_TEXT_KEY} for both, or only data.text_column for one"
             raise DataError(f"the rows have two texts, '{first}' and '{second}'", where=label, hint=hint)
-        place = label, frozenset(found)
-        if place not in self._columns:
-            self._columns[place] = self._choices.choose(head, without=(*columns, self._pair))
-        self._text = self._columns[place]
+        file_and_columns = label, frozenset(text_columns)
+        if file_and_columns not in self._columns:
+            self._columns[file_and_columns] = self._choices.choose(head, without=(*columns, self._pair))
+        self._text = self._columns[file_and_columns]
         if self._labels is None:
             requested = self.config.task.problem_type
             values = values_in(head, *columns)
             if not self.knows:
                 self.kind = kind_of(values, label, columns[0]) if requested == "auto" else requested
-                refuse_texts(values, label, columns[0])
+                refuse_text_labels(values, label, columns[0])
             self._labels = LabelReader(columns, self.kind, values)
-            beside = (*labels_beside(columns_of(head), columns[0]), *marked_columns(head))
-            self._unread = tuple(name for name in dict.fromkeys(beside) if name not in columns)
+            candidates = (*other_label_columns(columns_of(head), columns[0]), *flag_columns(head))
+            self._other_label_columns = tuple(name for name in dict.fromkeys(candidates) if name not in columns)
             refuse_settings(self.config, self.kind)
             if not self.knows and self.kind != "regression":
                 self._counts.update(dict.fromkeys(self._labels.classes, 0))
             self.classes = 1 if self.kind == "regression" else len(self._names)
         elif {*columns} != {*self._labels.columns} and max(len(columns), len(self._labels.columns)) > 1:
-            what = f"the classes are {listed(columns)}, but in earlier files {listed(self._labels.columns)}"
-            raise DataError(what, where=label, hint="use the same columns in each file")
+            message = f"the classes are {listed(columns)}, but in earlier files {listed(self._labels.columns)}"
+            raise DataError(message, where=label, hint="use the same columns in each file")
         else:
             self._labels.columns = columns
 
@@ -305,24 +308,25 @@ class LabelledTexts(TableReader):
         if self.kind != "regression" and not self.knows:
             self._settle_classes()
         self.refuse_no_room("a text", pair=bool(self._pair))
-        # Whether the model reads numbers that tell the second text from the first, and the tokenizer gives them.
         if self._pair and int(self._model_config.get("type_vocab_size") or 0) >= 2:
-            gives = self._specials.tells_pairs if self.learns else SEGMENTS in self.tokenizer.model_input_names
-            self.columns = (COLUMN, LABELS, SEGMENTS) if gives else self.columns
+            returns_segments = (
+                self._specials.tells_pairs if self.learns else SEGMENTS in self.tokenizer.model_input_names
+            )
+            self.columns = (COLUMN, LABELS, SEGMENTS) if returns_segments else self.columns
 
     def _settle_classes(self) -> None:
         assert self._labels is not None, "rows were read"
         column, rows = one_line(self._labels.columns[0], 40), sum(self._counts.values())
-        wanted = 2 if self.kind == "single_label_classification" else 1
-        if len(self._counts) < wanted:
+        required = 2 if self.kind == "single_label_classification" else 1
+        if len(self._counts) < required:
             only = f": '{one_line(next(iter(self._counts)), 40)}'" if self._counts else ""
             message = f"the column '{column}' holds {len(self._counts)} label{'' if only else 's'}{only}"
             hint = "a classifier needs at least two classes"
             if set(self._counts) == {"-1"}:
                 hint = "in datasets on the Hub, -1 often marks the hidden labels of a test split: choose another split"
             raise DataError(message, where=self._source(), hint=hint)
-        owned = rows >= _ROWS_OF_THEIR_OWN and len(self._counts) == rows
-        if owned or (rows >= _ROWS_TO_TELL and 2 * len(self._counts) > rows):
+        all_differ = rows >= _MIN_ROWS_ALL_DIFFER and len(self._counts) == rows
+        if all_differ or (rows >= _MIN_ROWS_HALF_DIFFER and 2 * len(self._counts) > rows):
             message = f"the column '{column}' holds {len(self._counts):,} different labels in {rows:,} rows"
             hint = 'set data.label_column to the column of classes, or task.problem_type = "regression"'
             raise DataError(message, where=self._source(), hint=hint)
@@ -332,13 +336,13 @@ class LabelledTexts(TableReader):
         return next(iter(self._columns))[0]
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
-        has_segments, kind = SEGMENTS in self.columns, self._model_config.get("model_type")
+        has_segments, model_type = SEGMENTS in self.columns, self._model_config.get("model_type")
         columns = zip(*(example.content[0] for example in examples), strict=True)
-        first, *pairs = (without_spelt_ends(texts, self.tokenizer, kind) for texts in columns)
-        found = cut_token_ids(
+        first, *pairs = (break_end_tokens(texts, self.tokenizer, model_type) for texts in columns)
+        cut = cut_token_ids(
             self.tokenizer, first, self.max_length, pairs=pairs[0] if pairs else None, segments=has_segments
         )
-        # One number; for several labels a row a 0 or 1 for each class; of a regression the bits of a float32.
+        # One number; 0 or 1 for each class if a row has several labels; the bits of a float32 for a regression.
         values = [example.content[1] for example in examples]
         numbers = {name: number for number, name in enumerate(self._names)}
         match self.kind:
@@ -348,13 +352,13 @@ class LabelledTexts(TableReader):
                 labels = [[int(name in names) for name in numbers] for names in map(set, values)]
             case _:
                 labels = [[numbers[name]] for (name,) in values]
-        rows = [{COLUMN: ids, LABELS: label} for ids, label in zip(found.ids, labels, strict=True)]
-        for row, segments in zip(rows, found.segments, strict=False):
+        rows = [{COLUMN: ids, LABELS: label} for ids, label in zip(cut.ids, labels, strict=True)]
+        for row, segments in zip(rows, cut.segments, strict=False):
             row[SEGMENTS] = segments
-        # A decoder's tokenizer may make nothing at all of a text of odd signs.
+        # A decoder's tokenizer may return no token for a text of unusual characters.
         return [
             Encoded(row, labels=len(row[LABELS]) if row[COLUMN] else 0, truncated=is_cut, marked=is_marked)
-            for row, is_cut, is_marked in zip(rows, found.is_cut, found.is_marked, strict=True)
+            for row, is_cut, is_marked in zip(rows, cut.is_cut, cut.is_marked, strict=True)
         ]
 
     def details(self) -> dict[str, Any]:
@@ -362,45 +366,41 @@ class LabelledTexts(TableReader):
 
     def notes(self) -> list[str]:
         assert self._labels is not None, "rows were read"
-        words = self.kind.replace("_", " ")
-        why = "inferred from the first rows" if self.config.task.problem_type == AUTO else "set by task.problem_type"
-        columns, form = self._labels.columns, self._labels.note()
-        where = f"the labels are in the column '{one_line(columns[0], 40)}'"
+        kind = self.kind.replace("_", " ")
+        reason = "inferred from the first rows" if self.config.task.problem_type == AUTO else "set by task.problem_type"
+        columns, label_note = self._labels.columns, self._labels.note()
+        clause = f"the labels are in the column '{one_line(columns[0], 40)}'"
         if columns[1:]:
-            where = f"each of the columns {listed(columns)} is a class; 1 means that the row has it"
-        also = f" (other candidates: {listed(self._unread)}; set data.label_column to choose)" if self._unread else ""
-        notes = [
-            *self._choices.notes(),
-            *self.language_notes(),
-            f"{where}: {words}, {why}{also}",
-            *filter(None, [form]),
-        ]
-        return [*notes, ", ".join(self._class_words()), *self._alike()] if self._names else notes
+            clause = f"each of the columns {listed(columns)} is a class; 1 means that the row has it"
+        others = self._other_label_columns
+        candidates = f" (other candidates: {listed(others)}; set data.label_column to choose)" if others else ""
+        notes = [*self._choices.notes(), *self.language_notes(), f"{clause}: {kind}, {reason}{candidates}"]
+        notes += [label_note] if label_note else []
+        return [*notes, ", ".join(self._class_words()), *self._similar_class_notes()] if self._names else notes
 
-    def _alike(self) -> list[str]:
-        """Classes that are one to a reader: but for cases, blanks, signs that are not seen or are composed otherwise,
-        and forms of a number."""
-        written: dict[str | float, list[str]] = {}
+    def _similar_class_notes(self) -> list[str]:
+        """Return a note about class names that differ only in case, blanks, Unicode form, or notation of a number."""
+        names_by_form: dict[str | float, list[str]] = {}
         for name in self._names:
-            seen = "".join(filter(str.isprintable, normalize("NFKC", name).casefold())).replace(" ", "")
-            number = float(seen) if NUMBER.fullmatch(seen) and "," not in seen and seen.count(".") < 2 else None
-            written.setdefault(seen if number is None else number, []).append(f"'{one_line(name, 30)}'")
-        found = next((names for names in written.values() if len(names) > 1), None)
-        return [f"{' and '.join(found)} are different classes: use one spelling if they are the same"] if found else []
+            form = "".join(filter(str.isprintable, normalize("NFKC", name).casefold())).replace(" ", "")
+            number = float(form) if NUMBER.fullmatch(form) and "," not in form and form.count(".") < 2 else None
+            names_by_form.setdefault(form if number is None else number, []).append(f"'{one_line(name, 30)}'")
+        same = next((names for names in names_by_form.values() if len(names) > 1), None)
+        return [f"{' and '.join(same)} are different classes: use one spelling if they are the same"] if same else []
 
     def _class_words(self) -> Iterator[str]:
-        """`3 classes: joy: 812 rows, anger: 90, ...`, the largest first."""
+        """Yield the parts of `3 classes: joy: 812 rows, anger: 90, ...`, the largest class first."""
         shown = self._counts.most_common(_SHOWN_CLASSES)
-        for place, (name, count) in enumerate(shown):
-            start, rows = ("", "") if place else (f"{len(self._names)} classes: ", " rows")
-            yield f"{start}{one_line(name, 30)}: {count:,}{rows}"
+        for index, (name, count) in enumerate(shown):
+            prefix, rows = ("", "") if index else (f"{len(self._names)} classes: ", " rows")
+            yield f"{prefix}{one_line(name, 30)}: {count:,}{rows}"
         if more := len(self._names) - len(shown):
             yield f"and {more:,} more"
 
 
-def without_spelt_ends(texts: Sequence[str], tokenizer: Any, model_type: object) -> Sequence[str]:
-    """With a blank in each end token that a text spells (</s>), for models with a decoder: they read the class off
-    their end token, and want as many in each row."""
+def break_end_tokens(texts: Sequence[str], tokenizer: Any, model_type: object) -> Sequence[str]:
+    """Return the texts with a blank inside of each end token (</s>) that they spell. Encoder-decoders classify by their
+    end token, and require the same number of them in each row."""
     end = tokenizer.eos_token
     if not end or model_type not in types_with(ENCODER_DECODER):
         return texts
@@ -408,7 +408,7 @@ def without_spelt_ends(texts: Sequence[str], tokenizer: Any, model_type: object)
 
 
 def refuse_settings(config: Config, kind: Kind) -> None:
-    """Raises ConfigError for settings that mean nothing for labels of this kind."""
+    """Raise ConfigError for settings that do not apply to labels of this kind."""
     problems = metric_problems(config, METRICS_OF[kind], f"for a {kind.replace('_', ' ')}")
     if kind == "regression" and config.training.label_smoothing_factor:
         key = "training.label_smoothing_factor"
@@ -420,26 +420,26 @@ def refuse_settings(config: Config, kind: Kind) -> None:
         raise ConfigError(problems)
 
 
-def _prediction(chances: Sequence[float], names: Mapping[int, str], *, several: bool) -> dict[str, Any]:
-    order = sorted(range(len(chances)), key=lambda at: -chances[at])
-    likely = [names[at] for at in order if chances[at] > 0.5]
-    shown = {names[at]: round(chances[at], 6) for at in order[: max(MOST_CLASSES, len(likely))]}
-    if several:
+def _prediction(probabilities: Sequence[float], names: Mapping[int, str], *, is_multi_label: bool) -> dict[str, Any]:
+    order = sorted(range(len(probabilities)), key=lambda number: -probabilities[number])
+    likely = [names[number] for number in order if probabilities[number] > 0.5]
+    shown = {names[number]: round(probabilities[number], 6) for number in order[: max(MOST_CLASSES, len(likely))]}
+    if is_multi_label:
         return {"labels": likely, "probabilities": shown}
     best = names[order[0]]
     return {"label": best, "probability": shown[best], "probabilities": shown}
 
 
-def _words_of(prediction: Mapping[str, Any], most: int) -> list[str]:
-    """`joy 0.93`, the likeliest labels first; with several labels a row all that are more likely than not, too."""
+def _words_of(prediction: Mapping[str, Any], limit: int) -> list[str]:
+    """Return words such as `joy 0.93`, the most likely labels first: up to `limit`, or all predicted labels."""
     if "number" in prediction:
         return [f"{prediction['number']:.4g}"]
-    shown = max(most, len(prediction.get("labels", ())))
-    return [f"{name} {chance:.2f}" for name, chance in list(prediction["probabilities"].items())[:shown]]
+    shown = max(limit, len(prediction.get("labels", ())))
+    return [f"{name} {probability:.2f}" for name, probability in list(prediction["probabilities"].items())[:shown]]
 
 
 class _ClassScorer:
-    """Predictions stay where they were computed until the evaluation is over."""
+    """Scorer that leaves predictions on the device until the evaluation is over."""
 
     def __init__(self, loss: ClassificationLoss, kind: Kind, names: Sequence[str]) -> None:
         self._loss, self._kind, self._names = loss, kind, names
@@ -448,10 +448,10 @@ class _ClassScorer:
     def observe(self, batch: MicroBatch) -> Tensor:
         logits_BC = self._loss.logits(batch)
         if self._kind == "regression":
-            answers = logits_BC.squeeze(-1)
+            predicted = logits_BC.squeeze(-1)
         else:
-            answers = logits_BC > 0 if self._kind == "multi_label_classification" else logits_BC.argmax(-1)
-        self.seen.append((batch.labels, answers))
+            predicted = logits_BC > 0 if self._kind == "multi_label_classification" else logits_BC.argmax(-1)
+        self.seen.append((batch.labels, predicted))
         return self._loss.of_logits(logits_BC, batch.labels)
 
     def scores(self) -> Scores:
@@ -465,13 +465,13 @@ class _ClassScorer:
 
 
 def class_weights(rows: Rows, kind: Kind, classes: int) -> NDArray[np.float64]:
-    """Of the classes of the training rows, or with several labels a row of the ones of each class."""
+    """Return the weight of each class in the training rows, or of its positive labels if a row has several labels."""
     labels = _labels_of(rows, kind)
-    return ones_weights(labels) if kind == "multi_label_classification" else balanced_weights(labels, classes)
+    return positive_weights(labels) if kind == "multi_label_classification" else balanced_weights(labels, classes)
 
 
 def _labels_of(rows: Rows, kind: Kind) -> NDArray[Any]:
-    """Of all rows: int64 [N], int64 [N, C], or float64 [N]."""
+    """Return the labels of all rows: int64 [N], int64 [N, C] for several labels, or float64 [N] for a regression."""
     values = rows.values(LABELS).reshape(len(rows), -1)
     if kind == "regression":
         return values.view(np.float32).astype(np.float64)[:, 0]
@@ -479,38 +479,37 @@ def _labels_of(rows: Rows, kind: Kind) -> NDArray[Any]:
 
 
 def _same_answer(
-    kind: Kind, learnt: NDArray[Any], labels: NDArray[Any], names: Sequence[str]
+    kind: Kind, train_labels: NDArray[Any], labels: NDArray[Any], names: Sequence[str]
 ) -> tuple[Mapping[str, float], str]:
-    """(scores of one answer for all rows, what that answer is)."""
+    """Compute scores of one answer for all rows. Return the scores and a description of the answer."""
     if kind == "regression":
-        errors = number_scores(labels, np.full(len(labels), learnt.mean())).values
+        errors = number_scores(labels, np.full(len(labels), train_labels.mean())).values
         return {name: errors[name] for name in ("mse", "mae")}, "the mean of the training rows"
     if kind == "multi_label_classification":
-        usual = (2 * learnt.sum(axis=0) > len(learnt)).astype(np.int64)
-        found = multi_label_scores(labels, np.tile(usual, (len(labels), 1)), names).values
-        return found, "the most frequent answer for each class"
-    usual = np.full(len(labels), np.bincount(learnt).argmax())
-    values = class_values(labels, usual)
+        answer = (2 * train_labels.sum(axis=0) > len(train_labels)).astype(np.int64)
+        scores = multi_label_scores(labels, np.tile(answer, (len(labels), 1)), names).values
+        return scores, "the most frequent answer for each class"
+    answer = np.full(len(labels), np.bincount(train_labels).argmax())
+    values = class_values(labels, answer)
     return {name: values[name] for name in ("accuracy", "macro_f1")}, "the most frequent class"
 
 
 def _collate(rows: Sequence[TokenRow], pad_id: int, kind: Kind, *, width: int = 0) -> Batch:
-    """Labels int64 [B], or float32: [B, C] of 0 and 1 for several labels, [B] for a number."""
+    """Collate rows with labels int64 [B], or float32: [B, C] of 0 and 1 for several labels, [B] for a number."""
     stored = np.stack([row.labels for row in rows if row.labels is not None])
     if kind == "regression":
         return collate_whole(rows, pad_id, np.ascontiguousarray(stored).view(np.float32)[:, 0], width=width)
-    several = kind == "multi_label_classification"
-    return collate_whole(
-        rows, pad_id, stored.astype(np.float32) if several else stored[:, 0].astype(np.int64), width=width
-    )
+    is_multi_label = kind == "multi_label_classification"
+    labels = stored.astype(np.float32) if is_multi_label else stored[:, 0].astype(np.int64)
+    return collate_whole(rows, pad_id, labels, width=width)
 
 
-def _true_words(labels: NDArray[np.int32], known: Labels) -> str:
-    if known.problem_type == "regression":
+def _true_words(labels: NDArray[np.int32], classes: Labels) -> str:
+    if classes.problem_type == "regression":
         return f"{float(labels.view(np.float32)[0]):.4g}"
-    if known.problem_type == "multi_label_classification":
-        return ", ".join(name for name, has in zip(known.names, labels, strict=True) if has) or "none of them"
-    return known.names[int(labels[0])]
+    if classes.problem_type == "multi_label_classification":
+        return ", ".join(name for name, has in zip(classes.names, labels, strict=True) if has) or "none of them"
+    return classes.names[int(labels[0])]
 
 
 TASK = SequenceClassification()

@@ -1,8 +1,7 @@
-"""Each word of a sentence gets a tag: names of persons and places (NER), parts of speech, and the like.
+"""Token classification: each word of a sentence gets a tag, for named entities (NER), parts of speech, and the like.
 
-A word is tagged on its first token; the other tokens of it have no label. Words that a tokenizer makes nothing of (a
-lone variation selector) have none. Rows are read whole, by encoders and decoders alike; none shares its row with
-another.
+The first token of a word has the label of its tag; its other tokens have no label. Words without tokens (a single
+variation selector) have no label. Rows are never packed. Encoders and decoders are supported.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from tui_trainer.models.heads import Head, Labels, own_labels
 from tui_trainer.models.writing import Sampling, pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objective, Scorer, Scores
 from tui_trainer.tasks.parts.learns_from_data import TableReader
-from tui_trainer.tasks.parts.scores import METRICS, TagCounts, balanced_weights, metric_problems, metrics_of
+from tui_trainer.tasks.parts.scores import METRICS, TagCounts, balanced_weights, metric_problems, metrics_for_scheme
 from tui_trainer.tasks.parts.starts_from_model import WordInputs, logits_of, model_of
 from tui_trainer.tasks.parts.task import Task
 from tui_trainer.tasks.parts.word_windows import WordTokens, windows_of
@@ -52,12 +51,12 @@ if TYPE_CHECKING:
     from tui_trainer.losses.classification import TokenLabelLoss
     from tui_trainer.losses.micro_batch import MicroBatch
 
-_Word = tuple[tuple[int, ...], int]  # its tokens, and the number of its tag
+_Word = tuple[tuple[int, ...], int]  # (tokens, number of the tag)
 _USUAL_TAG, _SHOWN_TAGS = "the most frequent tag of each word", 12
 
 
 class TokenClassification(Task):
-    """See `tasks/parts/task.py` for what each part promises."""
+    """Token classification. `tasks/parts/task.py` documents the methods."""
 
     name = "token_classification"
     title = "Token classification (tags of words)"
@@ -73,41 +72,41 @@ class TokenClassification(Task):
     metrics = METRICS
 
     def reader(self, config: Config) -> TableReader:
-        return TaggedWords(config, self._known_labels(config))
+        return TaggedWords(config, self._model_labels(config))
 
     def reading(self, config: Config) -> dict[str, Any]:
-        """The numbers of the tags may come from the model."""
-        return {**super().reading(config), "model_labels": self._known_labels(config)}
+        """Add the model's labels, which may decide the numbers of the tags."""
+        return {**super().reading(config), "model_labels": self._model_labels(config)}
 
-    def _known_labels(self, config: Config) -> tuple[str, ...]:
+    def _model_labels(self, config: Config) -> tuple[str, ...]:
         return () if config.is_from_scratch else own_labels(model_of(config, self.head).config)
 
     def labels(self, config: Config, data: PreparedData) -> Labels:
         return Labels(tuple(data.details["names"]))
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
-        tokenizer: Tokenizer = with_words_spaced(super().load_tokenizer(config, data))
+        tokenizer: Tokenizer = enable_prefix_space(super().load_tokenizer(config, data))
         return tokenizer
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
-        """Without any context: the tag that a word has most often in the training rows, and the same tag always."""
+        """Compute scores without context: of the most frequent tag of each word, and of one tag for all words."""
         details = data.details
         names, closing, scheme = details["names"], details["closing_tokens"], details["scheme"]
-        usual, most = usual_tags(Rows(data.train_path), closing)
-        # A word that was never met is in no entity.
-        unmet = names.index(OUTSIDE) if scheme != "plain" and OUTSIDE in names else most
+        word_tags, most_frequent = most_frequent_tags(Rows(data.train_path), closing)
+        # A word that is not in the training rows belongs to no entity.
+        default = names.index(OUTSIDE) if scheme != "plain" and OUTSIDE in names else most_frequent
         by_word, always = TagCounts(scheme), TagCounts(scheme)
         words = 0
         for index in eval_rows:
-            row = list(words_of(held_out.example(index), closing))
+            row = list(labelled_words(held_out.example(index), closing))
             true = [names[number] for _, number in row]
-            by_word.add(true, [names[usual.get(tokens, unmet)] for tokens, _ in row])
-            always.add(true, [names[unmet]] * len(row))
+            by_word.add(true, [names[word_tags.get(tokens, default)] for tokens, _ in row])
+            always.add(true, [names[default]] * len(row))
             words += len(row)
         metric = "accuracy" if scheme == "plain" else "f1"
         scores = {
             f"{metric} of {_USUAL_TAG}": by_word.scores().values[metric],
-            f"{metric} of {names[unmet]} for every word": always.scores().values[metric],
+            f"{metric} of {names[default]} for every word": always.scores().values[metric],
         }
         return Baselines(losses={}, eval_tokens=words, scores=scores)
 
@@ -134,15 +133,15 @@ class TokenClassification(Task):
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """The sentence; and the same twice, with what the model marks in it and with what is true."""
+        """Return the sentence, and the sentence with the predicted tags and with the true ones."""
         names, scheme = data.details["names"], data.details["scheme"]
-        found = list(words_of(row, data.details["closing_tokens"]))
-        words = [str(tokenizer.decode(list(tokens))).strip() for tokens, _ in found]
-        places = [place for place, label in enumerate(_labels(row)) if label != IGNORE]
+        tagged_words = list(labelled_words(row, data.details["closing_tokens"]))
+        words = [str(tokenizer.decode(list(tokens))).strip() for tokens, _ in tagged_words]
+        positions = [position for position, label in enumerate(_labels(row)) if label != IGNORE]
         numbers = logits_of(model, tokenizer, [InputRow(row.tokens)])[0].argmax(-1).tolist()
-        told = [str(model.config.id2label[numbers[place]]) for place in places]
-        true = [names[number] for _, number in found]
-        return " ".join(words), f"{marked(words, told, scheme)} (expected: {marked(words, true, scheme)})"
+        predicted = [str(model.config.id2label[numbers[position]]) for position in positions]
+        true = [names[number] for _, number in tagged_words]
+        return " ".join(words), f"{mark_tags(words, predicted, scheme)} (expected: {mark_tags(words, true, scheme)})"
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         return WordInputs(config.data)
@@ -150,57 +149,59 @@ class TokenClassification(Task):
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
-        """The longest window of each; all of them are in `content`."""
-        words = [[text[start:end] for start, end in places] for text, places in contents]
-        rows = iter(word_windows(tokenizer, [some for some in words if some], config.data.max_length))
+        """Return the longest window of each text, with all of its windows in `content`."""
+        words = [[text[start:end] for start, end in spans] for text, spans in contents]
+        windows_of_rows = iter(word_windows(tokenizer, [row for row in words if row], config.data.max_length))
         empty = [WordTokens([pad_token_id(tokenizer)], [], truncated=False)]
-        found = []
-        for content, some in zip(contents, words, strict=True):
-            windows = next(rows) if some else empty
+        rows = []
+        for content, row in zip(contents, words, strict=True):
+            windows = next(windows_of_rows) if row else empty
             longest = max((window.ids for window in windows), key=len)
-            found.append(InputRow(longest, (*content, windows), is_cut=any(window.truncated for window in windows)))
-        return found
+            rows.append(InputRow(longest, (*content, windows), is_cut=any(window.truncated for window in windows)))
+        return rows
 
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
-        """The words with their tags, None for those that have no token, and the entities in the text; as many windows
-        at a time as there are rows."""
+        """Return the words of each row with their tags (None for a word without tokens) and its entities. A forward
+        pass takes as many windows as there are rows."""
         windows = [window for row in rows for window in row.content[2]]
         parts = (windows[start : start + len(rows)] for start in range(0, len(windows), len(rows)))
-        logits = (logits_of(model, tokenizer, [InputRow(one.ids) for one in part]) for part in parts)
+        logits = (logits_of(model, tokenizer, [InputRow(window.ids) for window in part]) for part in parts)
         numbers = chain.from_iterable(logits_BTC.argmax(-1).tolist() for logits_BTC in logits)
         names = model.config.id2label
         has_entities = marks_entities(names.values())
-        found = []
+        predictions = []
         for row in rows:
-            text, places, own = row.content
-            read = ((window.firsts, next(numbers)) for window in own)
-            tag_of_word = {word: str(names[tags_T[place]]) for firsts, tags_T in read for place, word in firsts}
-            tags = [tag_of_word.get(word) for word in range(len(places))]
-            prediction: dict[str, Any] = {"words": [text[start:end] for start, end in places], "tags": tags}
+            text, word_spans, own_windows = row.content
+            window_tags = ((window.firsts, next(numbers)) for window in own_windows)
+            word_tags = {word: str(names[tags_T[index]]) for firsts, tags_T in window_tags for index, word in firsts}
+            tags = [word_tags.get(word) for word in range(len(word_spans))]
+            prediction: dict[str, Any] = {"words": [text[start:end] for start, end in word_spans], "tags": tags}
             if has_entities:
-                marked_words = entities([tag or OUTSIDE for tag in tags])
-                spans = [(places[first][0], places[end - 1][1], kind) for first, end, kind in marked_words]
+                entity_words = entities([tag or OUTSIDE for tag in tags])
+                spans = [(word_spans[first][0], word_spans[end - 1][1], kind) for first, end, kind in entity_words]
                 prediction["spans"] = [
                     {"start": start, "end": end, "text": text[start:end], "label": kind} for start, end, kind in spans
                 ]
-            found.append(prediction)
-        return found
+            predictions.append(prediction)
+        return predictions
 
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
-        """The text with its entities in brackets: [Ada Lovelace PER] wrote it."""
+        """Return the text with its entities in brackets: [Ada Lovelace PER] wrote it."""
         pairs = zip(prediction["words"], prediction["tags"], strict=True)
-        known = [(word, tag) for word, tag in pairs if tag is not None]
-        return marked([word for word, _ in known], [tag for _, tag in known], "" if "spans" in prediction else "plain")
+        tagged = [(word, tag) for word, tag in pairs if tag is not None]
+        return mark_tags(
+            [word for word, _ in tagged], [tag for _, tag in tagged], "" if "spans" in prediction else "plain"
+        )
 
 
-def with_words_spaced(tokenizer: Any) -> Any:
-    """The same tokenizer, which spells a lone word as it is spelt within a text: with the space before it.
+def enable_prefix_space(tokenizer: Any) -> Any:
+    """Make a tokenizer encode single words as within a text, with a space before them, and return it.
 
-    Byte-level tokenizers (RoBERTa, GPT-2) tell the two apart, and are made for the beginning of a text. What is set
-    here is saved with the tokenizer: by some classes of transformers in tokenizer.json, by others as a setting. Those
-    that cut a text by a pattern first (Qwen, Llama 3) have no such switch, and are left as they are.
+    Byte-level tokenizers (RoBERTa, GPT-2) encode a word at the beginning of a text differently. The setting is saved
+    with the tokenizer, in tokenizer.json or tokenizer_config.json. Tokenizers that first split a text by a pattern
+    (Qwen, Llama 3) have no such setting and stay unchanged.
     """
     from tokenizers.pre_tokenizers import ByteLevel
 
@@ -215,7 +216,7 @@ def with_words_spaced(tokenizer: Any) -> Any:
 
 
 def refuse_slow(tokenizer: Any) -> None:
-    """Raises ConfigError for a tokenizer that cannot tell which word a token is part of."""
+    """Raise ConfigError for a tokenizer that cannot map its tokens to words."""
     if not tokenizer.is_fast:
         kind = type(tokenizer).__name__
         message = f"the tokenizer of this model ({kind}) is not a fast tokenizer, so it cannot map tokens to words"
@@ -224,13 +225,13 @@ def refuse_slow(tokenizer: Any) -> None:
 
 
 def word_tokens(tokenizer: Any, rows: Sequence[Sequence[str]], max_length: int) -> list[WordTokens]:
-    """Of each row of words its tokens with the special ones: `max_length` at the most, and whole words only."""
-    found = []
+    """Return the tokens of each row of words, special tokens included: whole words, at most `max_length` tokens."""
+    tokens = []
     for row in _encodings(tokenizer, rows):
         first = windows_of(row.ids, row.word_ids, max_length, lists_all=True)[0]
-        firsts = [] if first.truncated else first.firsts  # not a part of a word that is longer than a row
-        found.append(WordTokens(first.ids, firsts, truncated=len(row.ids) > max_length))
-    return found
+        firsts = [] if first.truncated else first.firsts  # a word that is longer than a row has no label
+        tokens.append(WordTokens(first.ids, firsts, truncated=len(row.ids) > max_length))
+    return tokens
 
 
 def _encodings(tokenizer: Any, rows: Sequence[Sequence[str]]) -> Sequence[Any]:
@@ -247,23 +248,23 @@ def _encodings(tokenizer: Any, rows: Sequence[Sequence[str]]) -> Sequence[Any]:
 
 
 def word_windows(tokenizer: Any, rows: Sequence[Sequence[str]], max_length: int) -> list[list[WordTokens]]:
-    """Return for each row of words its windows, `max_length` tokens at the most."""
+    """Return the windows of each row of words, of at most `max_length` tokens."""
     return [windows_of(row.ids, row.word_ids, max_length) for row in _encodings(tokenizer, rows)]
 
 
 def closing_tokens(tokenizer: Any) -> int:
-    """How many special tokens stand behind the last word."""
-    found: list[int | None] = tokenizer([["a"]], is_split_into_words=True, verbose=False).encodings[0].word_ids
-    return found[::-1].index(0)
+    """Return the number of special tokens after the last word."""
+    word_ids: list[int | None] = tokenizer([["a"]], is_split_into_words=True, verbose=False).encodings[0].word_ids
+    return word_ids[::-1].index(0)
 
 
 class TaggedWords(TableReader):
-    """See `data/columns/reader.py` for what each part promises."""
+    """Reader of tagged words. `data/columns/reader.py` documents the methods."""
 
-    def __init__(self, config: Config, known: Sequence[str]) -> None:
-        """`known`: the labels that the model tells apart already, in the order of its logits."""
+    def __init__(self, config: Config, model_labels: Sequence[str]) -> None:
+        """Create a reader for a model with `model_labels`, in the order of its logits."""
         super().__init__(config, TokenClassification.head, TokenClassification.specials)
-        self._known = tuple(known)
+        self._model_labels = tuple(model_labels)
         self._columns: TagColumns | None = None
         self._survey = TagSurvey()
         self._numbers: dict[str, int] = {}
@@ -272,13 +273,13 @@ class TaggedWords(TableReader):
 
     @property
     def tokenizer(self) -> Any:
-        """Raises ConfigError for one that cannot be loaded, or does not tell which word a token is part of."""
+        """The tokenizer, loaded at its first use. Raises ConfigError, also if it cannot map tokens to words."""
         if self._tokenizer is None:
-            self._tokenizer = with_words_spaced(super().tokenizer)
+            self._tokenizer = enable_prefix_space(super().tokenizer)
         return self._tokenizer
 
     def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
-        super().know(with_words_spaced(tokenizer), model_config)
+        super().know(enable_prefix_space(tokenizer), model_config)
         names = tuple(model_config["id2label"].values())
         self._numbers = {name: number for number, name in enumerate(names)}
         self._survey.counts, self.classes = Counter(dict.fromkeys(names, 0)), len(names)
@@ -291,16 +292,16 @@ class TaggedWords(TableReader):
 
     @property
     def found_columns(self) -> Mapping[str, str]:
-        found = self._columns
-        return {"text_column": found.words, "label_column": found.tags} if found else {}
+        columns = self._columns
+        return {"text_column": columns.words, "label_column": columns.tags} if columns else {}
 
     def read(self, row: Row) -> Example:
         assert self._columns is not None, "`begin` comes first"
         tagged = self._columns.read(row)
         if self.held_out or self.knows:
-            known = self._survey.counts
+            tag_counts = self._survey.counts
             self.refuse_outside(
-                "tag", tagged.tags, known, row.where, f"tags of the training rows: {listed(in_order(known))}"
+                "tag", tagged.tags, tag_counts, row.where, f"tags of the training rows: {listed(in_order(tag_counts))}"
             )
         elif not self._numbers:
             self._survey.add(tagged.tags)
@@ -318,30 +319,28 @@ class TaggedWords(TableReader):
             message = f"all words have the tag '{one_line(next(iter(counts), ''), 40)}'"
             hint = "a tagger needs at least two tags; set data.label_column to the column of tags"
             raise DataError(message, where=one_line(self.config.data.path, 200), hint=hint)
-        names = self._known if set(counts) <= set(self._known) else in_order(counts)
+        names = self._model_labels if set(counts) <= set(self._model_labels) else in_order(counts)
         self._numbers = {name: number for number, name in enumerate(names)}
         self.classes = len(names)
         scheme = self._survey.scheme
-        kind = "that mark no entities" if scheme == "plain" else "of entities"
-        if problems := metric_problems(self.config, metrics_of(scheme), f"with tags {kind}"):
+        clause = "that mark no entities" if scheme == "plain" else "of entities"
+        if problems := metric_problems(self.config, metrics_for_scheme(scheme), f"with tags {clause}"):
             raise ConfigError(problems)
         self.refuse_no_room("the words")
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         tagged: list[Tagged] = [example.content for example in examples]
-        rows = word_tokens(self.tokenizer, [one.words for one in tagged], self.max_length)
+        rows = word_tokens(self.tokenizer, [example.words for example in tagged], self.max_length)
         encoded = []
-        for one, row in zip(tagged, rows, strict=True):
-            labels = [IGNORE] * len(row.ids)
-            tags, dropped = _tags_of_tokens(one.tags, [word for _, word in row.firsts])
-            for place, word in row.firsts:
-                labels[place] = self._numbers[tags[word]]
-            inexact = f"the word {one.words[dropped[0]]!a} has no token: its tag is not trained on" if dropped else ""
-            beyond = len(one.words) - row.firsts[-1][1] - 1 if row.firsts else len(one.words)
+        for example, row in zip(tagged, rows, strict=True):
+            labels, words, labelled = [IGNORE] * len(row.ids), example.words, len(row.firsts)
+            tags, dropped = _tags_of_tokens(example.tags, [word for _, word in row.firsts])
+            for position, word in row.firsts:
+                labels[position] = self._numbers[tags[word]]
+            inexact = f"the word {words[dropped[0]]!a} has no token: its tag is not trained on" if dropped else ""
+            beyond = (len(words) - row.firsts[-1][1] - 1 if row.firsts else len(words)) * row.truncated
             columns = {COLUMN: row.ids, LABELS: labels}
-            encoded.append(
-                Encoded(columns, len(row.firsts), row.truncated, inexact=inexact, labels_beyond=beyond * row.truncated)
-            )
+            encoded.append(Encoded(columns, labelled, row.truncated, inexact=inexact, labels_beyond=beyond))
         return encoded
 
     def details(self) -> dict[str, Any]:
@@ -356,23 +355,23 @@ class TaggedWords(TableReader):
         survey, notes = self._survey, list(self._notes)
         notes.append(", ".join(_tag_words(survey)))
         if survey.scheme == "IOB2" and survey.loose:
-            told = "1 entity starts" if survey.loose == 1 else f"{survey.loose:,} entities start"
-            notes.append(f"{told} with I- instead of B-; this is accepted, as in conlleval")
+            subject = "1 entity starts" if survey.loose == 1 else f"{survey.loose:,} entities start"
+            notes.append(f"{subject} with I- instead of B-; this is accepted, as in conlleval")
         if self._cut_spans:
-            told = "1 span starts or ends" if self._cut_spans == 1 else f"{self._cut_spans:,} spans start or end"
-            notes.append(f"{told} inside a word; the whole word gets the tag")
+            subject = "1 span starts or ends" if self._cut_spans == 1 else f"{self._cut_spans:,} spans start or end"
+            notes.append(f"{subject} inside a word; the whole word gets the tag")
         if self._utf16_rows:
-            who = "1 row counts" if self._utf16_rows == 1 else f"{self._utf16_rows:,} rows count"
-            notes.append(f"{who} span positions in UTF-16 units, as JavaScript does")
-        if self._known and tuple(self._numbers) == self._known:
-            notes.append(f"the model already has these tags and keeps their numbers: {listed(self._known)}")
+            subject = "1 row counts" if self._utf16_rows == 1 else f"{self._utf16_rows:,} rows count"
+            notes.append(f"{subject} span positions in UTF-16 units, as JavaScript does")
+        if self._model_labels and tuple(self._numbers) == self._model_labels:
+            notes.append(f"the model already has these tags and keeps their numbers: {listed(self._model_labels)}")
         return notes
 
 
 def _tags_of_tokens(tags: Sequence[str], words: Sequence[int]) -> tuple[list[str], list[int]]:
-    """Return the tags of all words, and the words without a token before the last one of `words`, which have some.
+    """Return the tags of all words, and the words without a token before the last one of `words`, which have tokens.
 
-    Where such a word begins an entity, the next word of the entity begins it instead.
+    If such a word begins an entity, the next word of the entity begins it instead.
     """
     moved, with_tokens = list(tags), set(words)
     dropped = [word for word in range(max(words, default=-1)) if word not in with_tokens]
@@ -384,7 +383,7 @@ def _tags_of_tokens(tags: Sequence[str], words: Sequence[int]) -> tuple[list[str
 
 
 def _tag_words(survey: TagSurvey) -> Iterator[str]:
-    """`entities in IOB2: LOC, ORG, 812 of 9,000 words are in one`, or the tags with their words."""
+    """Yield the parts of a note about the tags: their entities, or the tags with their numbers of words."""
     words = survey.counts.total()
     if survey.scheme != "plain":
         kinds = sorted({parts_of(name).kind for name in survey.counts} - {""})
@@ -400,10 +399,10 @@ def _tag_words(survey: TagSurvey) -> Iterator[str]:
 
 
 class _TagScorer:
-    """Predictions stay where they were computed until the evaluation is over."""
+    """Scorer that leaves predictions on the device until the evaluation is over."""
 
     def __init__(self, loss: TokenLabelLoss, names: Sequence[str], scheme: str, beyond: float) -> None:
-        """`beyond`: the share of the held-out words that stand beyond data.max_length, which no score covers."""
+        """Create a scorer. `beyond` is the share of the held-out words after data.max_length, which no score covers."""
         self._loss, self._names, self._scheme, self._beyond = loss, names, scheme, beyond
         self.seen: list[tuple[Tensor, ...]] = []
 
@@ -419,8 +418,12 @@ class _TagScorer:
         counts = TagCounts(self._scheme)
         for batch in self.seen:
             labels, predicted, rows = torch.stack(batch).tolist()
-            starts = [0, *(at for at, (one, next_) in enumerate(pairwise(rows), 1) if one != next_), len(rows)]
-            for start, end in pairwise(starts):
+            edges = [
+                0,
+                *(index for index, (row, following) in enumerate(pairwise(rows), 1) if row != following),
+                len(rows),
+            ]
+            for start, end in pairwise(edges):
                 counts.add(
                     [self._names[number] for number in labels[start:end]],
                     [self._names[number] for number in predicted[start:end]],
@@ -430,35 +433,35 @@ class _TagScorer:
         return replace(scores, values={**scores.values, **beyond})
 
 
-def words_of(row: TokenRow, closing_tokens: int) -> Iterator[_Word]:
-    """The words of a row that have a label."""
+def labelled_words(row: TokenRow, closing_tokens: int) -> Iterator[_Word]:
+    """Yield the words of a row that have a label."""
     labels = _labels(row)
-    places = [place for place, label in enumerate(labels) if label != IGNORE]
+    positions = [position for position, label in enumerate(labels) if label != IGNORE]
     tokens = row.tokens.tolist()
-    for start, end in pairwise([*places, len(tokens) - closing_tokens]):
+    for start, end in pairwise([*positions, len(tokens) - closing_tokens]):
         yield tuple(tokens[start:end]), labels[start]
 
 
-def usual_tags(rows: Rows, closing_tokens: int) -> tuple[dict[tuple[int, ...], int], int]:
-    """(of each word the number of the tag that it has most often, that of all words); the lower of two equal ones."""
+def most_frequent_tags(rows: Rows, closing_tokens: int) -> tuple[dict[tuple[int, ...], int], int]:
+    """Return the most frequent tag of each word and of all words; the lowest number if several are equally frequent."""
     counts: dict[tuple[int, ...], Counter[int]] = {}
     total: Counter[int] = Counter()
     for index in range(len(rows)):
-        for tokens, number in words_of(rows.example(index), closing_tokens):
+        for tokens, number in labelled_words(rows.example(index), closing_tokens):
             counts.setdefault(tokens, Counter())[number] += 1
             total[number] += 1
-    return {tokens: _most_frequent(found) for tokens, found in counts.items()}, _most_frequent(total)
+    return {tokens: _most_frequent(tags) for tokens, tags in counts.items()}, _most_frequent(total)
 
 
-def marked(words: Sequence[str], tags: Sequence[str], scheme: str) -> str:
-    """`[Ada Lovelace PER] wrote it`; plain tags behind each word: `wrote/VERB it/PRON`."""
+def mark_tags(words: Sequence[str], tags: Sequence[str], scheme: str) -> str:
+    """Return a text such as `[Ada Lovelace PER] wrote it`, or with plain tags `wrote/VERB it/PRON`."""
     if scheme == "plain":
         return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))
-    parts, at = [], 0
+    parts, last_end = [], 0
     for start, end, kind in entities(tags):
-        parts += [*words[at:start], f"[{' '.join(words[start:end])} {kind}]"]
-        at = end
-    return " ".join([*parts, *words[at:]])
+        parts += [*words[last_end:start], f"[{' '.join(words[start:end])} {kind}]"]
+        last_end = end
+    return " ".join([*parts, *words[last_end:]])
 
 
 def _most_frequent(counts: Counter[int]) -> int:

@@ -1,7 +1,7 @@
-"""The one place through which foreign text passes before it is shown.
+"""Make text from data, models, files or other programs safe to show.
 
-Text from data, models, files or other programs may hold escape sequences that move the cursor, set the title or fill
-the clipboard of the terminal (CWE-150). Here they become visible signs and lose their effect.
+Such text may contain escape sequences that move the cursor, set the title or fill the clipboard of the terminal
+(CWE-150). Here they become visible signs without an effect.
 """
 
 import re
@@ -14,23 +14,23 @@ _LINE_BREAKS = str.maketrans({"\n": "\u23ce", "\t": " "})
 
 
 def visible(text: str) -> str:
-    """`text` with control characters made visible; line breaks and tabs stay."""
+    """Return `text` with visible signs instead of control characters; line breaks and tabs stay."""
     return _UNSAFE.sub(_sign, text)
 
 
 def one_line(text: str, width: int = 0) -> str:
-    """`visible(text)` on one line, cut to `width` characters (0: not cut)."""
+    """Return `visible(text)` on one line, cut to `width` characters (0: not cut)."""
     line = visible(text).translate(_LINE_BREAKS)
     return line[: width - 1] + "\u2026" if width and len(line) > width else line
 
 
 def shell_word(text: str) -> str:
-    """Return `text` as one word of a command that a person may copy: quoted where a shell would split it."""
+    """Return `text` as one word of a shell command, with quotes if it needs them."""
     return shlex.quote(one_line(text))
 
 
 def as_markdown(text: str) -> str:
-    """On one line, with every sign of Markdown as itself: it cannot become a heading, a link, a cell or HTML."""
+    """Return `text` on one line with Markdown escaped, so that it cannot become a heading, a link, a cell or HTML."""
     return _MARKDOWN.sub(r"\\\1", one_line(text))
 
 

@@ -1,5 +1,6 @@
-"""Standard input, output and error, any of which may be closed, or have nobody at the other end, or somebody who does
-not read: Ctrl+S, `| less`, a connection that hangs.
+"""Standard input, output and error, safe to use if one is closed or if its reader is gone or stalled.
+
+A reader stalls after Ctrl+S, in `| less`, or when a connection hangs.
 """
 
 import io
@@ -25,20 +26,20 @@ ONE_PRESS_SECONDS = 0.3
 
 
 def open_standard_files() -> None:
-    """Where a standard file is closed, the first file that is opened would take its number, and prints go there."""
+    """Open closed standard files on /dev/null. Otherwise the next opened file would get their number, and prints."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # many libraries ask it for something
+        if getattr(sys, name) is None:  # many libraries use its attributes
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
         getattr(sys, name).reconfigure(errors="replace")
 
 
 def fd_of(stream: Any) -> int | None:
-    """The descriptor of a stream that Python has opened; None for any other, and for one that is closed."""
+    """Return the file descriptor of a text stream; None if it is closed or not backed by a file."""
     if isinstance(stream, io.TextIOWrapper):
         with suppress(OSError, ValueError):
             return stream.fileno()
@@ -50,15 +51,16 @@ def write_all(fd: int, data: bytes) -> None:
     while view:
         try:
             view = view[os.write(fd, view) :]
-        except BlockingIOError:  # another program has left the terminal in that mode
+        except BlockingIOError:  # another program left the terminal in non-blocking mode
             select.select([], [fd], [])
 
 
 class PatientStream(threading.Thread):
-    """Text on its way to somebody who may be slow or stalled, or be gone: nobody here waits for longer than a second,
-    and then not again until something is read. What finds no room is let go; who reads again is told of it.
+    """Output stream that never blocks its writers for longer than a second, whatever its reader does.
 
-    Asking first whether a terminal takes text is not enough: it says yes when it has room for one character.
+    A thread writes. After a stall of a second nobody waits again until the reader has read something. Text beyond the
+    buffer's limit is dropped, and a line then reports how much. Polling the terminal before a write is not enough: it
+    is reported as writable when it has room for one character.
     """
 
     encoding, errors = "utf-8", "replace"
@@ -68,10 +70,10 @@ class PatientStream(threading.Thread):
         self._fd, self._process = fd, os.getpid()
         self._pending: deque[str] = deque()
         self._pending_characters = 0
-        # Of the kind that its owner may take again: a signal may come while it is held.
+        # Its lock is reentrant, because a signal handler may print while the lock is held.
         self._changed = threading.Condition()
         self._is_stalled = self._stopping = self._gone = False
-        self._lost_lines, self._lets_go = 0, False
+        self._lost_lines, self._drops_text = 0, False
 
     def write(self, text: str) -> int:
         if os.getpid() != self._process:  # a fork has no threads
@@ -81,12 +83,12 @@ class PatientStream(threading.Thread):
         with self._changed:
             if self._gone or self._stopping:
                 return len(text)
-            # One text always has room; the end of a line, which print() writes by itself, goes where the line went.
+            # One text always has room. print() writes the line break separately: it shares the fate of its line.
             if text != "\n":
-                waits = self._pending_characters
-                self._lets_go = waits > 0 and waits + len(text) > _LIMIT_CHARACTERS
-            if self._lets_go:
-                self._let_go(text)
+                pending = self._pending_characters
+                self._drops_text = pending > 0 and pending + len(text) > _LIMIT_CHARACTERS
+            if self._drops_text:
+                self._drop(text)
                 return len(text)
             self._pending.append(text)
             self._pending_characters += len(text)
@@ -94,17 +96,17 @@ class PatientStream(threading.Thread):
             self._wait()
         return len(text)
 
-    def _let_go(self, text: str) -> None:
+    def _drop(self, text: str) -> None:
         self._lost_lines += text.count("\n")
 
     def _wait(self) -> None:
-        """So that what another stream prints next stands behind it."""
+        """Wait until the text is written, so that the next print to another stream comes after it."""
         if not self._is_stalled:
             is_written = self._changed.wait_for(lambda: self._gone or not self._pending_characters, _PATIENCE_SECONDS)
             self._is_stalled = not is_written
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: the thread writes text at once."""
 
     def isatty(self) -> bool:
         return os.isatty(self._fd)
@@ -141,7 +143,7 @@ class PatientStream(threading.Thread):
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """Write what waits; who does not read is left after a second."""
+        """Write the pending text; give up after a second if nobody reads."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -151,33 +153,33 @@ class PatientStream(threading.Thread):
 
 @contextmanager
 def patient(name: Literal["stdout", "stderr"]) -> Iterator[None]:
-    """Meanwhile nothing that is printed there waits for its reader, by a library in any thread neither."""
+    """Replace the stream by a `PatientStream` within the block, for all threads and libraries, unless it is a file."""
     stream = getattr(sys, name)
     fd = fd_of(stream)
     if fd is None or stat.S_ISREG(os.fstat(fd).st_mode):
         yield
         return
     stream.flush()
-    instead = PatientStream(fd)
-    instead.start()
-    setattr(sys, name, instead)
+    replacement = PatientStream(fd)
+    replacement.start()
+    setattr(sys, name, replacement)
     try:
         yield
     finally:
-        instead.stop()
-        if getattr(sys, name) is instead:
+        replacement.stop()
+        if getattr(sys, name) is replacement:
             setattr(sys, name, stream)
 
 
 def tell(sentence: str) -> None:
-    """One line on standard error, whatever stands in the sentence. That nobody hears it changes no exit code."""
+    """Print a sentence as one line on standard error. If that fails, no exit code changes."""
     if sys.stderr is not None:  # print() would take None for standard output
         with suppress(OSError, ValueError):
             print(f"tui-trainer: {one_line(sentence)}", file=sys.stderr, flush=True)
 
 
 class Interrupts:
-    """The first Ctrl+C asks for an end, the second one is it."""
+    """Counts presses of Ctrl+C: the first one asks for a clean end, the second one ends the process at once."""
 
     def __init__(self) -> None:
         self._first: float | None = None
@@ -194,30 +196,30 @@ class Interrupts:
 
 
 def show_progress(what: str, done: float, total: float | None, unit: str) -> None:
-    """How far work is that comes before a run, in place on a terminal's last line; gone when it is done."""
+    """Show the progress of work on the last line of a terminal, which is cleared when the work is done."""
     if sys.stderr is None or not sys.stderr.isatty():
         return
     share = f"{done / total:4.0%} of " if total else ""
     line = "" if total and done >= total else f"{what} {share}{total or done:,.0f} {unit}"
     with suppress(OSError, ValueError):
-        # Without wrapping: half of a line that is too long for the terminal would stay there.
+        # Line wrapping is off: otherwise part of a long line would not be cleared.
         print(f"\r\x1b[K\x1b[?7l{one_line(line, 79)}\x1b[?7h", end="", file=sys.stderr, flush=True)
 
 
 def write_progress(what: str, done: float, total: float | None, unit: str) -> None:
-    """The same as a line of JSON on standard error, for programs."""
+    """Write the progress of work as a line of JSON on standard error, for programs."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
             print(json.dumps({"what": what, "done": done, "total": total, "unit": unit}), file=sys.stderr, flush=True)
 
 
 def leave_output(exit_code: int) -> None:
-    """After Ctrl+C: what was printed goes out within a second, or this process ends without it."""
+    """Flush standard output after Ctrl+C, or end the process after a second if nobody reads."""
     flushing = threading.Thread(target=flush_output, daemon=True)
     flushing.start()
     flushing.join(_PATIENCE_SECONDS)
     if flushing.is_alive():
-        # The interpreter would wait for the same reader when it ends.
+        # At its end the interpreter would wait for the same reader.
         os._exit(exit_code)
 
 
@@ -228,7 +230,7 @@ def flush_output() -> None:
 
 
 def silence_output() -> None:
-    """What is still in the buffer would raise once more when the interpreter flushes it at exit."""
+    """Discard buffered output, which would raise again when the interpreter flushes it at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

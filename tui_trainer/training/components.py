@@ -138,7 +138,7 @@ def add_noise(model: Any, alpha: float) -> None:
 
 def _tell_of_unsloth(model: nn.Module, tell: ReportProblem) -> None:
     """Report whether Unsloth's kernels are in the model, because it skips unknown modules silently."""
-    own, modules = unsloth.own_modules(model)
+    own, modules = unsloth.count_patched_modules(model)
     sentence = f"Unsloth computes {own} of the {modules} modules of this model"
     if own:
         tell(unsloth.IN_THE_MODEL, sentence, "the others use torch and transformers")

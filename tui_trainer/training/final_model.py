@@ -11,7 +11,7 @@ from tui_trainer.files.hub_layout import is_hub_name, published_name
 from tui_trainer.models.facts import find_model, require_folder
 from tui_trainer.models.heads import CLASSIFYING, ENCODER_DECODER, Head, auto_class_name
 from tui_trainer.models.loading import save_tokenizer
-from tui_trainer.models.towers import has_towers, keep_processor
+from tui_trainer.models.towers import copy_processor_files, has_towers
 from tui_trainer.planning.ancestry import chain_words
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.facts import ReportedModel, Rows
@@ -39,7 +39,7 @@ def write_final_model(job: Job, plan: Plan, components: Components, position: Po
     save_tokenizer(components.tokenizer, beside)
     kind = components.model.config.model_type
     if has_towers(kind):
-        keep_processor(
+        copy_processor_files(
             require_folder(find_model(plan.config.model.model_name_or_path, plan.config.model.revision)), beside
         )
     card = model_card(plan, model, job.data.source, job.versions, kind)

@@ -71,7 +71,7 @@ class OwnProcess(Generic[P]):
         if isinstance(made, str):
             return made
         if self.process is not None:
-            self.process.let_go()
+            self.process.stop_reading()
         self.process = made
         return ""
 
@@ -128,7 +128,7 @@ class Exports(OwnProcess["ExportProcess"]):
     def end(self) -> None:
         """It goes on without the screens."""
         if self.process is not None:
-            self.process.let_go()
+            self.process.stop_reading()
 
     def is_of(self, root: Path) -> bool:
         alive = [self.alive.run] if self.alive else []

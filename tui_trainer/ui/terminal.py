@@ -39,7 +39,7 @@ class PatientWriter(PatientStream):
         super().__init__(fd)
         self._lost = False
 
-    def _let_go(self, text: str) -> None:
+    def _drop(self, text: str) -> None:
         # Nobody wants to see the past when the link is back: only the newest mode switches stay.
         short = [one for one in (*self._pending, text) if len(one) <= _ALWAYS_KEPT_CHARACTERS]
         self._pending = deque(short[-_SWITCHES_KEPT:])

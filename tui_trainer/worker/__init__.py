@@ -1,7 +1,6 @@
-"""Questions that another process answers: `python -m tui_trainer.worker QUESTION`, in JSON lines.
+"""Work for a separate process, asked as questions in JSON lines: `python -m tui_trainer.worker QUESTION`.
 
-Plans and screens load no torch, a measurement loads nothing else, and an end for want of memory ends the worker alone.
-`asking.py` is the program's side, `answering.py` the worker's, `questions.py` the table of what can be asked. Other
-processes that this program waits for or talks to are a `Child` (`child.py`) as well; the editor, Slurm's commands and
-the query of the terminal are not.
+So plans and screens load no torch, measurements run in a fresh process, and memory that runs out ends only the worker.
+`asking.py` is the program's side, `answering.py` the worker's, `questions.py` lists the questions. `child.py` starts
+and ends any process, except the editor, Slurm's commands and the terminal query.
 """

@@ -1,4 +1,4 @@
-"""`python -m tui_trainer.worker QUESTION...`: answers questions of these names, each a line of standard input."""
+"""`python -m tui_trainer.worker QUESTION...` answers questions with these names, one per line of standard input."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The program's side: asks a worker, waits, cancels, takes no longer than it may, and says why there is no answer."""
+"""The program's side: ask a worker, wait within a time limit, cancel, and report why there is no answer."""
 
 import atexit
 import json
@@ -16,18 +16,18 @@ from typing import Any
 from tui_trainer.worker.child import Child
 from tui_trainer.worker.questions import MODULE, OF_SHAPES
 
-# A process that ends takes seconds on a busy machine.
+# Ending a process can take seconds on a busy machine.
 _ENDS_WITHIN_SECONDS = 5.0
 _LEAST_PRIORITY = 19
 
-Heard = Callable[[dict[str, Any]], None]
+OnProgress = Callable[[dict[str, Any]], None]
 
 
 class WorkerFailed(Exception):
-    """Why there is no answer, as the end of a sentence whose subject is the worker's task.
+    """A worker gave no answer. The message is the end of a sentence whose subject is the worker's task.
 
-    `reason` is the worker's own last word; empty when it took too long. `is_killed`: the system ended it, most often
-    for its memory. `is_cancelled`: this program ended it, which says nothing about what was asked.
+    `reason` is what the worker reported, or empty after a timeout. `is_killed`: the system killed it, usually because
+    memory ran out. `is_cancelled`: this program ended it, so nothing is known about the answer.
     """
 
     def __init__(self, message: str, reason: str = "", *, is_killed: bool = False, is_cancelled: bool = False) -> None:
@@ -37,26 +37,28 @@ class WorkerFailed(Exception):
 
 def ask(
     question: str,
-    asked: Any,
+    question_input: Any,
     *,
     timeout_seconds: float | None = None,
     sees_gpus: bool = False,
-    progress: Heard | None = None,
+    progress: OnProgress | None = None,
 ) -> Any:
-    """What a process that has loaded nothing else answers; question and answer are JSON.
+    """Return the answer of a fresh process; input and answer are JSON.
 
-    It has no network, and no GPU but with `sees_gpus`. `progress` hears how far it is. Blocks: not for the thread of
-    the screens. Raises WorkerFailed; what `progress` raises ends the worker.
+    The process has no network, and no GPU unless it `sees_gpus`. `progress` is called with its progress reports; an
+    exception raised there ends the worker. Blocks, so do not call it on the screens' thread. Raises WorkerFailed.
     """
-    # What comes next may need its memory.
+    # Free the memory of the idle worker for the new one.
     shapes_worker.close()
     with closing(Worker(question, sees_gpus=sees_gpus)) as worker:
-        return worker.ask(question, asked, timeout_seconds=timeout_seconds, progress=progress)
+        return worker.ask(question, question_input, timeout_seconds=timeout_seconds, progress=progress)
 
 
 class Worker:
-    """A process that answers one question after the other: only the first one waits until its libraries are loaded. It
-    is begun with the first question, and ends when nobody has asked for a while."""
+    """A process that answers several questions in turn, so that its libraries are loaded only once.
+
+    It starts with the first question, and ends after a while without questions.
+    """
 
     def __init__(self, *questions: str, sees_gpus: bool = False) -> None:
         self._questions, self._sees_gpus = questions, sees_gpus
@@ -66,46 +68,53 @@ class Worker:
 
     @property
     def is_asked(self) -> bool:
-        """Whether an answer is waited for now."""
+        """Whether a question is being answered now."""
         return self._lock.locked()
 
     def ask(
-        self, question: str, asked: Any, *, timeout_seconds: float | None = None, progress: Heard | None = None
+        self,
+        question: str,
+        question_input: Any,
+        *,
+        timeout_seconds: float | None = None,
+        progress: OnProgress | None = None,
     ) -> Any:
         """Return the answer. Raises WorkerFailed."""
         _refuse_the_thread_of_an_event_loop()
-        line = json.dumps({"question": question, "input": asked}).encode() + b"\n"
+        line = json.dumps({"question": question, "input": question_input}).encode() + b"\n"
         until = inf if timeout_seconds is None else monotonic() + timeout_seconds
         with self._lock:
             try:
-                # As a rule one that says nothing was asked in the moment in which it ended for want of questions.
-                told = self._told(line, until, progress) or self._told(line, until, progress)
+                # A worker without a reply usually ended, idle, just when it was asked: ask a new one.
+                reply = self._reply(line, until, progress) or self._reply(line, until, progress)
             except TimeoutError:
                 self._end()
                 raise WorkerFailed(f"took more than {timeout_seconds:.0f} s") from None
             except BaseException:
                 self._end()
                 raise
-        told = told or {"failed": "no error message"}
-        if reason := told.get("failed"):
+        reply = reply or {"failed": "no error message"}
+        if reason := reply.get("failed"):
             raise WorkerFailed(f"failed: {reason}", reason)
-        return told["answer"]
+        return reply["answer"]
 
-    def _told(self, line: bytes, until: float, progress: Heard | None) -> dict[str, Any] | None:
-        """Return its last line; None where it ended without one and without a fault. Raises TimeoutError and
-        WorkerFailed."""
+    def _reply(self, line: bytes, until: float, progress: OnProgress | None) -> dict[str, Any] | None:
+        """Return the worker's reply; None if it ended without one but with exit code 0.
+
+        Raises TimeoutError and WorkerFailed.
+        """
         child = self._running()
         child.write(line)
-        for told in child.objects(until):
-            if "progress" not in told:
-                return told
+        for reply in child.objects(until):
+            if "progress" not in reply:
+                return reply
             if progress:
-                progress(told["progress"])
+                progress(reply["progress"])
         with suppress(subprocess.TimeoutExpired):
             child.process.wait(timeout=_ENDS_WITHIN_SECONDS)
         if child.is_cancelled:
             raise WorkerFailed("was cancelled", "cancelled", is_cancelled=True)
-        # None for one that did not end: it is ended here, and not for its memory.
+        # A process that still runs has no exit code; it is ended below.
         if code := child.exit_code:
             reason, is_killed = child.failure, code == -signal.SIGKILL
             raise WorkerFailed(f"{'was' if is_killed else 'failed:'} {reason}", reason, is_killed=is_killed)
@@ -121,13 +130,13 @@ class Worker:
             command, environment = _command(self._questions, self._sees_gpus)
             self._child = Child(command, environment, group="group", is_asked=True)
             self._has_little_priority = False
-            _begun.add(self)
+            _running_workers.add(self)
             self._set_priority()
         return self._child
 
     @contextmanager
     def giving_way(self) -> Iterator[None]:
-        """Within it the process computes where nobody else wants the cores: it would slow a training down."""
+        """Let the worker run at the lowest priority within the block, so that it does not slow down a training."""
         self._gives_way = True
         self._set_priority()
         try:
@@ -136,56 +145,56 @@ class Worker:
             self._gives_way = False
 
     def _set_priority(self) -> None:
-        """It cannot be given back: a process that has little keeps it, and the next question begins another one."""
+        """Lower the priority if needed. It cannot be raised again, so a later question starts a new process."""
         if self._gives_way and (child := self._child):
             self._has_little_priority = True
             with suppress(OSError):
                 os.setpriority(os.PRIO_PGRP, child.process.pid, _LEAST_PRIORITY)
 
     def close(self) -> None:
-        """End it when it has answered."""
+        """End the process after its current answer."""
         with self._lock:
             self._end()
 
     def cancel(self) -> None:
-        """End it also in the middle of a question, and without a wait; who waits for the answer gets WorkerFailed."""
+        """End the process at once, without waiting; the thread that waits for an answer gets WorkerFailed."""
         if child := self._child:
             child.is_cancelled = True
             child.kill()
 
     def forget(self) -> None:
-        """In a fork: the process answers the one that began it, and its answers would go to whoever reads first."""
+        """Drop the worker after a fork: it belongs to the parent process, and its answers must not be read here."""
         if self._child:
             self._child.forget()
         self._child, self._lock = None, threading.Lock()
 
     def _end(self) -> None:
         child, self._child = self._child, None
-        _begun.discard(self)
+        _running_workers.discard(self)
         if child:
             child.close()
 
 
 def end_workers() -> None:
-    """Those that are asked now, whoever waits for them."""
-    for worker in list(_begun):
+    """Cancel all running workers."""
+    for worker in list(_running_workers):
         worker.cancel()
 
 
 def _forget_workers() -> None:
-    for worker in [*_begun, shapes_worker]:
+    for worker in [*_running_workers, shapes_worker]:
         worker.forget()
-    _begun.clear()
+    _running_workers.clear()
 
 
 shapes_worker = Worker(*OF_SHAPES)
-_begun: set[Worker] = set()
+_running_workers: set[Worker] = set()
 atexit.register(end_workers)
 os.register_at_fork(after_in_child=_forget_workers)
 
 
 def _refuse_the_thread_of_an_event_loop() -> None:
-    """Raises RuntimeError there: the screens would stand still until the answer is there."""
+    """Raise AssertionError on a thread with an event loop: the screens would freeze until the answer comes."""
     if asyncio := sys.modules.get("asyncio"):
         with suppress(RuntimeError):
             asyncio.get_running_loop()
@@ -193,7 +202,7 @@ def _refuse_the_thread_of_an_event_loop() -> None:
 
 
 def _command(questions: tuple[str, ...], sees_gpus: bool) -> tuple[list[str], dict[str, str]]:
-    """With its environment. -P: a torch.py in the folder that the user stands in is not ours."""
+    """Return the command and its environment. -P: do not import a `torch.py` from the current folder."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     if not sees_gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ""

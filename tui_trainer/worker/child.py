@@ -1,4 +1,4 @@
-"""A process that this program starts: what it prints, how it is ended, and why it failed."""
+"""Start a process, read what it prints, end it, and report why it failed."""
 
 import json
 import os
@@ -19,14 +19,14 @@ KILLED: Final = "killed, probably because memory ran out"
 # From a cancel until the process is killed.
 _PATIENCE_SECONDS: Final = 5.0
 _CHUNK_BYTES: Final = 1 << 16
-# A library that prints without line breaks must not fill the memory of this process.
+# Limits the memory that a library can fill by printing without line breaks.
 _LINE_BYTES: Final = 1 << 26
 _LAST_BYTES: Final = 4096
 _WORDS_CHARACTERS: Final = 600
 
 
 class Child:
-    """Process with a socket that it prints to, and that it reads from if it `is_asked`."""
+    """A process with a socket as its standard output, and as its standard input if it `is_asked`."""
 
     is_cancelled = False
 
@@ -42,14 +42,14 @@ class Child:
     ) -> None:
         """Start it. Raises OSError.
 
-        A `group` of its own is ended together, and Ctrl+C in the terminal does not reach it. In a `session` of its own
-        a process outlives the terminal, but its priority counts only there (sched(7), autogroup). `output`: a file that
-        it prints to instead of the socket, which it cannot open by the name /dev/stdout. `errors`: a file or a file
-        descriptor; None for a temporary file.
+        A process `group` is ended as a whole, and Ctrl+C in the terminal does not reach it. A process in its own
+        `session` also outlives the terminal, but its priority only counts within the session (sched(7), autogroup).
+        `output`: a file to print to instead of the socket, because /dev/stdout cannot be opened on a socket. `errors`:
+        a file or a file descriptor; None for a temporary file.
         """
         self._started, self._kill_at = monotonic(), inf
         self._rest = self._last_line = b""
-        self._owned_errors = tempfile.TemporaryFile() if errors is None else None  # noqa: SIM115  # closed by `let_go`
+        self._owned_errors = tempfile.TemporaryFile() if errors is None else None  # noqa: SIM115  # closed by `stop_reading`
         self._errors = self._owned_errors if errors is None or isinstance(errors, int) else errors
         self._errors_begin = self._errors.seek(0, os.SEEK_END) if self._errors else 0
         self._channel, theirs = socket.socketpair()
@@ -64,7 +64,7 @@ class Child:
                 process_group=0 if group == "group" else None,
             )
         except BaseException:
-            self.let_go()
+            self.stop_reading()
             raise
         finally:
             theirs.close()
@@ -76,8 +76,8 @@ class Child:
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        """Wait until it has ended. After an error it has a moment, as Ctrl+C may have reached it too, and is killed."""
-        self.let_go()
+        """Wait until the process ends. After an error, for example Ctrl+C, it is killed after five seconds."""
+        self.stop_reading()
         if raised[0]:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(_PATIENCE_SECONDS)
@@ -86,22 +86,24 @@ class Child:
 
     @property
     def seconds(self) -> float:
-        """Seconds since its start."""
+        """Time since the start, in seconds."""
         return monotonic() - self._started
 
     @property
     def exit_code(self) -> int | None:
-        """Negative for a signal; None while it runs."""
+        """Exit code; negative for a signal, None while the process runs."""
         return self.process.poll()
 
     def write(self, words: bytes) -> None:
-        """Write to a process that `is_asked`. One that has ended does not read it."""
+        """Write to a process that `is_asked`; do nothing if it has ended."""
         with suppress(OSError):
             self._channel.sendall(words)
 
     def read_lines(self, seconds: float | None = 0.0) -> list[bytes] | None:
-        """Return the lines that have come, waiting up to some seconds for the first (None: without a limit). Return
-        None once all who hold the other end of the socket have closed it."""
+        """Return the new lines, waiting up to `seconds` for the first one (None: without a limit).
+
+        Return None once every process that holds the other end of the socket has closed it.
+        """
         if self._channel.fileno() < 0:
             return None
         lines: list[bytes] = []
@@ -120,13 +122,13 @@ class Child:
             *whole, self._rest = (self._rest + (new or b"\n")).split(b"\n")
             if len(self._rest) > _LINE_BYTES:
                 self._rest = b""
-            # JSON and the frames of a traceback are no last words.
+            # JSON and the frames of a traceback do not explain a failure.
             self._last_line = next((line for line in reversed(whole) if line[:1].strip(b" \t{}")), self._last_line)
             lines += whole
         return lines
 
     def all_lines(self, until: float = inf) -> Iterator[bytes]:
-        """Yield the lines to the end. Raises TimeoutError at `until`, by the monotonic clock."""
+        """Yield all lines until the end. Raises TimeoutError when the monotonic clock reaches `until`."""
         while (lines := self.read_lines(None if until == inf else until - monotonic())) is not None:
             if not lines and monotonic() >= until:
                 raise TimeoutError
@@ -138,7 +140,7 @@ class Child:
 
     @property
     def last_words(self) -> str:
-        """The last line of standard error; of the output where both are one."""
+        """The last line of standard error, or of the output if both go to the same place."""
         words = self._last_line
         if self._errors:
             words = b""
@@ -149,7 +151,7 @@ class Child:
 
     @property
     def failure(self) -> str:
-        """Why it has ended: that it was killed, else its last words, else its exit code."""
+        """Why the process ended: it was killed, or its last words, or its exit code."""
         code = self.process.wait()
         return KILLED if code == -signal.SIGKILL else self.last_words or exit_words(code)
 
@@ -158,7 +160,7 @@ class Child:
             os.killpg(self.process.pid, number)
 
     def cancel(self) -> None:
-        """Interrupt it as Ctrl+C does, so that it removes what it has written. It is killed once `is_overdue`."""
+        """Send the signal of Ctrl+C, so that the process can clean up. The owner kills it once it `is_overdue`."""
         if self.exit_code is None and not self.is_cancelled:
             self.is_cancelled, self._kill_at = True, monotonic() + _PATIENCE_SECONDS
             self.send_signal(signal.SIGINT)
@@ -172,7 +174,7 @@ class Child:
         self.process.kill()
 
     def end(self) -> None:
-        """Cancel it without waiting. If it does not end by itself it is killed, even after the end of this process."""
+        """Cancel the process without waiting. A shell kills it if it does not end, even after this program."""
         self.cancel()
         if self.exit_code is None:
             later = f"sleep {_PATIENCE_SECONDS:.0f}; kill -s KILL -- -{self.process.pid}"
@@ -180,26 +182,26 @@ class Child:
         self.forget()
 
     def forget(self) -> None:
-        """Let it go on by itself: this process does not wait for it. In a fork it belongs to the other process."""
-        self.let_go()
+        """Let the process run alone: do not wait for it. After a fork it belongs to the parent process."""
+        self.stop_reading()
         if self.process.returncode is None:
             self.process.returncode = 0
 
-    def let_go(self) -> None:
-        """Stop reading, so that it does not wait for a reader."""
+    def stop_reading(self) -> None:
+        """Close the socket, so that the process does not wait for a reader."""
         self._channel.close()
         if self._owned_errors:
             self._owned_errors.close()
 
     def close(self) -> None:
-        """Kill it and wait until it is gone."""
+        """Kill the process and wait until it has ended."""
         self.kill()
-        self.let_go()
+        self.stop_reading()
         self.process.wait()
 
 
 def json_object(line: bytes | str) -> dict[str, Any] | None:
-    """Return the JSON object in a line; None for another line, such as the warning of a library."""
+    """Return the JSON object in a line; None for any other line, such as a library's warning."""
     with suppress(ValueError, RecursionError):
         if isinstance(value := json.loads(line), dict):
             return value
@@ -207,7 +209,7 @@ def json_object(line: bytes | str) -> dict[str, Any] | None:
 
 
 def exit_words(code: int) -> str:
-    """Return `exit code 3`, or `SIGTERM` for a process that a signal has ended."""
+    """Return `exit code 3`, or `SIGTERM` for a process ended by a signal."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -217,5 +219,5 @@ def exit_words(code: int) -> str:
 
 
 def ending(code: int) -> str:
-    """Return how a process has ended, as the end of a sentence: `ended with exit code 3`."""
+    """Return how a process ended, as the end of a sentence: `ended with exit code 3`."""
     return f"was {KILLED}" if code == -signal.SIGKILL else f"ended with {exit_words(code)}"

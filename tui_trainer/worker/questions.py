@@ -1,7 +1,7 @@
-"""What a worker can be asked, by name, and which function answers it.
+"""The questions that a worker answers, by name, each with the function that answers it.
 
-`function(question, report) -> answer`: question and answer are JSON, and `report(**figures)` tells the asking program
-how far it is. Its module is imported by the worker alone, when the question is asked.
+The function has the form `function(input, report) -> answer`. Input and answer are JSON; `report(**figures)` sends
+progress to the asking program. Only the worker imports its module, when the question is asked.
 """
 
 from collections.abc import Callable
@@ -27,5 +27,5 @@ QUESTIONS: Final = {
     "try_model": "tui_trainer.exporting.generate:try_model",
     "compare_export": "tui_trainer.exporting.measured:measure",
 }
-# Of models without their weights: asked again and again while somebody plans, and of one process, as each loads torch.
+# Questions about models without weights. Planning asks them often, so one process with torch answers them all.
 OF_SHAPES: Final = ("count_model", "count_trained", "find_adapted", "find_routers", "dry_run", "rope_types")

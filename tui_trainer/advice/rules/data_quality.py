@@ -6,7 +6,7 @@ from tui_trainer.config.mixture import escaped
 from tui_trainer.config.sections import DataSection
 from tui_trainer.config.token_list import TOKENS
 from tui_trainer.data.preparing.prepare import CLASS_ROWS
-from tui_trainer.data.preparing.unknown_tokens import WARNED_SHARE, unknown_words, way_out
+from tui_trainer.data.preparing.unknown_tokens import WARNED_SHARE, unknown_text_hint, unknown_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_count, format_seconds
 
@@ -136,7 +136,7 @@ def known_text(context: Context) -> Verdict:
     share = max(counts.unknown_tokens / max(tokens, 1), counts.unknown_labels / max(counts.text_labels, 1))
     if share < WARNED_SHARE:
         return passed(sentence)
-    return warned(sentence, advice=way_out(trained_here=context.config.is_from_scratch))
+    return warned(sentence, advice=unknown_text_hint(trained_here=context.config.is_from_scratch))
 
 
 @rule("Class balance", 234, "task.class_weights", counted="the number of rows per class")

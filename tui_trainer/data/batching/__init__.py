@@ -1,1 +1,1 @@
-"""From rows of tokens to the batches of a step: order, packing, padding."""
+"""Batches of a step from rows of tokens: order, packing, padding."""

@@ -1,11 +1,11 @@
-"""Several documents in one row, with as little padding as can be: the rows by best-fit decreasing, and what to expect.
+"""Packing: several documents in one row, with little padding, and estimates of how full the rows will be.
 
-The longest document goes first, each into the fullest row that still has room for it. Documents of one length are
-placed together, and rows are kept by their free space: the work is a few bit operations for each group of rows, not a
-search for each document. The rows are as full as those of placing the documents one by one.
+Best-fit decreasing: the longest document is placed first, each in the fullest row that has room for it. Documents of
+equal length are placed together, and rows are indexed by their free space, so the work is a few bit operations per
+group of rows instead of a search per document, with the same result.
 
 Source: Johnson et al., Worst-case performance bounds for simple one-dimensional packing algorithms, SIAM J. Comput. 3
-(1974): never more than 11/9 of the fewest possible rows, and 4.
+(1974): at most 11/9 of the least possible number of rows, plus 4.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,15 +22,15 @@ Lengths = Sequence[int] | NDArray[np.integer]
 
 
 def pack_rows(lengths: Lengths, capacity: int) -> list[list[int]]:
-    """The documents of each row, by their place in `lengths`: every one once, no row beyond `capacity`.
+    """Return the documents of each row, as positions in `lengths`. Each occurs once, and no row exceeds `capacity`.
 
-    Lengths are 1..capacity. Within a row and from row to row (by their first) documents keep their order.
-    The same lengths give the same rows on every machine.
+    Lengths are 1..capacity. Documents keep their order within a row, and rows are ordered by their first document. The
+    same lengths give the same rows on every machine.
     """
     order, sizes = _longest_first(lengths, capacity)
-    places, count = _place(sizes, capacity)
+    rows, count = _assign_rows(sizes, capacity)
     row_of = np.empty(len(order), dtype=np.int64)
-    row_of[order] = places
+    row_of[order] = rows
     firsts = np.full(count, len(order), dtype=np.int64)
     np.minimum.at(firsts, row_of, np.arange(len(order)))
     documents = np.lexsort((np.arange(len(order)), firsts[row_of])).tolist()
@@ -39,15 +39,15 @@ def pack_rows(lengths: Lengths, capacity: int) -> list[list[int]]:
 
 
 def narrowest_width(lengths: Lengths, capacity: int) -> int:
-    """The smallest row width that is found to need no more rows than `capacity`, by bisection."""
+    """Return the smallest row width, found by bisection, that needs no more rows than `capacity` does."""
     _, sizes = _longest_first(lengths, capacity)
     if not sizes:
         return capacity
-    _, rows = _place(sizes, capacity)
+    _, rows = _assign_rows(sizes, capacity)
     low, high = max(sizes[0], -(-sum(sizes) // rows)), capacity
     while low < high:
         middle = (low + high) // 2
-        if _place(sizes, middle)[1] <= rows:
+        if _assign_rows(sizes, middle)[1] <= rows:
             high = middle
         else:
             low = middle + 1
@@ -55,7 +55,7 @@ def narrowest_width(lengths: Lengths, capacity: int) -> int:
 
 
 def _longest_first(lengths: Lengths, capacity: int) -> tuple[NDArray[np.int64], list[int]]:
-    """(places in `lengths`, sizes), the longest first."""
+    """Return the positions in `lengths` and the sizes, both sorted by falling size."""
     sizes = np.asarray(lengths, dtype=np.int64)
     if len(sizes) and not 1 <= int(sizes.min()) <= int(sizes.max()) <= capacity:
         raise ValueError(f"lengths from {sizes.min()} to {sizes.max()} do not fit into rows of {capacity}")
@@ -63,65 +63,64 @@ def _longest_first(lengths: Lengths, capacity: int) -> tuple[NDArray[np.int64], 
     return order, sizes[order].tolist()
 
 
-class _RowsBySpace:
-    """Rows by their free space. Which spaces occur is kept as the bits of one integer: the smallest that fits is then
-    found with two bit operations.
-    """
+class _RowsByFreeSpace:
+    """Rows by their free space. The bits of one integer say which spaces occur, so the smallest space that fits is
+    found with two bit operations."""
 
     def __init__(self) -> None:
         self._rows: dict[int, list[int]] = {}
         self._spaces = 0
 
     def smallest(self, size: int) -> int:
-        """The smallest space of at least `size`, or 0."""
-        found = self._spaces >> size
-        return size + (found & -found).bit_length() - 1 if found else 0
+        """Return the smallest free space of at least `size`, or 0."""
+        spaces = self._spaces >> size
+        return size + (spaces & -spaces).bit_length() - 1 if spaces else 0
 
     def add(self, space: int, rows: list[int]) -> None:
-        if kept := self._rows.get(space):
-            kept.extend(rows)
+        if same_space := self._rows.get(space):
+            same_space.extend(rows)
             return
         self._rows[space] = rows
         self._spaces |= 1 << space
 
-    def take(self, space: int, most: int) -> list[int]:
-        """Up to `most` rows with that space, taken out."""
+    def take(self, space: int, limit: int) -> list[int]:
+        """Remove and return up to `limit` rows with this free space."""
         rows = self._rows[space]
-        if len(rows) > most:
-            taken = rows[-most:]
-            del rows[-most:]  # in place: there may be many more
-            return taken
+        if len(rows) > limit:
+            removed = rows[-limit:]
+            del rows[-limit:]  # in place, because many rows may remain
+            return removed
         del self._rows[space]
         self._spaces ^= 1 << space
         return rows
 
 
-def _place(sizes: Sequence[int], capacity: int) -> tuple[list[int], int]:
-    """The row of each document, longest first, and the number of rows."""
-    free = _RowsBySpace()
-    places: list[int] = []
+def _assign_rows(sizes: Sequence[int], capacity: int) -> tuple[list[int], int]:
+    """Return the row of each document, in the order of `sizes` (longest first), and the number of rows."""
+    free = _RowsByFreeSpace()
+    row_of: list[int] = []
     count = 0
     for size, group in groupby(sizes):
-        left = len(list(group))
-        while left:
+        remaining = len(list(group))
+        while remaining:
             space = free.smallest(size) or capacity
             fits = space // size
-            wanted = -(-left // fits)
-            if space == capacity:  # no row is empty: a new one is made only for a document
-                rows = list(range(count, count + wanted))
-                count += wanted
+            needed = -(-remaining // fits)
+            if space == capacity:  # no existing row is empty, so this means new rows
+                rows = list(range(count, count + needed))
+                count += needed
             else:
-                rows = free.take(space, wanted)
-            for some, each in _shares(rows, left, fits):
-                places.extend(some if each == 1 else [row for row in some for _ in range(each)])
-                left -= each * len(some)
-                if rest := space - each * size:
-                    free.add(rest, some)
-    return places, count
+                rows = free.take(space, needed)
+            for group_rows, per_row in _documents_per_row(rows, remaining, fits):
+                row_of.extend(group_rows if per_row == 1 else [row for row in group_rows for _ in range(per_row)])
+                remaining -= per_row * len(group_rows)
+                if free_space := space - per_row * size:
+                    free.add(free_space, group_rows)
+    return row_of, count
 
 
-def _shares(rows: list[int], documents: int, fits: int) -> Iterator[tuple[list[int], int]]:
-    """(rows, documents each): all rows get `fits`, the last what is left."""
+def _documents_per_row(rows: list[int], documents: int, fits: int) -> Iterator[tuple[list[int], int]]:
+    """Yield rows with the number of documents that each gets: `fits`, except for the last row, which gets the rest."""
     if len(rows) * fits <= documents:
         yield rows, fits
         return
@@ -137,23 +136,22 @@ D = TypeVar("D", bound=Document)
 
 
 def pack_batch(documents: Sequence[D], capacity: int) -> list[list[D]]:
-    """The prepared rows of one optimizer step, each as a whole, packed into rows of at most `capacity` inputs (a
-    document has one fewer inputs than tokens).
+    """Pack the prepared rows of one optimizer step into rows of at most `capacity` inputs. Prepared rows are not split.
 
-    Of all widths that need no more rows than `capacity` does, the smallest that is found is taken: the rows are then
-    equally full, and a batch of them has the least padding.
+    A document has one input fewer than tokens. The rows get the smallest width that needs no more of them than
+    `capacity` does: they are then equally full, and the batch has little padding.
     """
     lengths = [inputs_of(document) for document in documents]
     width = narrowest_width(lengths, capacity)
     rows = pack_rows(lengths, width)
-    return [[documents[place] for place in row] for row in rows]
+    return [[documents[position] for position in row] for row in rows]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaddingShares:
-    """Expected shares of a batch that are padding: as it comes, drawn by length, and packed (None: never packed).
+    """Expected shares of padding in a batch: in random order, grouped by length, and packed (None if it never is).
 
-    `narrowest` and `narrowest_grouped`: inputs of the narrowest pass, as it comes and drawn by length.
+    `narrowest` and `narrowest_grouped`: inputs of the narrowest pass, in random order and grouped by length.
     """
 
     padded: float
@@ -163,19 +161,19 @@ class PaddingShares:
     narrowest_grouped: int = 0
 
     def of(self, *, is_grouped: bool) -> tuple[float, int]:
-        """Return the share of padding and the narrowest pass, of grouped batches or of batches as they come."""
+        """Return the share of padding and the narrowest pass, with or without grouping by length."""
         return (self.grouped, self.narrowest_grouped) if is_grouped else (self.padded, self.narrowest)
 
 
 def expected_packed_rows(lengths: Lengths, capacity: int, documents: int) -> float:
-    """Rows of `capacity` inputs that `documents` documents fill when packed, on average.
+    """Return the average number of rows of `capacity` inputs that `documents` packed documents fill; 0 without lengths.
 
-    `lengths` in inputs, of some rows or of all: `PreparedData.lengths`, `Estimate.lengths` or `Rows.lengths` - 1.
-    0 where nothing is known. The same arguments give the same number.
+    `lengths` are the inputs of some rows or all of them, such as `PreparedData.lengths`, `Estimate.lengths` or
+    `Rows.lengths` - 1. The result is deterministic.
     """
     if not len(lengths) or documents < 1:
         return 0.0
-    batches = _drawn(lengths, capacity, documents)
+    batches = _draw_batches(lengths, capacity, documents)
     rows = [len(pack_rows(batch, capacity)) for batch in batches]
     return sum(rows) / batches.size * documents
 
@@ -189,29 +187,30 @@ def padding_shares(
     capacity: int,
     packs: bool = True,
 ) -> PaddingShares:
-    """Of steps of `documents` documents, on average over the batches that are drawn; `inputs` is what each row puts
-    into the model. Unpacked, `micro_batch` documents are padded to the longest of them, rounded up by
-    `rounding`; those of a step are sorted by length before they are cut into passes (`layout.py`).
-    """
+    """Return the average padding of steps with `documents` documents, over some drawn batches. `inputs`: those of each
+    row. Without packing, `micro_batch` documents are padded to the longest of them, rounded up with `rounding`. Grouped
+    by length, the documents of a step are sorted before they are split into passes."""
     capacity = max(capacity, int(np.max(inputs)))
-    batches = _drawn(inputs, capacity, documents)
+    batches = _draw_batches(inputs, capacity, documents)
     widths = [narrowest_width(batch, capacity) for batch in batches]
     packed = sum(len(pack_rows(batch, width)) * width for batch, width in zip(batches, widths, strict=True))
-    used = int(batches.sum())
+    used_inputs = int(batches.sum())
     by_length = np.sort(batches.ravel()).reshape(batches.shape)
-    padded, narrowest = _padded(batches, micro_batch, rounding, capacity)
-    grouped, narrowest_grouped = _padded(by_length, micro_batch, rounding, capacity)
+    padded, narrowest = _padded_inputs(batches, micro_batch, rounding, capacity)
+    grouped, narrowest_grouped = _padded_inputs(by_length, micro_batch, rounding, capacity)
     return PaddingShares(
-        padded=1 - used / padded,
-        grouped=1 - used / grouped,
-        packed=1 - used / packed if packs else None,
+        padded=1 - used_inputs / padded,
+        grouped=1 - used_inputs / grouped,
+        packed=1 - used_inputs / packed if packs else None,
         narrowest=narrowest,
         narrowest_grouped=narrowest_grouped,
     )
 
 
-def _padded(batches: NDArray[np.int64], micro_batch: int, rounding: Rounding | None, capacity: int) -> tuple[int, int]:
-    """Return the inputs of all passes, padding included, and the width of the narrowest whole pass.
+def _padded_inputs(
+    batches: NDArray[np.int64], micro_batch: int, rounding: Rounding | None, capacity: int
+) -> tuple[int, int]:
+    """Return the inputs of all passes, padding included, and the width of the narrowest full pass.
 
     The last pass of a step may have fewer rows and be narrower.
     """
@@ -225,14 +224,14 @@ def _padded(batches: NDArray[np.int64], micro_batch: int, rounding: Rounding | N
     return int((widths * sizes).sum()), narrowest
 
 
-def _drawn(lengths: Lengths, capacity: int, documents: int) -> NDArray[np.int64]:
-    """Some batches of `documents` lengths; of a very large batch, a part.
+def _draw_batches(lengths: Lengths, capacity: int, documents: int) -> NDArray[np.int64]:
+    """Draw some batches of `documents` lengths each; of a very large batch, only a part.
 
-    All batches together have each length as often as `lengths` do, so their mean is exact and few are enough.
+    Together they contain each length as often as `lengths` does, so their mean is exact, and few batches suffice.
     """
-    known = np.sort(np.minimum(np.asarray(lengths, dtype=np.int64), capacity))
+    sorted_lengths = np.sort(np.minimum(np.asarray(lengths, dtype=np.int64), capacity))
     width = min(documents, DRAWN_DOCUMENTS)
     shape = max(1, min(DRAWS, DRAWN_DOCUMENTS // width)), width
     count = shape[0] * width
-    spread = known[(2 * np.arange(count) + 1) * len(known) // (2 * count)]
+    spread = sorted_lengths[(2 * np.arange(count) + 1) * len(sorted_lengths) // (2 * count)]
     return np.random.default_rng(0).permutation(spread).reshape(shape)

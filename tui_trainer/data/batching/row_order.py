@@ -1,6 +1,6 @@
-"""Which rows a step learns from, and which of them each of several processes takes.
+"""The rows of each optimizer step, and the share of them that each process takes.
 
-The order of epoch e is a permutation drawn from (seed, e) alone, so the position in the data is the step number and a
+The order of epoch e is a permutation drawn from (seed, e) alone, so the step number is the position in the data, and a
 resumed run needs nothing else. The last step of an epoch may have fewer rows.
 """
 
@@ -10,14 +10,14 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-# Batches drawn together where they are grouped by length, as in transformers' sampler.
+# The number of batches within which rows are sorted by length, as in transformers' sampler.
 MEGABATCH = 50
 
 
 class RowOrder:
-    """`order.at(step)`: the numbers of the rows behind an optimizer step; step counts from 1.
+    """The order of rows in training: `order.at(step)` returns the rows of an optimizer step. Steps count from 1.
 
-    `lengths`, int64 [rows], in any unit.
+    `lengths` are int64 [rows], in any unit.
     """
 
     def __init__(
@@ -31,9 +31,9 @@ class RowOrder:
         self.steps_per_epoch = steps_per_epoch(len(lengths), effective_batch)
 
     def at(self, step: int) -> NDArray[np.int64]:
-        """Numbers of rows, int64 [effective batch], fewer at the end of an epoch."""
-        epoch, place = divmod(step - 1, self.steps_per_epoch)
-        start = place * self._effective_batch
+        """Return row numbers, int64 [effective batch], or fewer at the end of an epoch."""
+        epoch, step_of_epoch = divmod(step - 1, self.steps_per_epoch)
+        start = step_of_epoch * self._effective_batch
         return self._order(epoch)[start : start + self._effective_batch]
 
     def _draw(self, epoch: int) -> NDArray[np.int64]:
@@ -42,9 +42,9 @@ class RowOrder:
         return self._grouped(order, random) if self._group_by_length else order
 
     def _grouped(self, order: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
-        """Within each run of some batches, rows sorted by length; then the batches are drawn anew."""
-        width = self._effective_batch * MEGABATCH
-        groups = [order[start : start + width] for start in range(0, len(order), width)]
+        """Sort rows by length within groups of batches, then shuffle the batches."""
+        group_rows = self._effective_batch * MEGABATCH
+        groups = [order[start : start + group_rows] for start in range(0, len(order), group_rows)]
         by_length = np.concatenate([group[np.argsort(-self._lengths[group], kind="stable")] for group in groups])
         full = len(order) // self._effective_batch
         batches = by_length[: full * self._effective_batch].reshape(full, self._effective_batch)
@@ -53,15 +53,14 @@ class RowOrder:
 
 
 def steps_per_epoch(rows: int, effective_batch: int) -> int:
-    """The last step of an epoch may have fewer rows."""
+    """Return the number of steps; the last one may have fewer rows."""
     return max(1, math.ceil(rows / effective_batch))
 
 
 def share_of(lengths: NDArray[np.int64], number: int, count: int) -> NDArray[np.int64]:
-    """Places, ascending, of the rows that process `number` of `count` takes: about as many tokens each. Rows are dealt
-    back and forth, the longest first; with fewer rows than processes some get none.
-    """
+    """Return the sorted positions of the rows for process `number` of `count`, with about equal tokens for each. Rows
+    are dealt back and forth, the longest first. With fewer rows than processes, some processes get none."""
     order = np.argsort(-lengths, kind="stable")
-    rounds, places = np.divmod(np.arange(len(order)), count)
-    dealt_to = np.where(rounds % 2 == 0, places, count - 1 - places)
+    rounds, turns = np.divmod(np.arange(len(order)), count)
+    dealt_to = np.where(rounds % 2 == 0, turns, count - 1 - turns)
     return np.sort(order[dealt_to == number])

@@ -1,1 +1,1 @@
-"""What the columns of a table mean: texts, labels, pairs, tags, conversations."""
+"""The meaning of a table's columns: texts, labels, pairs, tags, conversations."""

@@ -1,17 +1,16 @@
-"""What a row of a classification is labelled with: which column says so, of which kind it is, and its value.
+"""The labels of rows for classification and regression: their column, their kind, and the value of each row.
 
-The kind is read off the first rows where nobody says it:
+Without a setting, the first rows decide on the kind:
 
-    lists                                 any number of labels a row
-    numbers, one of them with a fraction  a number to come near to (regression)
-    more than 30 different whole numbers  a question for the user: they may be classes or a number
-    anything else                         one label a row
+    lists                                 any number of labels per row
+    numbers, at least one with a fraction regression
+    more than 30 different whole numbers  the user has to choose: classes or regression
+    anything else                         one label per row
 
-Whole numbers, true and false are classes of that name; 4.0 is the class "4". In a CSV all values are strings, and
-those that read as numbers count as numbers here. Lists may be written as JSON or as Python prints them. Lists of one
-length with a 0 or 1 for each class name the classes by their numbers. Objects may stand for lists: spaCy's
-{"A": 1.0, "B": 0.0} for ["A"], and {"label": "A"} for its label. Several columns, each named after a class, with a 0
-or 1 in each row, stand for one list as well.
+Whole numbers, true and false are classes of that name; 4.0 is the class "4". In a CSV, strings that can be read as
+numbers count as numbers. Lists may be written as JSON or in Python's notation. Lists of equal length with a 0 or 1 for
+each class name the classes by their numbers. Objects may stand for lists: spaCy's {"A": 1.0, "B": 0.0} for ["A"], and
+{"label": "A"} for its label. So do several columns that are named after classes and hold a 0 or 1 in each row.
 """
 
 import math
@@ -40,55 +39,54 @@ from tui_trainer.terminal.safe_text import one_line
 
 Kind = Literal["single_label_classification", "multi_label_classification", "regression"]
 SINGLE, MULTI, REGRESSION = get_args(Kind)
-# The name says it, whatever else is there.
 MOST_WHOLE_NUMBERS = 30
 LONGEST_NAME = 200  # characters
 _WORDS_OF_TEXT = 5
-LARGEST = 3.4e38  # of float32, in which numbers are learnt
+LARGEST = 3.4e38  # the largest float32: targets of a regression are float32
 _LABEL_KEY, _KIND_KEY = "data.label_column", "task.problem_type"
-_WRITTEN_MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
-# SNLI's annotators did not agree; pandas had nothing and wrote it.
-_NO_LABEL = ("-", "nan", "NaN", "<NA>")
+_WRITTEN_FLAGS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+# SNLI's sign for disagreement between annotators, and pandas' signs for a missing value.
+_MISSING_LABELS = ("-", "nan", "NaN", "<NA>")
 _SEPARATORS = ("|", ";", ",")
 _OTHER_SEPARATORS = ("/", "+", "&")
-_NUMBERS = ("score", "stars", "rating", "target", "y", "similarity", "value")
+_NUMBER_COLUMNS = ("score", "stars", "rating", "target", "y", "similarity", "value")
 _BLANK = " "
-_WRITTEN = re.compile(r"""\[.*\]|\{.*\}|\(['"].*\)""", re.DOTALL)
+_WRITTEN_LIST = re.compile(r"""\[.*\]|\{.*\}|\(['"].*\)""", re.DOTALL)
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+(,\d+)?\s*")
-_STARTS = ("start", "start_offset", "begin")
+_SPAN_START_KEYS = ("start", "start_offset", "begin")
 
 
-def label_columns(wanted: str, head: Sequence[Row], label: str, texts: Iterable[str] = (AUTO,)) -> tuple[str, ...]:
-    """The column `wanted`, or those that it names with commas between them; with "auto" the one with a usual name, or
-    where there is none all columns but those of `texts` (with "auto" among them, of one text), if each holds a 0 or 1.
+def label_columns(setting: str, head: Sequence[Row], label: str, texts: Iterable[str] = (AUTO,)) -> tuple[str, ...]:
+    """Return the columns of the labels: `setting`, or the columns that it lists, separated by commas.
 
-    Raises DataError without it.
+    "auto" means the column with a usual name, or else all columns except `texts`, if each of them holds only 0 and 1.
+    AUTO in `texts` stands for one unknown text column. Raises DataError if no column, or more than one, qualifies.
     """
     names = columns_of(head)
-    if wanted in names and wanted != AUTO:
-        return (wanted,)
-    if wanted != AUTO:
-        several = tuple(dict.fromkeys(filter(None, map(str.strip, wanted.split(","))))) or (wanted,)
+    if setting in names and setting != AUTO:
+        return (setting,)
+    if setting != AUTO:
+        several = tuple(dict.fromkeys(filter(None, map(str.strip, setting.split(","))))) or (setting,)
         if missing := next((name for name in several if name not in names), None):
             raise missing_column(missing, label, names, key=_LABEL_KEY)
         return several
     sure, maybe = (usual_columns(usual, names) for usual in (SURE_LABELS, MAYBE_LABELS))
-    found = sure[:1] if sure and {"label", "labels"} - {name.strip().lower() for name in sure} else sure or maybe
-    if len(found) == 1:
-        return (found[0],)
-    if found:
-        hint = f"set {_LABEL_KEY} to one of them: {listed(found)}"
+    usual = sure[:1] if sure and {"label", "labels"} - {name.strip().lower() for name in sure} else sure or maybe
+    if len(usual) == 1:
+        return (usual[0],)
+    if usual:
+        hint = f"set {_LABEL_KEY} to one of them: {listed(usual)}"
         raise DataError("several columns could hold the labels", where=label, hint=hint)
-    marks = marked_columns(head)
-    if len(marks) > 1:
-        others = [name for name in names if name not in (*marks, *texts) and not is_id(name)]
-        is_told = len(others) <= (AUTO in texts) and not any("," in name for name in marks)
-        if is_told:
-            return tuple(marks)
-        beside = f"; other columns: {listed(others)}" if others else ""
+    flags = flag_columns(head)
+    if len(flags) > 1:
+        others = [name for name in names if name not in (*flags, *texts) and not is_id(name)]
+        is_clear = len(others) <= (AUTO in texts) and not any("," in name for name in flags)
+        if is_clear:
+            return tuple(flags)
+        other_columns = f"; other columns: {listed(others)}" if others else ""
         hint = f"set {_LABEL_KEY} to the columns that are classes, separated by commas, or to one column of labels"
         raise DataError(
-            f"it is unclear whether the columns {listed(marks)}, which hold 0 or 1, are classes{beside}",
+            f"it is unclear whether the columns {listed(flags)}, which hold 0 or 1, are classes{other_columns}",
             where=label,
             hint=hint,
         )
@@ -96,52 +94,53 @@ def label_columns(wanted: str, head: Sequence[Row], label: str, texts: Iterable[
     raise DataError("no column has a usual name for labels, such as label or category", where=label, hint=hint)
 
 
-def marked_columns(head: Sequence[Row]) -> list[str]:
-    """The columns that hold a 0 or 1 in the first rows, but for those of the numbers of rows."""
+def flag_columns(head: Sequence[Row]) -> list[str]:
+    """Return the columns that hold only 0 and 1 in the first rows, without row numbers."""
     names = (name for name in columns_of(head) if not is_id(name))
     values = {name: [value for row in head if (value := row.values.get(name)) is not None] for name in names}
-    return [name for name, known in values.items() if known and None not in map(_mark_of, known)]
+    return [name for name, filled in values.items() if filled and None not in map(_flag_of, filled)]
 
 
-def labels_beside(names: Sequence[str], column: str) -> list[str]:
-    """Other columns that may hold labels."""
-    own = column.strip().lower()
-    named = (f"{own}_text", f"{own}_name", f"{own}_names")
-    return [name for name in dict.fromkeys(usual_columns((*USUAL_LABELS, *named), names)) if name != column]
+def other_label_columns(names: Sequence[str], column: str) -> list[str]:
+    """Return the other columns that may hold labels."""
+    name_in_lower_case = column.strip().lower()
+    related_names = (f"{name_in_lower_case}_text", f"{name_in_lower_case}_name", f"{name_in_lower_case}_names")
+    return [name for name in dict.fromkeys(usual_columns((*USUAL_LABELS, *related_names), names)) if name != column]
 
 
-def opened(value: object, where: str) -> object:
-    """The list of names that a value stands for, which is written as text or is an object; other values as they are.
+def parsed_labels(value: object, where: str) -> object:
+    """Convert a written list or an object to the list of its labels; return other values unchanged.
 
-    Raises DataError for what only looks like one.
+    Raises DataError for a string that looks like a list, but is not one.
     """
     if isinstance(value, str):
-        return _read_written(value.strip(), where) if value.strip()[:1] in ("[", "{", "(") else value
+        return _parse_written(value.strip(), where) if value.strip()[:1] in ("[", "{", "(") else value
     if isinstance(value, Mapping):
-        return _of_object(value, where)
+        return _labels_of_object(value, where)
     if isinstance(value, list | tuple) and value and all(isinstance(part, Mapping) for part in value):
-        return _of_objects(value, where)
+        return _labels_of_objects(value, where)
     return value
 
 
 def values_in(head: Sequence[Row], *columns: str) -> list[object]:
-    """The labels of the first rows that can be read. Raises DataError for spans, which are another task's."""
-    found = []
+    """Return the readable labels of the first rows. Raises DataError for spans, which another task reads."""
+    values = []
     for row in head:
         try:
-            value = _marked_names(row, columns) if columns[1:] else opened(row.values.get(columns[0]), row.where)
-        except DataError:  # told with the row
+            is_one = len(columns) == 1
+            value = parsed_labels(row.values.get(columns[0]), row.where) if is_one else _flagged_columns(row, columns)
+        except DataError:  # reported when the row is read
             continue
         if isinstance(value, list | tuple) and any(map(_is_span, value)):
             hint = f'set task.type = "token_classification", or set {_LABEL_KEY} to a column of classes'
-            what = f"the labels in '{one_line(columns[0], 40)}' are spans of the text"
-            raise DataError(what, where=row.where, hint=hint)
-        found.append(value)
-    return found
+            problem = f"the labels in '{one_line(columns[0], 40)}' are spans of the text"
+            raise DataError(problem, where=row.where, hint=hint)
+        values.append(value)
+    return values
 
 
 def holds_labels(head: Sequence[Row]) -> bool:
-    """Whether a column has a usual name of labels and holds no spans."""
+    """Return whether a column has a usual name for labels and does not hold spans."""
     names = usual_columns(USUAL_LABELS, columns_of(head))
     try:
         return any(value is not None for name in names for value in values_in(head, name))
@@ -149,12 +148,12 @@ def holds_labels(head: Sequence[Row]) -> bool:
         return False
 
 
-def refuse_texts(values: Sequence[object], where: str, column: str) -> None:
-    """Raises DataError where each row has a label of its own that is a sentence: an answer to learn, or the text."""
-    known = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values if value]
-    texts = [value for value in known if isinstance(value, str)]
+def refuse_text_labels(values: Sequence[object], where: str, column: str) -> None:
+    """Raise DataError if each row has a sentence of its own as its label: an answer to generate, or the text itself."""
+    labels = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values if value]
+    texts = [value for value in labels if isinstance(value, str)]
     words = sum(len(text.split()) for text in texts)
-    if 1 < len(texts) == len(known) == len(set(texts)) and words >= _WORDS_OF_TEXT * len(texts):
+    if 1 < len(texts) == len(labels) == len(set(texts)) and words >= _WORDS_OF_TEXT * len(texts):
         shown = one_line(column, 40)
         hint = f'to generate this text, set task.type = "seq2seq" and data.target_column = "{shown}"; if the text '
         hint += f"is the input and another column has the labels, set data.text_column and {_LABEL_KEY}"
@@ -162,52 +161,52 @@ def refuse_texts(values: Sequence[object], where: str, column: str) -> None:
 
 
 def kind_of(values: Iterable[object], where: str, column: str) -> Kind:
-    """What the labels of the first rows are. Raises DataError where that is a question for the user."""
-    known = [value for value in values if value is not None]
-    if any(isinstance(value, list | tuple) for value in known):
+    """Return the kind of the labels in the first rows. Raises DataError if the user has to decide."""
+    labels = [value for value in values if value is not None]
+    if any(isinstance(value, list | tuple) for value in labels):
         return "multi_label_classification"
-    _refuse_unclear(known, where, column)
-    numbers = [_as_number(value) for value in known]
-    found = {number for number in numbers if number is not None}
+    _refuse_ambiguous(labels, where, column)
+    numbers = [_as_number(value) for value in labels]
+    distinct = {number for number in numbers if number is not None}
     if None in numbers:
         return "single_label_classification"
-    if any(not number.is_integer() for number in found if math.isfinite(number)):
-        _refuse_codes(known, where, column)
+    if any(not number.is_integer() for number in distinct if math.isfinite(number)):
+        _refuse_codes(labels, where, column)
         return "regression"
-    if len(found) > MOST_WHOLE_NUMBERS:
-        message = f"the column '{one_line(column, 40)}' holds {len(found)} different whole numbers in the first rows"
+    if len(distinct) > MOST_WHOLE_NUMBERS:
+        message = f"the column '{one_line(column, 40)}' holds {len(distinct)} different whole numbers in the first rows"
         hint = f'set {_KIND_KEY} to "{SINGLE}" for classes or to "{REGRESSION}" for numbers'
         raise DataError(message, where=where, hint=hint)
     return "single_label_classification"
 
 
 class LabelReader:
-    """The values of one column, or of one for each class, all read alike. What is unlike the first of them is a
-    mistake. `values`: of the first rows, as `values_in` has them."""
+    """Reads the labels of one column, or of one column per class. All labels must have the form of the first ones.
+    `values`: labels of the first rows, from `values_in`."""
 
     def __init__(self, columns: Sequence[str], kind: Kind, values: Sequence[object] = ()) -> None:
         self.columns, self.kind = tuple(columns), kind
-        known = [value for value in values if value is not None]
-        self.width = _width_of(known)
-        """Of lists with a 0 or 1 for each class; 0 where labels are named."""
-        numbers = [_as_number(value) for value in known]
-        self._reads_numbers = bool(known) and None not in numbers
+        labels = [value for value in values if value is not None]
+        self.width = _width_of(labels)
+        """Length of lists with a 0 or 1 for each class; 0 if labels are names."""
+        numbers = [_as_number(value) for value in labels]
+        self._reads_numbers = bool(labels) and None not in numbers
         self._are_whole = all(number is not None and number.is_integer() for number in numbers)
-        whole = {number for number in numbers if number is not None}
-        # Data sets of the hub have -1 for none; it is a class only where classes are signs, or go on below it.
-        self._has_negatives = not self._reads_numbers or min(whole) < -1 or (-1 in whole and max(whole) < 2)
-        texts = [value for value in known if isinstance(value, str)]
+        distinct = {number for number in numbers if number is not None}
+        # Data sets on the Hub write -1 for a missing label. It is a class if numbers go below it, or none exceeds 1.
+        self._has_negatives = not self._reads_numbers or min(distinct) < -1 or (-1 in distinct and max(distinct) < 2)
+        texts = [value for value in labels if isinstance(value, str)]
         self._separator, self._has_several = _separator_of(texts)
         self._form = ""
         self._lists: bool | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Where the form of the labels says which there are."""
+        """Classes that the form of the labels defines; empty if the rows define them."""
         return tuple(map(str.strip, self.columns)) if self.columns[1:] else tuple(map(str, range(self.width)))
 
     def note(self) -> str:
-        """What the form of the labels is, where that could be taken for something else."""
+        """Return a sentence about the form of the labels if a user may expect another one, else ""."""
         if self.width:
             last = self.width - 1
             return f"each label is a list with a 0 or 1 for each of {self.width:,} classes, named 0 to {last:,}"
@@ -220,8 +219,8 @@ class LabelReader:
         return "-1 is used as a class; in datasets on the Hub it usually means no label" if is_class else ""
 
     def names(self, row: Row) -> tuple[str, ...]:
-        """The labels of a row, each once, sorted: exactly one of them for one label a row. Raises DataError."""
-        value, where = opened(self._value(row), row.where), row.where
+        """Return the distinct labels of a row, sorted; exactly one for a single-label task. Raises DataError."""
+        value, where = parsed_labels(self._value(row), row.where), row.where
         if form := self._other_form(value):
             raise DataError(f"the labels are {kind_of_value(value)}, but earlier labels are {form}", where=where)
         if not isinstance(value, list | tuple):
@@ -230,45 +229,45 @@ class LabelReader:
             if not isinstance(value, str):
                 raise DataError(f"the labels are {kind_of_value(value)}, not a list", where=where)
             value = [part for part in value.split(self._separator) if part.strip()]
-        found = self._marked(value, where) if self.width else [self._name(part, where) for part in value]
-        if self.kind == SINGLE and len(found) != 1:
+        names = self._marked(value, where) if self.width else [self._name(part, where) for part in value]
+        if self.kind == SINGLE and len(names) != 1:
             hint = f'for several labels per row, set {_KIND_KEY} = "{MULTI}"'
-            raise DataError(f"the label is a list of {len(found)} labels", where=where, hint=hint)
-        if repeated := next((name for place, name in enumerate(found) if name in found[:place]), ""):
+            raise DataError(f"the label is a list of {len(names)} labels", where=where, hint=hint)
+        if repeated := next((name for position, name in enumerate(names) if name in names[:position]), ""):
             hint = "list the names of the row's labels, not a 0 or 1 for each class"
             raise DataError(f"the label '{one_line(repeated, 40)}' is listed twice", where=where, hint=hint)
-        return tuple(sorted(found))
+        return tuple(sorted(names))
 
     def number(self, row: Row) -> float:
-        """The number of a row of a regression. Raises DataError."""
+        """Return the number of a row for regression. Raises DataError."""
         value = self._value(row)
         if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
             value = value.replace(",", ".")
-        found = _as_number(value)
-        if found is None:
+        number = _as_number(value)
+        if number is None:
             shown = f"'{one_line(value, 40)}'" if isinstance(value, str) else kind_of_value(value)
             raise DataError(f"the label is {shown}, not a number", where=row.where)
-        if not abs(found) <= LARGEST:
+        if not abs(number) <= LARGEST:
             raise DataError("the label is not a finite number", where=row.where)
-        return found
+        return number
 
     def _other_form(self, value: object) -> str:
-        """What labels were before, where these are something else: lists, or names."""
+        """Return the form of earlier labels, lists or names, if this label has the other form; else ""."""
         is_list = isinstance(value, list | tuple)
         if self._lists is None:
             self._lists = is_list
         return "" if is_list == self._lists else "lists" if self._lists else "names"
 
-    def _marked(self, marks: Sequence[object], where: str) -> list[str]:
-        """The numbers of the classes that have a 1."""
-        if len(marks) != self.width or not all(map(_is_mark, marks)):
+    def _marked(self, flags: Sequence[object], where: str) -> list[str]:
+        """Return the numbers of the classes whose flag is 1."""
+        if len(flags) != self.width or not all(map(_is_zero_or_one, flags)):
             form = f"lists of {self.width:,} values, a 0 or 1 for each class"
-            raise DataError(f"the label is a list of {len(marks):,} values, but earlier labels are {form}", where=where)
-        return [str(number) for number, mark in enumerate(marks) if mark]
+            raise DataError(f"the label is a list of {len(flags):,} values, but earlier labels are {form}", where=where)
+        return [str(number) for number, flag in enumerate(flags) if flag]
 
     def _value(self, row: Row) -> object:
         if self.columns[1:]:
-            return _marked_names(row, self.columns)
+            return _flagged_columns(row, self.columns)
         value = value_of(row, self.columns[0])
         if value is None or (value == "" and self.kind != "multi_label_classification"):
             raise DataError("the label is missing", where=row.where)
@@ -280,8 +279,8 @@ class LabelReader:
             raise DataError(f"the label is {form}, not a name", where=where, hint="write a string or a number")
         self._form = self._form or form
         if form != self._form:
-            before = {"a string": "strings", "a number": "numbers"}.get(self._form, self._form)
-            raise DataError(f"the label is {form}, but earlier labels are {before}", where=where)
+            earlier = {"a string": "strings", "a number": "numbers"}.get(self._form, self._form)
+            raise DataError(f"the label is {form}, but earlier labels are {earlier}", where=where)
         if isinstance(value, str):
             return self._checked(value.strip(), where)
         if value == IGNORE or (value == -1 and not self._has_negatives):
@@ -301,7 +300,7 @@ class LabelReader:
     def _checked(self, name: str, where: str) -> str:
         if not name:
             raise DataError("the label is empty", where=where)
-        if name in (*_NO_LABEL, str(IGNORE)) or (name == "-1" and not self._has_negatives):
+        if name in (*_MISSING_LABELS, str(IGNORE)) or (name == "-1" and not self._has_negatives):
             hint = "remove the row, or rename the class"
             raise DataError(f"the label is '{name}', which stands for a missing label", where=where, hint=hint)
         if len(name) > LONGEST_NAME:
@@ -313,35 +312,34 @@ class LabelReader:
 
 
 def _separator_of(texts: Sequence[str]) -> tuple[str, bool]:
-    """Return what stands between the labels of a row, and whether any of these rows has several labels.
+    """Return the separator of a row's labels, and whether any of these rows has several labels.
 
-    It is a usual sign, or blanks or another sign where the parts between them recur, as those of one name do not.
+    Blanks and the less usual separators count only if the parts recur in other rows, unlike the words of a name.
     """
-    if found := next((sign for sign in _SEPARATORS if any(sign in text for text in texts)), ""):
-        return found, True
+    if usual := next((sign for sign in _SEPARATORS if any(sign in text for text in texts)), ""):
+        return usual, True
     for sign in (_BLANK, *_OTHER_SEPARATORS):
         parts = {text: {part for part in text.split(sign) if part} for text in texts}
-        often = Counter(part for some in parts.values() for part in some)
-        several = [some for some in parts.values() if len(some) > 1]
-        if len(often) < len(parts) or any(all(often[part] > 1 for part in some) for some in several):
+        counts = Counter(part for labels in parts.values() for part in labels)
+        several = [labels for labels in parts.values() if len(labels) > 1]
+        if len(counts) < len(parts) or any(all(counts[part] > 1 for part in labels) for labels in several):
             return sign, bool(several)
     return _SEPARATORS[-1], False
 
 
 def ordered(names: Iterable[str], known: Mapping[object, object] | None = None) -> tuple[str, ...]:
-    """The names in the order of their numbers: as `known` (a model's id2label) has it where it knows just these,
-    whole numbers by size, else by the alphabet."""
-    found = set(names)
+    """Sort class names: as in a model's id2label, `known`, if it has exactly these, else by number or alphabet."""
+    distinct = set(names)
     try:
         by_model = [str(name) for _, name in sorted((known or {}).items(), key=lambda item: int(str(item[0])))]
     except ValueError:
         by_model = []
-    if len(by_model) == len(found) and set(by_model) == found:
+    if len(by_model) == len(distinct) and set(by_model) == distinct:
         return tuple(by_model)
     try:
-        return tuple(sorted(found, key=lambda name: (int(name), name)))
+        return tuple(sorted(distinct, key=lambda name: (int(name), name)))
     except ValueError:
-        return tuple(sorted(found))
+        return tuple(sorted(distinct))
 
 
 def _as_number(value: object) -> float | None:
@@ -353,75 +351,77 @@ def _as_number(value: object) -> float | None:
         return None
 
 
-def _marked_names(row: Row, columns: Iterable[str]) -> list[str]:
-    """The columns of classes that have a 1. Raises DataError for one that has neither 0 nor 1."""
-    found = []
+def _flagged_columns(row: Row, columns: Iterable[str]) -> list[str]:
+    """Return the columns of classes whose value is 1. Raises DataError for other values than 0 and 1."""
+    names = []
     for column in columns:
         value = value_of(row, column)
-        if (mark := _mark_of(value)) is None:
-            held = "no value" if value in (None, "") else f"'{one_line(str(value), 20)}'"
+        if (flag := _flag_of(value)) is None:
+            shown = "no value" if value in (None, "") else f"'{one_line(str(value), 20)}'"
             hint = "remove the row, or write 0 or 1"
-            what = f"the class '{one_line(column, 40)}' has {held} instead of 0 or 1"
-            raise DataError(what, where=row.where, hint=hint)
-        if mark:
-            found.append(column)
-    return found
+            problem = f"the class '{one_line(column, 40)}' has {shown} instead of 0 or 1"
+            raise DataError(problem, where=row.where, hint=hint)
+        if flag:
+            names.append(column)
+    return names
 
 
-def _mark_of(value: object) -> bool | None:
-    """0 or 1, as CSV has them too."""
+def _flag_of(value: object) -> bool | None:
+    """Return a 0 or 1, also as a CSV writes it, as a bool; None for other values."""
     if isinstance(value, str):
-        return _WRITTEN_MARKS.get(value.strip().lower())
-    return bool(value) if _is_mark(value) else None
+        return _WRITTEN_FLAGS.get(value.strip().lower())
+    return bool(value) if _is_zero_or_one(value) else None
 
 
-def _is_mark(value: object) -> bool:
+def _is_zero_or_one(value: object) -> bool:
     return isinstance(value, int | float) and value in (0, 1)
 
 
 def _width_of(values: Sequence[object]) -> int:
-    """How long lists are that hold a 0 or 1 for each class."""
+    """Return the common length of lists with a 0 or 1 for each class; 0 if the values are not such lists."""
     lists = [value for value in values if isinstance(value, list | tuple)]
     widths = {len(value) for value in lists}
-    if len(widths) != 1 or len(lists) < len(values) or not all(_is_mark(mark) for value in lists for mark in value):
+    flags = [flag for value in lists for flag in value]
+    if len(widths) != 1 or len(lists) < len(values) or not all(map(_is_zero_or_one, flags)):
         return 0
     return widths.pop() if max(widths) > 1 else 0
 
 
 def _is_span(value: object) -> bool:
-    """As doccano writes it, [0, 3, "PER"], or an object that says where it starts."""
+    """Return whether the value is a span of doccano, [0, 3, "PER"], or an object with a start."""
     if isinstance(value, Mapping):
-        return any(name in value for name in _STARTS)
-    return isinstance(value, list | tuple) and len(value) == 3 and all(type(place) is int for place in value[:2])
+        return any(name in value for name in _SPAN_START_KEYS)
+    return isinstance(value, list | tuple) and len(value) == 3 and all(type(offset) is int for offset in value[:2])
 
 
-def _read_written(text: str, where: str) -> object:
-    if not _WRITTEN.fullmatch(text):
+def _parse_written(text: str, where: str) -> object:
+    """Parse a string that looks like a list or an object. Raises DataError if it cannot be parsed."""
+    if not _WRITTEN_LIST.fullmatch(text):
         return text
     value = written_value(text)
     if isinstance(value, set):
         value = sorted(value, key=str)
     if not isinstance(value, list | tuple | dict):
         hint = 'write a list as JSON, ["heat", "light"], and a single name without brackets'
-        what = f"the label '{one_line(text, 40)}' looks like a list, but cannot be read as one"
-        raise DataError(what, where=where, hint=hint)
-    return opened(value, where)
+        problem = f"the label '{one_line(text, 40)}' looks like a list, but cannot be read as one"
+        raise DataError(problem, where=where, hint=hint)
+    return parsed_labels(value, where)
 
 
-def _of_object(value: Mapping[str, object], where: str) -> object:
-    """The names that have a 1, as spaCy writes `cats`; of {"label": "joy"} the label."""
+def _labels_of_object(value: Mapping[str, object], where: str) -> object:
+    """Return the label of {"label": "joy"}, or the names in spaCy's `cats` whose value is 1."""
     if "label" in value and value.keys() <= {"label", "score"}:
         return value["label"]
-    # Parquet has null for a name that another row has.
-    marks = {name: mark for name, mark in value.items() if mark is not None}
-    if not all(isinstance(mark, int | float) for mark in marks.values()):
+    # Parquet has null for names that only other rows have.
+    flags = {name: flag for name, flag in value.items() if flag is not None}
+    if not all(isinstance(flag, int | float) for flag in flags.values()):
         return value
-    _refuse_fractions(marks, where)
-    return [name for name, mark in marks.items() if mark]
+    _refuse_fractions(flags, where)
+    return [name for name, flag in flags.items() if flag]
 
 
-def _of_objects(values: Sequence[Mapping[str, object]], where: str) -> object:
-    """The labels of [{"label": "joy", "score": 0.9}]. Of several with scores it is not known which hold."""
+def _labels_of_objects(values: Sequence[Mapping[str, object]], where: str) -> object:
+    """Return the labels of [{"label": "joy", "score": 0.9}]. Several labels must have a score of 0 or 1."""
     if any(map(_is_span, values)) or not all("label" in value for value in values):
         return values
     scores = {str(value["label"]): value.get("score", 1) for value in values}
@@ -431,45 +431,46 @@ def _of_objects(values: Sequence[Mapping[str, object]], where: str) -> object:
     return [values[0]["label"]]
 
 
-def _refuse_fractions(marks: Mapping[str, object], where: str) -> None:
-    if found := next((name for name, mark in marks.items() if not _is_mark(mark)), ""):
-        what = f"the label '{one_line(found, 40)}' is {one_line(str(marks[found]), 20)} instead of 0 or 1"
-        raise DataError(what, where=where, hint="write 1 for each class that a row has, and 0 for the others")
+def _refuse_fractions(flags: Mapping[str, object], where: str) -> None:
+    if name := next((name for name, flag in flags.items() if not _is_zero_or_one(flag)), ""):
+        problem = f"the label '{one_line(name, 40)}' is {one_line(str(flags[name]), 20)} instead of 0 or 1"
+        raise DataError(problem, where=where, hint="write 1 for each class that a row has, and 0 for the others")
 
 
 def _refuse_codes(values: Sequence[object], where: str, column: str) -> None:
-    """Raises DataError for numbers with a point that are strings, and may be versions or codes: of a column whose name
-    says nothing of a number, or written as no program writes numbers."""
+    """Raise DataError for decimal numbers in strings that may be versions or codes: if the name of the column does not
+    suggest numbers, or they are not written as a program writes numbers."""
     texts = [value.strip() for value in values if isinstance(value, str)]
     decimals = {len(text.partition(".")[2]) for text in texts}
-    odd = next((text for text in texts if str(float(text)) != text and "." in text and len(decimals) > 1), "")
-    if texts and (odd or column.strip().lower() not in _NUMBERS):
-        shown = odd or next(text for text in texts if "." in text)
-        what = f"'{one_line(shown, 20)}' in the column '{one_line(column, 40)}' may be a number or a name"
+    unusual = next((text for text in texts if str(float(text)) != text and "." in text and len(decimals) > 1), "")
+    if texts and (unusual or column.strip().lower() not in _NUMBER_COLUMNS):
+        shown = unusual or next(text for text in texts if "." in text)
+        problem = f"'{one_line(shown, 20)}' in the column '{one_line(column, 40)}' may be a number or a name"
         hint = f'set {_KIND_KEY} to "{SINGLE}" for classes or to "{REGRESSION}" for numbers'
-        raise DataError(what, where=where, hint=hint)
+        raise DataError(problem, where=where, hint=hint)
 
 
-def _refuse_unclear(values: Sequence[object], where: str, column: str) -> None:
-    """Raises DataError for names that may be several, or numbers with a comma."""
+def _refuse_ambiguous(values: Sequence[object], where: str, column: str) -> None:
+    """Raise DataError for strings that may each hold several labels, and for numbers with a decimal comma."""
     texts = list(dict.fromkeys(value.strip() for value in values if isinstance(value, str)))
     shown, hint = one_line(column, 40), f'to use each value as a class name, set {_KIND_KEY} = "{SINGLE}"'
     if any("," in text for text in texts) and all(map(_DECIMAL_COMMA.fullmatch, texts)):
-        what = (
+        problem = (
             f"the column '{shown}' holds numbers with a comma, such as '{next(text for text in texts if ',' in text)}'"
         )
         raise DataError(
-            what, where=where, hint=f'to read the values as numbers, set {_KIND_KEY} = "{REGRESSION}"; {hint}'
+            problem, where=where, hint=f'to read the values as numbers, set {_KIND_KEY} = "{REGRESSION}"; {hint}'
         )
     for sign in _SEPARATORS:
         parts = {text: {part.strip() for part in text.split(sign)} for text in texts}
-        often = Counter(part for some in parts.values() for part in some)
+        counts = Counter(part for labels in parts.values() for part in labels)
         # A name with a comma in it is one name, unless other rows have its parts.
-        found = next(
-            (text for text, some in parts.items() if len(some) > 1 and all(often[one] > 1 for one in some)), ""
+        example = next(
+            (text for text, labels in parts.items() if len(labels) > 1 and all(counts[label] > 1 for label in labels)),
+            "",
         )
-        if found:
-            what = f"the column '{shown}' may hold several labels per row, such as '{one_line(found, 40)}'"
+        if example:
+            problem = f"the column '{shown}' may hold several labels per row, such as '{one_line(example, 40)}'"
             raise DataError(
-                what, where=where, hint=f"to split the values at '{sign}', set {_KIND_KEY} = \"{MULTI}\"; {hint}"
+                problem, where=where, hint=f"to split the values at '{sign}', set {_KIND_KEY} = \"{MULTI}\"; {hint}"
             )

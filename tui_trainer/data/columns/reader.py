@@ -1,4 +1,4 @@
-"""How a task reads rows or documents: what it takes from each, and the tokens it makes of it."""
+"""The interface between tasks and their data: a task implements `Reader`, and `preparing/prepare.py` calls it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.columns.row import LateColumns, Row, columns_of, refuse_marks
-from tui_trainer.data.columns.text_columns import LOOKED_ROWS
+from tui_trainer.data.columns.row import LateColumns, Row, columns_of, refuse_placeholders
+from tui_trainer.data.columns.text_columns import FIRST_ROWS
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
@@ -18,26 +18,27 @@ from tui_trainer.terminal.safe_text import one_line
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row, checked. `text` is all that is learnt from, by which repeats are found; `stratum` its class, if any."""
+    """One checked row. `text` is all that the model learns from, and identifies duplicates. `stratum` is its class."""
 
     text: str
     content: Any
     stratum: str = ""
 
 
-class ReadInOrder(Exception):  # no mistake: a way of reading that is not open
-    """Rows cannot be read by several processes at once: what one means depends on those before it."""
+class ReadInOrder(Exception):  # not an error, so its name does not end in Error
+    """Signal that one process must read the rows: the meaning of a row depends on the rows before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One example as the model gets it: numbers for each of the reader's columns, of which `labels` count as labels;
-    with none it is left out. `truncated`: something did not fit into max_length. `marked`: the text spells a special
-    token that begins or ends it, and has it once. `inexact`: what of it its tokens cannot represent exactly, as part of
-    a message; empty where they can. `needs`: of one without labels, the tokens up to its first one; 0 where it has none
-    at all. `labels_beyond`: labels of it that did not fit into max_length.
+    """One example, or one window of it, as arrays of equal length for the columns of the reader.
 
-    `example`: which of the examples that were encoded together it is a window of; None: the one at its own place."""
+    `labels` counts the positions with a label; an example without any is left out. `truncated`: the example was longer
+    than max_length, and `labels_beyond` labels were cut off. `marked`: its text already spells the special token that
+    begins or ends a row, which is not added again. `inexact` describes what its tokens cannot represent, as part of a
+    message. `needs` is the number of tokens up to the first label of an example that lost all of them, else 0.
+    `example` is its position among the examples that were encoded together. None: each of them has one window.
+    """
 
     columns: Mapping[str, Sequence[int] | NDArray[np.int32]]
     labels: int
@@ -52,68 +53,68 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class UnknownToken:
-    """What a tokenizer gives for text that it does not know, and its special tokens, which stand for no text."""
+    """The id that a tokenizer gives for text outside its vocabulary, and the ids of its special tokens."""
 
     number: int
     special: tuple[int, ...]
 
 
 def unknown_token_of(tokenizer: Any) -> UnknownToken | None:
-    """Return that of a tokenizer of transformers; None where it has none, or also begins or ends texts with it."""
+    """Return the unknown token of a transformers tokenizer; None if it has none, or uses it to begin or end texts."""
     number, backend = tokenizer.unk_token_id, getattr(tokenizer, "backend_tokenizer", None)
     if number is None and backend is not None:
         number = backend.token_to_id(getattr(backend.model, "unk_token", None) or "")
-    ends = [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id]
-    if number is None or number in ends:
+    boundary_tokens = [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id]
+    if number is None or number in boundary_tokens:
         return None
     return UnknownToken(number, tuple({*tokenizer.all_special_ids} - {number}))
 
 
 class Reader(Protocol):
-    """How a task reads its data. It is made anew for each preparation, and may keep what it learns about the data.
-    Of documents nothing is begun or read: each is an example of one text."""
+    """How a task reads its data. Each preparation creates a new reader, which may store what it learns about the data.
+    A document is an example with one text: `begin` and `read` are only called for rows."""
 
     columns: tuple[str, ...]
-    """Of the rows on disk: "input_ids", mostly "labels", and other arguments of the model."""
+    """Columns that are written for each row: "input_ids", usually "labels", and other arguments of the model."""
 
     held_out: bool = False
-    """Whether the rows that are read now are only measured on, from a source of their own. Set by the preparation."""
+    """Whether the current rows come from a separate source for evaluation. The preparation sets it."""
 
     learns: bool
-    """Whether it makes a tokenizer from the training texts."""
+    """Whether the reader trains a tokenizer on the training texts."""
 
     labels_are_tokens: bool = False
-    """Whether the column of labels has tokens that the model is to write."""
+    """Whether the labels are the tokens that the model should write."""
 
     reads_apart: bool = False
-    """Whether copies of it may read the rows in other processes: `noted` and `note` carry home what they note."""
+    """Whether copies of the reader may read rows in other processes. `noted` and `note` then transfer their notes."""
 
     def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
-        """What a trained model has learnt: its tokens and labels are taken as they are, whatever the data holds."""
+        """Use the tokens and labels of a trained model, whatever the data contains."""
         raise TypeError(f"{type(self).__name__} learns from the data alone")
 
     def begin(self, head: Sequence[Row]) -> None:
-        """Choose the columns, by the first rows. Raises DataError when they cannot be told."""
+        """Choose the columns from the first rows. Raises DataError if they are ambiguous."""
         return
 
     @property
     def found_columns(self) -> Mapping[str, str]:
-        """What `begin` has found: the column that each setting of [data] stands for that names one."""
+        """The column that `begin` chose for each setting of [data] that names a column."""
         return {}
 
     late_columns: tuple[str, ...] = ()
-    """Settings of columns that may come late: rows before are read without them."""
+    """Settings whose columns may first appear in a later row: the rows before it are read without them."""
 
     def see_late(self, row: Row, head: Sequence[Row]) -> None:
-        """Look at a row with columns that no row before had, and at the first rows. Raises DataError where other
-        columns would be read with it, and ReadInOrder without the first rows."""
+        """Check a row with new columns, given the first rows. Raises DataError if the columns chosen by `begin` would
+        change, and ReadInOrder if the first rows are not given."""
         if not head:
             raise ReadInOrder
-        before = self.found_columns
+        first_choice = self.found_columns
         try:
             self.begin([*head, row])
             for setting, column in self.found_columns.items():
-                if column != before[setting] and setting not in self.late_columns:
+                if column != first_choice[setting] and setting not in self.late_columns:
                     shown = one_line(column, 40)
                     hint = f"add this column to the first row as well, or set data.{setting} to the column to read"
                     raise DataError(f"from this row on, data.{setting} would be '{shown}'", where=row.where, hint=hint)
@@ -122,55 +123,54 @@ class Reader(Protocol):
             raise
 
     def read(self, row: Row) -> Example:
-        """One row. Raises DataError, with its place, for one that cannot be used."""
+        """Read one row. Raises DataError, with the position of the row, if it cannot be used."""
         raise TypeError(f"{type(self).__name__} reads documents, not rows")
 
     def noted(self) -> Any:
-        """What `read` noted since `begin`, or since it was asked last. Raises ReadInOrder where `read` has changed how
-        it reads."""
+        """Return and clear the notes of `read`. Raises ReadInOrder if `read` has changed how the reader reads."""
         return None
 
     def note(self, noted: Any) -> None:
-        """Add what a copy noted of the next rows."""
+        """Add the notes that a copy took of the next rows."""
         return
 
     def load(self) -> None:
-        """Load what encoding needs and the data does not give, such as a tokenizer: copies have it too, then."""
+        """Load what encoding needs besides the data, such as a tokenizer, so that copies of the reader have it too."""
         return
 
     def settle(self) -> None:
-        """All rows were read once; the training side decides what classes there are. Raises DataError."""
+        """Finish reading, once all rows were read; the training split decides which classes exist. Raises DataError."""
         return
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
-        """Make the tokenizer, and write it as tokenizer.json."""
+        """Train the tokenizer on these texts, and write it to `path`, a tokenizer.json."""
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
-        """A batch of examples into tokens: a row each, or some windows of each, in order."""
+        """Tokenize a batch of examples: one row or several windows of each, in order."""
 
     @property
     def unknown_token(self) -> UnknownToken | None:
-        """What stands in its rows for text that the tokenizer does not know; None where that cannot be."""
+        """The token that stands for text outside the vocabulary. None if every text has tokens."""
         return None
 
     def tokens_of(self, texts: Sequence[str]) -> Sequence[Sequence[int] | NDArray[np.int32]]:
-        """Tokens of each text alone, as its tokenizer gives them."""
+        """Tokenize each text alone, without special tokens of a row."""
         raise TypeError(f"{type(self).__name__} has no unknown token")
 
     def vocabulary(self) -> int:
-        """Number of tokens of the tokenizer; 0 where only the data can tell, and was not read."""
+        """Return the number of tokens of the tokenizer; 0 if it depends on data that was not read yet."""
 
     def details(self) -> dict[str, Any]:
-        """What was learnt about the data, as JSON has it."""
+        """Return what the reader learned about the data, as JSON values."""
         return {}
 
     def notes(self) -> list[str]:
-        """The same in words, for the user."""
+        """Return what the reader learned about the data, as sentences for the user."""
         return []
 
 
 class ReadsRows(Protocol):
-    """What of a reader `read_rows` asks."""
+    """The part of a reader that `read_rows` needs."""
 
     def begin(self, head: Sequence[Row]) -> None: ...
 
@@ -178,27 +178,25 @@ class ReadsRows(Protocol):
 
 
 def read_rows(reader: ReadsRows, rows: Iterator[Row], problems: ProblemList) -> Iterator[tuple[Row, Any]]:
-    """Each row that can be used, and what the reader makes of it once it was shown the first ones. Mistakes go into
-    `problems`.
-    """
-    head = list(islice(rows, LOOKED_ROWS))
+    """Yield each usable row and what `read` returns for it, after `begin` has seen the first rows. Collects errors."""
+    head = list(islice(rows, FIRST_ROWS))
     if head:
         reader.begin(head)
     yield from read_more(reader, chain(head, rows), columns_of(head), problems, head)
 
 
 def read_more(
-    reader: ReadsRows, rows: Iterator[Row], known: Iterable[str], problems: ProblemList, head: Sequence[Row] = ()
+    reader: ReadsRows, rows: Iterator[Row], columns: Iterable[str], problems: ProblemList, head: Sequence[Row] = ()
 ) -> Iterator[tuple[Row, Any]]:
-    """The same once it was shown the first rows, which have the columns `known`."""
+    """Continue `read_rows` with a reader that has seen the first rows, whose columns are `columns`."""
     see_late = getattr(reader, "see_late", lambda row, head: reader.begin([*head, row]))
-    late = LateColumns(known, lambda row: see_late(row, head))
+    late = LateColumns(columns, lambda row: see_late(row, head))
     for row in rows:
         try:
             late.see(row)
-            found = reader.read(row)
-            if isinstance(found, Example):
-                refuse_marks(found.text, row.where)
-            yield row, found
+            content = reader.read(row)
+            if isinstance(content, Example):
+                refuse_placeholders(content.text, row.where)
+            yield row, content
         except DataError as error:
             problems.add(error, row.values)

@@ -1,8 +1,8 @@
-"""One row of a table, what is said of columns and values that are not as they should be, and what the columns say that
-the rows are: conversations, an input and its answer, tagged words; and rows that nothing here learns from.
+"""Rows of a table, and the kind of rows that their columns show: conversations, inputs with answers, tagged words, or
+rows that no task learns from. Also holds the errors about columns and values.
 
-Names of columns decide on the kind, not whether the values can be read: rows that cannot are refused by the task that
-reads their kind, and are no texts because of it.
+The names of the columns decide on the kind, even if the values cannot be read: such rows are then refused by the task
+for their kind, and never taken for plain texts.
 """
 
 import ast
@@ -28,7 +28,7 @@ from tui_trainer.terminal.safe_text import one_line
 
 AUTO = "auto"
 SHOWN_COLUMNS = 12
-_PLACE_IN_FILE = re.compile(r", (?:line|item|row) [\d,]+")
+_POSITION_IN_FILE = re.compile(r", (?:line|item|row) [\d,]+")
 _NUMPY_STRINGS = re.compile(r"""(['"])\s+\1""")  # Python joins them into one
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
 
@@ -41,56 +41,57 @@ _MEDIA = {
 }
 _SPEAKER = re.compile(r"(?:^|\s)(system|user|human|assistant)\s*:", re.IGNORECASE)
 _LIST = re.compile(r"\s*(?:array\()?\[\s*[\[{'\"]")
-_NOT_YET = "are not supported"
-_LEAVE_OUT = "remove the row: the model would only get its text"
-_MARK = re.compile("<(?:image|video|audio)>")  # one look for all three: it is taken at each row
-_MARKS = {"<image>": "</image>", "<video>": "</video>", "<audio>": "</audio>"}
+_UNSUPPORTED = "are not supported"
+_REMOVE_ROW = "remove the row: the model would only get its text"
+_PLACEHOLDER = re.compile("<(?:image|video|audio)>")  # one pattern for all three, because every row is searched
+_CLOSING_TAGS = {"<image>": "</image>", "<video>": "</video>", "<audio>": "</audio>"}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a table, and where it stands: "train.jsonl, line 12"."""
+    """One row of a table, and its position: "train.jsonl, line 12"."""
 
     where: str
     values: Mapping[str, object]
 
 
 def file_of(head: Sequence[Row]) -> str:
-    """The file that rows stand in; rows of a sample stand in none, and the first of them is named."""
-    return _PLACE_IN_FILE.split(head[0].where)[0]
+    """Return the file of these rows. Rows of a built-in sample have none: the result is then the name of the first
+    row."""
+    return _POSITION_IN_FILE.split(head[0].where)[0]
 
 
 def columns_of(rows: Iterable[Row]) -> list[str]:
-    """The names of all columns, in the order in which they were met."""
+    """Return the names of all columns, in the order of their first appearance."""
     return list(dict.fromkeys(chain.from_iterable(row.values for row in rows)))
 
 
 def usual_columns(usual: Iterable[str], names: Sequence[str]) -> list[str]:
-    """Those of the usual names that are there, as the table writes them."""
-    return [name for wanted in usual for name in names if name.strip().lower() == wanted]
+    """Return the columns with one of the usual names, ordered by those names and spelled as in the table."""
+    return [name for usual_name in usual for name in names if name.strip().lower() == usual_name]
 
 
 def is_id(name: str) -> bool:
-    """Whether a column is named as those are that number the rows, or say whose they are; pandas' "Unnamed: 0" too."""
+    """Return whether a column name stands for row numbers or keys. Includes pandas' "Unnamed: 0"."""
     name = name.strip().lower()
     return name in ("id", "idx", "index", "") or name.endswith("_id") or name.startswith("unnamed:")
 
 
 def kind_of_value(value: object) -> str:
-    """As JSON names it: `a list`, `null`; other values by their type: `a value of type Decimal`."""
+    """Return the JSON name of a value's type, such as `a list`, or else its Python type: `a value of type Decimal`."""
     return _KINDS.get(
         type(value), "a number" if isinstance(value, int | float) else f"a value of type {type(value).__name__}"
     )
 
 
-def as_one_text(value: object) -> str:
-    """What to do with a list or an object that should be a text."""
+def one_text_hint(value: object) -> str:
+    """Return a hint for a list or an object where a text was expected."""
     texts = " ".join(texts_in(value))
     return f'write it as one text: "{one_line(texts, 60)}"' if texts else "write it as text"
 
 
 def texts_in(value: object) -> Iterator[str]:
-    """The strings within lists and objects."""
+    """Yield the strings inside nested lists and objects."""
     if isinstance(value, str):
         yield value
     for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
@@ -98,29 +99,30 @@ def texts_in(value: object) -> Iterator[str]:
 
 
 def transposed(value: object) -> object:
-    """An object of lists as a list of objects: a Sequence of `datasets` stands so in Parquet."""
+    """Convert an object of equally long lists, as `datasets` writes a Sequence to Parquet, to a list of objects."""
     if isinstance(value, list) or not isinstance(value, Mapping):
         return value
-    if not all(isinstance(one, list) for one in value.values()):
+    if not all(isinstance(item, list) for item in value.values()):
         return value
-    lengths = {len(one) for one in value.values()}
+    lengths = {len(item) for item in value.values()}
     if len(lengths) != 1:
         return value
     rows = zip(*value.values(), strict=True)
-    return [{name: one for name, one in zip(value, row, strict=True) if one is not None} for row in rows]
+    return [{name: item for name, item in zip(value, row, strict=True) if item is not None} for row in rows]
 
 
-def said_by(text: object) -> list[tuple[str, str]]:
-    """The speakers of a text that names them, "USER: ... ASSISTANT: ...", with what they say; none for other texts."""
+def split_transcript(text: object) -> list[tuple[str, str]]:
+    """Split a text, "USER: ... ASSISTANT: ...", into lower-case speakers and their words; empty for other texts."""
     if not isinstance(text, str):
         return []
     _, *parts = _SPEAKER.split(text)
-    said = [(who.lower(), what.strip()) for who, what in zip(parts[::2], parts[1::2], strict=True)]
-    return said if {who for who, _ in said} >= {"assistant"} and len({who for who, _ in said}) > 1 else []
+    turns = [(speaker.lower(), words.strip()) for speaker, words in zip(parts[::2], parts[1::2], strict=True)]
+    speakers = {speaker for speaker, _ in turns}
+    return turns if "assistant" in speakers and len(speakers) > 1 else []
 
 
 def written_value(text: str) -> object:
-    """What a text stands for that is JSON, or a list or an object as Python prints it; None for what is neither."""
+    """Parse a text that is JSON, or a list or an object in Python's notation. Returns None if it is neither."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -132,7 +134,7 @@ def written_value(text: str) -> object:
 
 
 class _WithoutArrays(ast.NodeTransformer):
-    """Puts lists in the place of numpy's arrays: array(['a'], dtype=object)."""
+    """Replaces numpy's arrays by lists: array(['a'], dtype=object)."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         is_array = isinstance(node.func, ast.Name) and node.func.id == "array" and node.args
@@ -140,18 +142,18 @@ class _WithoutArrays(ast.NodeTransformer):
 
 
 def python_literal(text: str) -> object:
-    """What Python prints so, numpy's arrays as lists. Raises ValueError for what it never prints."""
+    """Parse a value in Python's notation, reading numpy's arrays as lists. Raises ValueError for anything else."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes that Python does not know
-            found = ast.parse(text.strip(), mode="eval")
-            return ast.literal_eval(_WithoutArrays().visit(found) if "array(" in text else found)
+            warnings.simplefilter("ignore")  # about invalid escapes
+            expression = ast.parse(text.strip(), mode="eval")
+            return ast.literal_eval(_WithoutArrays().visit(expression) if "array(" in text else expression)
     except (SyntaxError, MemoryError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 
 def value_of(row: Row, column: str) -> object:
-    """Raises DataError for a row without that column."""
+    """Return the value of a column. Raises DataError if the row lacks the column."""
     if column not in row.values:
         hint = f"columns found: {listed(row.values)}"
         raise DataError(f"the row has no column '{one_line(column, 40)}'", where=row.where, hint=hint)
@@ -159,16 +161,18 @@ def value_of(row: Row, column: str) -> object:
 
 
 def string_of(row: Row, column: str) -> str:
-    """Raises DataError for a row without that column, and for what is no string."""
+    """Return the string in a column. Raises DataError if the row lacks the column, or the value is not a string."""
     value = value_of(row, column)
     if not isinstance(value, str):
-        what = f"the column '{one_line(column, 40)}' is {kind_of_value(value)}, not a string"
-        raise DataError(what, where=row.where, hint=as_one_text(value) if isinstance(value, list | Mapping) else "")
+        message = f"the column '{one_line(column, 40)}' is {kind_of_value(value)}, not a string"
+        raise DataError(
+            message, where=row.where, hint=one_text_hint(value) if isinstance(value, list | Mapping) else ""
+        )
     return value
 
 
 def refuse_bad_answer(row: Row) -> None:
-    """Raises DataError for an answer that its label calls a bad one, as data sets for KTO have them."""
+    """Raise DataError for an answer that is labelled as a bad one, as in data sets for KTO."""
     for name in ("label", "kto_tag"):
         if name in row.values and str(row.values[name]).strip().lower() == "false":
             hint = "remove the row: it would be trained on like a good answer"
@@ -176,111 +180,109 @@ def refuse_bad_answer(row: Row) -> None:
 
 
 def refuse_rejected(row: Row) -> None:
-    """Raises DataError for a row that an annotator did not accept, as Prodigy writes it."""
+    """Raise DataError for a row that the annotator did not accept in Prodigy."""
     if row.values.get("answer") in ("reject", "ignore"):
         raise DataError(
             "the column 'answer' says that the annotator did not accept the row", where=row.where, hint="remove the row"
         )
 
 
-def refuse_missing(names: Sequence[str], label: str, **wanted: str) -> None:
-    """Raises DataError for a column that a setting names, `text` as data.text_column, and the file has not."""
-    for key, name in wanted.items():
+def refuse_missing(names: Sequence[str], label: str, **columns: str) -> None:
+    """Raise DataError if the column of a setting is missing; the keyword `text` stands for data.text_column."""
+    for key, name in columns.items():
         if name not in (AUTO, "", *names):
             raise missing_column(name, label, names, key=f"data.{key}_column")
 
 
-def missing_column(wanted: str, label: str, names: Iterable[str], *, key: str = "data.text_column") -> DataError:
-    """There is no such column in the file `label`, and the nearest one; `key` is the setting that names it."""
-    known = list(names)
-    near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
-    guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
-    hint = f"{guess}columns found: {listed(known)}; set {key} to the right one"
-    return DataError(f"there is no column '{one_line(wanted, 40)}'", where=label, hint=hint)
+def missing_column(column: str, label: str, names: Iterable[str], *, key: str = "data.text_column") -> DataError:
+    """Return the error for a missing column of the file `label`. `key` is the setting that names the column."""
+    known_columns = list(names)
+    similar_names = difflib.get_close_matches(column, known_columns, n=1, cutoff=0.5)
+    suggestion = f"did you mean '{one_line(similar_names[0], 40)}'? " if similar_names else ""
+    hint = f"{suggestion}columns found: {listed(known_columns)}; set {key} to the right one"
+    return DataError(f"there is no column '{one_line(column, 40)}'", where=label, hint=hint)
 
 
-def refuse_doubles(names: Sequence[str], where: str) -> None:
-    """Raises DataError for two columns of one name."""
-    if doubles := [name for place, name in enumerate(names) if name in names[:place]]:
-        shown = one_line(doubles[0], 40) or "(no name)"
+def refuse_repeated_columns(names: Sequence[str], where: str) -> None:
+    """Raise DataError if two columns have the same name."""
+    if repeated_names := [name for position, name in enumerate(names) if name in names[:position]]:
+        shown = one_line(repeated_names[0], 40) or "(no name)"
         raise DataError(f"two columns are named '{shown}'", where=where, hint="rename one of them")
 
 
 def listed(names: Iterable[str]) -> str:
-    """Safe to show; a column without a name, which an index has in some files, is said to have none."""
+    """Join column names into a list that is safe to show. An empty name, as of an index, is shown as "(no name)"."""
     shown = [one_line(name, 30) or "(no name)" for name in names]
     more = len(shown) - SHOWN_COLUMNS
     return ", ".join([*shown[:SHOWN_COLUMNS], *([f"{more:,} more"] if more > 0 else [])]) or "none"
 
 
 @dataclass(frozen=True, slots=True)
-class RowsOf:
-    """`what` the rows are, the `columns` that say so, and the `tasks` that read them, the first that a model can."""
+class KindOfRows:
+    """A kind of rows: a description, the columns that show it, and the tasks that learn from it, the best first."""
 
     what: str
     columns: tuple[str, ...]
     tasks: tuple[str, ...]
 
     def refused(self, where: str) -> DataError:
-        """What a task says that reads texts."""
+        """Return the error of a task that reads plain texts."""
         reads = " or ".join(f'task.type = "{task}"' for task in self.tasks)
         hint = f"set {reads} to train on them, or set data.text_column to the column to train on as text"
         return DataError(f"the rows are {self.what} ({listed(self.columns)}), not texts", where=where, hint=hint)
 
 
-def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
-    """What the rows are, where their columns tell; None for plain texts, with labels or without."""
+def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
+    """Return the kind that the column names show; None for plain texts, with or without labels."""
     by_name = _columns_with_values(head)
     for name in CONVERSATION_NAMES:
         if name in by_name and (name in CONVERSATIONS or is_structured(head, by_name[name], transcripts=True)):
-            return RowsOf("conversations", (by_name[name],), ("chat",))
+            return KindOfRows("conversations", (by_name[name],), ("chat",))
     for usual in INPUTS_AND_ANSWERS:
-        known = [[by_name[name] for name in some if name in by_name] for some in (usual.inputs, usual.targets)]
-        if not all(known):
+        candidates = [[by_name[name] for name in side if name in by_name] for side in (usual.inputs, usual.targets)]
+        if not all(candidates):
             continue
-        found = [names[0] for names in known]
-        # Answers with the place where they begin in their context, in any of the forms that SQuAD has had.
-        has_places = any("answer_start" in str(row.values.get(found[1])) for row in head)
-        if "context" in by_name and found[0] == by_name.get("question") and has_places:
-            columns = (found[0], by_name["context"], found[1])
+        source, target = (names[0] for names in candidates)
+        # Answers with their position in the context, in any of the forms of SQuAD.
+        has_positions = any("answer_start" in str(row.values.get(target)) for row in head)
+        if "context" in by_name and source == by_name.get("question") and has_positions:
+            columns = (source, by_name["context"], target)
             tasks = ("question_answering", "chat", "seq2seq")
-            return RowsOf("questions with answers from a context", columns, tasks)
-        return RowsOf("pairs of input and answer", tuple(found), ("chat", "seq2seq"))
+            return KindOfRows("questions with answers from a context", columns, tasks)
+        return KindOfRows("pairs of input and answer", (source, target), ("chat", "seq2seq"))
     if "translation" in by_name and is_structured(head, by_name["translation"]):
-        return RowsOf("translations", (by_name["translation"],), ("seq2seq", "chat"))
+        return KindOfRows("translations", (by_name["translation"],), ("seq2seq", "chat"))
     for words, tags in product((*WORD_COLUMNS, *SENTENCES, "sentences"), (*TAG_COLUMNS, *SPAN_COLUMNS)):
         if {words, tags} <= by_name.keys() and _are_tags(head, by_name[words], by_name[tags]):
-            return RowsOf("words with their tags", (by_name[words], by_name[tags]), ("token_classification",))
+            return KindOfRows("words with their tags", (by_name[words], by_name[tags]), ("token_classification",))
     return None
 
 
 def refuse_unlearnt(head: Sequence[Row]) -> None:
-    """Raises DataError for rows of a kind that no task learns from: preferences, images, sounds, questions to choose
-    an answer to, triplets of texts. It is asked where no column is named.
-    """
-    for what, columns, hint in _unlearnt(_columns_with_values(head), head):
-        message = f"the rows are {what} ({listed(columns)}), which no task supports yet"
+    """Raise DataError for rows that no task learns from, such as preferences. Called if no setting names a column."""
+    for description, columns, hint in _unlearnt(_columns_with_values(head), head):
+        message = f"the rows are {description} ({listed(columns)}), which no task supports yet"
         raise DataError(message, where=file_of(head), hint=hint)
 
 
 class LateColumns:
-    """Columns that no row before had: `look` takes a row with some, and raises DataError where rows would have been
-    read otherwise with them."""
+    """Columns that first appear after the first rows. `check` gets a row that has some, and raises DataError if they
+    would have changed how the rows are read."""
 
-    def __init__(self, known: Iterable[str], look: Callable[[Row], None]) -> None:
-        self._known, self._look = frozenset(known), look
+    def __init__(self, first_columns: Iterable[str], check: Callable[[Row], None]) -> None:
+        self._known, self._check = frozenset(first_columns), check
         self._refused: dict[frozenset[str], DataError] = {}
 
     def see(self, row: Row) -> None:
-        """Raises DataError with the place of the row."""
+        """Check the row if it has new columns. Raises DataError with the position of the row."""
         if self._known.issuperset(row.values):
             return
         refuse_media(row, self._known)
-        has = frozenset(name for name, value in row.values.items() if value not in (None, "", [], {}))
-        new = has - self._known
+        filled = frozenset(name for name, value in row.values.items() if value not in (None, "", [], {}))
+        new = filled - self._known
         if new and new not in self._refused:
             try:
-                self._look(row)
+                self._check(row)
                 self._known |= new
             except DataError as error:
                 self._refused[new] = error
@@ -293,49 +295,48 @@ class LateColumns:
             raise DataError(message, where=row.where, hint=problem.hint)
 
 
-def refuse_media(row: Row, known: frozenset[str]) -> None:
-    """Raises DataError for a row with images, sounds or videos in a column that is not `known` from the first rows."""
+def refuse_media(row: Row, known_columns: frozenset[str]) -> None:
+    """Raise DataError for images, sounds or videos in a column that is not among the `known_columns`."""
     for name, value in row.values.items():
-        if name not in known and _is_medium(name, value):
-            what = _MEDIA[name.strip().lower()]
-            message = f"the row has {what} ('{listed([name])}')"
-            raise DataError(message, where=row.where, hint=f"{what} {_NOT_YET}; {_LEAVE_OUT}")
+        if name not in known_columns and _is_medium(name, value):
+            medium = _MEDIA[name.strip().lower()]
+            message = f"the row has {medium} ('{listed([name])}')"
+            raise DataError(message, where=row.where, hint=f"{medium} {_UNSUPPORTED}; {_REMOVE_ROW}")
 
 
 def media_in(kind: str) -> str:
-    """`images`, `sounds` or `videos` for a kind of part such as `image_url` or `input_audio`; empty for others."""
-    return next((what for name, what in _MEDIA.items() if name in kind.split("_")), "")
+    """Return `images`, `sounds` or `videos` for a type of content part such as `image_url`; empty for other types."""
+    return next((medium for name, medium in _MEDIA.items() if name in kind.split("_")), "")
 
 
-def refuse_marks(text: str, where: str) -> None:
-    """Raises DataError for a text that stands beside an image: the mark of its place in it, and no element of XML."""
-    if not _MARK.search(text):
+def refuse_placeholders(text: str, where: str) -> None:
+    """Raise DataError for a text with the placeholder of an image, sound or video, unless it is an element of XML."""
+    if not _PLACEHOLDER.search(text):
         return
-    for mark, end in _MARKS.items():
-        if mark in text and end not in text:
-            message = f"the text contains {mark}, a placeholder for something that is not text"
-            what = _MEDIA[mark.strip("<>")]
-            raise DataError(message, where=where, hint=f"{what} {_NOT_YET}; {_LEAVE_OUT}")
+    for placeholder, closing_tag in _CLOSING_TAGS.items():
+        if placeholder in text and closing_tag not in text:
+            message = f"the text contains {placeholder}, a placeholder for something that is not text"
+            medium = _MEDIA[placeholder.strip("<>")]
+            raise DataError(message, where=where, hint=f"{medium} {_UNSUPPORTED}; {_REMOVE_ROW}")
 
 
 def _columns_with_values(head: Sequence[Row]) -> dict[str, str]:
-    """The columns that are not null throughout, by their names in lower case."""
+    """Map the lower-case name of each column that is not entirely null to its name."""
     names = reversed(columns_of(head))
     return {name.strip().lower(): name for name in names if any(row.values.get(name) is not None for row in head)}
 
 
 def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], str]]:
-    """(what the rows are, the columns that say so, what to do)"""
+    """Yield each kind of unsupported rows: a description, the columns that show it, and a hint."""
     better, worse = (sorted((name for name in by_name if word in name), key=len) for word in ("chosen", "rejected"))
     names = "set data.text_column to the columns to train on"
     if better and worse:
         columns = [by_name[better[0]], by_name[worse[0]]]
         yield "preferences with a better and a worse answer", columns, _to_learn_better(head, by_name, columns[0])
-    several = [name for name in ("questions",) if name in by_name and is_structured(head, name)]
-    if several:
+    if "questions" in by_name and is_structured(head, "questions"):
         first = next((next(texts_in(row.values.get(by_name["questions"])), "") for row in head), "")
-        row = f'{{"question": "{one_line(first, 40)}", "context": "...", "answer": "..."}}'
-        yield "lists of questions", [by_name["questions"]], f"write one row per question: {row}"
+        example = f'{{"question": "{one_line(first, 40)}", "context": "...", "answer": "..."}}'
+        yield "lists of questions", [by_name["questions"]], f"write one row per question: {example}"
     rated = kind_of_rows(head)
     marks = [by_name[name] for name in ("label", "kto_tag") if name in by_name]
     if rated and "chat" in rated.tasks and any(row.values.get(name) is False for row in head for name in marks):
@@ -343,8 +344,9 @@ def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple
         yield "preferences with answers marked as good or bad", [*rated.columns, *marks[:1]], hint
     media = [name for name in columns_of(head) if any(_is_medium(name, row.values.get(name)) for row in head)]
     if media:
-        what = _MEDIA[media[0].strip().lower()]
-        yield f"{what} with their texts", media, f"{what} {_NOT_YET}; to train on the texts only, set data.text_column"
+        medium = _MEDIA[media[0].strip().lower()]
+        hint = f"{medium} {_UNSUPPORTED}; to train on the texts only, set data.text_column"
+        yield f"{medium} with their texts", media, hint
     choices = [by_name[name] for name in ("choices", "options", "endings") if name in by_name]
     if "question" in by_name and choices and is_structured(head, choices[0]):
         hint = "write the question and its choices into one text, and the right choice as the answer"
@@ -355,14 +357,14 @@ def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple
 
 
 def _to_learn_better(head: Sequence[Row], by_name: Mapping[str, str], chosen: str) -> str:
-    """The settings that learn the better answers of preferences."""
+    """Return a hint with the settings that train on the better answers of preferences."""
     values = [row.values.get(chosen) for row in head]
     whole = [chosen] if any(isinstance(value, list) and len(value) > 1 for value in values) else []
-    talks = [by_name[name] for name in CONVERSATION_NAMES if name in by_name]
-    whole = [name for name in talks if any("assistant" in str(row.values.get(name)) for row in head)] or whole
-    asked = [by_name[name] for usual in INPUTS_AND_ANSWERS for name in usual.inputs if name in by_name]
-    settings = f'data.text_column = "{one_line((whole or [*talks, *asked, chosen])[0], 40)}"'
-    if not whole and (talks or asked):
+    chats = [by_name[name] for name in CONVERSATION_NAMES if name in by_name]
+    whole = [name for name in chats if any("assistant" in str(row.values.get(name)) for row in head)] or whole
+    inputs = [by_name[name] for usual in INPUTS_AND_ANSWERS for name in usual.inputs if name in by_name]
+    settings = f'data.text_column = "{one_line((whole or [*chats, *inputs, chosen])[0], 40)}"'
+    if not whole and (chats or inputs):
         settings += f' and data.target_column = "{one_line(chosen, 40)}"'
     return f"set {settings} to train on the better answers only"
 
@@ -372,11 +374,11 @@ def _is_medium(name: str, value: object) -> bool:
 
 
 def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
-    """Lists of words, or texts with a tag for each word. A label of a word, or a list of those of a text, is no tag.
-    Lists of words may have spans, which lists of sentences have as well."""
+    """Return whether there is a tag for each word: in lists of words, or in texts. Labels of whole texts are not tags.
+    Lists of words, and lists of sentences, may have spans instead."""
     if words.strip().lower() == "sentences":
         lists = (value for row in head if isinstance(value := row.values.get(words), list))
-        return any(isinstance(one, list) for value in lists for one in value)
+        return any(isinstance(sentence, list) for value in lists for sentence in value)
     if tags.strip().lower() not in TAG_COLUMNS:
         return is_structured(head, words) and is_structured(head, tags)
     is_sentence = words.strip().lower() in SENTENCES
@@ -384,7 +386,7 @@ def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
         return True
     pairs = [(row.values.get(words), row.values.get(tags)) for row in head]
     counts = [
-        (len(text.split()), len(of.split())) for text, of in pairs if isinstance(text, str) and isinstance(of, str)
+        (len(text.split()), len(tag.split())) for text, tag in pairs if isinstance(text, str) and isinstance(tag, str)
     ]
     if len(counts) < len(pairs) or max(counts)[0] < 2 or any(words != tags for words, tags in counts):
         return False
@@ -392,11 +394,12 @@ def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
 
 
 def is_structured(head: Sequence[Row], name: str, *, transcripts: bool = False) -> bool:
-    """Lists or objects, or texts that are written as such; with `transcripts` also texts that name their speakers."""
+    """Return whether the column holds lists or objects, even in strings, or if `transcripts`, texts that name
+    speakers."""
     values = [value for row in head if (value := row.values.get(name)) is not None]
     return any(
         isinstance(value, list | Mapping)
         or _LIST.match(str(value)) is not None
-        or (transcripts and bool(said_by(value)))
+        or (transcripts and bool(split_transcript(value)))
         for value in values
     )

@@ -1,16 +1,15 @@
-"""Which columns hold the words of a row and their tags, the words and tags of each row, and the entities that the tags
-mark.
+"""Words and their tags: the columns that hold them, the words and tags of each row, and the entities that tags mark.
 
-Three forms: a list of words beside a list of tags; the same as two texts whose parts are separated by white space, or
-printed as lists; and a text with marked spans, as annotation tools write it, whose words get tags in IOB2. Tables with
-one word a row are joined to sentences before (`data/sources/conll_rows.py`), or refused.
+A row has one of three forms: a list of words and a list of tags; the same as two texts, separated by white space or in
+the notation of lists; or a text with spans, as annotation tools write it, whose words get tags in IOB2. Tables with one
+word per row are joined into sentences before (`data/sources/conll_rows.py`), or refused.
 
-Words of a text are runs of letters, digits and the marks that belong to them; every other sign that is no white space
-is a word of its own. Spans count characters (code points) from 0, and their end is not in them any more.
+The words of a text are runs of letters, digits and their marks; any other sign except white space is a word of its own.
+Spans count characters (code points) from 0, and their end is exclusive.
 
-Entities are read leniently, as conlleval does and seqeval in its default mode: B and S begin one, so does whatever
-follows O, E or S, and so does a change of the type. An I- that nothing begins is therefore the first word of an entity,
-and IOB1, IOB2, BIOES and BILOU (whose L and U are E and S) need one rule only.
+Entities are read leniently, like conlleval and seqeval's default mode: an entity begins with B or S, after O, E or S,
+and where the type changes. So an I- without a beginning is the first word of an entity, and one rule covers IOB1, IOB2,
+BIOES and BILOU (whose L and U mean E and S).
 
 Source: conlleval of the CoNLL-2000 shared task, startOfChunk and endOfChunk; seqeval 1.2.2, get_entities.
 """
@@ -48,34 +47,34 @@ from tui_trainer.terminal.safe_text import one_line
 Scheme = Literal["IOB1", "IOB2", "BIOES", "plain"]
 
 OUTSIDE = "O"
-UNTYPED = "entity"  # what an entity is called whose tags are B and I alone
+UNTYPED = "entity"  # the type of entities whose tags are B and I alone
 _TAG = re.compile(r"([BIMELSU])(?:-(.+))?", re.DOTALL)
-_AS = {"M": "I", "L": "E", "U": "S"}
-_ORDER = "BIES"
+_EQUIVALENT_PREFIXES = {"M": "I", "L": "E", "U": "S"}
+_PREFIX_ORDER = "BIES"
 
 
-# What tools call the parts of a span: spaCy and Prodigy, doccano, Label Studio, the pipelines of transformers, BigBio,
-# and the services of Amazon and Microsoft.
-_NAMES = {
+# The keys of a span. Sources: spaCy and Prodigy, doccano, Label Studio, the pipelines of transformers, BigBio, and the
+# services of Amazon and Microsoft.
+_SPAN_KEYS = {
     "start": ("start", "start_offset", "begin", "start_char", "char_start", "start_idx", "BeginOffset", "offset"),
     "end": ("end", "end_offset", "stop", "end_char", "char_end", "end_idx", "EndOffset"),
     "label": ("label", "labels", "type", "entity_group", "entity_type", "entity", "tag", "category", "Type"),
 }
-_PLACES_NAMES = ("span", "offsets", "position")
+_OFFSETS_KEYS = ("span", "offsets", "position")
 _JOINERS = frozenset("_\u200c\u200d")  # the joiners of Indic and Persian words
 _SPAN_TEXTS = ("text", "surface", "mention", "word")
-_PLACES = "start and end count characters from 0; end is exclusive"
-_HINT = 'a span is [start, end, "LABEL"], or an object with start, end and label'
+_OFFSETS_HINT = "start and end count characters from 0; end is exclusive"
+_SPAN_HINT = 'a span is [start, end, "LABEL"], or an object with start, end and label'
 _LABEL_STUDIO = {"data", "annotations"}
-_SHAPES = 'write {"tokens": ["Ann", "sleeps"], "ner_tags": ["B-PER", "O"]} or '
-_SHAPES += '{"text": "Ann sleeps", "entities": [[0, 3, "PER"]]}'
+_ROWS_HINT = 'write {"tokens": ["Ann", "sleeps"], "ner_tags": ["B-PER", "O"]} or '
+_ROWS_HINT += '{"text": "Ann sleeps", "entities": [[0, 3, "PER"]]}'
 _LIST_HINT = "write it as JSON, or as words separated by spaces"
-_NUMBERS = "write the names of the tags (B-PER, O; PER for spans), or save the data with datasets as Parquet, which "
-_NUMBERS += "keeps the names"
+_NAMES_HINT = "write the names of the tags (B-PER, O; PER for spans), or save the data with datasets as Parquet, which "
+_NAMES_HINT += "keeps the names"
 
 
 class Entity(NamedTuple):
-    """Words `start` to `end`, which is not in it any more."""
+    """An entity from word `start` to word `end`, which is exclusive. `kind` is its type."""
 
     start: int
     end: int
@@ -83,48 +82,48 @@ class Entity(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A tag in two: B, I, E, S or O, and the type of the entity."""
+    """A tag split into its prefix, B, I, E, S or O, and the type of the entity."""
 
     prefix: str
     kind: str
 
 
-_NOTHING = Parts(OUTSIDE, "")
+_OUTSIDE_PARTS = Parts(OUTSIDE, "")
 
 
 @lru_cache(maxsize=4096)
 def parts_of(tag: str) -> Parts:
-    """What is no tag of an entity counts as O."""
-    found = _TAG.fullmatch(tag)
-    if not found:
-        return _NOTHING
-    return Parts(_AS.get(found[1], found[1]), found[2] or UNTYPED)
+    """Return the parts of a tag. A tag that does not mark an entity counts as O."""
+    match = _TAG.fullmatch(tag)
+    if not match:
+        return _OUTSIDE_PARTS
+    return Parts(_EQUIVALENT_PREFIXES.get(match[1], match[1]), match[2] or UNTYPED)
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of one sentence, in order."""
-    found: list[Entity] = []
-    before, start = _NOTHING, 0
-    for place, now in enumerate((*map(parts_of, tags), _NOTHING)):
-        changes = before.kind != now.kind
-        if before.prefix != OUTSIDE and (before.prefix in "ES" or now.prefix in "OBS" or changes):
-            found.append(Entity(start, place, before.kind))
-        if _begins(before, now):
-            start = place
-        before = now
-    return found
+    """Return the entities of one sentence, in order."""
+    found_entities: list[Entity] = []
+    previous, start = _OUTSIDE_PARTS, 0
+    for position, current in enumerate((*map(parts_of, tags), _OUTSIDE_PARTS)):
+        changes = previous.kind != current.kind
+        if previous.prefix != OUTSIDE and (previous.prefix in "ES" or current.prefix in "OBS" or changes):
+            found_entities.append(Entity(start, position, previous.kind))
+        if _begins(previous, current):
+            start = position
+        previous = current
+    return found_entities
 
 
-def _begins(before: Parts, now: Parts) -> bool:
-    if now.prefix == OUTSIDE:
+def _begins(previous: Parts, current: Parts) -> bool:
+    if current.prefix == OUTSIDE:
         return False
-    return now.prefix in "BS" or before.prefix in "OES" or before.kind != now.kind
+    return current.prefix in "BS" or previous.prefix in "OES" or previous.kind != current.kind
 
 
 def marks_entities(names: Iterable[str]) -> bool:
-    """Whether a set of tags speaks of entities; otherwise each tag stands for itself, as a part of speech does.
+    """Return whether these tags mark entities; else each tag has a meaning of its own, like parts of speech.
 
-    Tags without a type are taken for B and I of entities where both are there, and O.
+    Tags without a type mark entities only if B, I and O all occur.
     """
     inside = set(names) - {OUTSIDE}
     if all("-" in name and _TAG.fullmatch(name) for name in inside):
@@ -133,23 +132,23 @@ def marks_entities(names: Iterable[str]) -> bool:
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """O first, then type by type, B before I before E before S; plain tags by the alphabet."""
+    """Sort tags: O first, then by type, and within a type as B, I, E, S. Plain tags are sorted alphabetically."""
     names = set(names)
     if not marks_entities(names):
         return tuple(sorted(names))
 
-    def place(name: str) -> tuple[str, int, str]:
+    def sort_key(name: str) -> tuple[str, int, str]:
         prefix, kind = parts_of(name)
-        return ("", 0, "") if prefix == OUTSIDE else (kind, _ORDER.index(prefix), name)
+        return ("", 0, "") if prefix == OUTSIDE else (kind, _PREFIX_ORDER.index(prefix), name)
 
-    return tuple(sorted(names, key=place))
+    return tuple(sorted(names, key=sort_key))
 
 
 @dataclass(slots=True)
 class TagSurvey:
-    """How the tags of many sentences are written. `counts` has every tag with its number.
+    """Counts of the tags in many sentences, and of signs for their scheme.
 
-    `loose` entities begin with I-, `needless` ones with a B- that IOB1 writes as I-.
+    `loose` is the number of entities that begin with I-, and `needless` of those with a B- where IOB1 would write I-.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -158,17 +157,17 @@ class TagSurvey:
 
     def add(self, tags: Sequence[str]) -> None:
         self.counts.update(tags)
-        before = _NOTHING
-        for now in map(parts_of, tags):
-            if now.prefix == "I" and _begins(before, now):
+        previous = _OUTSIDE_PARTS
+        for current in map(parts_of, tags):
+            if current.prefix == "I" and _begins(previous, current):
                 self.loose += 1
-            elif now.prefix == "B" and before.kind != now.kind:
+            elif current.prefix == "B" and previous.kind != current.kind:
                 self.needless += 1
-            before = now
+            previous = current
 
     @property
     def scheme(self) -> Scheme:
-        """BIOES stands for BILOU too."""
+        """Tagging scheme. "BIOES" includes BILOU."""
         if not marks_entities(self.counts):
             return "plain"
         if any(parts_of(name).prefix in "ES" for name in self.counts if name != OUTSIDE):
@@ -184,10 +183,8 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """`cut` spans began or ended inside a word, and were made to cover the whole of it.
-
-    `counts_utf16`: the spans count UTF-16 units, as JavaScript does, and not characters.
-    """
+    """The words and tags of a row. `cut` counts spans that began or ended inside a word, and were extended to all of
+    it. `counts_utf16`: the spans count UTF-16 units, as in JavaScript, instead of characters."""
 
     words: list[str]
     tags: list[str]
@@ -196,88 +193,91 @@ class Tagged:
 
 
 def tagged_text(text: str, values: object, where: str) -> Tagged:
-    """Return the words of the text with their tags.
+    """Return the words of a text with the tags of its spans.
 
-    Raises DataError for spans that cannot be read, that overlap, that lie outside of the text, or that mark another
-    text than the one they name.
+    Raises DataError for spans that cannot be read, overlap, exceed the text, or cover another text than they state.
     """
     refuse_surrogates(text, where)
-    named = [(_span(value, number, where), _own_text(value)) for number, value in enumerate(_spans(values, where), 1)]
+    numbered = enumerate(_span_list(values, where), 1)
+    stated = [(_parse_span(value, number, where), _stated_text(value)) for number, value in numbered]
     counts_utf16 = False
-    if wrong := _misplaced(text, named):
-        moved = _in_characters(text, named)
-        if moved is None or _misplaced(text, moved):
-            raise DataError(wrong, where=where, hint=_PLACES)
-        named, counts_utf16 = moved, True
-    spans = sorted(span for span, _ in named)
-    for one, other in pairwise(spans):
-        if other.start < one.end:
-            raise DataError(f"the spans {_shown(one)} and {_shown(other)} overlap", where=where)
-    places = word_places(text)
-    if not places:
+    if problem := _misplaced(text, stated):
+        converted = _from_utf16(text, stated)
+        if converted is None or _misplaced(text, converted):
+            raise DataError(problem, where=where, hint=_OFFSETS_HINT)
+        stated, counts_utf16 = converted, True
+    spans = sorted(span for span, _ in stated)
+    for first, second in pairwise(spans):
+        if second.start < first.end:
+            raise DataError(f"the spans {_shown(first)} and {_shown(second)} overlap", where=where)
+    words = word_offsets(text)
+    if not words:
         raise DataError("the text has no words", where=where)
-    tags, cut = _marked(places, spans, where)
-    return Tagged([text[start:end] for start, end in places], tags, cut, counts_utf16)
+    tags, cut = _tags_of_spans(words, spans, where)
+    return Tagged([text[start:end] for start, end in words], tags, cut, counts_utf16)
 
 
-def _spans(values: object, where: str) -> Sequence[object]:
-    """Raises DataError for what is no list. An object of lists is one, as `datasets` has it."""
+def _span_list(values: object, where: str) -> Sequence[object]:
+    """Return the list of spans, also from an object of lists, as `datasets` stores it. Raises DataError."""
     values = transposed(values)
     if not isinstance(values, list | tuple):
-        raise DataError(f"the spans are {kind_of_value(values)}, not a list", where=where, hint=_HINT)
+        raise DataError(f"the spans are {kind_of_value(values)}, not a list", where=where, hint=_SPAN_HINT)
     return values
 
 
 def tagged_words(words: Sequence[str], values: object, where: str, *, has_last: bool) -> Tagged:
-    """Return the words with their tags, by spans that count words. `has_last`: their end is the last word, as GLiNER
-    has it, and not the one behind it. Raises DataError as `tagged_text` does."""
-    spans = sorted(_span(value, number, where) for number, value in enumerate(_spans(values, where), 1))
+    """Return the words with the tags of spans that count words. Raises DataError like `tagged_text`. `has_last`: the
+    end of a span is its last word, as in GLiNER, instead of the word after it."""
+    spans = sorted(_parse_span(value, number, where) for number, value in enumerate(_span_list(values, where), 1))
     spans = [span._replace(end=span.end + has_last) for span in spans]
-    for one, other in pairwise(spans):
-        if other.start < one.end:
-            raise DataError(f"the spans {_shown(one)} and {_shown(other)} overlap", where=where)
-    if wrong := next((span for span in spans if not 0 <= span.start < span.end <= len(words)), None):
-        raise DataError(f"the span {_shown(wrong)} is not within the {len(words):,} words", where=where)
-    tags, _ = _marked([(place, place + 1) for place in range(len(words))], spans, where)
+    for first, second in pairwise(spans):
+        if second.start < first.end:
+            raise DataError(f"the spans {_shown(first)} and {_shown(second)} overlap", where=where)
+    if outside := next((span for span in spans if not 0 <= span.start < span.end <= len(words)), None):
+        raise DataError(f"the span {_shown(outside)} is not within the {len(words):,} words", where=where)
+    tags, _ = _tags_of_spans([(position, position + 1) for position in range(len(words))], spans, where)
     return Tagged(list(words), tags)
 
 
-def _own_text(value: object) -> str | None:
-    """Return the text that a span says it marks; None where it names none."""
+def _stated_text(value: object) -> str | None:
+    """Return the text that a span claims to cover, or None."""
     texts = [value.get(name) for name in _SPAN_TEXTS] if isinstance(value, Mapping) else []
     return next((text for text in texts if isinstance(text, str)), None)
 
 
-def _misplaced(text: str, named: Sequence[tuple[Span, str | None]]) -> str:
-    """Return what is wrong with the first span that is not within the text, or marks another text than its own."""
-    for span, own in named:
+def _misplaced(text: str, stated: Sequence[tuple[Span, str | None]]) -> str:
+    """Return the problem of the first span that exceeds the text or differs from the text that it states, or ""."""
+    for span, own_text in stated:
         if not 0 <= span.start < span.end <= len(text):
             return f"the span {_shown(span)} is not within the {len(text):,} characters of the text"
-        marked = text[span.start : span.end]
-        if own is not None and own.strip() != marked.strip():
-            return f"the span {_shown(span)} covers '{one_line(marked, 40)}', but its text is '{one_line(own, 40)}'"
+        covered = text[span.start : span.end]
+        if own_text is not None and own_text.strip() != covered.strip():
+            texts = f"covers '{one_line(covered, 40)}', but its text is '{one_line(own_text, 40)}'"
+            return f"the span {_shown(span)} {texts}"
     return ""
 
 
-def _in_characters(text: str, named: Sequence[tuple[Span, str | None]]) -> list[tuple[Span, str | None]] | None:
-    """Return spans that count UTF-16 units as spans of characters; None where one begins or ends inside a character."""
+def _from_utf16(text: str, stated_spans: Sequence[tuple[Span, str | None]]) -> list[tuple[Span, str | None]] | None:
+    """Convert spans that count UTF-16 units to spans of characters; None if one begins or ends inside a character."""
     units = accumulate((1 + (ord(sign) > 0xFFFF) for sign in text), initial=0)
-    places = {unit: place for place, unit in enumerate(units)}
-    moved = [
-        (span._replace(start=places.get(span.start, -1), end=places.get(span.end, -1)), own) for span, own in named
+    characters = {unit: position for position, unit in enumerate(units)}
+    converted = [
+        (span._replace(start=characters.get(span.start, -1), end=characters.get(span.end, -1)), stated_text)
+        for span, stated_text in stated_spans
     ]
-    return None if any(-1 in span[:2] for span, _ in moved) else moved
+    return None if any(-1 in span[:2] for span, _ in converted) else converted
 
 
-def word_places(text: str) -> list[tuple[int, int]]:
-    """(start, end) of each word."""
-    # Vowel signs of Tamil and Hindi are marks, and no letters.
+def word_offsets(text: str) -> list[tuple[int, int]]:
+    """Return the (start, end) of each word, in characters."""
+    # Vowel signs of Tamil and Hindi are marks instead of letters.
     inside = (sign.isalnum() or sign in _JOINERS or unicodedata.category(sign)[0] == "M" for sign in text)
     kinds = ("w" if is_inside else " " if sign.isspace() else "." for sign, is_inside in zip(text, inside, strict=True))
-    return [found.span() for found in re.finditer(r"w+|\.", "".join(kinds))]
+    return [match.span() for match in re.finditer(r"w+|\.", "".join(kinds))]
 
 
-def _marked(places: Sequence[tuple[int, int]], spans: Sequence[Span], where: str) -> tuple[list[str], int]:
+def _tags_of_spans(places: Sequence[tuple[int, int]], spans: Sequence[Span], where: str) -> tuple[list[str], int]:
+    """Return the tag of each word, whose (start, end) is in `places`, and the number of spans that were extended."""
     tags, cut, word = [OUTSIDE] * len(places), 0, 0
     for span in spans:
         while word < len(places) and places[word][1] <= span.start:
@@ -296,28 +296,31 @@ def _marked(places: Sequence[tuple[int, int]], spans: Sequence[Span], where: str
     return tags, cut
 
 
-def _span(value: object, number: int, where: str) -> Span:
+def _parse_span(value: object, number: int, where: str) -> Span:
+    """Parse the span at position `number`. Raises DataError if it lacks a start, an end or a named label."""
     if isinstance(value, Mapping):
-        parts: list[Any] = [next((value[name] for name in names if name in value), None) for names in _NAMES.values()]
-        places = next((value[name] for name in _PLACES_NAMES if name in value), None)
-        places = places[0] if isinstance(places, list) and len(places) == 1 else places
-        if isinstance(places, list) and len(places) == 2:
-            parts[:2] = places
+        parts: list[Any] = [
+            next((value[name] for name in names if name in value), None) for names in _SPAN_KEYS.values()
+        ]
+        offsets = next((value[name] for name in _OFFSETS_KEYS if name in value), None)
+        offsets = offsets[0] if isinstance(offsets, list) and len(offsets) == 1 else offsets
+        if isinstance(offsets, list) and len(offsets) == 2:
+            parts[:2] = offsets
         if parts[1] is None and type(parts[0]) is int and type(value.get("length")) is int:
             parts[1] = parts[0] + value["length"]
     else:
         parts = list(value) if isinstance(value, list | tuple) else []
     if len(parts) == 3 and type(parts[2]) is int:
-        what = f"the label of span {number:,} is the number {parts[2]}, which has no name"
-        raise DataError(what, where=where, hint=_NUMBERS)
+        problem = f"the label of span {number:,} is the number {parts[2]}, which has no name"
+        raise DataError(problem, where=where, hint=_NAMES_HINT)
     if len(parts) == 3 and isinstance(parts[2], list) and len(parts[2]) == 1:
-        parts[2] = parts[2][0]  # Label Studio lists the labels of a span
+        parts[2] = parts[2][0]  # Label Studio has a list of labels for each span
     if len(parts) != 3 or not all(type(part) is int for part in parts[:2]) or not isinstance(parts[2], str):
-        raise DataError(f"span {number:,} cannot be read", where=where, hint=_HINT)
-    start, end, named = parts
-    span = Span(start, end, named.strip())
+        raise DataError(f"span {number:,} cannot be read", where=where, hint=_SPAN_HINT)
+    start, end, label = parts
+    span = Span(start, end, label.strip())
     if not span.label:
-        raise DataError(f"span {number:,} has no label", where=where, hint=_HINT)
+        raise DataError(f"span {number:,} has no label", where=where, hint=_SPAN_HINT)
     return span
 
 
@@ -327,10 +330,10 @@ def _shown(span: Span) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TagColumns:
-    """Where the words and the tags of a table stand. `spans`: the words are a text, and the tags mark spans of it.
+    """The columns of words and tags. `spans`: the words are a text, and the tags are spans of it.
 
-    `word_spans`: the words are a list, and the tags mark spans that count them, "to the last" word or "behind" it.
-    `is_export`: the rows are a full export of Label Studio.
+    `word_spans`: the words are a list, the tags are spans that count words, and this describes their end. `is_export`:
+    the rows are a full export of Label Studio.
     """
 
     words: str
@@ -341,81 +344,83 @@ class TagColumns:
     is_export: bool = False
 
     def read(self, row: Row) -> Tagged:
-        """Raises DataError for a row that cannot be used."""
-        row = _of_label_studio(row) if self.is_export else row
+        """Return the words and tags of a row. Raises DataError if it cannot be used."""
+        row = _from_label_studio(row) if self.is_export else row
         if self.spans:
             refuse_rejected(row)
-            return tagged_text(string_of(row, self.words), _unprinted(value_of(row, self.tags)), row.where)
-        words = _words(row, self.words)
+            return tagged_text(string_of(row, self.words), _parse_list(value_of(row, self.tags)), row.where)
+        words = _words_in(row, self.words)
         if self.word_spans:
-            spans = _unprinted(value_of(row, self.tags))
-            return tagged_words(words, spans, row.where, has_last=self.word_spans == _TO_LAST)
-        tags = _strings(row, self.tags, "tag", len(words))
+            spans = _parse_list(value_of(row, self.tags))
+            return tagged_words(words, spans, row.where, has_last=self.word_spans == _INCLUSIVE)
+        tags = _strings_in(row, self.tags, "tag", len(words))
         return Tagged(words, [tag.strip() for tag in tags])
 
 
 @dataclass(frozen=True, slots=True)
 class InputWords:
-    """Where the words of a table stand. `is_text`: as texts, whose words are told apart here."""
+    """The column of the words. `is_text`: it holds texts, which are split into words."""
 
     column: str
     is_text: bool
 
     def read(self, row: Row) -> tuple[str, list[tuple[int, int]]]:
-        """(the text, where each word begins and ends in it). Words of a list stand a blank apart."""
+        """Return the text of a row, and the (start, end) of its words in it. Listed words are joined with spaces."""
         if not self.is_text:
-            words = _words(row, self.column)
+            words = _words_in(row, self.column)
             ends = list(accumulate(len(word) + 1 for word in words))
             return " ".join(words), [(end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True)]
-        value = string_of(row, self.column)
-        refuse_surrogates(value, row.where)
-        if places := word_places(value):
-            return value, places
+        text = string_of(row, self.column)
+        refuse_surrogates(text, row.where)
+        if offsets := word_offsets(text):
+            return text, offsets
         raise DataError("the text has no words", where=row.where)
 
 
-_TO_LAST, _BEHIND = "with an inclusive end", "with an exclusive end"
+_INCLUSIVE, _EXCLUSIVE = "with an inclusive end", "with an exclusive end"
 
 
-def _of_label_studio(row: Row) -> Row:
-    """A text with its spans out of a full export. Raises DataError for several annotations of a text."""
-    data, done = value_of(row, "data"), value_of(row, "annotations")
+def _from_label_studio(row: Row) -> Row:
+    """Return a text and its spans from a row of a full export. Raises DataError unless it has one of each."""
+    data, annotations = value_of(row, "data"), value_of(row, "annotations")
     texts = [text for text in data.values() if isinstance(text, str)] if isinstance(data, Mapping) else []
-    done = done if isinstance(done, list) else []
-    done = [one for one in done if isinstance(one, Mapping) and not one.get("was_cancelled")]
-    if len(texts) != 1 or len(done) != 1:
-        what = f"the row has {_count(len(texts), 'text')} and {_count(len(done), 'annotation')}, not one of each"
-        raise DataError(what, where=row.where, hint="export the data as JSON-MIN or as CoNLL, or remove the row")
-    results = done[0].get("result") or []
-    spans = [one["value"] for one in results if isinstance(one, Mapping) and "labels" in (one.get("value") or {})]
+    annotations = annotations if isinstance(annotations, list) else []
+    annotations = [item for item in annotations if isinstance(item, Mapping) and not item.get("was_cancelled")]
+    if len(texts) != 1 or len(annotations) != 1:
+        counts = f"{_count(len(texts), 'text')} and {_count(len(annotations), 'annotation')}"
+        problem = f"the row has {counts}, not one of each"
+        raise DataError(problem, where=row.where, hint="export the data as JSON-MIN or as CoNLL, or remove the row")
+    results = annotations[0].get("result") or []
+    spans = [item["value"] for item in results if isinstance(item, Mapping) and "labels" in (item.get("value") or {})]
     return Row(row.where, {"text": texts[0], "label": spans})
 
 
-def _word_spans(head: Sequence[Row], words: str, spans: str) -> str:
-    """How the spans of a column count words: by what fits all first rows, else as the format of these names does."""
-    known = [
-        (span, len(_parts(row.values.get(words))))
+def _end_of_word_spans(head: Sequence[Row], words: str, spans: str) -> str:
+    """Return whether the ends of spans that count words are inclusive: whichever fits all first rows. If both fit, the
+    name of the column decides."""
+    counted = [
+        (span, len(_split_or_parse(row.values.get(words))))
         for row in head
-        for number, value in enumerate(_spans(_unprinted(row.values.get(spans)), row.where), 1)
-        for span in [_span(value, number, row.where)]
+        for number, value in enumerate(_span_list(_parse_list(row.values.get(spans)), row.where), 1)
+        for span in [_parse_span(value, number, row.where)]
     ]
-    ways = {_TO_LAST: all(span.end < count for span, count in known)}
-    ways[_BEHIND] = all(span.start < span.end for span, _ in known)
-    usual = {"ner": _TO_LAST, "entities": _BEHIND}.get(spans.strip().lower(), "")
-    if usual and ways[usual]:
-        return usual
-    fits = [way for way, is_one in ways.items() if is_one]
-    if len(fits) == 1:
-        return fits[0]
-    what = f"the spans in '{_name(spans)}' count words, but it is unclear whether their end is inclusive"
-    raise DataError(what, where=file_of(head), hint=_SHAPES)
+    allowed = {_INCLUSIVE: all(span.end < count for span, count in counted)}
+    allowed[_EXCLUSIVE] = all(span.start < span.end for span, _ in counted)
+    usual_end = {"ner": _INCLUSIVE, "entities": _EXCLUSIVE}.get(spans.strip().lower(), "")
+    if usual_end and allowed[usual_end]:
+        return usual_end
+    ends = [end for end, is_allowed in allowed.items() if is_allowed]
+    if len(ends) == 1:
+        return ends[0]
+    problem = f"the spans in '{_short(spans)}' count words, but it is unclear whether their end is inclusive"
+    raise DataError(problem, where=file_of(head), hint=_ROWS_HINT)
 
 
 def find_words(head: Sequence[Row], words: str, tags: str) -> InputWords:
-    """The column of the words: as for training where there are tags, else by its usual name or the texts in it."""
+    """Return the column of the words: as in training if there are tags, else a usual column or the column of text."""
     try:
-        found = find_tag_columns(head, words, tags)
-        return InputWords(found.words, found.spans)
+        columns = find_tag_columns(head, words, tags)
+        return InputWords(columns.words, columns.spans)
     except DataError:
         pass
     names = columns_of(head)
@@ -428,51 +433,49 @@ def find_words(head: Sequence[Row], words: str, tags: str) -> InputWords:
 
 
 def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
-    """The columns, by the settings `words` and `tags` and by the first rows. Raises DataError when they cannot be told.
-
-    "auto" takes the first usual name: words with tags before texts with spans.
-    """
+    """Return the columns of words and tags, from the settings and the first rows. Raises DataError if they are
+    unclear."""
     names, label = columns_of(head), file_of(head)
     is_export = {*names} >= _LABEL_STUDIO and AUTO == words == tags
     if is_export:
-        head = [_of_label_studio(row) for row in head]
+        head = [_from_label_studio(row) for row in head]
         names = columns_of(head)
     for key, name in (("data.text_column", words), ("data.label_column", tags)):
         if name != AUTO and name not in names:
             raise missing_column(name, label, names, key=key)
     columns = usual_columns(WORD_COLUMNS + TEXT_COLUMNS, names) if words == AUTO else [words]
     for column in columns:
-        if any(isinstance(one, list) for row in head for one in _parts(row.values.get(column)) or ()):
-            hint = f"write one row per sentence: {_SHAPES}"
-            raise DataError(f"each row has several sentences in '{_name(column)}'", where=label, hint=hint)
-        if found := _tags_beside(head, names, column, tags):
-            spans = _is_text(head, column) and _are_spans(head, found[0])
+        if any(isinstance(part, list) for row in head for part in _split_or_parse(row.values.get(column)) or ()):
+            hint = f"write one row per sentence: {_ROWS_HINT}"
+            raise DataError(f"each row has several sentences in '{_short(column)}'", where=label, hint=hint)
+        if tag_columns := _tag_candidates(head, names, column, tags):
+            spans = _is_text(head, column) and _are_spans(head, tag_columns[0])
             _refuse_single_words(head, column)
-            tags_of = [_parts(row.values.get(found[0])) for row in head]
-            lists = [value for value in tags_of if isinstance(value, list)]
+            row_tags = [_split_or_parse(row.values.get(tag_columns[0])) for row in head]
+            lists = [value for value in row_tags if isinstance(value, list)]
             numbers = (type(tag) is int or str(tag).isdigit() for value in lists for tag in value)
             if any(lists) and all(numbers):
-                # Said once for the table, and not for each of its rows.
-                message = f"the tags in '{_name(found[0])}' are numbers, which have no names"
-                raise DataError(message, where=label, hint=_NUMBERS)
-            note = _note(column, found, spans, label, AUTO in (words, tags))
-            return TagColumns(column, found[0], spans, note, is_export=is_export)
+                # Reported once for the table instead of for each row.
+                message = f"the tags in '{_short(tag_columns[0])}' are numbers, which have no names"
+                raise DataError(message, where=label, hint=_NAMES_HINT)
+            note = _note_of_columns(column, tag_columns, spans, label, AUTO in (words, tags))
+            return TagColumns(column, tag_columns[0], spans, note, is_export=is_export)
     for column in columns:
-        wanted = [tags] if tags != AUTO else usual_columns(("ner", *SPAN_COLUMNS), names)
-        found = [name for name in wanted if _are_spans(head, name)]
-        if found and any(isinstance(_parts(row.values.get(column)), list) for row in head):
-            way = _word_spans(head, column, found[0])
-            note = f"{_note(column, found, True, label, True)}, which count words from 0, {way}"
-            return TagColumns(column, found[0], False, note, way)
-    what = f"no column holds the tags of '{_name(columns[0])}'" if columns else "no column holds words or a text"
+        span_names = [tags] if tags != AUTO else usual_columns(("ner", *SPAN_COLUMNS), names)
+        tag_columns = [name for name in span_names if _are_spans(head, name)]
+        if tag_columns and any(isinstance(_split_or_parse(row.values.get(column)), list) for row in head):
+            end = _end_of_word_spans(head, column, tag_columns[0])
+            note = f"{_note_of_columns(column, tag_columns, True, label, True)}, which count words from 0, {end}"
+            return TagColumns(column, tag_columns[0], False, note, end)
+    problem = f"no column holds the tags of '{_short(columns[0])}'" if columns else "no column holds words or a text"
     key = "data.label_column" if columns else "data.text_column"
-    raise DataError(what, where=label, hint=f"set {key}, or {_SHAPES}; columns found: {listed(names)}")
+    raise DataError(problem, where=label, hint=f"set {key}, or {_ROWS_HINT}; columns found: {listed(names)}")
 
 
-def _tags_beside(head: Sequence[Row], names: Sequence[str], words: str, wanted: str) -> list[str]:
-    """The columns that may hold the tags of a column of words or texts; the first is taken."""
-    if wanted != AUTO:
-        return [wanted]
+def _tag_candidates(head: Sequence[Row], names: Sequence[str], words: str, setting: str) -> list[str]:
+    """Return the columns that may hold the tags of a column of words or texts, the most likely first."""
+    if setting != AUTO:
+        return [setting]
     spans = [name for name in usual_columns(SPAN_COLUMNS, names) if _are_spans(head, name)]
     tags = [
         name
@@ -490,85 +493,85 @@ def _is_text(head: Sequence[Row], name: str) -> bool:
 
 
 def _are_spans(head: Sequence[Row], name: str, *, filled: bool = False) -> bool:
-    """Lists of anything but tags. A list with nothing in it is one of spans, unless some have to be `filled`: a text
-    may have none."""
-    values = (transposed(_unprinted(row.values.get(name))) for row in head)
+    """Return whether a column holds lists of spans. Empty lists count, unless the column must be `filled`."""
+    values = (transposed(_parse_list(row.values.get(name))) for row in head)
     lists = [value for value in values if isinstance(value, list | tuple)]
-    first = [item for value in lists for item in value]
-    return bool(first if filled else lists) and not any(isinstance(item, str | int) for item in first)
+    items = [item for value in lists for item in value]
+    return bool(items if filled else lists) and not any(isinstance(item, str | int) for item in items)
 
 
 def _refuse_single_words(head: Sequence[Row], column: str) -> None:
-    """Raises DataError for a table with a word a row, of which nothing says where a sentence ends."""
+    """Raise DataError for a table with one word per row and no column that separates sentences."""
     values = [row.values.get(column) for row in head]
-    if len(values) > 1 and all(isinstance(value, str) and len(_parts(value)) == 1 for value in values):
-        what = f"each row has one word in '{_name(column)}', and no column gives its sentence"
+    if len(values) > 1 and all(isinstance(value, str) and len(_split_or_parse(value)) == 1 for value in values):
+        problem = f"each row has one word in '{_short(column)}', and no column gives its sentence"
         hint = "add a column sentence_id, or write CoNLL, with a blank line after each sentence"
-        raise DataError(what, where=file_of(head), hint=hint)
+        raise DataError(problem, where=file_of(head), hint=hint)
 
 
-def _unprinted(value: object) -> object:
-    """A text that prints a list, in JSON or in Python, as the list; anything else as it is."""
+def _parse_list(value: object) -> object:
+    """Parse a string that holds a list, in JSON or in Python's notation; return other values unchanged."""
     text = value.strip() if isinstance(value, str) else ""
     if text[:1] != "[" or text[-1:] != "]":
         return value
-    found = written_value(text)
-    return found if isinstance(found, list) else value
+    parsed = written_value(text)
+    return parsed if isinstance(parsed, list) else value
 
 
-def _parts(value: object) -> Any:
-    """A text as the list that it stands for."""
-    found = _unprinted(value)
-    return found.split() if isinstance(found, str) else found
+def _split_or_parse(value: object) -> Any:
+    """Parse a string that holds a list, or else split it at white space; return other values unchanged."""
+    parsed = _parse_list(value)
+    return parsed.split() if isinstance(parsed, str) else parsed
 
 
-def _words(row: Row, column: str) -> list[str]:
-    words = _strings(row, column, "word")
+def _words_in(row: Row, column: str) -> list[str]:
+    words = _strings_in(row, column, "word")
     if not words:
         raise DataError("the row has no words", where=row.where)
     checked_text(" ".join(words), row.where)
     return words
 
 
-def _strings(row: Row, column: str, noun: str, words: int | None = None) -> list[str]:
-    """What a column lists, `words` strings where that is said, none of them empty."""
+def _strings_in(row: Row, column: str, noun: str, words: int | None = None) -> list[str]:
+    """Return the strings in a column. Raises DataError for empty ones, or unless there are `words` of them."""
     value, where = value_of(row, column), row.where
-    found = _parts(value)
-    if isinstance(value, str) and _is_broken_list(value, found, words is not None):
-        raise DataError(f"the column '{_name(column)}' cannot be read as a list", where=where, hint=_LIST_HINT)
-    if not isinstance(found, list | tuple):
-        raise DataError(f"the column '{_name(column)}' is {kind_of_value(value)}, not a list of {noun}s", where=where)
-    if words is not None and len(found) != words:
-        raise DataError(f"the row has {_count(words, 'word')} but {_count(len(found), noun)}", where=where)
-    for number, one in enumerate(found, start=1):
-        if words is not None and type(one) is int:
-            raise DataError(f"{noun} {number:,} is the number {one}, which has no name", where=where, hint=_NUMBERS)
-        if not isinstance(one, str):
-            raise DataError(f"{noun} {number:,} is {kind_of_value(one)}, not a string", where=where)
-        if not one.strip():
+    strings = _split_or_parse(value)
+    if isinstance(value, str) and _is_broken_list(value, strings, words is not None):
+        raise DataError(f"the column '{_short(column)}' cannot be read as a list", where=where, hint=_LIST_HINT)
+    if not isinstance(strings, list | tuple):
+        raise DataError(f"the column '{_short(column)}' is {kind_of_value(value)}, not a list of {noun}s", where=where)
+    if words is not None and len(strings) != words:
+        raise DataError(f"the row has {_count(words, 'word')} but {_count(len(strings), noun)}", where=where)
+    for number, string in enumerate(strings, start=1):
+        if words is not None and type(string) is int:
+            message = f"{noun} {number:,} is the number {string}, which has no name"
+            raise DataError(message, where=where, hint=_NAMES_HINT)
+        if not isinstance(string, str):
+            raise DataError(f"{noun} {number:,} is {kind_of_value(string)}, not a string", where=where)
+        if not string.strip():
             raise DataError(f"{noun} {number:,} is empty", where=where)
-    return list(found)
+    return list(strings)
 
 
-def _is_broken_list(text: str, found: object, is_tags: bool) -> bool:
-    """Of a text that was split at white space: a word may be a bracket, a tag is none."""
+def _is_broken_list(text: str, parts: object, is_tags: bool) -> bool:
+    """Return whether a text that was split at white space looks like a list. Words may be brackets, but not tags."""
     begins = text.lstrip()[:2]
     brackets = begins[:1] == "[" and text.rstrip()[-1:] == "]"
-    return brackets and found == text.split() and (is_tags or begins in ("['", '["'))
+    return brackets and parts == text.split() and (is_tags or begins in ("['", '["'))
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _name(column: str) -> str:
+def _short(column: str) -> str:
     return one_line(column, 40)
 
 
-def _note(words: str, tags: Sequence[str], spans: bool, label: str, was_guessed: bool) -> str:
+def _note_of_columns(words: str, tags: Sequence[str], spans: bool, label: str, was_guessed: bool) -> str:
     if not was_guessed:
         return ""
     others = f" (other candidates: {listed(tags[1:])})" if tags[1:] else ""
-    what = ("text", "spans") if spans else ("words", "tags")
-    place = f"in the column '{_name(words)}' of {label}, the {what[1]} in '{_name(tags[0])}'{others}"
-    return f"the {what[0]} {'is' if spans else 'are'} {place}"
+    nouns = ("text", "spans") if spans else ("words", "tags")
+    columns = f"in the column '{_short(words)}' of {label}, the {nouns[1]} in '{_short(tags[0])}'{others}"
+    return f"the {nouns[0]} {'is' if spans else 'are'} {columns}"

@@ -1,11 +1,10 @@
-"""The names of columns that are recognised without being told, in one place: what a column is called decides what it is
-read as. Each list goes by order: the first name that is there counts."""
+"""Column names that are recognized automatically. The name decides how a column is read; earlier names win."""
 
 from dataclasses import dataclass
 
-# Texts, and two texts that a classifier reads together.
+# Single texts.
 USUAL_NAMES = ("text", "content", "document", "body", "sentence", "passage", "article", "paragraph", "story", "review")
-# Two texts of a classifier. Sources: GLUE, SNLI, XNLI, PAWS, Quora, SICK, BoolQ, FEVER, MS MARCO and WikiQA.
+# Pairs of texts for a classifier. Sources: GLUE, SNLI, XNLI, PAWS, Quora, SICK, BoolQ, FEVER, MS MARCO and WikiQA.
 TEXT_PAIRS = (
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("sentence_a", "sentence_b"),
     ("sentence_1", "sentence_2"), ("text", "text_pair"), ("text1", "text2"), ("text_a", "text_b"),
@@ -25,10 +24,11 @@ USUAL_LABELS = SURE_LABELS + MAYBE_LABELS
 TEXT_COLUMNS = ("text", "sentence", "content", "sentences")
 SPAN_COLUMNS = ("entities", "spans", "ents", "labels", "label", "annotations")
 
-# What tells conversations, questions, summaries and tagged words from plain texts.
+# Columns that distinguish conversations, questions, summaries and tagged words from plain texts.
 # Sources: the columns of ShareGPT, OpenAI, LLaMA-Factory, TRL, Alpaca and of well-known data sets on the hub.
 CONVERSATIONS = ("messages", "conversations", "turns")
-"""Conversations whatever their values are; the others are names that a text or a summary's source has as well."""
+"""Names of conversations whatever their values are. A plain text or the source of a summary may have the other
+names."""
 CONVERSATION_NAMES = (*CONVERSATIONS, "conversation", "dialogue", "dialog", "dialogs", "chat", "chats")
 WORD_COLUMNS = ("tokens", "words", "token", "word", "tokenized_text")
 SENTENCES = ("text", "sentence")
@@ -42,10 +42,8 @@ TOOLS_NAMES = ("tools", "functions")
 # Inputs with answers.
 @dataclass(frozen=True, slots=True)
 class InputAndAnswer:
-    """Names of inputs and of the answers to them. Further texts of a row stand `before` and `after` its input.
-
-    `stands_alone`: an input is known without its answer beside it.
-    """
+    """Names of inputs and of their answers. Further texts of the row are read `before` and `after` the input.
+    `stands_alone`: the name means an input even without an answer column."""
 
     inputs: tuple[str, ...]
     targets: tuple[str, ...]
@@ -55,14 +53,14 @@ class InputAndAnswer:
 
     @property
     def is_question(self) -> bool:
-        """Whether its inputs are no texts that stand for themselves."""
+        """Whether the inputs are questions, which are not texts to learn alone."""
         return "answer" in self.targets and self.stands_alone
 
 
 ANSWER_NAMES = ("output", "completion", "response", "answer", "answers", "assistant", "solution")
 _SPEAKERS = ("assistant", "bot", "gpt", "ai")
 _SUMMARIES = ("summary", "highlights", "abstract")
-# The first pair that is whole counts. Sources: the columns of Alpaca, Dolly, TRL, SQuAD, HumanEval, MBPP, NuminaMath,
+# The first complete pair counts. Sources: the columns of Alpaca, Dolly, TRL, SQuAD, HumanEval, MBPP, NuminaMath,
 # OpenHermes, FLAN, P3, Super-NaturalInstructions, Aya, Spider, synthetic_text_to_sql, xsum, cnn_dailymail, samsum,
 # arxiv_summarization, ELI5 and wmt on the hub; ms-swift and MetaMathQA (query).
 INPUTS_AND_ANSWERS = (
@@ -84,7 +82,7 @@ INPUTS_AND_ANSWERS = (
     InputAndAnswer(("title",), ("answers", "answer"), after=("selftext", "body"), stands_alone=False),
 )  # fmt: skip
 
-# What describes a text, or says where it is from, and is neither read nor answered.
+# Columns that describe a text or its origin, and are neither inputs nor answers.
 ABOUT_A_TEXT = frozenset(
     "title author authors name url link date timestamp source language lang license path file filename category topic "
     "subject genre domain dataset split subset subreddit location publisher model tags keywords type task level "

@@ -1,1 +1,1 @@
-"""From a source to rows of tokens on disk: split, deduplicated, encoded, kept under a key of content and settings."""
+"""Preparation of a source as rows of tokens on disk: split, deduplicated, encoded, cached by content and settings."""

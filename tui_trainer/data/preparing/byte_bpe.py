@@ -1,7 +1,7 @@
-"""A tokenizer for a model from scratch: byte-level BPE, trained on the training text alone.
+"""Training of a tokenizer for a model from scratch: byte-level BPE, from the training texts alone.
 
-Byte-level: every text can be encoded, and no text needs an unknown token.
-Source: Radford et al., Language models are unsupervised multitask learners (2019), section 2.2.
+Byte-level BPE can encode every text without an unknown token. Source: Radford et al., Language models are unsupervised
+multitask learners (2019), section 2.2.
 """
 
 from collections.abc import Iterable
@@ -19,21 +19,19 @@ BYTES = 256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Specials:
-    """Tokens that are no text: `named` by what transformers calls them, in the order of their ids, and `others`.
-
-    `single` and `pair` are the frames that encoding puts around one text or two.
-    """
+    """Special tokens of a tokenizer: `named` by their names in transformers, in the order of their ids, and `others`.
+    `single` and `pair` are the templates of one encoded text, and of two."""
 
     named: tuple[tuple[str, str], ...]
     others: tuple[str, ...] = ()
     single: str = ""
     pair: str = ""
     spaces_words: bool = False
-    """Where texts come as lists of words: each word is spelt with the space before it, as it is within a text."""
+    """Whether words of a list get a space before them, as they have within a text."""
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """Each once, in the order of their ids."""
+        """All special tokens without repetitions, in the order of their ids."""
         return (*dict.fromkeys(token for _, token in self.named), *self.others)
 
     @property
@@ -42,15 +40,15 @@ class Specials:
 
     @property
     def tells_pairs(self) -> bool:
-        """Whether the second text of a pair is told from the first by numbers beside the tokens."""
+        """Whether token type ids distinguish the second text of a pair from the first."""
         return ":1" in self.pair
 
     def frame_tokens(self, *, pair: bool) -> int:
-        """How many of them stand around one text, or two."""
+        """Return the number of special tokens around one text, or around a pair of texts."""
         return sum(not part.startswith("$") for part in (self.pair if pair else self.single).split())
 
 
-# An unknown token is never used, as bytes spell everything; unnamed, some families' tokenizers would add one.
+# Bytes spell every text, so the unknown token is never used. Without a name, some tokenizer classes would add one.
 FOR_TEXT = Specials(
     named=(("pad_token", PAD), ("bos_token", BOS), ("eos_token", EOS), ("unk_token", EOS)),
     single=f"{BOS} $A",
@@ -68,14 +66,15 @@ FOR_WORDS = replace(FOR_CLASSES, spaces_words=True)
 FOR_ANSWERS = Specials(
     named=(("pad_token", PAD), ("eos_token", EOS), ("unk_token", UNK)), single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}"
 )
-TRAINED_HERE = "byte-level BPE trained on this data, 1"  # the number rises when training gives other tokens
+TRAINED_HERE = "byte-level BPE trained on this data, 1"  # raise the number when training gives other tokens
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, special: Specials = FOR_TEXT) -> "Tokenizer":
-    """At most `vocab_size` tokens: the special ones (for text <pad>, <bos> and <eos>: 0, 1, 2), the bytes, and merges.
+    """Train a tokenizer of at most `vocab_size` tokens: the special ones, the bytes, and merges.
 
-    The same texts in the same order give the same tokenizer. For text, encoding puts <bos> before each text, so that
-    the first token of a document is a label too; <eos> is left to the caller. Text that spells "<eos>" stays text.
+    The same texts in the same order give the same tokenizer. FOR_TEXT has <pad>, <bos> and <eos> (0, 1, 2), and puts
+    <bos> before each text, so that the first token of a document is a label too; the caller adds <eos>. A text that
+    spells "<eos>" does not become the special token.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 

@@ -1,8 +1,8 @@
-"""Where prepared data is kept: one folder per key, complete or not there.
+"""The cache of prepared data: one folder for each key, which exists only if it is complete.
 
-An entry is written into a folder beside it and renamed. `manifest.json` is written last and holds the size of every
-file: an entry whose files differ from it is damaged, and is made again. Two processes may prepare the same data at
-once; whoever renames second uses the entry of the first.
+An entry is written to a temporary folder in the cache and then renamed. `manifest.json` is written last and has the
+size of every file: an entry whose files differ from it is damaged and is prepared again. If two processes prepare the
+same data at the same time, the second uses the entry of the first.
 """
 
 import json
@@ -28,23 +28,23 @@ from tui_trainer.terminal.safe_text import one_line
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """What was counted while preparing.
+    """Counts from the preparation.
 
-    In a stream of tokens, labels are one fewer than tokens a side; where each document is a row of its own, one fewer
-    a document. `longest_row` is in labels, of a table in tokens; where its rows are several documents each, up to
-    `row_documents`, that of the longest one. Of the documents of both sides, `cut_documents` gave `pieces` rows, and
-    `short_documents` had fewer than two tokens and are left out of all other numbers.
+    A split of a stream has one label fewer than tokens; if each document is a row, it has one fewer per document.
+    `longest_row` is in labels, or for a table in tokens; if rows have several documents, up to `row_documents`, it is
+    that of the longest document. `cut_documents` were split into `pieces` rows, in both splits together.
+    `short_documents` had fewer than two tokens; they are skipped and not in any other number.
 
-    Of a table's `rows_read`, or the `documents_read` of text, `bad_rows` could not be used; `repeated_rows` have the
-    text of an earlier one, and `leaked_rows` of the training side that of a held-out one: they are left out with
-    data.dedup. Of a table, `untrained_rows` have no label in the first max_length tokens and are left out,
-    `untrained_long_rows` of them because they are longer, `truncated_rows` lost their end, and `truncated_answers` that
-    of the answer, or have it whole nowhere; the longest row of labels has `longest_labels`. `marked_rows` spell a
-    special token that begins or ends them, and have it once. Of all tokens that are read, `unknown_tokens` stand for
-    text that the tokenizer does not know, and of the `text_labels` that are to be written, `unknown_labels`. Of labels
-    that stand one beside the other, `train_labels_beyond` and `eval_labels_beyond` did not fit into max_length.
-    `blank_documents` hold only white space. What an epoch uses twice is counted twice, but for what was read, bad,
-    blank, repeated or leaked.
+    Of the `rows_read` of a table, or the `documents_read`, `bad_rows` were unusable. `repeated_rows` have the text of
+    an earlier row, and `leaked_rows` are training rows with the text of a held-out row: both are removed with
+    data.dedup. `untrained_rows` of a table have no label in the first max_length tokens and are skipped,
+    `untrained_long_rows` of them because they are too long. `truncated_rows` lost their end, and `truncated_answers`
+    the end of the answer, or have no window with all of it. `longest_labels` is the length of the longest row of
+    labels. `marked_rows` spell a special token that begins or ends a row, which is not added again. `unknown_tokens` of
+    all inputs, and `unknown_labels` of the `text_labels`, which the model should write, stand for text outside the
+    vocabulary. `train_labels_beyond` and `eval_labels_beyond` are labels, one per token, that did not fit into
+    max_length. `blank_documents` have only white space. Rows that an epoch uses twice are counted twice, except in the
+    numbers of rows that were read, unusable, blank, repeated or leaked.
     """
 
     train_rows: int
@@ -83,8 +83,8 @@ class Counts:
     blank_documents: int = 0
 
     def left_out(self, *, dedup: bool) -> dict[str, int]:
-        """Return how many rows or documents no step learns from and no evaluation reads, by the reason in words."""
-        found = {
+        """Return the number of rows or documents that are not used, keyed by the reason in words."""
+        reasons = {
             "cannot be used": self.bad_rows,
             "contain only white space": self.blank_documents,
             "have fewer than two tokens": self.short_documents,
@@ -93,15 +93,15 @@ class Counts:
             "are duplicates": self.repeated_rows * dedup,
             "duplicate a held-out row": self.leaked_rows * dedup,
         }
-        return {reason: count for reason, count in found.items() if count}
+        return {reason: count for reason, count in reasons.items() if count}
 
 
-FORMAT_VERSION = 2  # of the folder; raise it when a file in it changes its form
-PREPARATION_VERSION = 8  # of the tokens; raise it when the same text and settings give other rows
+FORMAT_VERSION = 2  # raise it when the format of a file in the folder changes
+PREPARATION_VERSION = 8  # raise it when the same text and settings give other rows
 TRAIN_FILE, EVAL_FILE, TOKENIZER_FILE, MANIFEST_FILE = "train.arrow", "eval.arrow", "tokenizer.json", "manifest.json"
 ABANDONED_SECONDS = 24 * 3600
 PARTIAL = ".partial-"
-SOURCES = "sources"  # of the details: what came of each
+SOURCES = "sources"  # key in the details: the rows of each source
 LENGTHS_KEPT = 512
 
 
@@ -111,12 +111,12 @@ RowsNow = Literal["the same", "of other data", "read otherwise"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
-    """Every setting that decides which rows the sources give: the key of an entry, beside what stands in them.
+    """Every setting that decides which rows the sources give. Together with their content, it is the cache key.
 
-    `rows`: "examples", one for each row of a table, as the reader makes it; "documents", one for each text, of which a
-    longer one gives several; "stream", cut from the tokens of all texts one after another. `eval_fraction` in [0, 1);
-    `max_chars` and `max_rows` of each source that is trained on, 0 for all; `weights` of the sources, () where each row
-    is used once. `tokenizer` tells one tokenizer from another, `reading` all else that decides tokens and labels.
+    `rows`: "examples", one for each row of a table, made by the reader; "documents", one for each text, or several for
+    a longer one; "stream", split from all texts one after another. `eval_fraction` in [0, 1); `max_chars` and
+    `max_rows` of each training source, 0 for all; `weights` of the sources, () if each row is used once. `tokenizer`
+    identifies the tokenizer, and `reading` everything else that decides on tokens and labels.
     """
 
     rows: RowKind
@@ -133,16 +133,16 @@ class Cut:
 
     @property
     def reads_text(self) -> bool:
-        """Documents, not the rows of a table."""
+        """Whether the examples are documents instead of rows of a table."""
         return self.rows != "examples"
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What filling a folder gave. `lengths`: of up to LENGTHS_KEPT training rows, evenly spaced in the sorted lengths
-    of all, in labels where each row is text, in tokens where it is one of a table; () where all have `max_length`.
+    """The content of a new folder. `details`: what the task learned about its data, such as class names, in JSON.
 
-    `details`: what a task learnt about its data on the way, such as the names of the classes, as JSON has it.
+    `lengths`: those of up to LENGTHS_KEPT training rows, evenly spaced among the sorted lengths of all. They count
+    labels in rows of text, and tokens in rows of a table. () if all rows have `max_length`.
     """
 
     counts: Counts
@@ -153,11 +153,10 @@ class Built:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedData(Built):
-    """Data ready to train on, on disk. Without held-out text there is no `eval_path`.
+    """Prepared data on disk. `eval_path` is None without held-out text.
 
-    A tokenizer that was trained on the data lies at `tokenizer_path`. `splits`: what became of the splits of the
-    sources; it is no part of the entry, which knows only the files that were read. `source` describes all of them and
-    `names` each; those of an entry that is found again are the ones of now (`named`).
+    A tokenizer that was trained on the data is at `tokenizer_path`. `source` describes all sources, and `names` each
+    one; `splits` says how their splits are used. These three are of the present command instead of the cache (`named`).
     """
 
     folder: Path
@@ -169,27 +168,27 @@ class PreparedData(Built):
     splits: tuple[SplitUse, ...] = ()
 
     def named(self, data: ResolvedData) -> "PreparedData":
-        """Return the entry with the names and splits of `data`: the same contents may lie in another folder."""
-        now = tuple(part.description for part in data.parts)
-        found = replace(self, source=data.description, splits=data.splits)
-        if now == self.names or len(now) != len(self.names):
-            return found
-        new = dict(zip(self.names, now, strict=True))
+        """Return the entry with the names and splits of `data`: the entry may come from equal files elsewhere."""
+        names = tuple(part.description for part in data.parts)
+        entry = replace(self, source=data.description, splits=data.splits)
+        if names == self.names or len(names) != len(self.names):
+            return entry
+        new_names = dict(zip(self.names, names, strict=True))
 
         def renamed(note: str) -> str:
-            old = next((name for name in new if note.startswith(f"{name}: ")), "")
-            return new[old] + note.removeprefix(old) if old else note
+            old = next((name for name in new_names if note.startswith(f"{name}: ")), "")
+            return new_names[old] + note.removeprefix(old) if old else note
 
         details = dict(self.details)
         if SOURCES in details:
-            of_parts = zip(details[SOURCES], now, strict=False)
-            details[SOURCES] = [{**one, "description": name} for one, name in of_parts]
+            pairs = zip(details[SOURCES], names, strict=False)
+            details[SOURCES] = [{**rows, "description": name} for rows, name in pairs]
         notes = tuple(map(renamed, self.notes))
-        return replace(found, names=now, notes=notes, details=details)
+        return replace(entry, names=names, notes=notes, details=details)
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        return (*(one.words() for one in self.splits), *self.notes)
+        return (*(split.words() for split in self.splits), *self.notes)
 
     @property
     def train_path(self) -> Path:
@@ -208,28 +207,28 @@ Build = Callable[[Path], Built]
 
 
 def find_entry(data: ResolvedData, cut: Cut, cache_dir: Path, progress: Progress | None) -> PreparedData | None:
-    """Return the complete entry for this data and these settings, or None. The data is hashed for that."""
+    """Return the complete entry for this data and these settings, or None. Computes a hash of the data."""
     entry = read_entry(Path(cache_dir) / entry_key(data, cut, progress))
     return entry and entry.named(data)
 
 
 def make_entry(data: ResolvedData, cut: Cut, cache_dir: Path, progress: Progress | None, build: Build) -> PreparedData:
-    """Let `build` fill a new folder, then put it in its place."""
+    """Create the entry: `build` fills a temporary folder, which then gets its final name."""
     final = Path(cache_dir) / entry_key(data, cut, progress)
     try:
         Path(cache_dir).mkdir(parents=True, exist_ok=True)
         _remove_abandoned(Path(cache_dir))
-        # Without an error where it has got its name.
-        made = TemporaryDirectory(prefix=f"{PARTIAL}{final.name[:12]}-", dir=cache_dir, ignore_cleanup_errors=True)
-        with made as place:
-            partial = Path(place)
+        # Cleaning up finds nothing if the folder was renamed: that is no error.
+        folder_name = f"{PARTIAL}{final.name[:12]}-"
+        with TemporaryDirectory(prefix=folder_name, dir=cache_dir, ignore_cleanup_errors=True) as folder:
+            partial = Path(folder)
             built = build(partial)
-            for source, was in zip(data.sources, data.signature, strict=True):
-                if source.signature() != was:
+            for source, earlier_signature in zip(data.sources, data.signature, strict=True):
+                if source.signature() != earlier_signature:
                     raise DataError(f"{source.description} changed while it was read", hint="run the command again")
             names = [part.description for part in data.parts]
-            about = {"max_length": cut.max_length, "source": data.description, "names": names}
-            _write_manifest(partial, {**about, "fingerprint": data.fingerprint(), **asdict(built)})
+            description = {"max_length": cut.max_length, "source": data.description, "names": names}
+            _write_manifest(partial, {**description, "fingerprint": data.fingerprint(), **asdict(built)})
             return _publish(partial, final).named(data)
     except OSError as error:
         raise DataError(
@@ -240,44 +239,42 @@ def make_entry(data: ResolvedData, cut: Cut, cache_dir: Path, progress: Progress
 
 
 def entry_key(data: ResolvedData, cut: Cut, progress: Progress | None) -> str:
-    """Return 32 hexadecimal digits over everything that the rows depend on."""
-    # A new field of Cut is left out here while it is at its default: runs find what they were prepared under.
+    """Return 32 hexadecimal digits that depend on everything the rows depend on."""
+    # Leave out a new field of Cut while it has its default, so that existing runs still find their entries.
     import xxhash
 
-    if len(data.sources) > 1:  # nothing is held out of the first
+    if len(data.sources) > 1:  # then nothing is held out of the first source
         cut = replace(cut, eval_fraction=0.0)
     parts = [data.fingerprint(progress), data.text_column, FORMAT_VERSION, PREPARATION_VERSION, asdict(cut)]
     return str(xxhash.xxh3_128(json.dumps(parts, sort_keys=True).encode()).hexdigest())
 
 
-def rows_now(data: ResolvedData, cut: Cut, key: str, fingerprint: str, progress: Progress | None) -> RowsNow:
-    """Compare the rows that would be prepared now with those of an entry, by its key and the fingerprint of its data.
-
-    The fingerprint is empty where it is not known.
-    """
+def compare_rows(data: ResolvedData, cut: Cut, key: str, fingerprint: str, progress: Progress | None) -> RowsNow:
+    """Compare the rows that would be prepared now with those of an entry, given its key and the fingerprint of its
+    data, which is empty if it is unknown."""
     if entry_key(data, cut, progress) == key:
         return "the same"
-    # Plans that do not name a fingerprint are of versions that made other rows.
+    # Plans without a fingerprint are from versions that prepared other rows.
     return "read otherwise" if fingerprint in ("", data.fingerprint()) else "of other data"
 
 
 def quantiles(lengths: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:
-    """Up to LENGTHS_KEPT of the lengths, sorted: the middle of each of as many equal shares."""
+    """Return at most LENGTHS_KEPT lengths, sorted: the middle one of each of as many equal shares."""
     ordered = np.sort(np.asarray(lengths, dtype=np.int64))
-    kept = min(LENGTHS_KEPT, len(ordered))
-    return tuple(int(ordered[(2 * place + 1) * len(ordered) // (2 * kept)]) for place in range(kept))
+    count = min(LENGTHS_KEPT, len(ordered))
+    return tuple(int(ordered[(2 * share + 1) * len(ordered) // (2 * count)]) for share in range(count))
 
 
 def read_entry(folder: Path, *, from_cache: bool = True) -> PreparedData | None:
-    """The entry in `folder`; None when it is missing, damaged or of another format."""
+    """Return the entry in `folder`, or None if it is missing, damaged or of another format."""
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
         if manifest["format_version"] != FORMAT_VERSION:
             return None
         if any((folder / name).stat().st_size != size for name, size in manifest["files"].items()):
             return None
-        known = {item.name for item in fields(Counts)}
-        counts = Counts(**{name: int(count) for name, count in manifest["counts"].items() if name in known})
+        count_names = {item.name for item in fields(Counts)}
+        counts = Counts(**{name: int(count) for name, count in manifest["counts"].items() if name in count_names})
         return PreparedData(
             folder=folder,
             from_cache=from_cache,
@@ -295,19 +292,19 @@ def read_entry(folder: Path, *, from_cache: bool = True) -> PreparedData | None:
 
 
 def _write_manifest(folder: Path, content: dict[str, Any]) -> None:
-    """Sizes of all files, after they are on the disk."""
+    """Write the manifest with the sizes of all files, once these are on the disk."""
     sizes: dict[str, int] = {}
     for path in sorted(folder.iterdir()):
-        _flush(path)
+        _sync_to_disk(path)
         sizes[path.name] = path.stat().st_size
     manifest = {"format_version": FORMAT_VERSION, "files": sizes, **content}
     path = folder / MANIFEST_FILE
     path.write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-    _flush(path)
+    _sync_to_disk(path)
 
 
 def _publish(partial: Path, final: Path) -> PreparedData:
-    """Rename into place. A whole entry that is already there wins; a damaged one is moved out of the way."""
+    """Rename the folder. If a complete entry exists already, it is used; a damaged one is moved away."""
     for _ in range(3):
         try:
             partial.rename(final)
@@ -318,17 +315,17 @@ def _publish(partial: Path, final: Path) -> PreparedData:
             from_cache = True
         if entry := read_entry(final, from_cache=from_cache):
             return entry
-        # Renamed first, so that nobody finds it half deleted; where it is gone, the other process was quicker.
-        aside = TemporaryDirectory(prefix=PARTIAL, dir=final.parent, ignore_cleanup_errors=True)
-        with aside as place, suppress(FileNotFoundError):
-            final.rename(Path(place, "damaged"))
+        # Renamed before it is deleted, so that no process finds a part of it. If it is gone, another one removed it.
+        removal = TemporaryDirectory(prefix=PARTIAL, dir=final.parent, ignore_cleanup_errors=True)
+        with removal as folder, suppress(FileNotFoundError):
+            final.rename(Path(folder, "damaged"))
     raise DataError(
         "the folder of the prepared data was removed right after it was written", where=one_line(str(final))
     )
 
 
 def _remove_abandoned(cache_dir: Path) -> None:
-    """Folders of processes that were killed more than a day ago."""
+    """Remove the folders of processes that were killed more than a day ago."""
     oldest = time.time() - ABANDONED_SECONDS
     for path in cache_dir.glob(f"{PARTIAL}*"):
         try:
@@ -338,6 +335,6 @@ def _remove_abandoned(cache_dir: Path) -> None:
             continue
 
 
-def _flush(path: Path) -> None:
+def _sync_to_disk(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())

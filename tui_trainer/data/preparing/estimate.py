@@ -1,7 +1,7 @@
-"""How much text there is, and how many rows and tokens it gives, before it is prepared.
+"""Estimates of the amount of text, rows and tokens, before the data is prepared.
 
-By the sizes of files and a look at their beginnings: at most half a megabyte of each form, and one batch of rows of a
-file that holds Arrow.
+They use the sizes of files and the beginnings of some: at most half a megabyte of each form, or one batch of rows of an
+Arrow or Parquet file.
 """
 
 import io
@@ -26,11 +26,11 @@ from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 
 LOOK_FILES = 8
-LOOK_BYTES = 512 * 1024  # of the files of one form together
+LOOK_BYTES = 512 * 1024  # for all files of one form
 LOOK_ROWS = 1000
-BEGINNING_CHARACTERS = 64_000  # of one text a quarter at the most
-GZIP_RATIO = 3.0  # unpacked to packed, for text; between 2.5 and 4 in practice
-# What is of no known ending and can be used is read as text.
+BEGINNING_CHARACTERS = 64_000  # at most a quarter of them from one text
+GZIP_RATIO = 3.0  # of decompressed to compressed text; between 2.5 and 4 in practice
+# Usable files with an unknown extension are read as text.
 FORM_NAMES: dict[Form, str] = {
     "text": "plain text",
     "unknown": "plain text",
@@ -44,16 +44,16 @@ FORM_NAMES: dict[Form, str] = {
 
 
 Texts = Callable[[BinaryIO, SourceFile], Iterator[str]]
-"""The texts of (a beginning of) a file; what cannot be used is passed over, and a DataError ends it."""
+"""Yields the texts of a file, or of its beginning. Skips unusable rows; a DataError ends the iteration."""
 Rate = Callable[[Sequence[str]], float]
-"""Tokens a character of some texts."""
+"""Returns the tokens per character of some texts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
-    """What a source holds, roughly. `lengths` are characters of some of its documents, `alphabet` a count, `texts` what
-    was looked at, `columns` those that hold the text in the tables among them, `has_bad_rows` whether a row of what was
-    looked at cannot be used, or seems so where a file was cut."""
+    """Estimated content of a source. `lengths` are the characters of some documents, whose `texts` were read;
+    `alphabet` is the number of different characters. `columns` hold the text in tables. `has_bad_rows`: a row is
+    unusable, or seems so because the beginning of a file ends within it."""
 
     characters: int
     documents: int
@@ -65,7 +65,7 @@ class Size:
     has_bad_rows: bool = False
 
     def limited(self, max_chars: int, max_rows: int = 0) -> "Size":
-        """The same, when only the first `max_chars` characters and `max_rows` rows of them are used (0: all)."""
+        """Return the size of the first `max_chars` characters and `max_rows` rows (0: all)."""
         size = self
         if max_chars and size.characters > max_chars:
             size = replace(
@@ -82,7 +82,7 @@ class Size:
 
 @dataclass(slots=True)
 class _Beginning:
-    """What stood at the beginnings: bytes looked at, and the documents found in them."""
+    """The beginnings of files of one form: the number of bytes that were read, and the documents in them."""
 
     bytes: float = 0
     texts: list[str] = field(default_factory=list)
@@ -92,13 +92,14 @@ class _Beginning:
         return [len(text) for text in self.texts]
 
     def add(self, text: str) -> None:
-        if text:  # an empty document is left out when the data is prepared
+        if text:  # the preparation skips empty documents
             self.texts.append(text)
 
 
 def size_of(source: Source, reader: Reader | None = None) -> Size:
-    """What `source` holds. Never raises for what stands in the files. With `reader` it is a table: its rows are the
-    documents, with the text that the reader takes from each.
+    """Estimate the content of a source. Never raises for the content of files.
+
+    With a `reader` the source is a table, whose rows are documents with the text that the reader takes from them.
     """
     choices, problems = ColumnChoices("" if reader else source.text_column), ProblemList()
 
@@ -109,8 +110,8 @@ def size_of(source: Source, reader: Reader | None = None) -> Size:
 
     if not source.sample:
         size = _files_size(source, texts)
-        is_no_table = any(not one.holds_rows and one.label_of_folder is None for one in source.entries)
-        has_bad_rows = problems.count > 0 or (reader is not None and is_no_table)
+        has_no_rows = any(not entry.holds_rows and entry.label_of_folder is None for entry in source.entries)
+        has_bad_rows = problems.count > 0 or (reader is not None and has_no_rows)
         return replace(size, columns=choices.chosen, has_bad_rows=has_bad_rows)
     if reader:
         return _sample_size(list(_texts_of_rows(source.rows(problems, choices=choices), reader, problems)))
@@ -134,38 +135,38 @@ def _sample_size(texts: list[str]) -> Size:
 
 
 def beginning_of(size: Size) -> tuple[str, ...]:
-    """Some of the texts that were looked at, evenly spaced: enough to count tokens in, and counted in an instant."""
+    """Return some of the texts in a size, evenly spaced: few enough to count their tokens at once."""
     texts = [text[: BEGINNING_CHARACTERS // 4] for text in size.texts]
     step = max(1, sum(map(len, texts)) // BEGINNING_CHARACTERS)
     return tuple(_first_texts(texts[::step], BEGINNING_CHARACTERS))
 
 
 def _files_size(source: Source, texts_of: Texts) -> Size:
-    """The share of text in the beginnings, applied to all bytes, for each form of file."""
-    looks: dict[Form, _Beginning] = {}
-    for group in _some_of_each(source.entries):
-        look = looks.setdefault(_form(group[0]), _Beginning())
+    """Estimate a size: for each form of file, from the share of text in the beginnings and the bytes of all files."""
+    beginnings: dict[Form, _Beginning] = {}
+    for group in _sample_files(source.entries):
+        part = beginnings.setdefault(_form(group[0]), _Beginning())
         for entry in group:
-            _look_at(entry.whole, texts_of, look, LOOK_BYTES // len(group))
+            _read_beginning(entry.whole, texts_of, part, LOOK_BYTES // len(group))
     bytes_of: Counter[Form] = Counter()
     for entry in source.entries:
         bytes_of[_form(entry)] += round(_unpacked_bytes(entry))
-    tables = {form: look for form, look in looks.items() if form != "text"}
+    tables = {form: part for form, part in beginnings.items() if form != "text"}
     texts = [entry for entry in source.entries if not entry.holds_rows]
-    of_texts = looks.get("text", _Beginning())
-    characters_a_byte = sum(of_texts.lengths) / of_texts.bytes if of_texts.bytes else 1.0
+    text_part = beginnings.get("text", _Beginning())
+    characters_per_byte = sum(text_part.lengths) / text_part.bytes if text_part.bytes else 1.0
     reason = "the file sizes and the beginnings of some files"
     if any(entry.compressed for entry in source.entries):
         reason += f"; a .gz file is assumed to unpack to {GZIP_RATIO:g} times its size"
     return Size(
-        characters=sum(_scaled(sum(look.lengths), look, bytes_of[form]) for form, look in looks.items()),
-        documents=len(texts) + sum(_scaled(len(look.lengths), look, bytes_of[form]) for form, look in tables.items()),
-        alphabet=len(set().union(*(text for look in looks.values() for text in look.texts))),
+        characters=sum(_scale(sum(part.lengths), part, bytes_of[form]) for form, part in beginnings.items()),
+        documents=len(texts) + sum(_scale(len(part.lengths), part, bytes_of[form]) for form, part in tables.items()),
+        alphabet=len(set().union(*(text for part in beginnings.values() for text in part.texts))),
         lengths=(
-            *(round(_unpacked_bytes(entry) * characters_a_byte) for entry in texts),
-            *(length for look in tables.values() for length in look.lengths),
+            *(round(_unpacked_bytes(entry) * characters_per_byte) for entry in texts),
+            *(length for part in tables.values() for length in part.lengths),
         ),
-        texts=tuple(text for look in looks.values() for text in look.texts),
+        texts=tuple(text for part in beginnings.values() for text in part.texts),
         reason=reason,
     )
 
@@ -174,72 +175,71 @@ def _form(entry: SourceFile) -> Form:
     return entry.form if entry.holds_rows else "text"
 
 
-def _some_of_each(entries: Sequence[SourceFile]) -> list[list[SourceFile]]:
-    """Some files of every form, spread over all of them."""
+def _sample_files(entries: Sequence[SourceFile]) -> list[list[SourceFile]]:
+    """Return some files of each form, evenly spaced."""
     by_form: dict[Form, list[SourceFile]] = {}
     for entry in entries:
         by_form.setdefault(_form(entry), []).append(entry)
     return [group[:: max(1, len(group) // LOOK_FILES)][:LOOK_FILES] for group in by_form.values()]
 
 
-def _scaled(count: int, look: _Beginning, total_bytes: float) -> int:
-    """`count` of the looked-at part, for all bytes. With nothing looked at, one character a byte, one document."""
-    return round(count * total_bytes / look.bytes) if look.bytes else round(total_bytes and 1)
+def _scale(count: int, beginning: _Beginning, total_bytes: float) -> int:
+    """Scale a count in the beginnings to all bytes. Without any bytes read, return one document of one character."""
+    return round(count * total_bytes / beginning.bytes) if beginning.bytes else round(total_bytes and 1)
 
 
 def _unpacked_bytes(entry: SourceFile) -> float:
     return entry.size_bytes * (GZIP_RATIO if entry.compressed else 1.0)
 
 
-def _look_at(entry: SourceFile, texts_of: Texts, look: _Beginning, most_bytes: int) -> None:
-    """What is wrong in a file is said when the data is prepared, not here."""
+def _read_beginning(entry: SourceFile, texts_of: Texts, beginning: _Beginning, most_bytes: int) -> None:
+    """Read the beginning of a file. Ignores errors, which are reported when the data is prepared."""
     try:
         with open_bytes(entry) as (_, content):
-            if entry.form in PACKED_INSIDE:  # its first rows, and their share of its rows
+            if entry.form in PACKED_INSIDE:  # read its first rows, and estimate their share of all rows
                 characters, share = 0, 1.0
                 for number, text in enumerate(texts_of(content, entry), start=1):
-                    look.add(text)
+                    beginning.add(text)
                     characters += len(text)
                     if number == LOOK_ROWS or characters > most_bytes:
                         share = number / max(count_rows(entry), number)
                         break
-                look.bytes += entry.size_bytes * share
+                beginning.bytes += entry.size_bytes * share
                 return
             head = content.read(most_bytes)
     except DataError:
         return
     if entry.holds_rows:
-        _look_at_rows(head, entry, texts_of, look, whole=len(head) < most_bytes)
+        _read_first_rows(head, entry, texts_of, beginning, whole=len(head) < most_bytes)
     else:
-        look.bytes += len(head)
-        look.add(head.decode("utf-8", errors="ignore"))
+        beginning.bytes += len(head)
+        beginning.add(head.decode("utf-8", errors="ignore"))
 
 
-def _look_at_rows(head: bytes, entry: SourceFile, texts_of: Texts, look: _Beginning, *, whole: bool) -> None:
-    """Whole rows only: of a longer file, the last line is left out, or half a row where rows are not lines."""
+def _read_first_rows(head: bytes, entry: SourceFile, texts_of: Texts, beginning: _Beginning, *, whole: bool) -> None:
+    """Read complete rows. The last line of a longer file is left out; in JSON, half a row is assumed to be missing."""
     if not whole and entry.form != "json":
         head = head[: head.rfind(b"\n") + 1] or head
-    before = len(look.texts)
+    earlier_texts = len(beginning.texts)
     try:
         for text in texts_of(io.BytesIO(head), entry):
-            look.add(text)
+            beginning.add(text)
     except DataError:
         pass
-    found = len(look.texts) - before
-    torn = not whole and entry.form == "json"
-    look.bytes += len(head) * (found / (found + 0.5) if torn else 1)
+    complete_rows = len(beginning.texts) - earlier_texts
+    is_cut = not whole and entry.form == "json"
+    beginning.bytes += len(head) * (complete_rows / (complete_rows + 0.5) if is_cut else 1)
 
 
 def _first_texts(texts: Iterable[str], characters: int) -> Iterator[str]:
-    """Texts until so many characters are reached; the last one is cut."""
+    """Return the texts up to this number of characters. The last one is truncated."""
     return (document.text for document in first_characters((Document(text, "") for text in texts), characters))
 
 
 def source_words(source: Source, *, reads_text: bool) -> str:
-    """`rows.jsonl (1.2 MiB), JSON Lines, the text in the column 'body'`.
+    """Return a description such as `rows.jsonl (1.2 MiB), JSON Lines, the text in the column 'body'`.
 
-    `reads_text`: the task takes one column of text. The column is that of the beginnings of some files. Never raises
-    for what stands in the files.
+    `reads_text`: the task reads one column of text. The column is found in the beginnings of some files. Never raises.
     """
     parts = [source.description]
     forms = Counter(FORM_NAMES.get(entry.form, entry.form) for entry in source.entries)
@@ -255,67 +255,65 @@ def source_words(source: Source, *, reads_text: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate(Built):
-    """What `prepare` would count, as far as can be said before; a count that nobody can say is 0.
-
-    `lengths` are those of the rows that were looked at. `has_bad_rows`: rows seem not to be usable.
-    """
+    """The estimated counts of `prepare`; 0 for a count that cannot be estimated. `lengths` are those of the rows in the
+    beginnings of files. `has_bad_rows`: some rows seem unusable."""
 
     reason: str
     has_bad_rows: bool
 
 
 def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *, frame_tokens: int = 0) -> Estimate:
-    """What `prepare` would give, roughly. `frame_tokens`: what each row or document has besides its text.
+    """Estimate the result of `prepare`. `frame_tokens`: the tokens of each row or document in addition to its text.
 
-    Raises DataError where the columns of a table cannot be told; never for what stands in single rows.
+    Raises DataError if the columns of a table are unclear, but not for the content of single rows.
     """
     table_reader = None if cut.reads_text else reader
     sizes = [size_of(part, table_reader).limited(cut.max_chars, cut.max_rows) for part in sources[0].parts]
     others = [size_of(part, table_reader) for part in sources[1].parts] if len(sources) > 1 else []
     rates = [rate(beginning_of(size) if cut.reads_text else size.texts) for size in sizes]
-    # A text of a table's other side is as long in tokens as those of the first source.
+    # The texts of a table's evaluation source have as many tokens per character as those of the first source.
     eval_rates = [rate(beginning_of(size)) if cut.reads_text else rates[0] for size in others]
-    side = partial(_side, cut, frame_tokens)
+    side = partial(_estimate_side, cut, frame_tokens)
     share, weights = 0.0 if others else cut.eval_fraction, cut.weights or [1.0] * len(sizes)
     pairs = list(zip(sizes, rates, strict=True))
     train = [side(*pair, 1 - share).times(weight) for pair, weight in zip(pairs, weights, strict=True)]
     eval_pairs, eval_share = (zip(others, eval_rates, strict=True), 1.0) if others else (pairs, share)
-    measured = [side(*pair, eval_share) for pair in eval_pairs]
+    evaluated = [side(*pair, eval_share) for pair in eval_pairs]
     parts = zip(sources[0].parts, weights, sizes, train, strict=True)
     shares = [
-        SourceRows(description=part.description, weight=weight, rows=size.documents, rows_per_epoch=one.documents)
-        for part, weight, size, one in parts
+        SourceRows(description=part.description, weight=weight, rows=size.documents, rows_per_epoch=epoch.documents)
+        for part, weight, size, epoch in parts
     ]
     reason = "; ".join(dict.fromkeys(size.reason for size in sizes))
     if cut.rows != "stream":
         low, high = f"{min(rates):.3g}", f"{max(rates):.3g}"
         reason += f", at {low if low == high else f'{low} to {high}'} tokens/character"
-    # Different ones in the texts that were looked at.
+    # The number of different characters.
     characters = len(set().union(*(text for size in sizes for text in size.texts)))
     characters = max(characters, *(size.alphabet for size in sizes))
-    looked = train if cut.reads_text else [*train, *measured]
-    together, eval_together = _together(train, cut), _together(measured, cut)
+    sides = train if cut.reads_text else [*train, *evaluated]
+    train_total, eval_total = _sum_of(train, cut), _sum_of(evaluated, cut)
     details: dict[str, Any] = {"classes": getattr(reader, "classes", 0)}
     if sources[0].several or cut.weights:
         details[SOURCES] = [asdict(share) for share in shares]
     return Estimate(
         counts=Counts(
-            train_rows=together.rows,
-            train_tokens=together.tokens,
-            train_documents=together.documents,
+            train_rows=train_total.rows,
+            train_tokens=train_total.tokens,
+            train_documents=train_total.documents,
             train_characters=0,
-            eval_rows=eval_together.rows,
-            eval_tokens=eval_together.tokens,
-            eval_documents=eval_together.documents,
+            eval_rows=eval_total.rows,
+            eval_tokens=eval_total.tokens,
+            eval_documents=eval_total.documents,
             eval_characters=0,
             vocabulary=reader.vocabulary() or characters + len(SPECIAL_TOKENS),
             unknown_eval_tokens=0,
-            train_labels=together.tokens - together.documents,
-            eval_labels=eval_together.tokens - eval_together.documents,
-            longest_row=max((length for side in looked for length in side.lengths), default=0),
+            train_labels=train_total.tokens - train_total.documents,
+            eval_labels=eval_total.tokens - eval_total.documents,
+            longest_row=max((length for size in sides for length in size.lengths), default=0),
         ),
         notes=(),
-        lengths=together.lengths,
+        lengths=train_total.lengths,
         details=details,
         reason=reason,
         has_bad_rows=any(size.has_bad_rows for size in (*sizes, *others)),
@@ -324,7 +322,7 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
 
 @dataclass(frozen=True, slots=True)
 class _SideSize:
-    """Of one source; `lengths` in labels, or tokens, of the rows that were looked at."""
+    """Estimated size of one split of a source. `lengths` are labels, or tokens, of the rows in the beginnings."""
 
     documents: int
     tokens: int
@@ -332,40 +330,40 @@ class _SideSize:
     lengths: tuple[int, ...]
 
     def times(self, weight: float) -> "_SideSize":
-        """What an epoch uses of it."""
+        """Return what an epoch uses of it with this weight."""
         used = used_rows(self.documents, weight)
-        more = used / max(self.documents, 1)
-        return _SideSize(used, round(self.tokens * more), round(self.rows * more), self.lengths)
+        factor = used / max(self.documents, 1)
+        return _SideSize(used, round(self.tokens * factor), round(self.rows * factor), self.lengths)
 
 
-def _side(cut: Cut, frame_tokens: int, size: Size, rate: float, share: float) -> _SideSize:
-    """A share of one source. Of documents the lengths are labels, of those that are cut the labels of each row."""
+def _estimate_side(cut: Cut, frame_tokens: int, size: Size, rate: float, share: float) -> _SideSize:
+    """Estimate a share of one source. Lengths are labels: of documents, or of the rows that they are split into."""
     documents = round(size.documents * share)
     if not cut.reads_text:
         rows = tuple(min(cut.max_length, round(length * rate) + frame_tokens) for length in size.lengths)
         return _SideSize(documents, round(documents * sum(rows) / max(1, len(rows))), documents, rows)
-    looked = [max(1, round(length * rate) + frame_tokens - 1) for length in size.lengths]
+    document_labels = [max(1, round(length * rate) + frame_tokens - 1) for length in size.lengths]
     width = cut.max_length
-    pieces = tuple(min(width, length - start) for length in looked for start in range(0, length, width))
+    pieces = tuple(min(width, length - start) for length in document_labels for start in range(0, length, width))
     tokens = round((size.characters * rate + size.documents * frame_tokens) * share)
-    return _SideSize(documents, tokens, round(documents * len(pieces) / max(1, len(looked))), pieces)
+    return _SideSize(documents, tokens, round(documents * len(pieces) / max(1, len(document_labels))), pieces)
 
 
-def _together(sides: Sequence[_SideSize], cut: Cut) -> _SideSize:
-    tokens = sum(one.tokens for one in sides)
-    of_stream = max(0, math.ceil((tokens - 1) / cut.max_length))
-    rows = of_stream if cut.rows == "stream" else sum(one.rows for one in sides)
-    return _SideSize(sum(one.documents for one in sides), tokens, rows, _lengths(sides))
+def _sum_of(sides: Sequence[_SideSize], cut: Cut) -> _SideSize:
+    tokens = sum(side.tokens for side in sides)
+    stream_rows = max(0, math.ceil((tokens - 1) / cut.max_length))
+    rows = stream_rows if cut.rows == "stream" else sum(side.rows for side in sides)
+    return _SideSize(sum(side.documents for side in sides), tokens, rows, _merged_lengths(sides))
 
 
-def _lengths(sides: Sequence[_SideSize]) -> tuple[int, ...]:
-    """Some of the lengths, sorted, of each source as many as its rows are in an epoch."""
+def _merged_lengths(sides: Sequence[_SideSize]) -> tuple[int, ...]:
+    """Return some of the lengths, sorted. Each source contributes in proportion to its rows in an epoch."""
     if len(sides) == 1:
         return quantiles(sides[0].lengths)
     total = sum(side.rows for side in sides if side.lengths)
-    found: list[int] = []
+    lengths: list[int] = []
     for side in sides:
         ordered = sorted(side.lengths)
-        kept = round(min(LENGTHS_KEPT, total) * side.rows / max(total, 1)) if ordered else 0
-        found += [ordered[(2 * place + 1) * len(ordered) // (2 * kept)] for place in range(kept)]
-    return tuple(sorted(found))
+        count = round(min(LENGTHS_KEPT, total) * side.rows / max(total, 1)) if ordered else 0
+        lengths += [ordered[(2 * share + 1) * len(ordered) // (2 * count)] for share in range(count)]
+    return tuple(sorted(lengths))

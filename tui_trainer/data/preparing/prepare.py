@@ -1,20 +1,19 @@
-"""From sources to rows of tokens on disk, once for each content and settings: the same way for every task.
+"""Preparation: from sources to rows of tokens on disk, once for each content and settings, and alike for every task.
 
     pass 1   read and check every row, hash its text;
-             lines of JSONL by several processes                 -> a spool on disk
-             by the hashes: repeats, what is held out, leaks, and how often each row is used
-    pass 2   only where the tokenizer is made here: train it     -> tokenizer.json
-    pass 3   encode what is used, by this process or several     -> train.arrow, eval.arrow
+             several processes read JSON Lines                  -> a spool on disk
+             from the hashes: duplicates, held-out rows, leaks, and how often each row is used
+    pass 2   only to train a tokenizer                          -> tokenizer.json
+    pass 3   encode the used rows, in one process or several    -> train.arrow, eval.arrow
 
-What a row means is the task's matter, which gives a `Reader`; `Cut.rows` says how tokens are cut into rows. In memory
-are about 40 bytes a row and some chunks of rows, so the data may be of any length; on the disk the spool takes about
-twice as much as the text, until the rows are made.
+A task gives a row its meaning with a `Reader`, and `Cut.rows` decides how tokens become rows. The memory holds about 40
+bytes per row and some chunks of rows, so data may have any size. The spool takes about twice the disk space of the text
+until the rows are written.
 
-One process lets the tokenizer use all cores; several share all work but what decides and writes (`processes.py`), and
-give the same files. Of tables only a reader that `reads_apart` has its rows read so.
+A single process lets the tokenizer use all cores. Several processes share all work except decisions and writing
+(`processes.py`), and give the same files; they read tables only for a reader that `reads_apart`.
 
-For the preview and the checklist it is noted which rows were cut and how long they would be: one bit each beside the
-rows, and lengths as long as the data is prepared.
+For the preview and the checklist, a bit per row records whether it was truncated, and a detail how long rows would be.
 """
 
 import pickle
@@ -55,8 +54,8 @@ from tui_trainer.data.preparing.unknown_tokens import (
     count_unknown,
     is_refused,
     unknown_text,
+    unknown_text_hint,
     unknown_words,
-    way_out,
 )
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
@@ -74,12 +73,12 @@ _SKIP_HINT = "data.on_bad_rows=skip skips rows that cannot be used"
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """The rows of one side that have a label, as arrays for the file, and what was `counted`: documents, tokens,
-    labels and characters, inexact (answers), and others by the names that they have in `Counts`. `needs`: tokens up to
-    the first label of rows without one. `inexact_example` is one of the inexact answers, `unknown_texts` are some texts
-    with unknown tokens.
+    """The rows of one split that have a label, as arrays for the file, and their counts.
 
-    Of each row: `cut`, bool [rows], whether it was truncated, and `row_characters`, int32 [rows], of its text.
+    `counted` has documents, tokens, labels, characters, inexact answers, and others by their names in `Counts`. `needs`
+    has the tokens up to the first label of rows without one. `inexact_example` is one of the inexact answers, and
+    `unknown_texts` are some texts with unknown tokens. `cut`, bool [rows], tells whether each row was truncated, and
+    `row_characters`, int32 [rows], the length of its text.
     """
 
     side: int
@@ -93,95 +92,96 @@ class EncodedBatch:
 
 
 def _encode_rows(reader: Reader, rows: ChosenRows) -> list[EncodedBatch]:
-    """One batch for each side that has rows."""
-    return [_encode_side(reader, side, some) for side, some in enumerate(rows.examples()) if some]
+    """Return one batch for each split that has rows."""
+    return [_encode_split(reader, side, examples) for side, examples in enumerate(rows.examples()) if examples]
 
 
-def _encode_side(reader: Reader, side: int, examples: Sequence[Example]) -> EncodedBatch:
-    found = reader.encode(examples)
-    kept = [row for row in found if row.labels]
-    places = range(len(examples)) if all(row.example is None for row in found) else [row.example or 0 for row in found]
-    characters = [len(examples[at].text) for at, row in zip(places, found, strict=True) if row.labels]
-    columns = {name: _column(kept, name) for name in reader.columns}
-    cut = np.array([row.truncated for row in kept], dtype=np.bool_)
+def _encode_split(reader: Reader, side: int, examples: Sequence[Example]) -> EncodedBatch:
+    encoded = reader.encode(examples)
+    labelled = [row for row in encoded if row.labels]
+    has_windows = any(row.example is not None for row in encoded)
+    positions = [row.example or 0 for row in encoded] if has_windows else range(len(examples))
+    labelled_positions = [position for position, row in zip(positions, encoded, strict=True) if row.labels]
+    characters = [len(examples[position].text) for position in labelled_positions]
+    columns = {name: _joined_column(labelled, name) for name in reader.columns}
+    cut = np.array([row.truncated for row in labelled], dtype=np.bool_)
     unknown, unknown_rows = count_unknown(reader, columns)
     counted = Counter(
-        documents=len(kept),
+        documents=len(labelled),
         tokens=len(columns[COLUMN][0]),
-        labels=sum(row.labels for row in kept),
+        labels=sum(row.labels for row in labelled),
         characters=sum(len(example.text) for example in examples),
         truncated_rows=int(cut.sum()),
-        truncated_answers=sum(row.answer_truncated for row in kept),
-        inexact=sum(bool(row.inexact) for row in kept),
-        untrained_rows=len(found) - len(kept),
-        untrained_long_rows=sum(row.truncated for row in found if not row.labels),
-        marked_rows=sum(row.marked for row in kept),
-        labels_beyond=sum(row.labels_beyond for row in found),
+        truncated_answers=sum(row.answer_truncated for row in labelled),
+        inexact=sum(bool(row.inexact) for row in labelled),
+        untrained_rows=len(encoded) - len(labelled),
+        untrained_long_rows=sum(row.truncated for row in encoded if not row.labels),
+        marked_rows=sum(row.marked for row in labelled),
+        labels_beyond=sum(row.labels_beyond for row in encoded),
         **unknown,
     )
-    example = next((row.inexact for row in kept if row.inexact), "")
-    of_kept = [examples[at].text for at, row in zip(places, found, strict=True) if row.labels] if unknown_rows else []
-    texts = tuple(of_kept[row] for row in unknown_rows)
-    needs = tuple(row.needs for row in found if row.needs)
+    example = next((row.inexact for row in labelled if row.inexact), "")
+    texts = tuple(examples[labelled_positions[row]].text for row in unknown_rows)
+    needs = tuple(row.needs for row in encoded if row.needs)
     return EncodedBatch(side, columns, counted, cut, np.array(characters, dtype=np.int32), example, texts, needs)
 
 
-def _column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def _joined_column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     values = [np.asarray(row.columns[name], dtype=np.int32) for row in rows]
     lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
     return np.concatenate(values) if values else np.zeros(0, dtype=np.int32), lengths
 
 
 def write_cut_rows(folder: Path, cut: ArrayLike) -> None:
-    """`cut`: for each training row whether it lost its end, or is a piece of a longer document."""
+    """Write whether each training row was truncated or belongs to a document that was split."""
     np.save(folder / CUT_FILE, np.packbits(np.asarray(cut, dtype=np.bool_)), allow_pickle=False)
 
 
 def cut_rows(folder: Path, rows: int) -> NDArray[np.bool_] | None:
-    """The same, bool [rows]; None where nothing was noted."""
+    """Read what `write_cut_rows` wrote: bool [rows], or None if there is no such file."""
     try:
-        marks = np.load(folder / CUT_FILE, allow_pickle=False)
-        return np.unpackbits(marks, count=rows).astype(np.bool_)
+        bits = np.load(folder / CUT_FILE, allow_pickle=False)
+        return np.unpackbits(bits, count=rows).astype(np.bool_)
     except (OSError, ValueError, TypeError):
         return None
 
 
 def row_details(survey: Survey, choice: Selection, strata: Mapping[str, int], problems: ProblemList) -> dict[str, Any]:
-    """The first rows that could not be used, and how many training rows each class has."""
-    found: dict[str, Any] = {}
+    """Return the first unusable rows, and the number of training rows of each class, as details."""
+    details: dict[str, Any] = {}
     if problems.count:
-        found[BAD_ROWS] = [asdict(problem) for problem in problems.shown]
+        details[BAD_ROWS] = [asdict(problem) for problem in problems.shown]
     if 1 < len(strata) <= MOST_CLASSES:
         numbers = np.frombuffer(survey.strata, dtype=np.int64)
-        counted = np.bincount(numbers, weights=choice.trained, minlength=len(strata)).astype(np.int64).tolist()
-        found[CLASS_ROWS] = {name: counted[number] for name, number in strata.items() if counted[number]}
-    return found
+        counts = np.bincount(numbers, weights=choice.trained, minlength=len(strata)).astype(np.int64).tolist()
+        details[CLASS_ROWS] = {name: counts[number] for name, number in strata.items() if counts[number]}
+    return details
 
 
 def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]:
-    """What was left out, cut or not known, in words. `longer`: which length would keep rows that are left out."""
+    """Yield sentences about rows that were skipped, truncated or duplicated. `longer`: a hint for data.max_length."""
     if counts.repeated_rows:
-        what = "are removed (data.dedup)" if cut.dedup else "are kept; set data.dedup = true to remove them"
-        yield f"{counts.repeated_rows:,} duplicate rows {what}"
+        consequence = "are removed (data.dedup)" if cut.dedup else "are kept; set data.dedup = true to remove them"
+        yield f"{counts.repeated_rows:,} duplicate rows {consequence}"
     if counts.leaked_rows:
-        what = (
+        consequence = (
             "are removed from training (data.dedup)"
             if cut.dedup
             else "inflate the held-out scores; set data.dedup = true to remove them"
         )
-        yield f"{counts.leaked_rows:,} training rows duplicate a held-out row and {what}"
+        yield f"{counts.leaked_rows:,} training rows duplicate a held-out row and {consequence}"
     if counts.truncated_rows:
         rows = counts.train_rows + counts.eval_rows
         yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and are truncated"
     if counts.truncated_answers:
-        who = "1 answer does" if counts.truncated_answers == 1 else f"{counts.truncated_answers:,} answers do"
-        what = "a generated answer is truncated to task.max_target_length; "
-        what += "a marked answer that is cut off counts as no answer"
-        yield f"{who} not fit: {what}"
+        answers = "1 answer does" if counts.truncated_answers == 1 else f"{counts.truncated_answers:,} answers do"
+        consequence = "a generated answer is truncated to task.max_target_length; "
+        consequence += "a marked answer that is cut off counts as no answer"
+        yield f"{answers} not fit: {consequence}"
     if long := counts.untrained_long_rows:
-        which = "1 row is" if long == 1 else f"{long:,} rows are"
-        more = f"; {longer}" if longer else ""
-        yield f"{which} skipped: no token to train on within the first {cut.max_length:,} tokens{more}"
+        rows_are = "1 row is" if long == 1 else f"{long:,} rows are"
+        hint = f"; {longer}" if longer else ""
+        yield f"{rows_are} skipped: no token to train on within the first {cut.max_length:,} tokens{hint}"
     if never := counts.untrained_rows - counts.untrained_long_rows:
         yield f"{'1 row is' if never == 1 else f'{never:,} rows are'} skipped: no token to train on"
     if counts.cut_documents:
@@ -193,20 +193,20 @@ def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]
     if counts.short_documents:
         yield f"{counts.short_documents:,} documents have fewer than two tokens and are skipped"
     if counts.marked_rows:
-        what = "documents" if cut.reads_text else "rows"
+        consequence = "documents" if cut.reads_text else "rows"
         where = "special tokens of the tokenizer at the beginning or end"
-        yield f"{counts.marked_rows:,} {what} already have {where}: these tokens are not added again"
+        yield f"{counts.marked_rows:,} {consequence} already have {where}: these tokens are not added again"
 
 
-def _longer_words(needs: Sequence[int], rows: int) -> str:
-    """Return which length would keep rows that have no label: they need so many tokens for their first one."""
+def _longer_length_hint(needs: Sequence[int], rows: int) -> str:
+    """Return a hint about the max_length that would keep skipped rows, which need this many tokens for a label."""
     if not needs:
         return ""
-    least, most = min(needs), int(np.quantile(needs, _KEPT_SHARE, method="lower"))
-    wanted = 1 << (most - 1).bit_length()
-    kept = rows - sum(one > wanted for one in needs)
-    shortest = f"the shortest prompt has {least - 1:,} tokens, so data.max_length must be at least {least:,}"
-    return f"{shortest}; with {wanted:,} tokens, {kept:,} of {rows:,} rows are kept"
+    shortest, longest = min(needs), int(np.quantile(needs, _KEPT_SHARE, method="lower"))
+    longer = 1 << (longest - 1).bit_length()
+    kept_rows = rows - sum(need > longer for need in needs)
+    prompts = f"the shortest prompt has {shortest - 1:,} tokens, so data.max_length must be at least {shortest:,}"
+    return f"{prompts}; with {longer:,} tokens, {kept_rows:,} of {rows:,} rows are kept"
 
 
 def prepare(
@@ -218,10 +218,10 @@ def prepare(
     *,
     processes: int = 1,
 ) -> cache.PreparedData:
-    """Return rows for training and evaluation, from the cache (`cache.find_entry`) or made now. `processes` encode.
+    """Return the rows for training and evaluation, from the cache or prepared by this many `processes`.
 
-    Without a second source, `cut.eval_fraction` is held out: of the characters of texts, of the rows of a table. Raises
-    DataError for what is wrong in the data, for too little of it, and for a cache that cannot be written.
+    Without a second source, `cut.eval_fraction` is held out: of the characters of texts, or of the rows of a table.
+    Raises DataError for wrong or too little data, and for a cache that cannot be written.
     """
     if entry := cache.find_entry(data, cut, cache_dir, progress):
         return entry
@@ -229,14 +229,16 @@ def prepare(
     return cache.make_entry(data, cut, cache_dir, progress, work.build)
 
 
-def count_first(source: Source, reader: Reader, cut: cache.Cut, progress: Progress | None, most: int) -> cache.Built:
-    """Count what `prepare` would count in the first `most` rows of each part, or CHUNK_CHARACTERS of its text.
+def count_first_rows(
+    source: Source, reader: Reader, cut: cache.Cut, progress: Progress | None, limit: int
+) -> cache.Built:
+    """Return what `prepare` would count in the first `limit` rows of each part, or in CHUNK_CHARACTERS of its text.
 
-    Rows that cannot be used are counted, and nothing is kept. Raises DataError.
+    Counts unusable rows instead of refusing them, and keeps no files. Raises DataError.
     """
     first = replace(
         cut,
-        max_rows=min(cut.max_rows or most, most),
+        max_rows=min(cut.max_rows or limit, limit),
         max_chars=min(cut.max_chars or CHUNK_CHARACTERS, CHUNK_CHARACTERS) if cut.reads_text else 0,
         skip_bad_rows=True,
         weights=(),
@@ -246,14 +248,14 @@ def count_first(source: Source, reader: Reader, cut: cache.Cut, progress: Progre
 
 
 def _load(reader: Reader) -> None:
-    """What cannot be loaded is raised where it is used."""
+    """Load what encoding needs. An error is raised again when it is used."""
     with suppress(Exception):
         reader.load()
 
 
 @dataclass(slots=True)
 class _SideFile:
-    """The file of the rows that are trained on, or that of those held out, and what is counted of them."""
+    """The file of one split, training or held-out, and the counts of its rows."""
 
     writer: RowWriter
     counted: Counter[str] = field(default_factory=Counter)
@@ -262,7 +264,7 @@ class _SideFile:
     unknown_texts: list[str] = field(default_factory=list)
     needs: list[int] = field(default_factory=list)
     _rows: list[tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.int32]]] = field(default_factory=list)
-    """Of the rows of each batch: which were cut, their tokens, and the characters of their texts."""
+    """For each batch: which rows were truncated, their tokens, and the characters of their texts."""
 
     def add(self, batch: EncodedBatch) -> None:
         if len(batch.cut):
@@ -276,11 +278,11 @@ class _SideFile:
         self.needs += batch.needs
 
     def write_cut_rows(self, folder: Path) -> dict[str, Any]:
-        """Mark the rows that were cut in a file. Returns the details: about how long a row 99 % of the rows would fit
-        into whole, and how many tokens were cut off.
+        """Write which rows were truncated, and return details: the length that 99 % of the rows would fit into, and the
+        number of tokens that were cut off.
 
-        A row that was cut counts with its characters, at as many tokens a character as the whole rows have; where no
-        row is whole, nothing is said.
+        The length of a truncated row is estimated from its characters and the rate of the complete rows. Without any
+        complete row, there are no details.
         """
         if not self._rows:
             return {}
@@ -291,8 +293,8 @@ class _SideFile:
             return {}
         rate = tokens[~cut].sum() / characters[~cut].sum()
         tokens[cut] = np.maximum(characters[cut] * rate, tokens[cut] + 1)
-        wanted = int(np.ceil(np.quantile(tokens, _SHARE, method="higher")))
-        return {WHOLE_LENGTH: wanted, CUT_TOKENS: round(float((tokens - lengths).sum()))}
+        whole_length = int(np.ceil(np.quantile(tokens, _SHARE, method="higher")))
+        return {WHOLE_LENGTH: whole_length, CUT_TOKENS: round(float((tokens - lengths).sum()))}
 
 
 class _Preparation:
@@ -311,10 +313,10 @@ class _Preparation:
             return self._build(folder, Path(spool))
 
     def _survey(self, spool: Path) -> list[Survey]:
-        """Pass 1, by all processes where the rows allow it, while what encodes them is loaded here."""
+        """Run pass 1, in several processes if the rows permit it, while this process loads what encodes them."""
         if not self._processes:
             return self._surveys(spool / "in-order", None)
-        is_table = not self._cut.reads_text  # texts need nothing of the reader
+        is_table = not self._cut.reads_text  # texts are read without the reader
         new_reader = pickle.dumps(self._reader) if is_table else b""
         loading = Thread(target=_load, args=(self._reader,), daemon=True)
         loading.start()
@@ -349,9 +351,9 @@ class _Preparation:
         self._refuse_empty(surveys)
         choice = choose(surveys, self._cut, [part.description for part in self._sources[0].parts])
         if self._cut.dedup and not choice.trained.any():
-            what = f"no row is left to train on (duplicates: {choice.repeated:,}; also held out: {choice.leaked:,})"
-            raise DataError(what, where=self._sources[0].description, hint="set data.dedup to false, or add rows")
-        used = source_rows(self._sources[0], surveys[0].counts, choice.trained, self._cut.weights)
+            problem = f"no row is left to train on (duplicates: {choice.repeated:,}; also held out: {choice.leaked:,})"
+            raise DataError(problem, where=self._sources[0].description, hint="set data.dedup to false, or add rows")
+        used_sources = source_rows(self._sources[0], surveys[0].counts, choice.trained, self._cut.weights)
         self._reader.settle()
         if self._reader.learns:
             self._reader.learn(self._training_texts(surveys, choice), folder / cache.TOKENIZER_FILE)
@@ -362,8 +364,8 @@ class _Preparation:
         counts = self._counts(surveys, choice, train, held_out)
         notes = [note for survey in surveys for note in survey.notes]
         notes += [*self._reader.notes(), *self._problems.notes(), *choice.split.notes]
-        longer = _longer_words([*train.needs, *held_out.needs], counts.untrained_long_rows)
-        notes += [*(one.words() for one in used), *notes_of_counts(counts, self._cut, longer)]
+        longer = _longer_length_hint([*train.needs, *held_out.needs], counts.untrained_long_rows)
+        notes += [*(part.words() for part in used_sources), *notes_of_counts(counts, self._cut, longer)]
         if inexact := train.counted["inexact"] + held_out.counted["inexact"]:
             example = train.inexact_example or held_out.inexact_example
             notes.append(f"the tokens cannot represent the text of {inexact:,} rows exactly: {example}")
@@ -371,7 +373,7 @@ class _Preparation:
         if texts := [*train.unknown_texts, *held_out.unknown_texts]:
             details[SHOWN] = unknown_text(self._reader, texts)
         if words := unknown_words(counts, details):
-            hint = way_out(trained_here=self._cut.tokenizer == TRAINED_HERE)
+            hint = unknown_text_hint(trained_here=self._cut.tokenizer == TRAINED_HERE)
             if is_refused(counts):
                 raise DataError(words, where=self._sources[0].description, hint=hint)
             notes.append(f"{words}; {hint}")
@@ -379,10 +381,10 @@ class _Preparation:
             details |= train.write_cut_rows(folder)
         elif self._cut.rows == "documents":
             write_cut_rows(folder, np.concatenate(train.writer.cut_rows))
-        if used:
-            details[SOURCES] = [asdict(rows) for rows in used]
+        if used_sources:
+            details[SOURCES] = [asdict(rows) for rows in used_sources]
         lengths: tuple[int, ...] = ()
-        if self._cut.rows != "stream":  # whose rows are all full; of documents their labels, else tokens
+        if self._cut.rows != "stream":  # the rows of a stream all have the same length
             lengths = cache.quantiles(Rows(folder / cache.TRAIN_FILE).lengths - int(self._cut.reads_text))
         return cache.Built(counts, tuple(notes), lengths, details)
 
@@ -408,7 +410,7 @@ class _Preparation:
             chosen = chosen_rows(surveys, choice, self._cut)
             batches = (_encode_rows(self._reader, rows) for rows in chosen)
             if self._processes:
-                batches = (found for _, found in self._processes.each(_encode_rows, self._reader, chosen))
+                batches = (result for _, result in self._processes.each(_encode_rows, self._reader, chosen))
             for batch in chain.from_iterable(batches):
                 (train if batch.side == TRAIN else held_out).add(batch)
                 meter.report(train.counted["characters"] + held_out.counted["characters"])
@@ -421,6 +423,7 @@ class _Preparation:
         return (StreamWriter if self._cut.rows == "stream" else DocumentWriter)(path, max_length=self._cut.max_length)
 
     def _refuse_empty(self, surveys: Sequence[Survey]) -> None:
+        """Raise DataError if a source has no rows."""
         for side, survey in zip(self._sources, surveys, strict=True):
             for source, count in zip(side.parts, survey.counts, strict=True):
                 if not count:
@@ -428,63 +431,64 @@ class _Preparation:
                     raise DataError("there are no rows to train on", where=source.description, hint="add some rows")
 
     def _refuse_too_little(self, train: _SideFile, held_out: _SideFile) -> None:
-        length, refused = self._cut.max_length, partial(DataError, where=self._sources[0].description)
+        """Raise DataError if a split has no rows, or the text does not fill one row."""
+        length, error = self._cut.max_length, partial(DataError, where=self._sources[0].description)
         if self._cut.rows == "stream":
             tokens = train.counted["tokens"]
             if tokens > length:
                 return
             message = f"the training text has {tokens:,} tokens, fewer than one row of {length + 1:,} "
-            # A shorter row helps only where enough rows come out to learn from.
+            # Shorter rows help only if there are enough of them to learn from.
             shorter = tokens // 10
-            more = f", or lower data.max_length to about {shorter:,}" if shorter >= 16 else ""
-            raise refused(f"{message}(data.max_length = {length:,}, plus one)", hint=f"add more text{more}")
+            alternative = f", or lower data.max_length to about {shorter:,}" if shorter >= 16 else ""
+            raise error(f"{message}(data.max_length = {length:,}, plus one)", hint=f"add more text{alternative}")
         if self._cut.rows == "documents":
             if not train.counted["documents"]:
-                raise refused("no training document has two or more tokens", hint="add more text")
+                raise error("no training document has two or more tokens", hint="add more text")
             if len(self._sources) > 1 and not held_out.counted["documents"]:
                 where = self._sources[1].description
-                raise refused("no evaluation document has two or more tokens", where=where, hint="add more text")
+                raise error("no evaluation document has two or more tokens", where=where, hint="add more text")
         elif not train.counted["documents"]:
             untrained = train.counted["untrained_rows"]
-            what = f"none of the {untrained:,} training rows has a label within the first {length:,} tokens"
-            hint = _longer_words(train.needs, untrained) or "data.max_length must be longer than the prompts"
+            problem = f"none of the {untrained:,} training rows has a label within the first {length:,} tokens"
+            hint = _longer_length_hint(train.needs, untrained) or "data.max_length must be longer than the prompts"
             if not train.counted["untrained_long_rows"]:
-                what = f"none of the {untrained:,} training rows has a token to train on"
+                problem = f"none of the {untrained:,} training rows has a token to train on"
                 hint = "task.loss_on, and fields like `weight` of a turn or a row, decide which tokens are trained on"
-            raise refused(what if untrained else "no row is left to train on", hint=hint if untrained else "")
+            raise error(problem if untrained else "no row is left to train on", hint=hint if untrained else "")
 
     def _counts(self, surveys: Sequence[Survey], choice: Selection, train: _SideFile, held_out: _SideFile) -> Counts:
-        text, both = self._cut.reads_text, train.counted + held_out.counted
-        read = self._problems.count + sum(len(survey.hashes) + survey.blank for survey in surveys)
-        # The first token of a stream is no label.
-        first = int(self._cut.rows == "stream")
-        of_sides = {
-            f"{name}_{what}": side.counted[what]
+        reads_text, totals = self._cut.reads_text, train.counted + held_out.counted
+        rows_read = self._problems.count + sum(len(survey.hashes) + survey.blank for survey in surveys)
+        # The first token of a stream is not a label.
+        unlabelled = int(self._cut.rows == "stream")
+        split_counts = {
+            f"{name}_{count_name}": side.counted[count_name]
             for name, side in (("train", train), ("eval", held_out))
-            for what in ("tokens", "documents", "characters", "labels_beyond")
+            for count_name in ("tokens", "documents", "characters", "labels_beyond")
         }
-        of_both = "truncated_rows truncated_answers marked_rows unknown_tokens unknown_labels text_labels".split()
-        of_tables = ("untrained_rows", "untrained_long_rows")
+        total_names = "truncated_rows truncated_answers marked_rows unknown_tokens unknown_labels text_labels".split()
+        table_names = ("untrained_rows", "untrained_long_rows")
         return Counts(
-            **of_sides,
-            **{name: both[name] for name in of_both},
-            **{name: 0 if text else both[name] for name in of_tables},
+            **split_counts,
+            **{name: totals[name] for name in total_names},
+            **{name: 0 if reads_text else totals[name] for name in table_names},
             train_rows=train.writer.row_count,
             eval_rows=held_out.writer.row_count,
             vocabulary=self._reader.vocabulary(),
             unknown_eval_tokens=max(held_out.counted["unknown_tokens"], held_out.counted["unknown_labels"]),
-            train_labels=train.counted["labels"] - first,
-            eval_labels=max(0, held_out.counted["labels"] - first),
-            longest_row=max(train.writer.longest_row, held_out.writer.longest_row) - int(text),
+            train_labels=train.counted["labels"] - unlabelled,
+            eval_labels=max(0, held_out.counted["labels"] - unlabelled),
+            longest_row=max(train.writer.longest_row, held_out.writer.longest_row) - int(reads_text),
             row_documents=max(train.writer.row_documents, held_out.writer.row_documents),
-            rows_read=0 if text else read,
-            documents_read=read if text else 0,
+            rows_read=0 if reads_text else rows_read,
+            documents_read=rows_read if reads_text else 0,
             bad_rows=self._problems.count,
             repeated_rows=choice.repeated,
             leaked_rows=choice.leaked,
             longest_labels=max(train.longest_labels, held_out.longest_labels),
             cut_documents=train.writer.cut_documents + held_out.writer.cut_documents,
             pieces=train.writer.pieces + held_out.writer.pieces,
-            short_documents=both["untrained_rows"] if text else 0,
+            short_documents=totals["untrained_rows"] if reads_text else 0,
             blank_documents=sum(survey.blank for survey in surveys),
         )

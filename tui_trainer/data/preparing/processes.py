@@ -1,7 +1,7 @@
-"""The processes that read and encode rows beside the one that prepares them.
+"""Processes that help the preparing process to read and encode rows.
 
-They are new ones, not forks: a fork of a process with threads can hang. A tokenizer is loaded once, where the rows are
-prepared, and travels with the reader: loading it imports torch, for which each process would take 4 s and 700 MB.
+They are spawned, because a fork of a process with threads can hang. A tokenizer is loaded once, in the preparing
+process, and pickled with the reader: loading it imports torch, which would cost each process 4 s and 700 MB.
 """
 
 import os
@@ -20,20 +20,23 @@ from tui_trainer.units import MIB
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-# What a process is worth: the imports that it begins with take as long as the work on so much data, and so much memory.
+# The imports of a process take as long as the work on BYTES_EACH of data.
 BYTES_EACH, MEMORY_EACH, MOST_PROCESSES = 16 * MIB, 256 * MIB, 32
-# Tasks that wait for each process, so that none is idle while a result is taken up.
-_AHEAD = 3
-_known: tuple[Path, Any] = (Path(), None)  # of a process that works for another: where its reader lies, and the reader
+# Tasks queued for each process, so that it is not idle while a result is used.
+_QUEUED_TASKS = 3
+_loaded_reader: tuple[Path, Any] = (
+    Path(),
+    None,
+)  # the reader in a helping process, and its file
 
 
 def worth_processes(data_bytes: int, cores: int, available_bytes: int) -> int:
-    """How many processes are worth it for so much data, on so many cores and with so much memory: 1 or more."""
+    """Return how many processes pay off for this much data, with these cores and this much memory: 1 or more."""
     return max(1, min(cores, MOST_PROCESSES, data_bytes // BYTES_EACH, available_bytes // 2 // MEMORY_EACH))
 
 
 class Processes:
-    """Some processes, which start at once. A context manager; `folder` is where they find what they need."""
+    """A pool of processes, started at once. A context manager; files that they need are written to `folder`."""
 
     def __init__(self, count: int, folder: Path) -> None:
         self._count, self._folder, self._readers = count, folder, 0
@@ -42,27 +45,27 @@ class Processes:
         import multiprocessing
 
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(self._count, context, initializer=_begin)
+        self._pool = ProcessPoolExecutor(self._count, context, initializer=_set_up_process)
         for _ in range(self._count):
             self._pool.submit(os.getpid)
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Also where the work is given up: what runs takes a second at the most, and may write into the folder.
+        # Waits even after an error: a running task may still write to the folder. It takes a second at most.
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def each(
         self, work: Callable[[Any, Task], Result], reader: Reader | None, tasks: Iterable[Task]
     ) -> Iterator[tuple[Task, Result]]:
-        """Each task with what `work` makes of it with the reader as it is now, in order. Raises what `work` raises."""
+        """Yield each task with the result of `work` on it and on a copy of the reader, in order. Raises its errors."""
         self._readers += 1
         path = self._folder / f"reader-{self._readers}"
         path.write_bytes(pickle.dumps(reader, protocol=pickle.HIGHEST_PROTOCOL))
         waiting: deque[tuple[Task, Future[Result]]] = deque()
         try:
             for task in tasks:
-                waiting.append((task, self._pool.submit(_work, path, work, task)))
-                if len(waiting) >= _AHEAD * self._count:
+                waiting.append((task, self._pool.submit(_run_task, path, work, task)))
+                if len(waiting) >= _QUEUED_TASKS * self._count:
                     first, result = waiting.popleft()
                     yield first, result.result()
             while waiting:
@@ -73,8 +76,8 @@ class Processes:
                 result.cancel()
 
 
-def _begin() -> None:
-    """In a new process: it makes no sound, ends with the one that began it, and uses one core."""
+def _set_up_process() -> None:
+    """Set up a new process: silent, ended together with its parent, and limited to one core."""
     import multiprocessing
     from threading import Thread
 
@@ -92,8 +95,8 @@ def _begin() -> None:
     Thread(target=end_with_parent, daemon=True).start()
 
 
-def _work(path: Path, work: Callable[[Any, Task], Result], task: Task) -> Result:
-    global _known
-    if _known[0] != path:
-        _known = path, pickle.loads(path.read_bytes())
-    return work(_known[1], task)
+def _run_task(path: Path, work: Callable[[Any, Task], Result], task: Task) -> Result:
+    global _loaded_reader
+    if _loaded_reader[0] != path:
+        _loaded_reader = path, pickle.loads(path.read_bytes())
+    return work(_loaded_reader[1], task)

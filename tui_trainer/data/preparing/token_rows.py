@@ -1,9 +1,9 @@
-"""Rows of tokens in an Arrow IPC file: read through a memory map without a copy, written as they come, or cut.
+"""Rows of tokens in Arrow IPC files: reading through a memory map without a copy, and writing rows whole or split.
 
-The file has one column, `input_ids: list<int32>`, and where a task has labels of its own, or rows of several documents,
-more columns of that type (`TokenRow`).
+The column `input_ids` is a list<int32>. Tasks with labels of their own, or with rows of several documents, add columns
+of that type (`TokenRow`).
 
-A stream of n tokens, or a document that is too long for one row, is cut at width L into rows of L + 1 tokens that
+A stream of n tokens, or a document that is too long for one row, is split at width L into rows of L + 1 tokens that
 overlap by one: row k is stream[k*L : k*L + L + 1]. With inputs = row[:-1] and labels = row[1:], every token but the
 first is a label exactly once. The last row may be shorter, and has at least 2 tokens.
 """
@@ -23,19 +23,19 @@ from tui_trainer.terminal.safe_text import one_line
 COLUMN, LABELS, SEGMENTS, DOCUMENT_LENGTHS = "input_ids", "labels", "token_type_ids", "document_lengths"
 Tokens = NDArray[np.int32]
 Columns = Mapping[str, tuple[NDArray[np.int32], NDArray[np.int64]]]
-"""By name: the numbers of all rows one after another, and how many each row has."""
+"""For each column, the values of all rows one after another, and the number of values in each row."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One row to learn from: int32 `tokens` [T], and `labels` where the task has its own.
+    """One row: int32 `tokens` [T], and `labels` if the task has its own.
 
-    What labels mean is the task's matter: one for each token (IGNORE: none), one for the row, or the tokens to answer
-    with. Without any, each token after the first is the label of the one before it. `more` are other arguments of the
-    model, [T] each, such as token_type_ids.
+    The task decides what labels are: one per token (or IGNORE), one per row, or the tokens of an answer. Without
+    labels, each token after the first is the label of the one before. `more` has other arguments of the model, [T]
+    each, such as token_type_ids.
 
-    A row may be several documents that belong together, such as a pair: `tokens`, `labels` and `more` are then those of
-    all of them one after another, [T] each, and `document_lengths` their numbers of tokens, which sum to T.
+    A row may have several documents that belong together, such as a pair: `tokens`, `labels` and `more` then have all
+    of them one after another, [T] each, and `document_lengths` has their numbers of tokens, which sum to T.
     """
 
     tokens: Tokens
@@ -43,40 +43,40 @@ class TokenRow:
     more: Mapping[str, Tokens] = field(default_factory=dict)
     document_lengths: Tokens | None = None
     values: NDArray[np.float32] | None = None
-    """What was found out about it before training, [width]."""
+    """Results of a pass over the row before training, [width]."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def documents(self) -> "Sequence[TokenRow]":
-        """Each document as a row of its own; a row of one is itself."""
+        """The documents as rows of their own. A row with one document is returned unchanged."""
         if self.document_lengths is None:
             return (self,)
         ends = np.cumsum(self.document_lengths).tolist()
-        places = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        slices = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
         return [
             TokenRow(
-                self.tokens[place],
-                None if self.labels is None else self.labels[place],
-                {name: values[place] for name, values in self.more.items()},
+                self.tokens[document],
+                None if self.labels is None else self.labels[document],
+                {name: values[document] for name, values in self.more.items()},
             )
-            for place in places
+            for document in slices
         ]
 
     @property
     def inputs(self) -> int:
-        """What a causal model reads of it: the last token of a document is only a label."""
+        """Number of inputs of a causal model, for which the last token of a document is only a label."""
         return len(self.tokens) - (1 if self.document_lengths is None else len(self.document_lengths))
 
     @property
     def longest(self) -> int:
-        """Tokens of its longest document."""
+        """Tokens of the longest document."""
         return len(self.tokens) if self.document_lengths is None else int(self.document_lengths.max())
 
 
 def _numbers(array: Any) -> Tokens:
-    """The numbers of an Arrow array of int32, in place. `to_numpy` would import pandas."""
+    """Return the values of an Arrow array of int32 without a copy. `to_numpy` would import pandas."""
     buffer = array.buffers()[1]
     if buffer is None:
         return np.empty(0, dtype=np.int32)
@@ -84,7 +84,7 @@ def _numbers(array: Any) -> Tokens:
 
 
 class Rows:
-    """Read-only rows of one file. Costs no memory of its own but the offsets; can be sent to another process."""
+    """Read-only rows of one file. Uses memory only for their offsets, and can be sent to another process."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
@@ -102,9 +102,9 @@ class Rows:
         self.lengths = self._lengths_of(COLUMN)
         """Tokens of each row, int64 [rows]."""
         self.row_values: NDArray[np.float32] | None = None
-        """What was found out about each before training, [rows, width]; None: nothing is."""
+        """Results of a pass over the rows before training, [rows, width]; None if there was none."""
         self.documents, self.longest = np.ones_like(self.lengths), self.lengths
-        """Documents of each row, and tokens of its longest one, int64 [rows]."""
+        """Number of documents in each row, and tokens of its longest one, int64 [rows]."""
         if DOCUMENT_LENGTHS in self._columns:
             self.documents = self._lengths_of(DOCUMENT_LENGTHS)
             starts = np.cumsum(self.documents) - self.documents
@@ -121,11 +121,11 @@ class Rows:
         return Rows, (self.path,)
 
     def row(self, index: int) -> Tokens:
-        """Tokens of one row, int32 [lengths[index]]: a read-only view into the file."""
+        """Return the tokens of one row, int32 [lengths[index]]: a read-only view of the file."""
         return self._value(COLUMN, index)
 
     def example(self, index: int) -> TokenRow:
-        """One row with its labels: read-only views into the file."""
+        """Return one row with its labels: read-only views of the file."""
         labels, documents = (
             self._value(name, index) if name in self._columns else None for name in (LABELS, DOCUMENT_LENGTHS)
         )
@@ -134,7 +134,7 @@ class Rows:
         return TokenRow(self.row(index), labels, more, documents, values)
 
     def values(self, column: str) -> Tokens:
-        """All numbers of a column, one row after another: int32 [sum of their lengths]."""
+        """Return all values of a column, one row after another: int32 [sum of their lengths]."""
         parts = [values[offsets[0] : offsets[-1]] for values, offsets in self._columns[column]]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
 
@@ -143,11 +143,11 @@ class Rows:
             raise IndexError(f"row {index} of {self._count}")
         batch = bisect_right(self._first_rows, index) - 1
         values, offsets = self._columns[column][batch]
-        place = index - self._first_rows[batch]
-        return values[offsets[place] : offsets[place + 1]]
+        position = index - self._first_rows[batch]
+        return values[offsets[position] : offsets[position + 1]]
 
     def first_tokens(self, limit: int) -> Tokens:
-        """The first tokens of the stream that the rows were cut from, about `limit` of them: int32 [N]."""
+        """Return about the first `limit` tokens of the stream that was split into these rows: int32 [N]."""
         parts, count = [self.row(0)[:1]], 1
         for index in range(len(self)):
             if count >= limit:
@@ -157,36 +157,36 @@ class Rows:
         return np.concatenate(parts)
 
     def stream(self, chosen: Sequence[int]) -> tuple[Tokens, NDArray[np.bool_]]:
-        """The tokens of the chosen rows one after another, and which of them are labels.
+        """Return the tokens of the chosen rows one after another, int32 [N], and which of them are labels, bool [N].
 
-        Shapes: int32 [N] and bool [N]. A row that follows the one before it in the file does not repeat the token that
-        they share, so all rows give the stream that they were cut from, in which every token but the first is a label.
+        A row that follows its predecessor in the file does not repeat the token that they share. So all rows give the
+        original stream, in which every token but the first is a label.
         """
         parts, labels = [], []
-        for place, index in enumerate(chosen):
-            row, follows = self.row(index), place > 0 and chosen[place - 1] == index - 1
-            parts.append(row[1:] if follows else row)
-            labels.append(np.arange(len(parts[-1])) >= (0 if follows else 1))
+        for position, index in enumerate(chosen):
+            row, is_next = self.row(index), position > 0 and chosen[position - 1] == index - 1
+            parts.append(row[1:] if is_next else row)
+            labels.append(np.arange(len(parts[-1])) >= (0 if is_next else 1))
         return np.concatenate(parts), np.concatenate(labels)
 
 
 def evenly_spaced(available: int, wanted: int) -> list[int]:
-    """`wanted` of `available` row numbers, spread over all of them; all when there are no more."""
+    """Return `wanted` of `available` row numbers, evenly spaced, or all if there are not more."""
     if wanted >= available:
         return list(range(available))
     return [index * available // wanted for index in range(wanted)]
 
 
 def _batches(path: Path) -> list[dict[str, Any]]:
-    """The list arrays of each record batch by their names, backed by the memory map."""
+    """Return the list arrays of each record batch by column, backed by the memory map."""
     import pyarrow as pa
 
     try:
         file = pa.ipc.open_file(pa.memory_map(str(path)))
-        found = [file.get_batch(number) for number in range(file.num_record_batches)]
+        batches = [file.get_batch(number) for number in range(file.num_record_batches)]
         if COLUMN not in file.schema.names:
             raise KeyError(COLUMN)
-        return [dict(zip(batch.schema.names, batch.columns, strict=True)) for batch in found]
+        return [dict(zip(batch.schema.names, batch.columns, strict=True)) for batch in batches]
     except (pa.ArrowInvalid, KeyError, OSError) as error:
         raise DataError(
             f"the prepared rows cannot be read: {one_line(str(error), 80)}",
@@ -199,15 +199,14 @@ BATCH_ROWS = 1000
 
 
 class RowWriter:
-    """Rows of any lengths as they come. A context manager: the file is complete at its end.
+    """Writes rows of any length. A context manager: the file is complete after it.
 
-    `longest_row` in tokens, of rows of several documents the longest one of them, of which a row has `row_documents` at
-    the most. Of documents that were cut, `pieces` counts the rows; `cut_rows` says of each row whether it is one,
-    bool [rows].
+    `longest_row`: tokens of the longest row, or of the longest document in rows of several, at most `row_documents`
+    each. `pieces`: rows from documents that were split. `cut_rows`, bool [rows]: whether each row is one of those.
     """
 
     def __init__(self, path: Path, columns: Sequence[str] = (COLUMN,), *, max_length: int = 0) -> None:
-        """`max_length`: at which rows are cut, where they are."""
+        """Open the file. `max_length`: the width at which subclasses split rows."""
         import pyarrow as pa
 
         self._width = max_length
@@ -224,7 +223,7 @@ class RowWriter:
         self._file.close()
 
     def add(self, columns: Columns) -> None:
-        """A batch of rows with all columns of the file."""
+        """Write a batch of rows with all columns of the file."""
         import pyarrow as pa
 
         arrays = []
@@ -241,9 +240,9 @@ class RowWriter:
         self.longest_row = max(self.longest_row, int(longest))
 
     def _write(self, tokens: Tokens, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
-        """Row i is tokens[starts[i] : starts[i] + lengths[i]]. Rows may overlap."""
+        """Write rows. Row i is tokens[starts[i] : starts[i] + lengths[i]]; rows may overlap."""
         ends = starts + lengths
-        if np.array_equal(starts[1:], ends[:-1]):  # most documents are not cut
+        if np.array_equal(starts[1:], ends[:-1]):  # most documents are not split
             numbers = tokens[starts[0] : ends[-1]]
         else:
             offsets = np.cumsum(lengths) - lengths
@@ -252,7 +251,7 @@ class RowWriter:
 
 
 def _int32(numbers: NDArray[Any]) -> Any:
-    """An Arrow array of the same numbers. `pyarrow.array` would import pandas to ask whether they are its own."""
+    """Return the numbers as an Arrow array. `pyarrow.array` would import pandas to check for its types."""
     import pyarrow as pa
 
     return pa.Array.from_buffers(
@@ -261,7 +260,7 @@ def _int32(numbers: NDArray[Any]) -> Any:
 
 
 class StreamWriter(RowWriter):
-    """Cuts all that comes, as one stream, into rows of `max_length` + 1 tokens."""
+    """Splits everything that is added, as one stream, into rows of `max_length` + 1 tokens."""
 
     def __init__(self, path: Path, *, max_length: int) -> None:
         super().__init__(path, max_length=max_length)
@@ -282,27 +281,27 @@ class StreamWriter(RowWriter):
         if self._pending_tokens <= batch_tokens:
             return
         stream = np.concatenate(self._pending)
-        whole = (len(stream) - 1) // batch_tokens
-        for start in range(0, whole * batch_tokens, batch_tokens):
+        full_batches = (len(stream) - 1) // batch_tokens
+        for start in range(0, full_batches * batch_tokens, batch_tokens):
             self._cut(stream[start : start + batch_tokens + 1])
-        rest = stream[whole * batch_tokens :]
+        rest = stream[full_batches * batch_tokens :]
         self._pending, self._pending_tokens = [rest], len(rest)
 
     def _cut(self, stream: Tokens) -> None:
-        """Rows of `stream`, whose last token is the first of the next call's."""
+        """Write the rows of a part of the stream. Its last token is the first one of the next part."""
         starts = np.arange(0, len(stream) - 1, self._width)
         self._write(stream, starts, np.minimum(self._width + 1, len(stream) - starts))
 
 
 class DocumentWriter(RowWriter):
-    """One row for each document. A longer one gives several, which overlap by one token, so that no label is lost."""
+    """Writes each document as a row. A longer one becomes rows that overlap by one token, so that no label is lost."""
 
     def add(self, columns: Columns) -> None:
-        """Documents one after another. Each has 2 tokens or more."""
+        """Write documents, given one after another, with at least 2 tokens each."""
         tokens, lengths = columns[COLUMN]
         pieces = -(-(lengths - 1) // self._width)
         ends = np.cumsum(lengths)
-        number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)  # of a piece in its document
+        number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)  # of each piece, from 0
         starts = np.repeat(ends - lengths, pieces) + number * self._width
         sizes = np.minimum(self._width + 1, np.repeat(ends, pieces) - starts)
         for first in range(0, len(starts), BATCH_ROWS):

@@ -1,13 +1,12 @@
-"""What makes tokens of documents: a tokenizer that is given, byte-level BPE that is trained here, or characters.
+"""Tokenization of documents: with a loaded tokenizer, with byte-level BPE trained on the data, or by characters.
 
-The tokenizer of characters is a `tokenizers.Tokenizer`: a BPE model without merges, half as slow as WordLevel behind a
-Split on every character. Here, where one character is known to be one token, a table of all code points gives the same
-ids at once.
+The character tokenizer is saved as a `tokenizers.Tokenizer`: a BPE model without merges, which takes half the time of
+WordLevel after a split at every character. Here, a table of all code points gives the same ids at once.
 
-A text of many megabytes is encoded in pieces. They are cut where a single line break stands between two other
-characters: there the pre-tokenizers of GPT-2, Llama 3 and their kin cut as well, so the tokens are those of the whole.
-A text without such a place is cut between words; there, and with tokenizers that mark the beginning of a text, a token
-at a cut may differ.
+A text of many megabytes is encoded in pieces. It is split where a single line break stands between two other
+characters. The pre-tokenizers of GPT-2, Llama 3 and similar models split there as well, so the tokens are those of the
+whole text. A text without such a position is split between words. There, and with tokenizers that mark the beginning of
+a text, a token next to a split may differ.
 """
 
 import json
@@ -29,25 +28,25 @@ from tui_trainer.terminal.safe_text import one_line
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-SPECIAL_TOKENS = (PAD, UNK, EOS)  # 0, 1, 2: pad and end have the same numbers in both kinds of tokenizers
+SPECIAL_TOKENS = (PAD, UNK, EOS)  # 0, 1, 2: PAD and EOS have the same ids as in byte_bpe.py
 UNK_ID = 1
 FOR_CHARACTERS = Specials(named=(("pad_token", PAD), ("unk_token", UNK), ("eos_token", EOS)))
 CODE_POINTS = 0x110000
-_TOLD_CHARACTERS = 40
+_SHOWN_CHARACTERS = 40
 
 
 def characters_of(texts: Iterable[str]) -> list[str]:
-    """Every character that occurs, sorted by code point."""
-    seen = np.zeros(CODE_POINTS, dtype=np.bool_)
+    """Return every character that occurs, sorted by code point."""
+    occurs = np.zeros(CODE_POINTS, dtype=np.bool_)
     for text in texts:
-        seen[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")] = True
-    return [chr(code) for code in np.flatnonzero(seen)]
+        occurs[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")] = True
+    return [chr(code) for code in np.flatnonzero(occurs)]
 
 
 def build_tokenizer(characters: Sequence[str]) -> "Tokenizer":
-    """One token per character, after <pad>, <unk> and <eos> (0, 1, 2). An unknown character is one <unk> each.
+    """Build a tokenizer with one token per character, after <pad>, <unk> and <eos> (0, 1, 2).
 
-    Text that spells "<eos>" is five characters here, never the special token.
+    Each unknown character becomes one <unk>. A text that spells "<eos>" gives five tokens, never the special one.
     """
     from tokenizers import Tokenizer, decoders, models
 
@@ -60,71 +59,72 @@ def build_tokenizer(characters: Sequence[str]) -> "Tokenizer":
 
 
 def alphabet_in(folder: Path) -> tuple[str, ...] | None:
-    """The characters of a tokenizer as `build_tokenizer` makes it, in the order of their tokens; None for any other."""
+    """Return the characters of a tokenizer from `build_tokenizer`, in the order of their ids; None for any other."""
     try:
         model = json.loads((folder / "tokenizer.json").read_bytes())["model"]
-        numbers: dict[str, int] = model["vocab"]
-        tokens = sorted(numbers, key=numbers.__getitem__)
-        is_plain = not model["merges"] and [numbers[token] for token in tokens] == list(range(len(tokens)))
+        ids: dict[str, int] = model["vocab"]
+        tokens = sorted(ids, key=ids.__getitem__)
+        is_plain = not model["merges"] and [ids[token] for token in tokens] == list(range(len(tokens)))
     except (OSError, ValueError, LookupError, TypeError):
         return None
     special, characters = tuple(tokens[: len(SPECIAL_TOKENS)]), tuple(tokens[len(SPECIAL_TOKENS) :])
-    return characters if is_plain and special == SPECIAL_TOKENS and all(len(one) == 1 for one in characters) else None
+    is_plain = is_plain and special == SPECIAL_TOKENS and all(len(token) == 1 for token in characters)
+    return characters if is_plain else None
 
 
 def character_ids(characters: Sequence[str]) -> NDArray[np.int32]:
-    """The token of each code point in a tokenizer of these characters: int32 [CODE_POINTS]."""
-    found = np.full(CODE_POINTS, UNK_ID, dtype=np.int32)
+    """Return the token id of each code point, int32 [CODE_POINTS], for a tokenizer of these characters."""
+    ids = np.full(CODE_POINTS, UNK_ID, dtype=np.int32)
     codes = np.array([ord(character) for character in characters], dtype=np.int64)
-    found[codes] = np.arange(len(codes)) + len(SPECIAL_TOKENS)
-    return found
+    ids[codes] = np.arange(len(codes)) + len(SPECIAL_TOKENS)
+    return ids
 
 
 def encode_text(ids: NDArray[np.int32], text: str) -> NDArray[np.int32]:
-    """The tokens of one text as that tokenizer gives them, and <eos>: int32 [len(text) + 1]."""
+    """Return the tokens of a text, as that tokenizer gives them, and <eos>: int32 [len(text) + 1]."""
     return np.append(ids[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")], np.int32(EOS_ID))
 
 
 Encode = Callable[[Sequence[str]], list[list[int]]]  # texts -> token ids of each, special tokens included
-# Texts -> the same where each begins and ends with one special token at the most, and which of them changed.
+# Texts -> texts without special tokens that encoding would repeat at the ends, and whether each text was changed.
 MarkedOnce = Callable[[Sequence[str]], tuple[Sequence[str], list[bool]]]
 
 BATCH_CHARACTERS = 1 << 20
-REACH = 1 << 16  # how far back a good place for a cut is looked for
-GOOD_PLACE = re.compile(r"\S\n(?=\S)")
-FALLBACK_PLACE = re.compile(r"\S(?=\s\S)")
+SEARCH_CHARACTERS = 1 << 16  # searched backwards for a good position
+GOOD_SPLIT = re.compile(r"\S\n(?=\S)")
+FALLBACK_SPLIT = re.compile(r"\S(?=\s\S)")
 
 
 def encode_texts(encode: Encode, texts: Sequence[str], eos_id: int | None) -> list[Tokens]:
-    """The tokens of each text, int32 [N], ended with `eos_id` where that is not None and does not stand there."""
+    """Return the tokens of each text, int32 [N]. `eos_id` is appended unless it is None or already the last token."""
     end = np.array([] if eos_id is None else [eos_id], dtype=np.int32)
-    found: list[Tokens] = []
+    encoded: list[Tokens] = []
     for batch in _batches(texts):
         is_long = len(batch[0]) > 2 * BATCH_CHARACTERS
-        rows = [_long(encode, batch[0])] if is_long else [np.array(ids, dtype=np.int32) for ids in encode(batch)]
-        found += [row if len(row) and row[-1] == eos_id else np.concatenate((row, end)) for row in rows]
-    return found
+        rows = [_encode_long(encode, batch[0])] if is_long else [np.array(ids, dtype=np.int32) for ids in encode(batch)]
+        encoded += [row if len(row) and row[-1] == eos_id else np.concatenate((row, end)) for row in rows]
+    return encoded
 
 
 def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
-    """BATCH_CHARACTERS each at the most; a longer text stands alone."""
+    """Yield batches of at most BATCH_CHARACTERS. A longer text is a batch alone."""
     batch: list[str] = []
-    waiting = 0
+    characters = 0
     for text in texts:
-        if batch and waiting + len(text) > BATCH_CHARACTERS:
+        if batch and characters + len(text) > BATCH_CHARACTERS:
             yield batch
-            batch, waiting = [], 0
+            batch, characters = [], 0
         batch.append(text)
-        waiting += len(text)
+        characters += len(text)
     if batch:
         yield batch
 
 
-def _long(encode: Encode, text: str) -> Tokens:
-    """One text, piece by piece; the special tokens between the pieces are taken out."""
-    around, inside = encode(["", "a"])
-    first = next((place for place, token in enumerate(around) if inside[place] != token), len(around))
-    before, after = around[:first], around[first:]
+def _encode_long(encode: Encode, text: str) -> Tokens:
+    """Encode one text in pieces, without the special tokens between them."""
+    empty_ids, letter_ids = encode(["", "a"])
+    first = next((number for number, token in enumerate(empty_ids) if letter_ids[number] != token), len(empty_ids))
+    before, after = empty_ids[:first], empty_ids[first:]
     parts: list[Tokens] = []
     for start, end in pieces_of(text):
         ids = encode([text[start:end]])[0]
@@ -135,31 +135,29 @@ def _long(encode: Encode, text: str) -> Tokens:
 
 
 def pieces_of(text: str) -> Iterator[tuple[int, int]]:
-    """(start, end) of the pieces of a long text, about BATCH_CHARACTERS each."""
+    """Yield (start, end) of the pieces of a long text, about BATCH_CHARACTERS each."""
     start = 0
     while len(text) - start > 2 * BATCH_CHARACTERS:
-        end = _place(text, start + BATCH_CHARACTERS)
+        end = _split_position(text, start + BATCH_CHARACTERS)
         yield start, end
         start = end
     yield start, len(text)
 
 
-def _place(text: str, wanted: int) -> int:
-    """The last good place before `wanted`, else the last end of a word, else `wanted`."""
-    low = wanted - REACH
-    for pattern in (GOOD_PLACE, FALLBACK_PLACE):
-        places = [found.end() for found in pattern.finditer(text, low, wanted)]
-        if places:
-            return places[-1]
-    return wanted
+def _split_position(text: str, limit: int) -> int:
+    """Return the last good position before `limit`, or else the last end of a word, or else `limit`."""
+    low = limit - SEARCH_CHARACTERS
+    for pattern in (GOOD_SPLIT, FALLBACK_SPLIT):
+        positions = [match.end() for match in pattern.finditer(text, low, limit)]
+        if positions:
+            return positions[-1]
+    return limit
 
 
 class TextReader(Reader):
-    """Each document with the tokens of `encode`, ended with `eos_id` where that is not None and does not stand there.
-
-    Without `encode`, a tokenizer of at most `vocabulary` tokens is trained on the training side. `marked_once`: where
-    texts may spell what begins and ends them; `load` loads what both need.
-    """
+    """Reads documents as the tokens of `encode`, plus `eos_id` unless it is None or already there. Without `encode`, a
+    tokenizer of at most `vocabulary` tokens is trained on the training texts. `marked_once` handles texts that spell
+    special tokens at their ends. `load` loads what both of them need."""
 
     columns = (COLUMN,)
 
@@ -216,33 +214,34 @@ class TextReader(Reader):
 
 
 def _encode_with(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    tokenizer.encode_special_tokens = True  # a copy in another process does not know
+    tokenizer.encode_special_tokens = True  # pickling a tokenizer loses this setting
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts))]
 
 
 def _new_characters(new: Sequence[str]) -> DataError:
-    told = ", ".join(f"{one_line(character)} (U+{ord(character):04X})" for character in new[:_TOLD_CHARACTERS])
-    told += f" and {len(new) - _TOLD_CHARACTERS:,} more" if len(new) > _TOLD_CHARACTERS else ""
-    what = (
+    """Return the error for characters that the vocabulary of a continued model lacks."""
+    shown = ", ".join(f"{one_line(character)} (U+{ord(character):04X})" for character in new[:_SHOWN_CHARACTERS])
+    shown += f" and {len(new) - _SHOWN_CHARACTERS:,} more" if len(new) > _SHOWN_CHARACTERS else ""
+    problem = (
         "a character that is not in the model's vocabulary"
         if len(new) == 1
         else f"{len(new):,} characters that are not in the model's vocabulary"
     )
     hint = "remove them from the text, or train a new model from scratch (without model.model_name_or_path)"
-    return DataError(f"the text has {what}: {told}", hint=hint)
+    return DataError(f"the text has {problem}: {shown}", hint=hint)
 
 
 class CharacterReader(Reader):
-    """A token for each character of the training side, and <eos> behind each document. `known`: of the model that goes
-    on, which learns no other ones."""
+    """Reads documents as one token per character of the training texts, and <eos>. `alphabet`: the characters of a
+    model whose training continues, which learns no others."""
 
     columns = (COLUMN,)
     learns = True
 
-    def __init__(self, known: Sequence[str] | None = None) -> None:
-        self._known = known
-        self._vocabulary = 0 if known is None else len(SPECIAL_TOKENS) + len(known)
-        self._ids: NDArray[np.int32] = character_ids(known or ())
+    def __init__(self, alphabet: Sequence[str] | None = None) -> None:
+        self._known = alphabet
+        self._vocabulary = 0 if alphabet is None else len(SPECIAL_TOKENS) + len(alphabet)
+        self._ids: NDArray[np.int32] = character_ids(alphabet or ())
 
     def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         tokens = sorted(tokenizer.get_vocab().items(), key=lambda token: token[1])

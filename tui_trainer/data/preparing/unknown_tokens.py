@@ -1,4 +1,4 @@
-"""Text that a tokenizer cannot write: it gives its unknown token for it, and a model learns that token instead."""
+"""Text outside a tokenizer's vocabulary: it becomes the unknown token, which the model would learn instead."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,43 +18,43 @@ TEXTS_KEPT, _MOST_SHOWN = 50, 12
 
 
 def count_unknown(reader: Reader, columns: Columns) -> tuple[Counter[str], list[int]]:
-    """Count unknown tokens in rows of tokens, by the names of `Counts`: `unknown_tokens` of those that are read,
-    `unknown_labels` of the `text_labels` that are to be written. Also return the numbers of the first rows with any.
+    """Count the unknown tokens in rows, and return the counts by their names in `Counts`, and the first rows with any.
 
-    Labels that are special tokens stand for no text, and are not counted.
+    `unknown_tokens` counts the inputs, and `unknown_labels` the `text_labels` that the model should write. Labels that
+    are special tokens stand for no text and are not counted.
     """
     unknown = reader.unknown_token
     if unknown is None:
         return Counter(), []
-    read, read_lengths = columns[COLUMN]
-    rows = np.searchsorted(np.cumsum(read_lengths), np.flatnonzero(read == unknown.number), side="right")
+    inputs, input_lengths = columns[COLUMN]
+    rows = np.searchsorted(np.cumsum(input_lengths), np.flatnonzero(inputs == unknown.number), side="right")
     counts = Counter(unknown_tokens=len(rows))
     if reader.labels_are_tokens or LABELS not in columns:
         labels, lengths = columns[LABELS if reader.labels_are_tokens else COLUMN]
-        of_labels = np.searchsorted(np.cumsum(lengths), np.flatnonzero(labels == unknown.number), side="right")
+        label_rows = np.searchsorted(np.cumsum(lengths), np.flatnonzero(labels == unknown.number), side="right")
         special = int(np.isin(labels, [IGNORE, *unknown.special]).sum())
-        counts += Counter(unknown_labels=len(of_labels), text_labels=len(labels) - special)
-        rows = np.concatenate((of_labels, rows))
+        counts += Counter(unknown_labels=len(label_rows), text_labels=len(labels) - special)
+        rows = np.concatenate((label_rows, rows))
     return counts, list(dict.fromkeys(rows.tolist()))[:TEXTS_KEPT]
 
 
 def unknown_text(reader: Reader, texts: Iterable[str]) -> list[str]:
-    """Return the characters of some texts that the reader's tokenizer does not know; a word where all of its letters
-    are unknown alone, as in a vocabulary of whole words.
-    """
-    found: dict[str, None] = {}
+    """Return the characters in some texts that are outside the vocabulary, or a whole word if all of its letters are
+    unknown alone, as with a vocabulary of words."""
+    unknown: dict[str, None] = {}
     for text in texts:
-        words = _unknown_of(reader, list(dict.fromkeys(text.split())))
-        for word in words or _unknown_of(reader, [sign for sign in "\n\r\t" if sign in text]):
-            signs = _unknown_of(reader, list(dict.fromkeys(word)))
-            is_whole = not signs or (len(signs) == len({*word}) > 1 and word.isalnum())
-            found.update(dict.fromkeys([word] if is_whole else signs))
-        if len(found) > _MOST_SHOWN:
+        words = _with_unknown(reader, list(dict.fromkeys(text.split())))
+        for word in words or _with_unknown(reader, [character for character in "\n\r\t" if character in text]):
+            characters = _with_unknown(reader, list(dict.fromkeys(word)))
+            is_whole = not characters or (len(characters) == len({*word}) > 1 and word.isalnum())
+            unknown.update(dict.fromkeys([word] if is_whole else characters))
+        if len(unknown) > _MOST_SHOWN:
             break
-    return [one_line(text, 30) if text.strip() else f"U+{ord(text):04X}" for text in found]
+    return [one_line(text, 30) if text.strip() else f"U+{ord(text):04X}" for text in unknown]
 
 
-def _unknown_of(reader: Reader, texts: Sequence[str]) -> list[str]:
+def _with_unknown(reader: Reader, texts: Sequence[str]) -> list[str]:
+    """Return those of the texts that contain an unknown token."""
     unknown = reader.unknown_token
     if unknown is None or not texts:
         return []
@@ -62,13 +62,13 @@ def _unknown_of(reader: Reader, texts: Sequence[str]) -> list[str]:
 
 
 def unknown_words(counts: Counts, details: Mapping[str, Any]) -> str:
-    """Return what is unknown in a sentence with the shares and the characters; empty where nothing is."""
-    read = counts.train_tokens + counts.eval_tokens
+    """Return a sentence with the shares of unknown tokens and the characters; "" without unknown tokens."""
+    input_tokens = counts.train_tokens + counts.eval_tokens
     parts = []
     if counts.unknown_labels:
-        parts.append(_of(counts.unknown_labels, counts.text_labels, "tokens to train on"))
+        parts.append(_count_with_share(counts.unknown_labels, counts.text_labels, "tokens to train on"))
     if counts.unknown_tokens:
-        parts.append(_of(counts.unknown_tokens, read, "input tokens"))
+        parts.append(_count_with_share(counts.unknown_tokens, input_tokens, "input tokens"))
     if not parts:
         return ""
     shown = list(map(str, details.get(SHOWN, ())))
@@ -81,11 +81,11 @@ def is_refused(counts: Counts) -> bool:
     return counts.unknown_labels >= _REFUSED_SHARE * counts.text_labels > 0
 
 
-def way_out(*, trained_here: bool) -> str:
+def unknown_text_hint(*, trained_here: bool) -> str:
     if trained_here:
         return "these characters are in no training text: add text that has them, or remove them"
     return "add them with model.add_tokens, choose a model whose tokenizer has them, or remove them from the text"
 
 
-def _of(some: int, every: int, noun: str) -> str:
-    return f"{some:,} of {every:,} {noun} ({some / max(every, 1):.2%})"
+def _count_with_share(count: int, total: int, noun: str) -> str:
+    return f"{count:,} of {total:,} {noun} ({count / max(total, 1):.2%})"

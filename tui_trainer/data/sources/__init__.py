@@ -1,1 +1,2 @@
-"""Where rows and documents come from: files, folders, samples, data sets by name. One row or document at a time."""
+"""Sources of rows and documents: files, folders, samples, data sets by name. They yield one row or document at a
+time."""

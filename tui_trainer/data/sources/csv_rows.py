@@ -1,7 +1,7 @@
-"""Rows of CSV and TSV files, as they are written: "NA", "null", "007" and nothing at all stay strings.
+"""Rows of CSV and TSV files, with all values as strings: also "NA", "null", "007" and empty ones.
 
-A record may go over several lines; what is said about it names the line on which it begins. How a file is written
-(separator, escapes, whether it quotes) is read off its first lines, so that every reading of it agrees.
+A record may span several lines; messages name its first line. The dialect (delimiter, escapes, quoting) is guessed from
+the first lines, so that every reading of a file uses the same one.
 """
 
 import csv
@@ -12,11 +12,9 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, BinaryIO, Literal
 
-from tui_trainer.data.columns.row import Row, refuse_doubles
+from tui_trainer.data.columns.row import Row, refuse_repeated_columns
 from tui_trainer.data.columns.text_columns import NUMBER, ColumnChoices
-from tui_trainer.data.columns.usual_names import (
-    HEADER_NAMES,
-)
+from tui_trainer.data.columns.usual_names import HEADER_NAMES
 from tui_trainer.data.decoding import MAX_LINE_BYTES, text_lines_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
@@ -29,14 +27,14 @@ DELIMITER_NAMES = {",": "','", ";": "';'", TAB: "tabs", "|": "'|'"}
 LOOKED_LINES = 50
 LOOKED_CHARACTERS = 1 * MIB
 _LONGEST_NAME = 80
-_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # with which Excel begins a file
+_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # the first line of some files from Excel
 _ESCAPED_QUOTE = re.compile(r'(?<!\\)((?:\\\\)*)\\"')
 _FIELD = r'(?:"(?:[^"]|"")*+"|[^"\t][^\t]*+|)'
 _QUOTES_PAIR = re.compile(rf"{_FIELD}(?:\t{_FIELD})*+")
 _QUOTE_IS_OPEN = re.compile(rf'(?:{_FIELD}\t)*+"(?:[^"]|"")*+')
 
 Lines = Callable[[Iterable[str]], Iterable[str]]
-"""What is done to lines before they are parsed: one comes out for each that goes in."""
+"""Transforms lines before they are parsed, one to one."""
 
 
 def read_csv(
@@ -49,77 +47,75 @@ def read_csv(
     *,
     usual: str = ",",
 ) -> Iterator[Row]:
-    """The records below the header, or all of them where `columns` are its names. A header that comes again, where
-    files were joined, is no record.
+    """Yield the records below the header, or all records if `columns` names them. Repeated headers are skipped.
 
-    Without `delimiter` it is guessed. What differs from a plain file with the `usual` delimiter is remarked. Raises
-    DataError for a first line that is no header.
+    Guesses the `delimiter` unless it is given. Remarks in `choices` how the file differs from a plain one with the
+    `usual` delimiter. Raises DataError for a first line that is not a header.
     """
-    # The limit of the csv module is one for the whole process, and 128 KiB where nobody set it. It also ends a text
-    # whose quote is never closed before all of the file is in memory.
+    # The csv module has one limit for the whole process, 128 KiB by default. It also stops at a quote that is never
+    # closed before the whole file is in memory.
     csv.field_size_limit(MAX_LINE_BYTES)
     lines = (text for _, text in text_lines_of(content, label))
-    head = _head(lines)
-    if head and (found := _SEPARATOR_LINE.fullmatch(head[0])):
-        delimiter, head[0] = delimiter or found[1], "\n"
+    head = _first_lines(lines)
+    if head and (separator_line := _SEPARATOR_LINE.fullmatch(head[0])):
+        delimiter, head[0] = delimiter or separator_line[1], "\n"
     if not delimiter:
         delimiter = TAB if usual == TAB and any(TAB in line for line in head[:2]) else guess_delimiter(head)
         if delimiter not in (usual, ","):
             choices.remark(f"{label}: the columns are separated by {DELIMITER_NAMES[delimiter]}")
-    prepare, options = _style(head, label, delimiter, choices)
-    lost = _LostRows(list(prepare(head)), label, options, choices)
-    records = _records(prepare(chain(head, lines)), label, options, lost)
+    prepare, options = _guess_dialect(head, label, delimiter, choices)
+    lost_rows = _LostRows(list(prepare(head)), label, options, choices)
+    records = _records(prepare(chain(head, lines)), label, options, lost_rows)
     names, width = list(columns), len(columns)
     if not columns:
         line, header = next(records, (1, []))
-        first = list(islice(records, 1))
+        first_record = list(islice(records, 1))
         names, width = [name.strip() for name in header], len(header)
-        if first and not any(first[0][1][width:]):
-            width = max(width, len(first[0][1]))  # a separator ends each row
+        if first_record and not any(first_record[0][1][width:]):
+            width = max(width, len(first_record[0][1]))  # each row ends with a delimiter
         while names and not names[-1]:
             names.pop()
-        refuse_doubles(names, f"{label}, line {line}")
+        refuse_repeated_columns(names, f"{label}, line {line}")
         _refuse_no_header(names, list(csv.reader(prepare(head), **options | {"strict": False}))[1:], label, line)
         if nameless := len(header) - len(names):
-            what = "1 empty column" if nameless == 1 else f"{nameless:,} empty columns"
-            choices.remark(f"{label}: skipped {what} without a name at the end of each row")
-        records = chain(first, records)
-    named, is_told = len(names), False
+            problem = "1 empty column" if nameless == 1 else f"{nameless:,} empty columns"
+            choices.remark(f"{label}: skipped {problem} without a name at the end of each row")
+        records = chain(first_record, records)
+    named, is_reported = len(names), False
     header = [name.lower() for name in names]
-    begin, longest = set(header), max(map(len, header), default=0) + 2
+    header_names, longest_name = set(header), max(map(len, header), default=0) + 2
     for line, fields in records:
         where = f"{label}, line {line}"
         if len(fields) != width:
-            has = "1 field" if len(fields) == 1 else f"{len(fields):,} fields"
-            what = f"the row has {has}, but the header has {width:,}"
-            problems.add(DataError(what, where=where, hint=_quoted_hint(delimiter)))
+            fields_shown = "1 field" if len(fields) == 1 else f"{len(fields):,} fields"
+            problem = f"the row has {fields_shown}, but the header has {width:,}"
+            problems.add(DataError(problem, where=where, hint=_quoted_hint(delimiter)))
         elif width > named and any(fields[named:]):
-            what = "the row has a value in a column without a name"
-            problems.add(DataError(what, where=where, hint=_quoted_hint(delimiter)))
+            problem = "the row has a value in a column without a name"
+            problems.add(DataError(problem, where=where, hint=_quoted_hint(delimiter)))
         elif (
-            len(fields[0]) <= longest
-            and fields[0].strip().lower() in begin
-            and _is_header(fields[:named], header, where)
+            len(fields[0]) > longest_name
+            or fields[0].strip().lower() not in header_names
+            or not _is_repeated_header(fields[:named], header, where)
         ):
-            if not is_told:
-                choices.remark(f"{label}: line {line:,} repeats the header; repeated headers are skipped")
-            is_told = True
-        else:
             yield Row(where, dict(zip(names, fields, strict=False)))
+        elif not is_reported:
+            choices.remark(f"{label}: line {line:,} repeats the header; repeated headers are skipped")
+            is_reported = True
 
 
-def _is_header(fields: Sequence[str], header: Sequence[str], where: str) -> bool:
-    """Raises DataError for one with its columns in another order."""
-    found = [field.strip().lower() for field in fields]
-    if found != header and sorted(found) == sorted(header):
+def _is_repeated_header(fields: Sequence[str], header: Sequence[str], where: str) -> bool:
+    """Return whether a record repeats the header. Raises DataError if its columns have another order."""
+    names = [field.strip().lower() for field in fields]
+    if names != header and sorted(names) == sorted(header):
         hint = "files with different column orders were joined: give them as a folder instead"
         raise DataError("the header is repeated with its columns in another order", where=where, hint=hint)
-    return found == header
+    return names == header
 
 
 def _refuse_no_header(names: Sequence[str], rows: Sequence[Sequence[str]], label: str, line: int) -> None:
-    """Raises DataError for a first line that is a comment, or is like a row: with a number, a long text, or a value
-    that comes again below it."""
+    """Raise DataError for a first line that is a comment, or looks like a row: with a number, a long text, or a value
+    that occurs again below it."""
     where = f"{label}, line {line}"
     rows = [row for row in rows if row and list(row[: len(names)]) != list(names)]
     if names and names[0].startswith("#") and (len(names) == 1 or any(len(row) != len(names) for row in rows)):
@@ -131,22 +127,23 @@ def _refuse_no_header(names: Sequence[str], rows: Sequence[Sequence[str]], label
         return
     numbers = [name for name in names if NUMBER.fullmatch(name) and any(map(str.isdigit, name))]
     if numbers == [str(number) for number in range(len([name for name in names if name]))]:
-        numbers = []  # how pandas names columns that have no names
-    values = [{row[place].strip() for row in rows if place < len(row)} for place in range(len(names))]
-    again = [name for name, below in zip(names, values, strict=True) if name and name in below]
-    if odd := [*numbers, *again, *(name for name in names if len(name) > _LONGEST_NAME)]:
+        numbers = []  # pandas names columns without names that way
+    values_below = [{row[position].strip() for row in rows if position < len(row)} for position in range(len(names))]
+    repeated = [name for name, column_values in zip(names, values_below, strict=True) if name and name in column_values]
+    if no_names := [*numbers, *repeated, *(name for name in names if len(name) > _LONGEST_NAME)]:
         hint = "add a line with the column names above it, such as text,label"
-        raise DataError(f"the first line is no header: '{one_line(odd[0], 40)}' is not a name", where=where, hint=hint)
+        message = f"the first line is no header: '{one_line(no_names[0], 40)}' is not a name"
+        raise DataError(message, where=where, hint=hint)
 
 
 def guess_delimiter(head: Sequence[str]) -> str:
-    """The sign that cuts the first lines into the most columns, the same number on each; ',' when none does."""
+    """Return the delimiter that splits the first lines into the most columns, equally many in each; else ','."""
 
     def score(delimiter: str) -> tuple[bool, int]:
         widths = [len(record) for record in csv.reader(head, delimiter=delimiter) if record]
         if not widths:
             return False, 0
-        whole = widths[:-1] if len(head) == LOOKED_LINES else widths  # the last may go on after the head
+        whole = widths[:-1] if len(head) == LOOKED_LINES else widths  # the last record may be incomplete
         return widths[0] > 1 and len(set(whole)) == 1, widths[0]
 
     try:
@@ -155,38 +152,40 @@ def guess_delimiter(head: Sequence[str]) -> str:
         return ","
 
 
-def _style(head: Sequence[str], label: str, delimiter: str, choices: ColumnChoices) -> tuple[Lines, dict[str, Any]]:
-    """What the lines need, and the settings of the csv module."""
-    first = next((line for line in head if not line.isspace()), "").split(delimiter)
+def _guess_dialect(
+    head: Sequence[str], label: str, delimiter: str, choices: ColumnChoices
+) -> tuple[Lines, dict[str, Any]]:
+    """Return the transformation that the lines need, and the options of the csv module."""
+    first_fields = next((line for line in head if not line.isspace()), "").split(delimiter)
     options: dict[str, Any] = {"delimiter": delimiter, "strict": True}
     if delimiter == TAB:
         lone: list[int] = []
-        for _ in _with_lone_quotes_doubled(head, len(first), lone.append):
+        for _ in _double_lone_quotes(head, len(first_fields), lone.append):
             pass
-        if len(head) == LOOKED_LINES:  # a text that begins near the end of these may go on behind them
-            lone = [line for line in lone if line <= LOOKED_LINES // 2 and len(first) > 1]
+        if len(head) == LOOKED_LINES:  # a text near the end of these lines may be incomplete
+            lone = [line for line in lone if line <= LOOKED_LINES // 2 and len(first_fields) > 1]
         if lone:
             choices.remark(f"{label}, line {lone[0]:,}: unmatched double quotes, so the file is read without quoting")
             return iter, options | {"quoting": csv.QUOTE_NONE}
 
-        def told(line: int) -> None:
+        def report(line: int) -> None:
             if not lone:
                 choices.remark(f"{label}, line {line:,}: unmatched double quotes are read literally")
             lone.append(line)
 
-        return partial(_with_lone_quotes_doubled, width=len(first), told=told), options
-    if len(first) > 1 and all(name.startswith(" ") for name in first[1:]):
+        return partial(_double_lone_quotes, width=len(first_fields), report=report), options
+    if len(first_fields) > 1 and all(name.startswith(" ") for name in first_fields[1:]):
         options["skipinitialspace"] = True
-    if any('\\"' in line for line in head) and not _parses(head, options):
+    if any('\\"' in line for line in head) and not _is_consistent(head, options):
         unescaped = partial(map, partial(_ESCAPED_QUOTE.sub, r'\1""'))
-        if _parses(list(unescaped(head)), options):
+        if _is_consistent(list(unescaped(head)), options):
             choices.remark(f"{label}: double quotes inside texts are escaped with backslashes")
             return unescaped, options
     return iter, options
 
 
-def _parses(head: Sequence[str], options: dict[str, Any]) -> bool:
-    """Whether the first records have one number of fields, but for the last, which may go on behind them."""
+def _is_consistent(head: Sequence[str], options: dict[str, Any]) -> bool:
+    """Return whether the first records have equally many fields, except the last one, which may be incomplete."""
     widths = []
     try:
         for fields in csv.reader(head, **options):
@@ -197,15 +196,13 @@ def _parses(head: Sequence[str], options: dict[str, Any]) -> bool:
     return len({width for width in widths[: -1 if len(head) == LOOKED_LINES else None] if width}) <= 1
 
 
-def _with_lone_quotes_doubled(lines: Iterable[str], width: int, told: Callable[[int], None]) -> Iterator[str]:
-    """Lines with tabs between `width` fields, in which quotes that quote nothing are written as the csv module reads
-    them. `told` gets the numbers of such lines.
-
-    A quote that opens and is not closed on its line is one of these where the next line is a whole record itself.
-    """
-    lines, ahead, is_open = iter(lines), list[str](), False
+def _double_lone_quotes(lines: Iterable[str], width: int, report: Callable[[int], None]) -> Iterator[str]:
+    """Yield lines of `width` tab-separated fields, with lone quotes doubled, so that the csv module reads them
+    literally. `report` gets the numbers of these lines. A quote that is not closed on its line is lone if the next one
+    is a record."""
+    lines, next_lines, is_open = iter(lines), list[str](), False
     number = 0
-    while line := ahead.pop(0) if ahead else next(lines, ""):
+    while line := next_lines.pop(0) if next_lines else next(lines, ""):
         number += 1
         if '"' not in line:
             yield line
@@ -216,34 +213,35 @@ def _with_lone_quotes_doubled(lines: Iterable[str], width: int, told: Callable[[
             continue
         text = line.rstrip("\r\n")
         is_open = bool(_QUOTE_IS_OPEN.fullmatch(text))
-        if is_open and len(ahead) < LOOKED_LINES:
-            ahead += islice(lines, LOOKED_LINES - len(ahead))
-        if text.count(TAB) + 1 == width and _quotes_nothing(text, width, is_open, ahead):
-            told(number)
+        if is_open and len(next_lines) < LOOKED_LINES:
+            next_lines += islice(lines, LOOKED_LINES - len(next_lines))
+        if text.count(TAB) + 1 == width and _has_lone_quote(text, width, is_open, next_lines):
+            report(number)
             is_open = False
             fields = (field.replace('"', '""') for field in text.split(TAB))
             line = TAB.join(f'"{field}"' for field in fields) + line[len(text) :]
         yield line
 
 
-def _quotes_nothing(text: str, width: int, is_open: bool, ahead: Sequence[str]) -> bool:
+def _has_lone_quote(text: str, width: int, is_open: bool, next_lines: Sequence[str]) -> bool:
+    """Return whether a quote in the line does not enclose a field."""
     if not is_open:
         is_paired = _QUOTES_PAIR.fullmatch(text)
         return not is_paired or len(next(csv.reader([text], delimiter=TAB))) != width
     if width == 1:
-        beyond = "" if len(ahead) == LOOKED_LINES else '"'
-        end = next((line for line in ahead if line.startswith('"') or line.rstrip("\r\n").endswith('"')), beyond)
-        return end.startswith('"')
-    return next((line for line in ahead if not line.isspace()), TAB * (width - 1)).count(TAB) + 1 == width
+        default = "" if len(next_lines) == LOOKED_LINES else '"'
+        ends = (line for line in next_lines if line.startswith('"') or line.rstrip("\r\n").endswith('"'))
+        return next(ends, default).startswith('"')
+    return next((line for line in next_lines if not line.isspace()), TAB * (width - 1)).count(TAB) + 1 == width
 
 
 class _LostRows:
-    """Finds rows that a double quote has swallowed which opens a text by mistake, up to the next one at the end of a
-    field: in a record over several lines each of which is a row, too.
+    """Finds rows that were read as one text, because a double quote opened it by mistake.
 
-    Lines of a text may be like rows as well, so values decide, by those of the first rows. A column of ids that are
-    numbers, or of the names of classes, goes on in each line: the file is refused. It does not: a text. Names that are
-    new are remarked; and where no column can tell, the record, if nothing else in the file is quoted for sure.
+    The text ends with the next quote at the end of a field, and each of its lines looks like a row. But the lines of a
+    real text may look like rows as well, so their values are compared with those of the first rows. If a column of
+    numeric ids, or of class names, continues in each line, the file is refused. If it does not, it is a text. New names
+    are remarked. If no column decides, the record is remarked too, unless the file certainly quotes other fields.
     """
 
     def __init__(self, head: Sequence[str], label: str, options: Mapping[str, Any], choices: ColumnChoices) -> None:
@@ -253,94 +251,91 @@ class _LostRows:
         self._examples: list[list[str]] = []
         for line in head:
             if not line.isspace() and line.count('"') % 2 == 0:
-                with suppress(csv.Error):  # told by who reads the line
+                with suppress(csv.Error):  # reported when the line is read
                     self._examples += csv.reader([line], **{**options, "strict": False})
         del self._examples[:1]
         self._quotes = any(self._delimiter in field for fields in self._examples for field in fields)
         self._likely, self._unclear = "", ""
 
     def look(self, fields: Sequence[str], line: int, last: int) -> None:
-        """At a record from `line` to the line `last`. Raises DataError for one that is several rows."""
-        place = next((place for place, field in enumerate(fields) if "\n" in field), len(fields) - 1)
-        text, others = fields[place], len(fields) - 1
-        # Most texts of several lines are told by the number of delimiters in all of them, without looking at each.
-        if not others <= text.count(self._delimiter) <= text.count("\n") * others:
+        """Check a record that spans the lines `line` to `last`. Raises DataError if it is several rows."""
+        position = next((position for position, field in enumerate(fields) if "\n" in field), len(fields) - 1)
+        text, other_fields = fields[position], len(fields) - 1
+        # The number of delimiters rules out most texts quickly, without a look at each line.
+        if not other_fields <= text.count(self._delimiter) <= text.count("\n") * other_fields:
             self._quotes = True
             return
-        rows = self._rows_in(fields, place)
-        match self._are_rows(rows, place) if rows else "no":
+        rows = self._rows_in(fields, position)
+        match self._are_rows(rows, position) if rows else "no":
             case "yes":
-                what = f"a double quote opens a text that ends on line {last:,}, but each line in it looks like a row"
+                problem = f"a double quote opens a text that ends on line {last:,}"
+                problem += ", but each line in it looks like a row"
                 hint = 'write double quotes inside a text twice (""), and put the text in double quotes'
-                raise DataError(what, where=f"{self._label}, line {line}", hint=hint)
+                raise DataError(problem, where=f"{self._label}, line {line}", hint=hint)
             case "no":
                 self._quotes = True
-            case found:
-                told = (
-                    f"{self._label}, line {line:,}: a text in double quotes ends on line {last:,}; without the quotes "
-                )
-                told += "each of its lines would be a row"
-                self._likely = self._likely or (told if found == "likely" else "")
-                self._unclear = self._unclear or told
+            case verdict:
+                remark = f"{self._label}, line {line:,}: a text in double quotes ends on line {last:,}; "
+                remark += "without the quotes each of its lines would be a row"
+                self._likely = self._likely or (remark if verdict == "likely" else "")
+                self._unclear = self._unclear or remark
 
     def end(self) -> None:
-        if told := self._likely or (self._unclear if not self._quotes else ""):
-            self._choices.remark(told)
+        if remark := self._likely or (self._unclear if not self._quotes else ""):
+            self._choices.remark(remark)
 
-    def _rows_in(self, fields: Sequence[str], place: int) -> list[list[str]]:
-        """A row for each line of a record whose field at `place` goes over them; none where one of them has more
-        fields, or fewer."""
-        width, sign = len(fields), self._delimiter
-        first, *pieces = fields[place].replace("\r\n", "\n").split("\n")
-        rows = [[*fields[:place], *first.split(sign)]]
-        rows += [piece.split(sign) for piece in pieces[:-1] if piece]
-        rows.append([*pieces[-1].split(sign), *fields[place + 1 :]])
-        is_one = width > 1 and not any("\n" in field for field in fields[place + 1 :])
-        return rows if is_one and all(len(row) == width for row in rows) else []
+    def _rows_in(self, fields: Sequence[str], position: int) -> list[list[str]]:
+        """Return a row for each line of the field at `position`; empty if a line has more or fewer fields."""
+        width, delimiter = len(fields), self._delimiter
+        first_line, *lines = fields[position].replace("\r\n", "\n").split("\n")
+        rows = [[*fields[:position], *first_line.split(delimiter)]]
+        rows += [line.split(delimiter) for line in lines[:-1] if line]
+        rows.append([*lines[-1].split(delimiter), *fields[position + 1 :]])
+        is_only_field = width > 1 and not any("\n" in field for field in fields[position + 1 :])
+        return rows if is_only_field and all(len(row) == width for row in rows) else []
 
-    def _are_rows(self, rows: Sequence[Sequence[str]], place: int) -> Literal["yes", "likely", "unclear", "no"]:
-        """Whether the columns have in these rows what they have in the first ones."""
+    def _are_rows(self, rows: Sequence[Sequence[str]], position: int) -> Literal["yes", "likely", "unclear", "no"]:
+        """Return whether the columns of these rows continue those of the first rows of the file."""
         examples = [fields for fields in self._examples if len(fields) == len(rows[0]) and fields not in rows]
-        found: set[Literal["yes", "likely"]] = set()
+        verdicts: set[Literal["yes", "likely"]] = set()
         for column, values in enumerate(zip(*rows, strict=True)):
-            # The one of these that is no part of the text is a value of the column in any case.
-            known = [*(fields[column] for fields in examples), values[0 if column < place else -1]]
-            may_be_blank = self._blanks or any(not value or value[0].isspace() for value in known)
+            # The value outside the quoted text belongs to the column in any case.
+            old_values = [*(fields[column] for fields in examples), values[0 if column < position else -1]]
+            may_be_blank = self._blanks or any(not value or value[0].isspace() for value in old_values)
             if not may_be_blank and any(not value or value[0].isspace() for value in values):
                 return "no"
-            are_names, are_numbers = 2 * len({*known}) <= len(known), all(map(NUMBER.fullmatch, known))
-            if len(known) < 3 or not (are_names or are_numbers):
+            are_names, are_numbers = 2 * len({*old_values}) <= len(old_values), all(map(NUMBER.fullmatch, old_values))
+            if len(old_values) < 3 or not (are_names or are_numbers):
                 continue
             if are_numbers and not all(map(NUMBER.fullmatch, values)):
                 return "no"
-            sizes = [len(value if are_numbers else value.split()) for value in (*known, *values)]
-            if are_names and max(sizes) > max(sizes[: len(known)]):
+            lengths = [len(value if are_numbers else value.split()) for value in (*old_values, *values)]
+            if are_names and max(lengths) > max(lengths[: len(old_values)]):
                 return "no"
-            found.add("likely" if are_names and not {*known}.issuperset(values) else "yes")
-        return "unclear" if not found else "yes" if found == {"yes"} else "likely"
+            verdicts.add("likely" if are_names and not {*old_values}.issuperset(values) else "yes")
+        return "unclear" if not verdicts else "yes" if verdicts == {"yes"} else "likely"
 
 
 def _records(
-    lines: Iterable[str], label: str, options: dict[str, Any], lost: _LostRows
+    lines: Iterable[str], label: str, options: dict[str, Any], lost_rows: _LostRows
 ) -> Iterator[tuple[int, list[str]]]:
-    """(line on which it begins, fields) of each record that is not blank. Raises DataError for one that has swallowed
-    others."""
+    """Yield the first line and the fields of each record that is not blank. Raises DataError for swallowed rows."""
     reader = csv.reader(lines, **options)
     while True:
         line = reader.line_num + 1
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            raise _broken(str(error), f"{label}, line {line}") from None
+            raise _error_of_csv(str(error), f"{label}, line {line}") from None
         if fields is None:
-            return lost.end()
+            return lost_rows.end()
         if fields:
             if reader.line_num > line:
-                lost.look(fields, line, reader.line_num)
+                lost_rows.look(fields, line, reader.line_num)
             yield line, fields
 
 
-def _head(lines: Iterator[str]) -> list[str]:
+def _first_lines(lines: Iterator[str]) -> list[str]:
     head: list[str] = []
     characters = 0
     for line in lines:
@@ -352,12 +347,12 @@ def _head(lines: Iterator[str]) -> list[str]:
 
 
 def _quoted_hint(delimiter: str) -> str:
-    sign = DELIMITER_NAMES.get(delimiter, repr(delimiter))
-    return f"put texts that contain {sign.replace('tabs', 'a tab')} in double quotes"
+    name = DELIMITER_NAMES.get(delimiter, repr(delimiter))
+    return f"put texts that contain {name.replace('tabs', 'a tab')} in double quotes"
 
 
-def _broken(message: str, where: str) -> DataError:
-    """What the csv module says, in the words of the file."""
+def _error_of_csv(message: str, where: str) -> DataError:
+    """Return an error of the csv module as a DataError in terms of the file."""
     hint = 'write double quotes inside a text twice (""), without a backslash'
     if "end of data" in message:
         return DataError("a double quote opened in this row is not closed", where=where, hint=hint)

@@ -1,8 +1,8 @@
-"""Rows of JSON files: one object a line, a list of objects, or an object that holds one such list.
+"""Rows of JSON files: one object per line, a list of objects, or an object that contains one such list.
 
 A list is parsed one object at a time, so a file of any size needs no more memory than its largest row. Tables that are
-written by columns, as pandas does, are read whole. A text with what is marked in it, `["text", {"entities": [...]}]` as
-spaCy has it, is a row as well; of SQuAD's articles each question is one.
+stored by columns, as pandas writes them, are read as a whole. A text with annotations, `["text", {"entities": [...]}]`
+in spaCy's form, is a row as well, and each question of SQuAD's articles is one.
 """
 
 import json
@@ -18,29 +18,28 @@ from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
-FIRST_LINE_BYTES = 4 * MIB  # a longer first line of a .json is not taken for a row
+FIRST_LINE_BYTES = 4 * MIB  # a longer first line of a .json is not considered a row
 CONTEXT_CHARACTERS = 40
-TORN_CHARACTERS = 16  # a mistake so near to the end of what was read may be a word that goes on
+CUT_OFF_CHARACTERS = 16  # an error this near to the end of the window may be an incomplete word
 ROW_HINT = "expected one JSON object per line"
 LIST_HINT = "expected a list of objects, an object with one such list, or one object per line"
 SPACE = re.compile(r"[ \t\r\n]*")
-# What the items of a list have that are parts of a row: the turns of a conversation, its tools.
+# The keys of items that are parts of a row: the turns of a conversation, and its tools.
 _PARTS_OF_ROWS = ({"role", "content"}, {"from", "value"}, {"type", "function"})
-_MARKS = ("entities", "cats", "spans")  # beside a text in a row of spaCy
+_ANNOTATIONS = ("entities", "cats", "spans")  # in a row of spaCy
 
 
 def read_json(content: BinaryIO, label: str, problems: ProblemList, *, usually_lines: bool) -> Iterator[Row]:
-    """The rows of a JSON file. One of lines may hold a list of objects, or objects over several lines, and another one
-    may have a row on each line; blank lines are passed over."""
+    """Yield the rows of a JSON file. The content decides on its form; with `usually_lines` the name promises lines."""
     is_lines = not is_one_json(content) if usually_lines else _is_json_lines(content)
     content.seek(0)
-    yield from (json_lines if is_lines else _json)(content, label, problems)
+    yield from (json_lines if is_lines else _rows_of_json)(content, label, problems)
 
 
 def json_lines(
     content: BinaryIO, label: str, problems: ProblemList, *, lines_before: int = 0, bytes_before: int = 0
 ) -> Iterator[Row]:
-    """The row of each line of a file, or of a part of it before which so many lines and bytes stand."""
+    """Yield the row of each line of a file, or of a part of a file after this many lines and bytes."""
     for line, raw_line, offset in lines_of(content, label, rows=True, line=lines_before, offset=bytes_before):
         where = f"{label}, line {line}"
         try:
@@ -51,14 +50,14 @@ def json_lines(
             problems.add(error)
 
 
-def _json(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]:
+def _rows_of_json(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]:
     text = JsonText(chunks_of(content, label), label)
     first = text.peek()
     if first == "[":
         text.take("[")
-        yield from _items(text, label, problems)
+        yield from _rows_of_list(text, label, problems)
     elif first == "{":
-        yield from _objects(text, label, problems)
+        yield from _rows_of_objects(text, label, problems)
     elif first:
         text.broken("the file is neither a list nor an object", LIST_HINT)
     if rest := text.peek():
@@ -66,11 +65,11 @@ def _json(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]
 
 
 def parsed(text: str, where: str) -> object:
-    """One line of JSON. Raises DataError with the column and up to 40 characters around it."""
+    """Parse one line of JSON. Raises DataError with the column and up to 40 characters around it."""
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        if error.msg == "Extra data" and text[error.pos :].strip() == ",":  # a list without its brackets
+        if error.msg == "Extra data" and text[error.pos :].strip() == ",":  # a line of a list without brackets
             return _DECODER.decode(text[: error.pos])
         raise DataError(
             f"broken JSON at column {error.pos + 1}: {error.msg}, near {_context(text, error.pos)}",
@@ -79,129 +78,129 @@ def parsed(text: str, where: str) -> object:
         ) from None
     except RecursionError:
         raise DataError("the JSON is nested too deeply", where=where) from None
-    except ValueError as error:  # a name twice, or a number of more than 4,300 digits
+    except ValueError as error:  # a repeated key, or a number with more than 4,300 digits
         raise DataError(f"the JSON cannot be read: {one_line(str(error), 60)}", where=where) from None
 
 
-def _named_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Raises ValueError for an object with two values of one name, of which a parser keeps the last in silence."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _without_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Convert pairs to a dict. Raises ValueError for a repeated key: a parser would silently keep the last value."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise ValueError(f"an object has the key '{one_line(twice, 30)}' twice")
-    return found
+        repeated = next(name for position, name in enumerate(names) if name in names[:position])
+        raise ValueError(f"an object has the key '{one_line(repeated, 30)}' twice")
+    return values
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_named_once)
+_DECODER = json.JSONDecoder(object_pairs_hook=_without_repeated_keys)
 
 
 class JsonText:
-    """A window that moves over JSON text: it grows to the value that is read, and forgets what was read."""
+    """A window that moves over JSON text: it grows until it holds a whole value, and drops what was read."""
 
     def __init__(self, chunks: Iterator[str], label: str) -> None:
         self._chunks = chunks
         self._label = label
         self._text = ""
         self._at = 0
-        self._line = 1
-        self._column = 1  # of the first character of the window
+        self._line = 1  # of the first character of the window
+        self._column = 1
 
     def peek(self) -> str:
-        """The next sign that is no white space, "" at the end."""
+        """Return the next character that is not white space, or "" at the end."""
         while True:
-            found = SPACE.match(self._text, self._at)
-            self._at = found.end() if found else self._at
+            space = SPACE.match(self._text, self._at)
+            self._at = space.end() if space else self._at
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._grow(1):
                 return ""
 
-    def take(self, signs: str) -> str:
-        """The next sign, which must be one of `signs`."""
-        sign = self.peek()
-        if not sign or sign not in signs:
-            found = f"'{one_line(sign)}'" if sign else "the end of the file"
-            self.broken(f"expected {' or '.join(map(repr, signs))}, found {found}", LIST_HINT)
+    def take(self, expected: str) -> str:
+        """Read the next character, which must be one of `expected`, and return it."""
+        character = self.peek()
+        if not character or character not in expected:
+            actual = f"'{one_line(character)}'" if character else "the end of the file"
+            self.broken(f"expected {' or '.join(map(repr, expected))}, found {actual}", LIST_HINT)
         self._at += 1
-        return sign
+        return character
 
     def value(self) -> object:
-        """The next value of any kind, whole. Raises DataError where it is broken or longer than MAX_LINE_BYTES."""
+        """Read the next value. Raises DataError if it is invalid or longer than MAX_LINE_BYTES."""
         self.peek()
         while True:
-            value, complaint, size = None, "", len(self._text) - self._at
+            value, problem, size = None, "", len(self._text) - self._at
             try:
                 value, end = _DECODER.raw_decode(self._text, self._at)
-                is_torn = end == len(self._text)
+                is_cut_off = end == len(self._text)
             except json.JSONDecodeError as error:
-                complaint, end = error.msg, error.pos
-                near_end = end >= len(self._text) - TORN_CHARACTERS
-                is_torn = near_end or complaint.startswith("Unterminated string")
+                problem, end = error.msg, error.pos
+                near_end = end >= len(self._text) - CUT_OFF_CHARACTERS
+                is_cut_off = near_end or problem.startswith("Unterminated string")
             except RecursionError:
                 self.broken("the JSON is nested too deeply")
-            except ValueError as error:  # a number of more than 4,300 digits, or a name twice
+            except ValueError as error:  # a repeated key, or a number with more than 4,300 digits
                 self.broken(f"the JSON cannot be read: {one_line(str(error), 60)}")
-            if is_torn and size > MAX_LINE_BYTES:
+            if is_cut_off and size > MAX_LINE_BYTES:
                 self.broken(f"the row is longer than {format_bytes(MAX_LINE_BYTES)}", "split it into several rows")
-            used = end - self._at
-            if is_torn and self._grow(max(1, size)):
+            value_characters = end - self._at
+            if is_cut_off and self._grow(max(1, size)):
                 continue
-            self._at += used
-            if complaint:
-                self.broken(f"broken JSON: {complaint}, near {_context(self._text, self._at)}", LIST_HINT)
+            self._at += value_characters
+            if problem:
+                self.broken(f"broken JSON: {problem}, near {_context(self._text, self._at)}", LIST_HINT)
             return value
 
-    def rest_of_list(self, is_behind_value: bool, *, may_end_in_comma: bool = False) -> Iterator[object]:
-        """The values of a list up to its end, which is taken."""
+    def rest_of_list(self, is_after_value: bool, *, may_end_in_comma: bool = False) -> Iterator[object]:
+        """Yield the remaining values of a list, and read its end."""
         while self.peek() != "]":
-            if is_behind_value:
+            if is_after_value:
                 self.take(",")
                 if may_end_in_comma and self.peek() == "]":
                     break
             yield self.value()
-            is_behind_value = True
+            is_after_value = True
         self.take("]")
 
     def broken(self, message: str, hint: str = "") -> NoReturn:
-        """Raise DataError with the line and the column of the place that was reached."""
-        line, column = self._place()
+        """Raise DataError with the present line and column."""
+        line, column = self._position()
         raise DataError(message, where=f"{self._label}, line {line}, column {column}", hint=hint)
 
-    def _place(self) -> tuple[int, int]:
-        before, line_break, last_line = self._text[: self._at].rpartition("\n")
-        lines = before.count("\n") + len(line_break)
+    def _position(self) -> tuple[int, int]:
+        text_before, line_break, last_line = self._text[: self._at].rpartition("\n")
+        lines = text_before.count("\n") + len(line_break)
         return self._line + lines, len(last_line) + (1 if line_break else self._column)
 
     def _grow(self, characters: int) -> bool:
-        """Drop what was read, and read so much more. False at the end of the file."""
-        self._line, self._column = self._place()
-        parts, wanted = [self._text[self._at :]], characters
+        """Drop what was read, and read this many characters more. Returns False at the end of the file."""
+        self._line, self._column = self._position()
+        parts, missing = [self._text[self._at :]], characters
         for chunk in self._chunks:
             parts.append(chunk)
-            wanted -= len(chunk)
-            if wanted <= 0:
+            missing -= len(chunk)
+            if missing <= 0:
                 break
         self._text, self._at = "".join(parts), 0
-        return wanted < characters
+        return missing < characters
 
 
 def _is_json_lines(content: BinaryIO) -> bool:
-    """Whether the first line is a whole row and is not all that there is."""
+    """Return whether the first line is a complete row and other lines follow."""
     first = _first_line(content)
     is_all = not first.endswith(b"\n") or _is_rest_blank(content)
-    return not is_all and isinstance(_unpaired(_value_of(first)), dict)
+    return not is_all and isinstance(_merged_pair(_parse_or_none(first)), dict)
 
 
 def is_one_json(content: BinaryIO) -> bool:
-    """Whether a list or an object begins that other lines end, or the one line is a list of rows."""
+    """Return whether a list or an object begins that spans several lines, or the only line is a list of rows."""
     first = _first_line(content)
     if first.strip() in (b"[", b"{"):
         return True
     if not first.startswith(b"["):
         return False
-    value = _value_of(first)
-    return value is None or (all(isinstance(one, dict | list) for one in value) and _is_rest_blank(content))
+    value = _parse_or_none(first)
+    return value is None or (all(isinstance(item, dict | list) for item in value) and _is_rest_blank(content))
 
 
 def _first_line(content: BinaryIO) -> bytes:
@@ -213,15 +212,15 @@ def _is_rest_blank(content: BinaryIO) -> bool:
     return all(piece.isspace() for piece in iter(lambda: content.read(4096), b""))
 
 
-def _value_of(line: bytes) -> Any:
+def _parse_or_none(line: bytes) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
         return None
 
 
-def _items(text: JsonText, label: str, problems: ProblemList, first: tuple[object, ...] = ()) -> Iterator[Row]:
-    """The objects of a list of which the opening bracket was taken, and the `first` ones."""
+def _rows_of_list(text: JsonText, label: str, problems: ProblemList, first: tuple[object, ...] = ()) -> Iterator[Row]:
+    """Yield the `first` objects and the others of a list whose opening bracket was read."""
     rest = text.rest_of_list(bool(first), may_end_in_comma=True)
     for number, value in enumerate(chain(first, rest), start=1):
         where = f"{label}, item {number:,}"
@@ -232,41 +231,40 @@ def _items(text: JsonText, label: str, problems: ProblemList, first: tuple[objec
             problems.add(error)
 
 
-def _objects(text: JsonText, label: str, problems: ProblemList) -> Iterator[Row]:
-    """The objects of the one list in an object; or objects one after another, each of which is a row; or the rows of a
-    table that is written by columns."""
+def _rows_of_objects(text: JsonText, label: str, problems: ProblemList) -> Iterator[Row]:
+    """Yield the rows of an object: those of its only list, or of a table stored by columns, or the object itself.
+    Further objects after it are rows as well."""
     text.take("{")
-    plain: dict[str, Any] = {}
-    found = ""
+    columns: dict[str, Any] = {}
+    list_name = ""
     while text.peek() != "}":
         if text.peek() != '"':
             text.take('"')
         name = str(text.value())
         text.take(":")
         if text.peek() != "[":
-            plain[name] = text.value()
-        elif found:
-            text.broken(
-                f"the object has a second list, '{one_line(name, 40)}', after '{one_line(found, 40)}'", LIST_HINT
-            )
+            columns[name] = text.value()
+        elif list_name:
+            problem = f"the object has a second list, '{one_line(name, 40)}', after '{one_line(list_name, 40)}'"
+            text.broken(problem, LIST_HINT)
         else:
             text.take("[")
-            first: tuple[Any, ...] = (text.value(),) if text.peek() == "{" else ()
-            if first and not any(parts <= first[0].keys() for parts in _PARTS_OF_ROWS):
-                if other := next((other for other, value in plain.items() if isinstance(value, list)), ""):
-                    what = f"the object has a second list, '{one_line(name, 40)}', after '{one_line(other, 40)}'"
-                    text.broken(what, LIST_HINT)
-                found = name
-                yield from _items(text, label, problems, first)
+            first_items: tuple[Any, ...] = (text.value(),) if text.peek() == "{" else ()
+            if first_items and not any(parts <= first_items[0].keys() for parts in _PARTS_OF_ROWS):
+                if other := next((other for other, value in columns.items() if isinstance(value, list)), ""):
+                    problem = f"the object has a second list, '{one_line(name, 40)}', after '{one_line(other, 40)}'"
+                    text.broken(problem, LIST_HINT)
+                list_name = name
+                yield from _rows_of_list(text, label, problems, first_items)
             else:
-                plain[name] = [*first, *text.rest_of_list(bool(first))]
+                columns[name] = [*first_items, *text.rest_of_list(bool(first_items))]
         if text.peek() != "}":
             text.take(",")
     text.take("}")
-    if found:
+    if list_name:
         return
-    rows = [] if text.peek() == "{" else _rows_by_columns(plain, label)
-    for number, values in enumerate(rows or ([plain] if plain else []), start=1):
+    rows = [] if text.peek() == "{" else _rows_by_columns(columns, label)
+    for number, values in enumerate(rows or ([columns] if columns else []), start=1):
         yield Row(f"{label}, item {number:,}", values)
     number = 1
     while text.peek() == "{":
@@ -275,17 +273,17 @@ def _objects(text: JsonText, label: str, problems: ProblemList) -> Iterator[Row]
 
 
 def _rows_by_columns(table: Mapping[str, Any], label: str) -> list[dict[str, Any]]:
-    """The rows of a table as pandas and `datasets` write it by columns, or by the numbers of its rows; none of an
-    object that is a row itself. Raises DataError for columns of different lengths."""
+    """Return the rows of a table that pandas or `datasets` wrote by columns, or by row numbers; empty for a single row.
+    Raises DataError for columns of different lengths."""
     values = list(table.values())
     if all(isinstance(value, dict) for value in values):
-        inner = list(values[0]) if values else []
-        if not inner or any(list(value) != inner for value in values):
+        keys = list(values[0]) if values else []
+        if not keys or any(list(value) != keys for value in values):
             return []
-        by_number = [all(map(str.isdigit, names)) for names in (table, inner)]
-        if by_number == [False, True]:
-            return [{name: column[number] for name, column in table.items()} for number in inner]
-        return values if by_number == [True, False] else []
+        are_numbers = [all(map(str.isdigit, names)) for names in (table, keys)]
+        if are_numbers == [False, True]:
+            return [{name: column[number] for name, column in table.items()} for number in keys]
+        return values if are_numbers == [True, False] else []
     if {"columns", "data"} <= table.keys() <= {"columns", "index", "data"}:
         try:
             return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
@@ -293,7 +291,7 @@ def _rows_by_columns(table: Mapping[str, Any], label: str) -> list[dict[str, Any
             raise DataError("the rows in 'data' do not match 'columns'", where=label, hint=LIST_HINT) from None
     if not all(isinstance(value, list) for value in values):
         return []
-    # A row itself: turns of a conversation, or the words of one sentence.
+    # A single row has turns of a conversation, or the words of one sentence.
     has_words = any(isinstance(word, str) for name in ("tokens", "words") for word in table.get(name, ()))
     if has_words or any(isinstance(item, dict) for value in values for item in value):
         return []
@@ -305,7 +303,7 @@ def _rows_by_columns(table: Mapping[str, Any], label: str) -> list[dict[str, Any
 
 
 def _is_article(values: Mapping[str, Any]) -> bool:
-    """As SQuAD has its contexts: `{"title": ..., "paragraphs": [{"context": ..., "qas": [...]}]}`."""
+    """Return whether the object is an article of SQuAD: {"title", "paragraphs": [{"context", "qas": [...]}]}."""
     paragraphs = values.get("paragraphs")
     if paragraphs == []:
         return values.keys() <= {"title", "paragraphs"}
@@ -314,7 +312,7 @@ def _is_article(values: Mapping[str, Any]) -> bool:
 
 
 def _questions(article: Row, problems: ProblemList) -> Iterator[Row]:
-    """A row for each question of an article, with its context; what else is there of the question stays in it."""
+    """Yield a row for each question of an article, with its context and the other keys of the question."""
     title = {"title": article.values["title"]} if "title" in article.values else {}
     paragraphs: Any = article.values["paragraphs"]
     for number, paragraph in enumerate(paragraphs, start=1):
@@ -323,24 +321,24 @@ def _questions(article: Row, problems: ProblemList) -> Iterator[Row]:
         if not isinstance(questions, list) or "context" not in paragraph:
             problems.add(DataError("the paragraph has no context or no list of questions (qas)", where=where))
             continue
-        for place, question in enumerate(questions, start=1):
+        for question_number, question in enumerate(questions, start=1):
             try:
-                row = _row(question, f"{where}, question {place:,}", "expected a list of questions")
+                row = _row(question, f"{where}, question {question_number:,}", "expected a list of questions")
                 yield Row(row.where, {**title, "context": paragraph["context"], **row.values})
             except DataError as error:
                 problems.add(error)
 
 
 def _row(value: object, where: str, hint: str) -> Row:
-    if not isinstance(value, dict) and not isinstance(value := _unpaired(value), dict):
+    if not isinstance(value, dict) and not isinstance(value := _merged_pair(value), dict):
         raise DataError(f"the row is {kind_of_value(value)}, not an object", where=where, hint=hint)
     return Row(where, value)
 
 
-def _unpaired(value: object) -> object:
-    """`["text", {"entities": [...]}]` as an object."""
+def _merged_pair(value: object) -> object:
+    """Convert `["text", {"entities": [...]}]` to an object."""
     match value:
-        case [str(text), dict(marks)] if any(name in marks for name in _MARKS) and "text" not in marks:
+        case [str(text), dict(marks)] if any(name in marks for name in _ANNOTATIONS) and "text" not in marks:
             return {"text": text, **marks}
     return value
 

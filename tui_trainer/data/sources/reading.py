@@ -1,8 +1,6 @@
-"""From one file to its documents: plain text is one document, a table has one document a row. And the rows of splits
-that a slice takes.
+"""Reading of one file: as documents (a plain text is one, a table has one per row), as rows, or as the rows of a slice.
 
-Mistakes in rows are collected, so that one look shows all of them; a mistake that makes the rest unreadable ends the
-file.
+Errors of rows are collected so that they are reported together. An error that makes the rest unreadable ends the file.
 """
 
 import re
@@ -17,7 +15,7 @@ import numpy as np
 
 from tui_trainer.data.columns.reader import ReadInOrder
 from tui_trainer.data.columns.row import LateColumns, Row, columns_of
-from tui_trainer.data.columns.text_columns import LOOKED_ROWS, ColumnChoices, head_of, text_of
+from tui_trainer.data.columns.text_columns import FIRST_ROWS, ColumnChoices, head_of, text_of
 from tui_trainer.data.decoding import MAX_LINE_BYTES, decoded, refuse_other_encodings, with_plain_line_ends
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.conll_rows import WORDS, joins_words, read_conll, with_words_joined
@@ -36,19 +34,19 @@ from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import GIB, MIB, format_bytes
 
-MAX_DOCUMENT_BYTES = 1 * GIB  # one text file is one document and stands in memory whole; also stops a gzip bomb
-# Rows that a process reads at once: as many as are encoded at once, so that few are read for two batches.
+MAX_DOCUMENT_BYTES = 1 * GIB  # a text file is one document, read into memory as a whole; also stops a gzip bomb
+# A process reads as many rows at once as are encoded at once, so that few are read for two batches.
 BLOCK_LINES, BLOCK_BYTES, READ_BYTES = 1000, 1 * MIB, 4 * MIB
-_counts: dict[tuple[str, int, int], int] = {}  # of files already counted by this process: (path, size, mtime_ns)
+_row_counts: dict[tuple[str, int, int], int] = {}  # of files already counted by this process: (path, size, mtime_ns)
 
-# What a text that is no table holds, by its beginning.
+# Kinds of text that are not a table, by their beginning.
 _TEXT_KINDS = ((b"<?xml", "XML"), (b"<!doctype", "a web page"), (b"<html", "a web page"), (b"---\n", "YAML"))
 _LANGUAGE = re.compile(r"\.[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text, and where it stands: "train.jsonl, line 12"."""
+    """One text, and its position: "train.jsonl, line 12"."""
 
     text: str
     where: str
@@ -57,7 +55,7 @@ class Document:
 def documents_of(
     content: BinaryIO, file: SourceFile, choices: ColumnChoices, problems: ProblemList
 ) -> Iterator[Document]:
-    """The documents of what stands in a file. Raises DataError for what makes the rest unreadable."""
+    """Yield the documents in a file. Raises DataError for an error that makes the rest unreadable."""
     if not file.holds_rows:
         refuse_disguised(content, file)
         yield Document(read_text(content, file.label), file.label)
@@ -66,36 +64,36 @@ def documents_of(
             words = row.values[WORDS]
             yield Document(" ".join(words) if isinstance(words, list) else "", row.where)
     else:
-        # The text of each row, in the column that the first rows show.
+        # The first rows decide which column holds the text.
         rows = rows_of(content, file, choices, problems)
-        head, mistake = head_of(rows)
+        head, error = head_of(rows)
         column = choices.choose(head) if head else ""
         late = LateColumns(columns_of(head), lambda row: choices.see_late(row, head))
-        if head and not mistake and file.form in PACKED_INSIDE:
+        if head and not error and file.form in PACKED_INSIDE:
             content.seek(0)
             yield from texts_of(rows_of(content, file, choices, problems, [column]), column, problems, late)
         else:
             yield from texts_of(chain(head, rows), column, problems, late)
-        if mistake:
-            raise mistake
+        if error:
+            raise error
 
 
 def rows_of(
     content: BinaryIO, file: SourceFile, choices: ColumnChoices, problems: ProblemList, columns: Sequence[str] = ()
 ) -> Iterator[Row]:
-    """The rows of a table, with all their columns or, where a file is read by columns, with some.
+    """Yield the rows of a table, with all columns or, in a form that is read by columns, with these `columns` only.
 
-    Raises DataError for what makes the rest unreadable.
+    Raises DataError for an error that makes the rest unreadable.
     """
-    rows = _rows_as_written(content, file, choices, problems, columns)
-    if file.features and (named := namers(file.features)):
-        rows = (Row(row.where, with_names(dict(row.values), named)) for row in rows)
+    rows = _raw_rows(content, file, choices, problems, columns)
+    if file.features and (column_namers := namers(file.features)):
+        rows = (Row(row.where, with_names(dict(row.values), column_namers)) for row in rows)
     if file.form != "conll":
         rows = with_words_joined(rows, problems, choices)
     return islice(rows, *file.rows) if file.rows else rows
 
 
-def _rows_as_written(
+def _raw_rows(
     content: BinaryIO, file: SourceFile, choices: ColumnChoices, problems: ProblemList, columns: Sequence[str]
 ) -> Iterator[Row]:
     label = file.label
@@ -115,29 +113,29 @@ def _rows_as_written(
         case _ if file.label_of_folder:
             yield Row(label, {"text": read_text(content, label), "label": file.label_of_folder})
         case _:
-            raise _no_rows(content, file)
+            raise _error_without_rows(content, file)
 
 
-def _no_rows(content: BinaryIO, file: SourceFile) -> DataError:
-    """What a task says of a text that reads rows."""
+def _error_without_rows(content: BinaryIO, file: SourceFile) -> DataError:
+    """Return the error of a task that reads rows for a file of text."""
     content.seek(0)
     start = content.read(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     kind = next((kind for beginning, kind in _TEXT_KINDS if start.lower().startswith(beginning)), "plain text")
     hint = "write the rows as JSONL, as CSV or TSV with column names, or as CoNLL (.conll); "
     hint += "to train a decoder on plain text, set task.type = causal_lm"
-    # The texts of its folder that are called as it is, but for a language: train.de and train.en.
-    beside = () if file.remote else file.path.parent.glob(f"{escape(file.path.stem)}.*")
-    parallel = sorted(path for path in beside if _LANGUAGE.fullmatch(path.suffix) and form_of(path) == "unknown")
+    # Texts in its folder with the same name, except for a language: train.de and train.en.
+    similar_files = () if file.remote else file.path.parent.glob(f"{escape(file.path.stem)}.*")
+    parallel = sorted(path for path in similar_files if _LANGUAGE.fullmatch(path.suffix) and form_of(path) == "unknown")
     if len(parallel) > 1 and file.path in parallel:
-        texts, names = [path.name for path in parallel[:2]], [path.suffix.lstrip(".") for path in parallel[:2]]
-        joined = f"(printf '{names[0]}\\t{names[1]}\\n'; paste {' '.join(map(shell_word, texts))})"
+        files, names = [path.name for path in parallel[:2]], [path.suffix.lstrip(".") for path in parallel[:2]]
+        joined = f"(printf '{names[0]}\\t{names[1]}\\n'; paste {' '.join(map(shell_word, files))})"
         hint = f"join the matching lines: {joined} > {shell_word(file.path.stem + '.tsv')}; "
         hint += f"then set data.text_column to {names[0]} and data.target_column to {names[1]}, or the other way round"
     return DataError(f"this is {kind} without columns, but this task reads rows", where=file.label, hint=hint)
 
 
 def count_rows(file: SourceFile) -> int:
-    """Rows of a whole file, those left out that cannot be read. Raises DataError for a file that cannot be opened."""
+    """Return the number of readable rows in a whole file. Raises DataError for a file that cannot be opened."""
     with open_bytes(file) as (_, content):
         if file.form in PACKED_INSIDE and not joins_words(column_names(content, file.label, file.form)):
             return row_count(content, file.label, file.form)
@@ -151,8 +149,8 @@ def count_rows(file: SourceFile) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LineBlock:
-    """Some whole lines of a file of JSONL, which any process reads: `offset` and `size` in bytes, and how many lines
-    stand before them. `column` holds the text of a document."""
+    """Part of a JSON Lines file that any process can read: complete lines, with `offset` and `size` in bytes, and the
+    number of preceding lines. `column` holds the text of a document."""
 
     file: SourceFile
     offset: int
@@ -160,10 +158,10 @@ class LineBlock:
     lines_before: int
     column: str = ""
     columns: frozenset[str] = frozenset()
-    """Of the first rows."""
+    """Columns of the first rows of the file."""
 
     def rows(self, problems: ProblemList) -> Iterator[Row]:
-        """Raises DataError for what makes the rest of the file unreadable."""
+        """Yield the rows. Raises DataError for an error that makes the rest of the file unreadable."""
         with open_bytes(self.file) as (_, content):
             content.seek(self.offset)
             lines = BytesIO(content.read(self.size))
@@ -173,21 +171,18 @@ class LineBlock:
 
 
 def line_blocks(file: SourceFile, choices: ColumnChoices | None = None) -> Iterator[LineBlock]:
-    """All lines of a file of JSONL, about BLOCK_LINES at a time, the first rows all in the first block. `choices`: the
-    column of documents is chosen.
-
-    Raises ReadInOrder for a file of which lines alone cannot be understood.
-    """
+    """Yield all lines of a JSON Lines file, about BLOCK_LINES at a time, with the first rows together in the first
+    block. For documents, `choices` chooses their column. Raises ReadInOrder if lines cannot be read independently."""
     if file.form != "jsonl" or file.compressed or file.remote or file.rows or file.features:
         raise ReadInOrder
     try:
         with open_bytes(file) as (_, content):
-            seen = ColumnChoices("")  # remarks on rows that are joined
-            rows = rows_of(content, file, seen, ProblemList())
-            head, mistake = head_of(rows) if choices else (list(islice(rows, LOOKED_ROWS)), None)
+            remarks = ColumnChoices("")  # collects remarks on joined rows
+            rows = rows_of(content, file, remarks, ProblemList())
+            head, error = head_of(rows) if choices else (list(islice(rows, FIRST_ROWS)), None)
             head_bytes = content.tell()
             content.seek(0)
-            if mistake or seen.notes() or is_one_json(content):
+            if error or remarks.notes() or is_one_json(content):
                 raise ReadInOrder
             column = choices.choose(head) if head and choices else ""
             content.seek(0)
@@ -200,7 +195,8 @@ def line_blocks(file: SourceFile, choices: ColumnChoices | None = None) -> Itera
 
 
 def _sizes_of_blocks(content: BinaryIO, least: int) -> Iterator[tuple[int, int]]:
-    """(bytes, lines) of each block: BLOCK_LINES lines, or fewer of more than BLOCK_BYTES; the first has `least` bytes.
+    """Yield (bytes, lines) of each block: BLOCK_LINES lines, or fewer with over BLOCK_BYTES; at least `least` in the
+    first.
 
     Raises ReadInOrder for a line that is longer than a row may be.
     """
@@ -210,8 +206,8 @@ def _sizes_of_blocks(content: BinaryIO, least: int) -> Iterator[tuple[int, int]]
         ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")) + 1
         start = first = 0
         while first < len(ends):
-            far = int(np.searchsorted(ends, start + BLOCK_BYTES))
-            last = max(min(first + BLOCK_LINES - 1, far), int(np.searchsorted(ends, start + least)))
+            limit = int(np.searchsorted(ends, start + BLOCK_BYTES))
+            last = max(min(first + BLOCK_LINES - 1, limit), int(np.searchsorted(ends, start + least)))
             if last >= len(ends):  # more lines of this block may follow
                 break
             yield int(ends[last]) - start, last + 1 - first
@@ -224,7 +220,7 @@ def _sizes_of_blocks(content: BinaryIO, least: int) -> Iterator[tuple[int, int]]
 
 
 def first_characters(documents: Iterator[Document], max_chars: int) -> Iterator[Document]:
-    """Documents until `max_chars` characters are reached (0: no limit). The last one is cut."""
+    """Yield documents up to `max_chars` characters (0: no limit). The last one is truncated."""
     left = max_chars
     for document in documents:
         if not max_chars:
@@ -237,7 +233,7 @@ def first_characters(documents: Iterator[Document], max_chars: int) -> Iterator[
 
 
 def read_text(content: BinaryIO, label: str) -> str:
-    """The whole of a plain text file; line ends become \\n."""
+    """Return the content of a plain text file, with line ends as \\n."""
     data = content.read(MAX_DOCUMENT_BYTES + 1)
     if len(data) > MAX_DOCUMENT_BYTES:
         raise DataError(
@@ -258,34 +254,35 @@ def texts_of(rows: Iterator[Row], column: str, problems: ProblemList, late: Late
             problems.add(error, row.values)
 
 
-def slices_of(files: Mapping[str, Sequence[SourceFile]], wanted: str, setting: str) -> tuple[SourceFile, ...]:
-    """The rows that are `wanted` of splits, as their files by name; `setting` names them.
+def slices_of(files: Mapping[str, Sequence[SourceFile]], spec: str, setting: str) -> tuple[SourceFile, ...]:
+    """Return the rows that the slice `wanted` selects from splits, given as their files by name.
 
-    Raises DataError for what is no slice, and where no row is in it.
+    Raises DataError for an invalid slice, or without any row in it. `setting` is the setting that names the slice.
     """
     from datasets import ReadInstruction
 
-    shown = one_line(wanted, 80)
-    counts = {label: [_count(file) for file in these] for label, these in files.items()}
+    shown = one_line(spec, 80)
+    counts = {label: [_cached_row_count(file) for file in split_files] for label, split_files in files.items()}
     try:
-        slices = ReadInstruction.from_spec(wanted).to_absolute({label: sum(each) for label, each in counts.items()})
+        totals = {label: sum(file_counts) for label, file_counts in counts.items()}
+        slices = ReadInstruction.from_spec(spec).to_absolute(totals)
     except (ValueError, AssertionError) as error:
         hint = "write slices like train[:10%], train[100:200] or train[-500:]"
         raise DataError(f"{setting}: '{shown}' is not a valid slice: {one_line(str(error), 120)}", hint=hint) from None
-    found = tuple(
+    selected = tuple(
         entry
-        for piece in slices
-        for entry in _rows_of(files[piece.splitname], counts[piece.splitname], piece.from_ or 0, piece.to)
+        for part in slices
+        for entry in _rows_of(files[part.splitname], counts[part.splitname], part.from_ or 0, part.to)
     )
-    if not found:
+    if not selected:
         raise DataError(
             f"{setting}: '{shown}' selects no rows", hint=f"there are {sum(map(sum, counts.values())):,} rows"
         )
-    return found
+    return selected
 
 
 def _rows_of(files: Sequence[SourceFile], counts: list[int], start: int, end: int | None) -> Iterator[SourceFile]:
-    """The rows from `start` to before `end`, counted over all files of a split."""
+    """Yield the rows from `start` to `end` (exclusive), counted over all files of a split."""
     for file, count in zip(files, counts, strict=True):
         first, last = max(start, 0), count if end is None else min(end, count)
         if (first, last) == (0, count):
@@ -296,8 +293,8 @@ def _rows_of(files: Sequence[SourceFile], counts: list[int], start: int, end: in
         start, end = start - count, None if end is None else end - count
 
 
-def _count(file: SourceFile) -> int:
-    known = (file.remote or str(file.path.absolute()), *file.size_and_time())
-    if known not in _counts:
-        _counts[known] = count_rows(file)
-    return _counts[known]
+def _cached_row_count(file: SourceFile) -> int:
+    key = (file.remote or str(file.path.absolute()), *file.size_and_time())
+    if key not in _row_counts:
+        _row_counts[key] = count_rows(file)
+    return _row_counts[key]

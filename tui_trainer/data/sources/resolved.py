@@ -1,6 +1,6 @@
-"""The data of a run: found on disk and hashed once, and handed on by the config that names it.
+"""The data of a run: its files are found and hashed once, and passed on with the config that names them.
 
-`source.py` finds the files. It is imported when they are needed, because a config is loaded without numpy.
+`source.py` finds the files. It is imported only when they are needed, because a config is loaded without numpy.
 """
 
 import json
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedData:
-    """The sources that the settings of [data] name; a field is the setting of the same name.
+    """The sources that the settings of [data] name. Each field has the name of its setting.
 
-    They are looked up when they are first needed, and then never again: files that are added later are not seen. Make
-    a new instance to look again.
+    The files are searched when they are first needed, and never again: create a new instance to see files added later.
     """
 
     paths: tuple[str, ...] = ()
@@ -41,55 +40,55 @@ class ResolvedData:
 
     @cached_property
     def sources(self) -> "tuple[Source, ...]":
-        """The source to train on, and a second one to evaluate on if it is named or a split of its own.
+        """The training source, and a second one for evaluation if it is named or has a split of its own.
 
-        The configuration of the first counts for the second where it has one. Raises DataError for what `open_sources`
+        data.name applies to the second source if it has that configuration. Raises DataError for what `open_sources`
         refuses, and for validation splits that are ambiguous or that only some of the sources have.
         """
         from tui_trainer.data.sources.source import DataChoice, open_sources, uses_of_splits, validation_of
 
         choice = DataChoice(name=self.name, split=self.split, revision=self.revision, streaming=self.streaming)
-        trained = open_sources(self.paths, self.text_column, choice)
+        training = open_sources(self.paths, self.text_column, choice)
         if named_by := "data.eval_path" if self.eval_paths else "data.eval_split" if self.eval_split else "":
-            measured = replace(choice, split=self.eval_split, measured=True)
-            held_out: Source | None = open_sources(self.eval_paths or self.paths, self.text_column, measured)
+            evaluation = replace(choice, split=self.eval_split, measured=True)
+            held_out: Source | None = open_sources(self.eval_paths or self.paths, self.text_column, evaluation)
         else:
-            held_out = validation_of(trained)
-        trained = replace(trained, splits=tuple(uses_of_splits(trained, held_out, named_by)))
-        return (trained, held_out) if held_out else (trained,)
+            held_out = validation_of(training)
+        training = replace(training, splits=tuple(uses_of_splits(training, held_out, named_by)))
+        return (training, held_out) if held_out else (training,)
 
     @property
     def parts(self) -> "tuple[Source, ...]":
-        """The single sources, first those to train on."""
+        """The single sources, those for training first."""
         return tuple(part for source in self.sources for part in source.parts)
 
     @property
     def splits(self) -> "tuple[SplitUse, ...]":
-        """The use that a run makes of the splits of its sources."""
+        """How a run uses the splits of its sources."""
         return self.sources[0].splits
 
     @property
     def bytes_on_disk(self) -> int:
-        """The size of all sources, in bytes."""
+        """Size of all sources, in bytes."""
         return sum(source.bytes_on_disk for source in self.sources)
 
     @property
     def description(self) -> str:
-        """All sources in words."""
+        """Description of all sources, for messages."""
         return ", measured on ".join(source.description for source in self.sources)
 
     @cached_property
     def signature(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """The size and time of each file, by source, as they were before the files were hashed."""
+        """Size and time of each file, by source, from before the files were hashed."""
         return tuple(source.signature() for source in self.sources)
 
     def fingerprint(self, progress: Progress | None = None) -> str:
         """Return a hash of all names and contents, which is computed once."""
-        known = vars(self)
-        if "hashed" not in known:
+        attributes = vars(self)
+        if "hashed" not in attributes:
             import xxhash
 
             _ = self.signature
             first, *others = prints = [source.fingerprint(progress) for source in self.sources]
-            known["hashed"] = xxhash.xxh3_128(json.dumps(prints).encode()).hexdigest() if others else first
-        return str(known["hashed"])
+            attributes["hashed"] = xxhash.xxh3_128(json.dumps(prints).encode()).hexdigest() if others else first
+        return str(attributes["hashed"])

@@ -1,9 +1,9 @@
-"""Rows of Parquet and Arrow files, a batch at a time: by pyarrow, which `datasets` reads them with as well.
+"""Rows of Parquet and Arrow files, read with pyarrow, one batch at a time.
 
-Not by `datasets` itself: that copies Parquet into its own cache, takes seconds to import, and hands on what stands in a
-damaged Arrow file without a look at it, which ends the process. Arrow files are those with the ending .arrow or
-.feather and those of `save_to_disk`; both forms of them, the file and the stream, are read. Features that `datasets`
-wrote into a file are believed: a number that stands for a name (ClassLabel) is given as the name.
+The `datasets` library is not used, because it copies Parquet into its own cache, takes seconds to import, and crashes
+on a damaged Arrow file, which it does not validate. Arrow files have the extension .arrow or .feather, or come from
+`save_to_disk`; both the file and the stream format are read. If `datasets` stored features in a file, numbers that
+stand for names (ClassLabel) are replaced with the names.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from tui_trainer.data.columns.row import Row, refuse_doubles
+from tui_trainer.data.columns.row import Row, refuse_repeated_columns
 from tui_trainer.data.decoding import CHUNK_BYTES
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
@@ -27,29 +27,30 @@ Batches = Callable[[list[str]], Iterator[Any]]  # columns -> record batches
 
 
 def read_table(content: BinaryIO, label: str, form: str, columns: Sequence[str] = ()) -> Iterator[Row]:
-    """Each row of a Parquet file, or of an Arrow IPC file or stream, with some or all of its columns."""
+    """Yield each row of a Parquet file, or of an Arrow IPC file or stream, with some or all of its columns."""
     kind, row = _KINDS[form], 0
-    with _told_in_one_line(label, kind):
+    with _errors_in_one_line(label, kind):
         schema, batches = (_open_parquet if form == "parquet" else _open_arrow)(content, label)
         names: list[str] = schema.names if schema is not None else []
-        refuse_doubles(names, label)
-        named = class_names(schema)
+        refuse_repeated_columns(names, label)
+        column_namers = class_names(schema)
         for batch in batches([*columns] or names):
             for start in range(0, batch.num_rows, BATCH_ROWS):
-                with _told_in_one_line(label, kind, f", row {row + 1:,} or after"):
+                with _errors_in_one_line(label, kind, f", row {row + 1:,} or after"):
                     part = batch.slice(start, BATCH_ROWS)
                     part.validate(full=True)
-                    values = {name: _values(part.column(place)) for place, name in enumerate(part.schema.names)}
-                for found in zip(*values.values(), strict=True):
+                    values = {name: _values(part.column(position)) for position, name in enumerate(part.schema.names)}
+                for fields in zip(*values.values(), strict=True):
                     row += 1
-                    yield Row(f"{label}, row {row:,}", with_names(dict(zip(values, found, strict=True)), named))
+                    named = with_names(dict(zip(values, fields, strict=True)), column_namers)
+                    yield Row(f"{label}, row {row:,}", named)
 
 
 def _values(column: Any) -> list[Any]:
-    """All objects of a column have the same names there: those that a row did not have, such as the arguments of other
-    tools, are null. They are left out."""
-    found: list[Any] = column.to_pylist()
-    return [_without_nulls(value) for value in found] if "struct<" in str(column.type) else found
+    """Return the values of a column. In these formats all objects of a column have the same keys: those that a row did
+    not have, such as the arguments of other tools, are null, and are left out."""
+    values: list[Any] = column.to_pylist()
+    return [_without_nulls(value) for value in values] if "struct<" in str(column.type) else values
 
 
 def _without_nulls(value: Any) -> Any:
@@ -61,10 +62,10 @@ def _without_nulls(value: Any) -> Any:
 
 
 def row_count(content: BinaryIO, label: str, form: str) -> int:
-    """Rows of a whole file, from its index or from the heads of its batches: of a Parquet file no row is read."""
+    """Return the number of rows in a whole file, from the index of a Parquet file or the headers of Arrow batches."""
     import pyarrow.parquet as pq
 
-    with _told_in_one_line(label, _KINDS[form]):
+    with _errors_in_one_line(label, _KINDS[form]):
         if form == "parquet":
             return int(pq.ParquetFile(content).metadata.num_rows)
         schema, batches = _open_arrow(content, label)
@@ -72,8 +73,8 @@ def row_count(content: BinaryIO, label: str, form: str) -> int:
 
 
 def column_names(content: BinaryIO, label: str, form: str) -> list[str]:
-    """Those of its schema; the file is at its beginning again."""
-    with _told_in_one_line(label, _KINDS[form]):
+    """Return the columns of the schema, and rewind the file."""
+    with _errors_in_one_line(label, _KINDS[form]):
         schema, _ = (_open_parquet if form == "parquet" else _open_arrow)(content, label)
     content.seek(0)
     return [] if schema is None else list(schema.names)
@@ -83,7 +84,7 @@ Namer = Callable[[Any], Any]
 
 
 def class_names(schema: Any) -> dict[str, Namer]:
-    """Of each column with a ClassLabel, as `datasets` writes them into a file: what turns a number into its name."""
+    """Return the namer of each column with a ClassLabel in the metadata that `datasets` stored."""
     try:
         return namers(json.loads(schema.metadata[b"huggingface"])["info"]["features"])
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -91,20 +92,20 @@ def class_names(schema: Any) -> dict[str, Namer]:
 
 
 def namers(features: Mapping[str, Any]) -> dict[str, Namer]:
-    """The same of `Features.to_dict()`."""
+    """Return the namer of each column with a ClassLabel in `Features.to_dict()`."""
     return {name: namer for name, feature in features.items() if (namer := _namer(feature))}
 
 
-def with_names(values: dict[str, Any], named: Mapping[str, Namer]) -> dict[str, Any]:
-    return values | {name: of(values[name]) for name, of in named.items() if name in values}
+def with_names(values: dict[str, Any], column_namers: Mapping[str, Namer]) -> dict[str, Any]:
+    return values | {name: namer(values[name]) for name, namer in column_namers.items() if name in values}
 
 
 def _namer(feature: Any) -> Namer | None:
     if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names"):
         names = list(feature["names"])
-        # -1 is how `datasets` writes that there is no label.
-        of = {-1: None, **dict(enumerate(names))}
-        return lambda value: of.get(value, value) if isinstance(value, int) else value
+        # `datasets` writes -1 for a missing label.
+        name_of = {-1: None, **dict(enumerate(names))}
+        return lambda value: name_of.get(value, value) if isinstance(value, int) else value
     inner = feature[0] if isinstance(feature, list) and feature else None
     if isinstance(feature, dict) and feature.get("_type") in ("Sequence", "List", "LargeList"):
         inner = feature.get("feature")
@@ -113,10 +114,10 @@ def _namer(feature: Any) -> Namer | None:
 
 
 def _open_parquet(content: BinaryIO, _: str) -> tuple[Any, Batches]:
-    """(schema, batches of some columns)."""
+    """Return the schema, and a function that yields batches of some columns."""
     import pyarrow.parquet as pq
 
-    # a buffer: without one, the column of a whole row group is read at once
+    # Without a buffer, pyarrow would read the column of a whole row group at once.
     file = pq.ParquetFile(content, buffer_size=CHUNK_BYTES, pre_buffer=False)
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
@@ -125,7 +126,7 @@ def _open_parquet(content: BinaryIO, _: str) -> tuple[Any, Batches]:
 
 
 def _open_arrow(content: BinaryIO, label: str) -> tuple[Any, Batches]:
-    """The same; no schema and no batch where there is nothing in the file."""
+    """Return the schema, and a function that yields batches of some columns. An empty file has neither."""
     import pyarrow as pa
 
     start = content.read(len(ARROW_FILE))
@@ -152,7 +153,8 @@ def _open_arrow(content: BinaryIO, label: str) -> tuple[Any, Batches]:
 
 
 @contextmanager
-def _told_in_one_line(label: str, kind: str, place: str = "") -> Iterator[None]:
+def _errors_in_one_line(label: str, kind: str, position: str = "") -> Iterator[None]:
+    """Raise errors of pyarrow as a DataError of one line."""
     import pyarrow as pa
 
     try:
@@ -160,6 +162,6 @@ def _told_in_one_line(label: str, kind: str, place: str = "") -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, MemoryError) as error:
         raise DataError(
             f"not a valid {kind} file ({one_line(str(error), 80)})",
-            where=f"{label}{place}",
+            where=f"{label}{position}",
             hint="download or copy it again",
         ) from None

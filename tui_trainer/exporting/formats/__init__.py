@@ -1,4 +1,4 @@
-"""Export formats: one file is one. Listing them imports none of them."""
+"""Export formats, one per file. Listing their names imports none of them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The adapter as it was trained, for peft, in a folder of its own that can be moved and published."""
+"""Copy of the trained adapter for peft, in a folder of its own that can be moved and published."""
 
 import shutil
 from dataclasses import replace
@@ -23,7 +23,7 @@ class Adapter(Format):
     def needed_bytes(self, trained: TrainedModel) -> int:
         return sum(path.stat().st_size for path in trained.folder.iterdir())
 
-    def write(self, trained: TrainedModel, folder: Path, tell: Progress) -> None:
+    def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:
         for path in sorted(trained.folder.iterdir()):
             shutil.copyfile(path, folder / path.name, follow_symlinks=False)
 

@@ -1,7 +1,6 @@
-"""GGUF, for llama.cpp and what is built on it, by llama.cpp's own converter, in the precision of the stored weights.
+"""GGUF for llama.cpp and programs built on it, in the precision of the stored weights, by llama.cpp's own converter.
 
-The certificate reads the file back with the package `gguf`: its tensors and its tokenizer.
-"""
+The comparison reads the weights and the tokenizer back from the file with the package `gguf`."""
 
 import json
 import os
@@ -45,22 +44,22 @@ class Gguf(Format):
     def needed_bytes(self, trained: TrainedModel) -> int:
         return (2 if trained.base else 1) * trained.weight_bytes
 
-    def write(self, trained: TrainedModel, folder: Path, tell: Progress) -> None:
-        with tempfile.TemporaryDirectory(dir=folder) as place:
-            whole = Path(place)
+    def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            model_folder = Path(temporary)
             if trained.base:
-                merged.FORMAT.write(trained, whole, tell)
+                merged.FORMAT.write(trained, model_folder, progress)
             else:
                 for path in trained.folder.iterdir():
-                    (whole / path.name).symlink_to(path)
-            _say_begin_and_end(trained, whole)
-            tell("converting", 0, None, "")
-            command = [sys.executable, str(_converter()), str(whole), "--outfile", str(folder / FILE)]
-            # That of most tensors, in llama.cpp's words.
-            [(most, _)] = Counter(facts.dtype for facts in read_headers(whole).values()).most_common(1)
-            kind = {"F32": "f32", "BF16": "bf16", "F16": "f16"}.get(most, "auto")
-            # In the group of this process: a cancel of the export ends it as well.
-            with Child([*command, "--outtype", kind], group="ours") as converter:
+                    (model_folder / path.name).symlink_to(path)
+            _write_added_tokens(trained, model_folder)
+            progress("converting", 0, None, "")
+            command = [sys.executable, str(_converter()), str(model_folder), "--outfile", str(folder / FILE)]
+            # The precision of most tensors, by llama.cpp's name for it.
+            [(dtype, _)] = Counter(facts.dtype for facts in read_headers(model_folder).values()).most_common(1)
+            out_type = {"F32": "f32", "BF16": "bf16", "F16": "f16"}.get(dtype, "auto")
+            # The converter is in this process group, so that cancelling the export ends it too.
+            with Child([*command, "--outtype", out_type], group="ours") as converter:
                 list(converter.all_lines())
                 if converter.process.wait() or not (folder / FILE).is_file():
                     raise RunError(f"llama.cpp's converter failed: {converter.failure}")
@@ -69,40 +68,42 @@ class Gguf(Format):
         return auto_class(trained.head).from_pretrained(folder, gguf_file=FILE, dtype=trained.compared_dtype).eval()
 
     def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
-        """Cuts as the trained one does, with the numbers of the file. The order of merges is not read back: of
-        SentencePiece's kind the file has scores, from which transformers makes another order than llama.cpp has."""
+        """Return a tokenizer that splits like the trained one and uses the token ids of the file.
+
+        The merge order cannot be compared: for SentencePiece models the file has scores instead, from which
+        transformers derives another order than llama.cpp does."""
         from gguf import GGUFReader
 
         fields = GGUFReader(folder / FILE).fields
-        told = {name.removeprefix("tokenizer.ggml."): field.contents() for name, field in fields.items()}
-        numbers = {token: number for number, token in enumerate(told["tokens"])}
+        settings = {name.removeprefix("tokenizer.ggml."): field.contents() for name, field in fields.items()}
+        ids = {token: index for index, token in enumerate(settings["tokens"])}
         own = load_tokenizer(trained)
-        before = [told["bos_token_id"]] if told.get("add_bos_token") else []
-        behind = [told["eos_token_id"]] if told.get("add_eos_token") else []
+        before = [settings["bos_token_id"]] if settings.get("add_bos_token") else []
+        after = [settings["eos_token_id"]] if settings.get("add_eos_token") else []
 
         def read(text: str, **_: bool) -> dict[str, list[int]]:
-            return {"input_ids": [*before, *(numbers.get(token, -1) for token in own.tokenize(text)), *behind]}
+            return {"input_ids": [*before, *(ids.get(token, -1) for token in own.tokenize(text)), *after]}
 
         return read
 
 
-def _say_begin_and_end(trained: TrainedModel, folder: Path) -> None:
-    """Whether the tokenizer puts a token before and behind a text: the converter takes a usual answer where its
-    settings do not say."""
+def _write_added_tokens(trained: TrainedModel, folder: Path) -> None:
+    """Write into the tokenizer settings whether it adds a begin and an end token: the converter would guess."""
     tokenizer = tokenizer_in(trained, folder)
     ids = tokenizer("a")["input_ids"]
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_bytes())
     settings["add_bos_token"] = ids[0] == tokenizer.bos_token_id
     settings["add_eos_token"] = ids[-1] == tokenizer.eos_token_id
-    path.unlink()  # it may be a link
+    path.unlink()  # may be a link to the run's own file
     path.write_text(json.dumps(settings, indent=1))
 
 
 def _converter() -> Path | None:
+    """Return the path of llama.cpp's converter, or None if it is not installed."""
     folder = Path(os.environ.get("LLAMA_CPP_DIR") or "~/llama.cpp").expanduser()
-    places = [folder / _SCRIPT, Path(shutil.which(_SCRIPT) or folder / _SCRIPT)]
-    return next((place for place in places if place.is_file()), None)
+    candidates = [folder / _SCRIPT, Path(shutil.which(_SCRIPT) or folder / _SCRIPT)]
+    return next((path for path in candidates if path.is_file()), None)
 
 
 FORMAT = Gguf()

@@ -1,5 +1,6 @@
-"""int8 for CPUs, by torchao: weights in 8 bits, activations quantised as they come. transformers loads the folder as
-any other model, with torchao installed."""
+"""int8 for CPUs, by torchao: weights have 8 bits, and activations are quantised during each pass.
+
+transformers loads the folder like any other model if torchao is installed."""
 
 import tempfile
 from pathlib import Path
@@ -28,26 +29,26 @@ class Int8(Format):
         # The whole model stands beside until it is quantised.
         return 2 * trained.weight_bytes
 
-    def write(self, trained: TrainedModel, folder: Path, tell: Progress) -> None:
+    def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:
         import torch
         from torchao.quantization import Int8DynamicActivationInt8WeightConfig
         from transformers import TorchAoConfig
 
-        quantised = TorchAoConfig(Int8DynamicActivationInt8WeightConfig())
-        with tempfile.TemporaryDirectory(dir=folder) as whole:
-            tell("loading", 0, None, "")
-            trained.load(dtype="float32", merge=True).save_pretrained(whole)
-            tell("quantising", 0, None, "")
+        quantization = TorchAoConfig(Int8DynamicActivationInt8WeightConfig())
+        with tempfile.TemporaryDirectory(dir=folder) as full_folder:
+            progress("loading", 0, None, "")
+            trained.load(dtype="float32", merge=True).save_pretrained(full_folder)
+            progress("quantising", 0, None, "")
             model = auto_class(trained.head).from_pretrained(
-                whole,
-                quantization_config=quantised,
+                full_folder,
+                quantization_config=quantization,
                 dtype=torch.float32,
                 trust_remote_code=trained.config.model.trust_remote_code,
             )
         if not any(type(parameter).__name__ == "Int8Tensor" for parameter in model.parameters()):
-            kind = model.config.model_type
+            model_type = model.config.model_type
             hint = "use the format onnx-int8 instead"
-            raise InputError(f"a model of type {kind} has no linear layers that torchao can quantise", hint=hint)
+            raise InputError(f"a model of type {model_type} has no linear layers that torchao can quantise", hint=hint)
         model.save_pretrained(folder)
         save_tokenizer(load_tokenizer(trained), folder)
 

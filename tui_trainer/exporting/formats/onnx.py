@@ -1,11 +1,9 @@
-"""ONNX, for ONNX Runtime: one graph of a classifier or a decoder with its key-value cache, or an encoder and a decoder.
+"""ONNX for ONNX Runtime, by transformers' own exporter (`transformers.exporters`, complete since 5.23).
 
-By transformers' own exporter (`transformers.exporters`, whole since 5.23). `run_onnx.py` is written beside the graphs:
-it answers with NumPy, ONNX Runtime and tokenizers alone, and is what the certificate runs.
-
-A decoder behind an encoder is two graphs, as the first pass computes the keys and values of what the encoder read, and
-later ones take them from the cache; both read their weights from one file.
-"""
+A classifier is one graph, and so is a decoder with its key-value cache. An encoder-decoder model is an encoder and two
+decoder graphs: the first pass computes the keys and values of the encoder's output, and later passes read them from the
+cache. All graphs read their weights from one file. `run_onnx.py` is copied into the folder. It needs only NumPy, ONNX
+Runtime and tokenizers, and the comparison runs it."""
 
 import hashlib
 import os
@@ -20,7 +18,7 @@ from tui_trainer.exporting.trained_model import TrainedModel, config_in, load_to
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER
 from tui_trainer.models.loading import save_tokenizer
 
-# Rows and tokens of which no two are equal, as torch takes equal sizes for one, and a size of 1 for a constant.
+# No two sizes are equal and none is 1: torch would treat equal sizes as one, and a size of 1 as a constant.
 _ROWS, _TOKENS, _ANSWER_TOKENS = 2, 7, 3
 _ALIGNMENT_BYTES = 64
 _LEAST_TRANSFORMERS = "5.23"  # the first with ExportedModel; quantizers are there since 5.20
@@ -39,28 +37,28 @@ class Onnx(Format):
     def refusal(self, trained: TrainedModel) -> str:
         from packaging.version import Version
 
-        if Version(found := version("transformers")) < Version(_LEAST_TRANSFORMERS):
+        if Version(installed := version("transformers")) < Version(_LEAST_TRANSFORMERS):
             newer = f"`uv pip install 'transformers>={_LEAST_TRANSFORMERS}'`"
-            return f"transformers {found} cannot export whole models; install a newer version with {newer}"
+            return f"transformers {installed} cannot export whole models; install a newer version with {newer}"
         return ""
 
     def needed_bytes(self, trained: TrainedModel) -> int:
-        # A decoder that answers is written twice, as it begins and as it goes on, before both share one file.
+        # The two decoder graphs have their own copies of the weights until both share one file.
         return (3 if trained.head == ENCODER_DECODER else 2) * trained.weight_bytes
 
-    def write(self, trained: TrainedModel, folder: Path, tell: Progress) -> None:
+    def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:
         from tui_trainer.exporting import run_onnx
         from tui_trainer.tasks.parts import word_windows
 
-        tell("loading", 0, None, "")
+        progress("loading", 0, None, "")
         model = trained.load(dtype="float32", merge=True)
-        # As save_pretrained() of a model writes it; the exporter saves the configuration alone.
+        # save_pretrained() of a model sets this. The exporter saves the config only.
         model.config.architectures = [type(model).__name__]
-        tell("tracing the model", 0, None, "")
+        progress("tracing the model", 0, None, "")
         exported = self._graphs(model, trained.head)
         if trained.writes:
             exported.generation_config = model.generation_config
-        tell("writing", 0, None, "")
+        progress("writing", 0, None, "")
         exported.save_pretrained(folder)
         _share_weights(folder)
         save_tokenizer(load_tokenizer(trained), folder)
@@ -82,28 +80,26 @@ class Onnx(Format):
                 inputs["token_type_ids"] = ids.clone()  # the same tensor twice would be traced as one input
             model.config.use_cache = False
             return exporter.export(model, inputs, settings)
-        # The cache as generate() builds it, whatever the model's own settings say of beams and lengths.
-        own = model.generation_config
-        plain = GenerationConfig(
-            do_sample=False,
-            **{name: getattr(own, name) for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id")},
-        )
+        # Greedy settings, because beams and lengths of the model's own settings would change the cache.
+        names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+        special = {name: getattr(model.generation_config, name) for name in names}
+        greedy = GenerationConfig(do_sample=False, **special)
         if head == CAUSAL:
-            both = exporter.export_for_generation(
-                model, inputs, settings, generation_config=plain, multi_token_decode=True
+            exported = exporter.export_for_generation(
+                model, inputs, settings, generation_config=greedy, multi_token_decode=True
             )
-            # It reads a text as well, after a cache that holds nothing.
-            return ExportedModel({"model": both.components["decode"]}, both.export_format, config=model.config)
+            # The decode graph also reads the prompt, with an empty cache.
+            return ExportedModel({"model": exported.components["decode"]}, exported.export_format, config=model.config)
         answers = torch.zeros(_ROWS, _ANSWER_TOKENS, dtype=torch.int64)
-        both = exporter.export_for_generation(
-            model, {**inputs, "decoder_input_ids": answers}, settings, generation_config=plain
+        exported = exporter.export_for_generation(
+            model, {**inputs, "decoder_input_ids": answers}, settings, generation_config=greedy
         )
         components = {
             "encoder": exporter.export(model.get_encoder(), inputs, settings).components["model"],
-            "decoder": both.components["prefill"],
-            "decoder_with_past": both.components["decode"],
+            "decoder": exported.components["prefill"],
+            "decoder_with_past": exported.components["decode"],
         }
-        return ExportedModel(components, both.export_format, config=model.config)
+        return ExportedModel(components, exported.export_format, config=model.config)
 
     def _quantizer(self) -> Any:
         return None
@@ -114,7 +110,7 @@ class Onnx(Format):
         return _as_module(Graphs(folder), config_in(trained, folder))
 
     def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
-        """As run_onnx.py reads, without transformers."""
+        """Return the tokenizer as run_onnx.py uses it, without transformers."""
         from tui_trainer.exporting.run_onnx import Graphs, encoded, inputs, read_tokenizer
 
         if saved_tokenizer(trained, folder) is None:
@@ -122,49 +118,50 @@ class Onnx(Format):
         graphs, tokenizer = Graphs(folder), read_tokenizer(folder)
 
         def read(*texts: str, **_: bool) -> dict[str, list[int]]:
-            found = inputs(graphs, encoded(graphs, tokenizer, *texts))
-            return {name: values[0].tolist() for name, values in found.items()}
+            encoding = inputs(graphs, encoded(graphs, tokenizer, *texts))
+            return {name: ids[0].tolist() for name, ids in encoding.items()}
 
         return read
 
 
 def _share_weights(folder: Path) -> None:
-    """Tensors that several graphs have stand once, in the file of the graph that has most of them."""
+    """Store each tensor that several graphs have only once, in the largest weight file."""
     import onnx
     from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
     files = sorted(folder.glob("*.onnx.data"), key=lambda path: -path.stat().st_size)
     if len(files) < 2:
         return
-    places: dict[bytes, int] = {}
+    offsets: dict[bytes, int] = {}
     with files[0].open("r+b") as shared:
-        for data in files:
-            path = data.with_suffix("")
+        for data_file in files:
+            path = data_file.with_suffix("")
             graph = onnx.load(path, load_external_data=False)
             for tensor in filter(uses_external_data, graph.graph.initializer):
-                place = ExternalDataInfo(tensor)
-                with data.open("rb") as file:
-                    offset = file.seek(place.offset or 0)
-                    content = file.read(place.length)
+                location = ExternalDataInfo(tensor)
+                with data_file.open("rb") as file:
+                    offset = file.seek(location.offset or 0)
+                    content = file.read(location.length)
                 digest = hashlib.sha256(content).digest()
-                if data == files[0]:
-                    places.setdefault(digest, offset)
-                elif digest not in places:
+                if data_file == files[0]:
+                    offsets.setdefault(digest, offset)
+                elif digest not in offsets:
                     end = shared.seek(0, os.SEEK_END)
-                    places[digest] = shared.seek(end + -end % _ALIGNMENT_BYTES)
+                    offsets[digest] = shared.seek(end + -end % _ALIGNMENT_BYTES)
                     shared.write(content)
                 del tensor.external_data[:]
-                told = {"location": files[0].name, "offset": places[digest], "length": len(content)}
-                for key, value in told.items():
+                entry = {"location": files[0].name, "offset": offsets[digest], "length": len(content)}
+                for key, value in entry.items():
                     tensor.external_data.add(key=key, value=str(value))
             onnx.save(graph, path)
-            if data != files[0]:
-                data.unlink()
+            if data_file != files[0]:
+                data_file.unlink()
 
 
 def _as_module(graphs: Any, config: Any) -> Any:
-    """Called as a model of transformers: its head is a layer that changes nothing, so that a loss can choose places in
-    front of it."""
+    """Return the graphs as a module that is called like a transformers model.
+
+    Its head is an identity, so that a loss can select positions before the head."""
     import torch
     from torch import nn
     from transformers.modeling_outputs import QuestionAnsweringModelOutput, SequenceClassifierOutput
@@ -182,24 +179,24 @@ def _as_module(graphs: Any, config: Any) -> Any:
 
         def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **more: Any) -> Any:
             mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-            given = {name: values.numpy() for name, values in more.items() if name in _READ}
+            extra = {name: values.numpy() for name, values in more.items() if name in _EXTRA_INPUTS}
             if graphs.marks_answers:
-                both = graphs.places(input_ids.numpy(), mask.numpy(), **given)
-                start_logits, end_logits = (torch.from_numpy(one) for one in both)
+                places = graphs.places(input_ids.numpy(), mask.numpy(), **extra)
+                start_logits, end_logits = map(torch.from_numpy, places)
                 return QuestionAnsweringModelOutput(start_logits=start_logits, end_logits=end_logits)
-            read = graphs.answer_logits if graphs.has_encoder else graphs.logits
-            logits = torch.from_numpy(read(input_ids.numpy(), mask.numpy(), **given))
+            logits_of = graphs.answer_logits if graphs.has_encoder else graphs.logits
+            logits = torch.from_numpy(logits_of(input_ids.numpy(), mask.numpy(), **extra))
             return SequenceClassifierOutput(logits=self._head(logits))
 
         def generate(self, input_ids: torch.Tensor, max_new_tokens: int, **more: Any) -> torch.Tensor:
-            """One text, always the likeliest token, with what stands before it as transformers' own returns it."""
+            """Generate one text by greedy decoding. As in transformers, the result begins with the prompt."""
             [ids] = input_ids.tolist()
-            before = [graphs.generation["decoder_start_token_id"]] if graphs.has_encoder else ids
-            return torch.tensor([before + graphs.written(ids, max_new_tokens)])
+            prompt = [graphs.generation["decoder_start_token_id"]] if graphs.has_encoder else ids
+            return torch.tensor([prompt + graphs.written(ids, max_new_tokens)])
 
     return _Module().eval()
 
 
-_READ = ("token_type_ids", "decoder_input_ids")
+_EXTRA_INPUTS = ("token_type_ids", "decoder_input_ids")
 
 FORMAT = Onnx()

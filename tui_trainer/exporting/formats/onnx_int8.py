@@ -1,4 +1,4 @@
-"""ONNX with weights in 8 bits, for CPUs: ONNX Runtime's dynamic quantisation, activations quantised as they come."""
+"""ONNX int8 for CPUs, by ONNX Runtime's dynamic quantisation: activations are quantised during each pass."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class OnnxInt8(Onnx):
     def _quantizer(self) -> Any:
         from transformers.exporters.quantizers import quantizer_onnxruntime as quantizers
 
-        # A scale for each output: one for a whole matrix loses rows of small weights.
+        # One scale per output: with one per matrix, rows of small weights would become 0.
         return quantizers.OnnxRuntimeQuantizer(quantizers.OnnxRuntimeDynamicConfig(per_channel=True))
 
 

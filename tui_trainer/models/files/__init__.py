@@ -1,1 +1,1 @@
-"""The files of a model: weights, their headers, their hashes, where the cache of the hub keeps them."""
+"""The files of a model: weights, their headers and fingerprints, and their location in the hub's cache."""

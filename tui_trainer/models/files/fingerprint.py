@@ -1,6 +1,7 @@
-"""What names the model that a run starts from, and the one that it writes, so that no other is taken for it. No torch.
+"""Fingerprints of the model that a run starts from and of the model that it writes, to notice if one was replaced.
 
-Small files are read whole. Of weights the header and samples of the numbers are read: 16 GB take a part of a second.
+Small files are hashed whole. Of weight files, the header and samples of the data are hashed: 16 GB take less than a
+second.
 """
 
 import json
@@ -14,32 +15,33 @@ from tui_trainer.models.facts import ADAPTER_FILE, BIN_INDEX_FILE, ModelFacts
 from tui_trainer.models.files.weights import INDEX_FILE, tensor_starts
 from tui_trainer.models.tokenizer import add_whole_file
 
-SAMPLES = 64  # of each file with weights, evenly spread
+SAMPLES = 64  # in each weight file, evenly spaced
 SAMPLE_BYTES = 64 * 1024
-# Beside the spread ones, so that a tensor of its own that was changed is met however small it is.
+# Read at the start of each tensor, so that a change to one small tensor is noticed.
 TENSOR_BYTES = 4096
 _WEIGHTS = frozenset({".safetensors", ".bin"})
 _SMALL = frozenset({".json", ".jinja", ".txt", ".model"})
 _WRITTEN_BY_PEOPLE = frozenset({"generation_config.json"})
-# Between the fingerprint of a model and that of the adapter on it.
-_BEHIND_BASE = "+"
-_OF_THE_PLACE = frozenset({"base_model_name_or_path", "revision"})
+# Separator between the fingerprint of a model and that of an adapter on it.
+_SEPARATOR = "+"
+_LOCATION_FIELDS = frozenset({"base_model_name_or_path", "revision"})
 
 
 def fingerprint(facts: ModelFacts, *, with_weights: bool) -> str:
-    """XXH3-128 over config.json and the model's own code; `with_weights` over tokenizer and weights as well.
+    """Return an XXH3-128 hash of config.json and the model's own code; `with_weights` adds the tokenizer and the
+    weights.
 
-    Of a file with weights: name, size, the header with all names and shapes, the first 4 KiB of each tensor and 64
-    blocks of 64 KiB. A file of up to 4 MiB is read whole. Raises ConfigError for a file that cannot be read.
+    Of a weight file, the hash covers its name and size, the header, the first 4 KiB of each tensor, and 64 blocks of 64
+    KiB. Files of up to 4 MiB are hashed whole. Raise ConfigError if a file cannot be read.
     """
     import xxhash
 
     if facts.folder is None:
         return ""
     if facts.adapter:
-        own = json.dumps(_adapter_fingerprints(facts.adapter.folder), sort_keys=True)
-        before = fingerprint(facts.adapter.base, with_weights=with_weights)
-        return f"{before}{_BEHIND_BASE}{xxhash.xxh3_128(own.encode()).hexdigest()}"
+        adapter_files = json.dumps(_adapter_fingerprints(facts.adapter.folder), sort_keys=True)
+        base_fingerprint = fingerprint(facts.adapter.base, with_weights=with_weights)
+        return f"{base_fingerprint}{_SEPARATOR}{xxhash.xxh3_128(adapter_files.encode()).hexdigest()}"
     digest = xxhash.xxh3_128()
     for name in _small_files(facts, facts.folder, with_weights):
         add_whole_file(digest, facts.folder, name)
@@ -49,32 +51,33 @@ def fingerprint(facts: ModelFacts, *, with_weights: bool) -> str:
 
 
 def file_fingerprints(folder: Path) -> dict[str, str]:
-    """Of the files in a folder that say what its model computes, by name: weights as above, others whole.
+    """Return the hash of each file in a folder that affects the model's output, by name. Weight files are sampled as
+    above.
 
-    Left out is what people write: cards, how a text is sampled, and where the model of an adapter lies. Raises
-    ConfigError and OSError for a file that cannot be read.
+    Model cards, sampling settings and the location of an adapter's base model are excluded, because users edit them.
+    Raise ConfigError and OSError for a file that cannot be read.
     """
     import xxhash
 
-    found = {}
+    hashes = {}
     for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
         digest = xxhash.xxh3_128()
         if path.suffix in _WEIGHTS:
             _add_weights(digest, folder, path.name)
         elif path.name == ADAPTER_FILE:
-            kept = {name: value for name, value in (read_json(path) or {}).items() if name not in _OF_THE_PLACE}
-            digest.update(json.dumps(kept, sort_keys=True).encode())
+            fields = {name: value for name, value in (read_json(path) or {}).items() if name not in _LOCATION_FIELDS}
+            digest.update(json.dumps(fields, sort_keys=True).encode())
         elif path.suffix in _SMALL and path.name not in _WRITTEN_BY_PEOPLE:
             digest.update(path.read_bytes())
         else:
             continue
-        found[path.name] = str(digest.hexdigest())
-    return found
+        hashes[path.name] = str(digest.hexdigest())
+    return hashes
 
 
-def base_part(key: str) -> str:
-    """Of the fingerprint of an adapter with its model that of the model; any other as it is."""
-    return key.partition(_BEHIND_BASE)[0]
+def base_model_part(key: str) -> str:
+    """Return the part of an adapter's fingerprint that belongs to its base model; any other fingerprint unchanged."""
+    return key.partition(_SEPARATOR)[0]
 
 
 def _adapter_fingerprints(folder: Path) -> dict[str, str]:
@@ -99,15 +102,15 @@ def _add_weights(digest: Any, folder: Path, name: str) -> None:
         size = path.stat().st_size
         digest.update(f"{name}\0{size}\0".encode())
         with path.open("rb", buffering=0) as file:
-            for start, length in _pieces(path, size):
+            for start, length in _samples(path, size):
                 file.seek(start)
                 digest.update(file.read(length))
     except OSError as error:
         raise bad_model(f"{name} cannot be read: {system_reason(error)}", where=str(folder)) from None
 
 
-def _pieces(path: Path, size: int) -> Iterator[tuple[int, int]]:
-    """(start, length) of what is read: all of a small file, else its header and samples."""
+def _samples(path: Path, size: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, length) of the parts to hash: all of a small file, else its header and samples."""
     if size <= SAMPLES * SAMPLE_BYTES:
         yield 0, size
         return
@@ -115,5 +118,5 @@ def _pieces(path: Path, size: int) -> Iterator[tuple[int, int]]:
         starts = tensor_starts(path)
         yield 0, min(starts, default=0)
         yield from ((start, TENSOR_BYTES) for start in starts)
-    # The last block ends where the file does.
-    yield from ((at * (size - SAMPLE_BYTES) // (SAMPLES - 1), SAMPLE_BYTES) for at in range(SAMPLES))
+    # The last block ends at the end of the file.
+    yield from ((number * (size - SAMPLE_BYTES) // (SAMPLES - 1), SAMPLE_BYTES) for number in range(SAMPLES))

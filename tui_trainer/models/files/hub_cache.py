@@ -1,4 +1,4 @@
-"""Where a model is on this machine: a folder, or a snapshot in the hub's cache. Nothing is fetched."""
+"""Find a model on this machine: in a folder, or as a snapshot in the hub's cache. Nothing is downloaded."""
 
 import os
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from tui_trainer.terminal.safe_text import one_line
 
 
 def local_folder(name: str) -> Path | None:
-    """The folder that the name is, or None where it can only be a name on the hub.
+    """Return the folder that the name refers to, or None if it can only be a name on the hub.
 
-    Raises ConfigError for a file, and for what is neither a folder nor such a name.
+    Raise ConfigError if it is a file, or neither a folder nor a valid name on the hub.
     """
     if not name.strip() or "\0" in name:
         raise bad_model("no model is set", hint="give a folder with a model, or its name on the hub")
@@ -24,22 +24,20 @@ def local_folder(name: str) -> Path | None:
     if is_there(path):
         raise bad_model(f"{one_line(name, 120)} is a file, not a folder", hint="give the folder that holds config.json")
     if not is_hub_name(name):
-        near = nearest_folder(name)
-        hint = f"did you mean {near}?" if near else "give a folder that holds a config.json"
+        nearest = nearest_folder(name)
+        hint = f"did you mean {nearest}?" if nearest else "give a folder that holds a config.json"
         raise bad_model(f"the folder {one_line(name, 120)} does not exist", hint=hint)
     return None
 
 
 def nearest_folder(name: str) -> str:
-    """The folder with a model that may have been meant, safe to show; empty where none is near."""
-    near = nearest_path(name, folders_only=True)
-    return one_line(near, 120) if near and (at_home(near) / "config.json").is_file() else ""
+    """Return the folder with a model whose name is most similar, safe to show; "" if none is similar."""
+    path = nearest_path(name, folders_only=True)
+    return one_line(path, 120) if path and (at_home(path) / "config.json").is_file() else ""
 
 
 def cached_snapshot(name: str, revision: str, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder with the files of this revision in the hub's cache, or None where it has no config.json. A commit may
-    be given as revision.
-    """
+    """Return the folder of a revision (branch, tag or commit) with a config.json in the hub's cache, or None."""
     if not is_revision(revision):
         raise bad_model(f"{one_line(revision, 80)!r} is not a valid revision", hint="use a branch, a tag or a commit")
     if not repository_folder("models", name, environment).is_dir():  # importing huggingface_hub takes a second or more
@@ -51,7 +49,7 @@ def cached_snapshot(name: str, revision: str, environment: Mapping[str, str] = o
 
 
 def remedies(name: str) -> str:
-    """What to do about a model that is not on this machine."""
-    short = name.rpartition("/")[2]
-    here = commit_hint("models", name, "model.revision")
-    return f"{here}run `tui-trainer download {name}`, or copy the model into ./{short} and give that path"
+    """Return a hint for a model that is not on this machine."""
+    folder_name = name.rpartition("/")[2]
+    hint = commit_hint("models", name, "model.revision")
+    return f"{hint}run `tui-trainer download {name}`, or copy the model into ./{folder_name} and give that path"

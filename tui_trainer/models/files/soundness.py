@@ -1,9 +1,8 @@
-"""Whether stored weights are sound: those that config.json describes, and plain tensors.
+"""Check that stored weights match config.json and contain only tensors.
 
-transformers would fill what is missing with random numbers, and say so in a warning only. Of .bin files it is told,
-without reading them, what their pickle would call: torch loads them with `weights_only`, which refuses everything but
-plain tensors; this says so before the start. Source of what is plain: `_get_allowed_globals` in
-torch/_weights_only_unpickler.py of torch 2.15.
+transformers would initialise missing tensors at random and only log a warning. torch loads .bin files with
+`weights_only`, which refuses pickles that call other functions; this module lists those calls before the start. Source
+of the allowed names: `_get_allowed_globals` in torch/_weights_only_unpickler.py of torch 2.15.
 """
 
 import pickletools
@@ -15,14 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from tui_trainer.models.files.weights import TensorFacts, has_head, is_buffer, layer_count
+from tui_trainer.models.files.weights import TensorFacts, has_head, layer_count, stored_parameters
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.modules import ModelPart, place_in_block
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.towers import is_of_language_model, is_of_tower
 from tui_trainer.terminal.safe_text import one_line
 
-# Whose tensors are stored under the names of their modules, so that a missing one is a mistake and not another name.
+# Types that store tensors under the names of their modules, so that a missing name is a missing tensor.
 _NAMED_AS_STORED = frozenset(
     """albert bart bert bloom camembert deberta-v2 distilbert electra falcon gemma gemma2 gemma3_text gpt2 gpt_neox
     granite llama mbart mistral modernbert mpnet mt5 olmo2 opt pegasus phi phi3 qwen2 qwen3 roberta stablelm starcoder2
@@ -30,8 +29,8 @@ _NAMED_AS_STORED = frozenset(
 )
 
 
-# A file of torch.save before torch 1.6 begins with pickles of: a magic number, a version, the machine, the tensors,
-# and the names of their storages. Source: `_legacy_load` in torch/serialization.py of torch 2.15.
+# Files of torch.save before torch 1.6 begin with five pickles: a magic number, a version, the machine, the tensors, and
+# the names of their storages. Source: `_legacy_load` in torch/serialization.py of torch 2.15.
 _OLD_PICKLES = 5
 _LARGEST_PICKLE = 64 * 1024 * 1024
 _PLAIN = re.compile(
@@ -43,36 +42,35 @@ _PLAIN = re.compile(
 
 
 def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> list[str]:
-    """What does not fit, at most one sentence for each kind of tensor, the first such tensor named."""
+    """Return a sentence for each mismatch. One tensor stands for all of its kind."""
     if shape.towers:
-        of_towers = _tower_misfits(shape, headers)
+        tower_misfits = _tower_misfits(shape, headers)
         headers = {name: facts for name, facts in headers.items() if is_of_language_model(name, shape.towers)}
-        return [*of_towers, *misfits(replace(shape, towers={}), headers)]
-    is_known = shape.model_type in _NAMED_AS_STORED
-    found = list(_embedding_misfits(shape, headers))
-    layers = layer_count(headers)
-    if layers != (shape.stored_blocks or shape.layers):
-        told = shape.stored_blocks or shape.layers
-        found.append(f"config.json specifies {told} layers, but the weights have {layers}")
-    elif is_known:
-        found += _linear_misfits(shape, headers)
-        found += _norm_misfits(shape, headers)
-    over_vocabulary = shape.head not in CLASSIFYING
-    if is_known and over_vocabulary and not shape.tied_embeddings and not has_head(headers):
-        found.append("the weights have no head (lm_head.weight), so the model cannot generate text")
-    return found
+        return [*tower_misfits, *misfits(replace(shape, towers={}), headers)]
+    has_module_names = shape.model_type in _NAMED_AS_STORED
+    sentences = list(_embedding_misfits(shape, headers))
+    layers, expected_layers = layer_count(headers), shape.stored_blocks or shape.layers
+    if layers != expected_layers:
+        sentences.append(f"config.json specifies {expected_layers} layers, but the weights have {layers}")
+    elif has_module_names:
+        sentences += _linear_misfits(shape, headers)
+        sentences += _norm_misfits(shape, headers)
+    needs_head = shape.head not in CLASSIFYING and not shape.tied_embeddings
+    if has_module_names and needs_head and not has_head(headers):
+        sentences.append("the weights have no head (lm_head.weight), so the model cannot generate text")
+    return sentences
 
 
 def _tower_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
-    """Towers of which the files have less than their config describes."""
-    for tower, wanted in shape.towers.items():
-        own = (facts for name, facts in headers.items() if is_of_tower(name, {tower: 0}) and not is_buffer(name, facts))
-        if (stored := sum(facts.parameters for facts in own)) < wanted:
-            yield f"the weights have {stored:,} parameters of {tower}, but config.json specifies {wanted:,}"
+    """Yield a sentence for each tower with fewer weights in the files than its config describes."""
+    for tower, expected in shape.towers.items():
+        tower_headers = {name: facts for name, facts in headers.items() if is_of_tower(name, {tower: 0})}
+        if (stored := stored_parameters(tower_headers, tied=False)) < expected:
+            yield f"the weights have {stored:,} parameters of {tower}, but config.json specifies {expected:,}"
 
 
 def embedding_rows(shape: ModelShape, headers: Mapping[str, TensorFacts] | None) -> int:
-    """The tokens that the model has a vector for: by its weights, else by its config."""
+    """Return the number of tokens with a vector in the stored embedding, else the vocabulary size of the config."""
     for part in shape.parts:
         if part.is_embedding and part.rows == shape.vocabulary and (stored := _stored(part, headers or {})):
             return stored[1].shape[0] if stored[1].shape else 0
@@ -83,74 +81,75 @@ def _embedding_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) ->
     for part in shape.parts:
         if not part.is_embedding or not part.rows:
             continue
-        wanted = (part.rows, part.parameters_each // part.rows)
+        expected = (part.rows, part.parameters_each // part.rows)
         stored = _stored(part, headers)
         if stored is None:
             yield f"the weights have no {part.name}.weight"
-        elif stored[1].shape != wanted:
-            yield _differs(stored[0], stored[1], wanted)
+        elif stored[1].shape != expected:
+            yield _differs(stored[0], stored[1], expected)
 
 
 def _stored(part: ModelPart, headers: Mapping[str, TensorFacts]) -> tuple[str, TensorFacts] | None:
-    """Old files begin their names elsewhere: `wte.weight` is `transformer.wte.weight`."""
-    # The table of both halves is stored under its own name, or under that of one of them.
-    for called in (part.name, "embed_tokens") if part.name == "shared" else (part.name,):
+    """Return (name, facts) of an embedding. Prefixes vary: `wte.weight` is also `transformer.wte.weight`."""
+    # A shared embedding is stored under its own name, or under that of the encoder's or decoder's embedding.
+    for module_name in (part.name, "embed_tokens") if part.name == "shared" else (part.name,):
         for name, facts in headers.items():
-            if f".{name}".endswith(f".{called}.weight"):
+            if f".{name}".endswith(f".{module_name}.weight"):
                 return name, facts
     return None
 
 
 def _linear_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
-    # How many blocks a product of a block can be in; those that are used again and again are stored once.
-    both = {shape.layers, shape.decoder_layers}
-    blocks = both if shape.decoder_layers else {shape.stored_blocks or shape.layers}
-    by_place: dict[str, list[str]] = {}
+    # Possible counts of a layer that occurs once in each block. Blocks that are used repeatedly are stored once.
+    stack_sizes = {shape.layers, shape.decoder_layers}
+    block_counts = stack_sizes if shape.decoder_layers else {shape.stored_blocks or shape.layers}
+    names_by_path: dict[str, list[str]] = {}
     for name in headers:
-        by_place.setdefault(place_in_block(name), []).append(name)
+        names_by_path.setdefault(place_in_block(name), []).append(name)
     for linear in shape.linears:
-        if not linear.is_head and linear.count in blocks:
+        if not linear.is_head and linear.count in block_counts:
             # ALBERT has layers inside of groups.
             ending = f".{linear.path}.weight"
-            inside = (name for place, names in by_place.items() if place.endswith(ending) for name in names)
-            names = by_place.get(f"{linear.path}.weight") or list(inside)
+            nested = (name for path, names in names_by_path.items() if path.endswith(ending) for name in names)
+            names = names_by_path.get(f"{linear.path}.weight") or list(nested)
             if not names and linear.count == 1:
-                continue  # with one layer, what stands beside the layers has as many
+                continue  # in a model with one block, this may be a layer outside of the blocks
             if len(names) < linear.count:
                 absent = f"{linear.count - len(names)} of {linear.count} tensors {linear.path}.weight"
                 yield f"{absent} are missing from the weights"
-            # GPT-2 stores its matrices the other way round.
+            # GPT-2 stores transposed matrices.
             sizes = ((linear.outputs, linear.inputs), (linear.inputs, linear.outputs))
             wrong = [name for name in names if headers[name].shape not in sizes]
-            # Both halves of a model may have products of this name, of sizes of their own.
+            # Encoder and decoder may have layers of the same name and of different sizes.
             if len(wrong) > len(names) - linear.count >= 0:
                 yield _differs(wrong[0], headers[wrong[0]], sizes[0])
 
 
 def _norm_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
-    """Norms may hold several tensors under their name (StableLM has one for each head)."""
+    """Yield a sentence for each missing norm. A norm may have several tensors (StableLM has one for each head)."""
     weights = [name for name in headers if name.endswith(".weight")]
-    places = [f".{place_in_block(name)}" for name in weights]
+    paths = [f".{place_in_block(name)}" for name in weights]
     for part in shape.parts:
         if part.is_embedding or part.is_head:
             continue
         if part.count == 1:
             if not any(f".{part.name}." in f".{name}" for name in weights):
                 yield f"the weights have no {part.path}.weight"
-        elif (found := sum(f".{part.path}." in place for place in places)) < part.count:
-            yield f"{part.count - found} of {part.count} tensors {part.path}.weight are missing from the weights"
+        elif (stored := sum(f".{part.path}." in path for path in paths)) < part.count:
+            yield f"{part.count - stored} of {part.count} tensors {part.path}.weight are missing from the weights"
 
 
-def _differs(name: str, facts: TensorFacts, wanted: tuple[int, ...]) -> str:
-    has, should = (" x ".join(map(str, size)) for size in (facts.shape, wanted))
-    return f"{one_line(name, 120)} has the shape {has}, but config.json specifies {should}"
+def _differs(name: str, facts: TensorFacts, expected: tuple[int, ...]) -> str:
+    stored_shape, expected_shape = (" x ".join(map(str, size)) for size in (facts.shape, expected))
+    return f"{one_line(name, 120)} has the shape {stored_shape}, but config.json specifies {expected_shape}"
 
 
 def foreign_calls(path: Path) -> tuple[str, ...]:
-    """The functions and classes that a file of torch.save names beside those of plain tensors, as `posix.system`.
+    """Return the functions and classes that a torch.save file names, other than those of plain tensors, such as
+    `posix.system`.
 
-    Empty for plain tensors, and for the archives before torch 0.2, which torch judges when it loads them. Raises
-    ValueError for a file that is damaged.
+    Archives of torch before 0.2 give none, because torch checks them when it loads them. Raise ValueError for a damaged
+    file.
     """
     try:
         if not zipfile.is_zipfile(path):
@@ -159,10 +158,10 @@ def foreign_calls(path: Path) -> tuple[str, ...]:
             with path.open("rb") as file:
                 return _foreign(set().union(*(_names(file) for _ in range(_OLD_PICKLES))))
         with zipfile.ZipFile(path) as archive:
-            inside = [entry for entry in archive.infolist() if entry.filename.endswith("data.pkl")]
-            if not inside or inside[0].file_size > _LARGEST_PICKLE:
+            entries = [entry for entry in archive.infolist() if entry.filename.endswith("data.pkl")]
+            if not entries or entries[0].file_size > _LARGEST_PICKLE:
                 raise ValueError("it contains no list of tensors")
-            content = archive.read(inside[0])
+            content = archive.read(entries[0])
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
         raise ValueError(str(error)) from None
     return _foreign(_names(content))
@@ -173,19 +172,19 @@ def _foreign(names: set[str]) -> tuple[str, ...]:
 
 
 def _names(content: bytes | BinaryIO) -> set[str]:
-    """`module.name` of every GLOBAL; those of STACK_GLOBAL take the last two texts before them."""
-    found: set[str] = set()
-    texts: list[str] = []
+    """Return `module.name` of every GLOBAL opcode in a pickle; a STACK_GLOBAL takes the two strings before it."""
+    names: set[str] = set()
+    strings: list[str] = []
     memo: dict[int, str] = {}
     for code, argument, _ in pickletools.genops(content):
         if code.name == "GLOBAL" or code.name == "INST":
-            found.add(str(argument).replace(" ", "."))
+            names.add(str(argument).replace(" ", "."))
         elif code.name == "STACK_GLOBAL":
-            found.add(".".join(texts[-2:]) or "?")
+            names.add(".".join(strings[-2:]) or "?")
         elif isinstance(argument, str):
-            texts.append(argument)
-        elif code.name == "MEMOIZE" and texts:
-            memo[len(memo)] = texts[-1]
+            strings.append(argument)
+        elif code.name == "MEMOIZE" and strings:
+            memo[len(memo)] = strings[-1]
         elif code.name in ("BINGET", "LONG_BINGET", "GET") and argument in memo:
-            texts.append(memo[argument])
-    return found
+            strings.append(memo[argument])
+    return names

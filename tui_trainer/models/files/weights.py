@@ -1,9 +1,8 @@
-"""The names, shapes and kinds of a model's weights, from the headers of its safetensors files, and what they say about
-the model: nothing else of the files is read.
+"""Read the names, shapes and dtypes of a model's weights from the headers of its safetensors files.
 
-A file is 8 bytes with the length of the header (little-endian), the header as JSON, then the numbers. Source:
-the safetensors README, "Format"; the limit of the header is that of the library, whose own reader gives no offsets and
-says in a word that a file is not sound, not what to do about it.
+A file consists of the length of the header (8 bytes, little-endian), the header as JSON, and the data. Source: the
+safetensors README, "Format". The limit of the header is that of the library, whose own reader returns no offsets and
+does not explain what is wrong with a damaged file.
 """
 
 import json
@@ -11,7 +10,7 @@ import math
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,13 +35,13 @@ _AGAIN = "copy or download the model again"
 _HEAD = re.compile(r"(.*\.)?(lm_head|embed_out)\.weight|(model\.)?output\.weight")
 _EMBEDDING = re.compile(r"(^|[._])(embed|embeddings?|embed_tokens|embed_in|embed_positions|wte|wpe)\.weight$")
 _BLOCK_NUMBER = re.compile(r"\.(\d+)\.")
-# What the first BERT called the parts of a norm; transformers renames them when it loads them.
+# Names of a norm's parts in the first BERT, which transformers renames when it loads them.
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """One tensor of a file. `dtype` as safetensors writes it: F32, BF16, F16."""
+    """Shape, dtype and file of a stored tensor. `dtype` has the name of safetensors: F32, BF16, F16."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -54,14 +53,14 @@ class TensorFacts:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the numbers; those of an unknown kind are taken as 16 bits."""
+        """Bytes of the data. An unknown dtype counts as 16 bits."""
         return self.parameters * _BITS.get(self.dtype, 16) // 8
 
 
 def read_headers(folder: Path) -> dict[str, TensorFacts]:
-    """Every tensor of model.safetensors, or of all shards that the index names; empty where there are neither.
+    """Return all tensors of model.safetensors, or of the shards in the index; empty without either.
 
-    Raises ConfigError, with all files at once, for files that are missing, cut short, or no safetensors.
+    Raise ConfigError, for all files at once, if files are missing, truncated or not safetensors.
     """
     index = folder / INDEX_FILE
     if (folder / SINGLE_FILE).is_file():
@@ -70,7 +69,7 @@ def read_headers(folder: Path) -> dict[str, TensorFacts]:
 
 
 def weight_files(folder: Path) -> tuple[str, ...]:
-    """The names of the files that `read_headers` reads, whether they are there or not."""
+    """Return the names of the files that `read_headers` reads, even of missing ones."""
     if (folder / SINGLE_FILE).is_file():
         return (SINGLE_FILE,)
     index = folder / INDEX_FILE
@@ -78,7 +77,7 @@ def weight_files(folder: Path) -> tuple[str, ...]:
 
 
 def read_file_header(path: Path) -> dict[str, TensorFacts]:
-    """The tensors of one file. Raises ConfigError when it is no whole safetensors file."""
+    """Return the tensors of one file. Raise ConfigError if it is not a complete safetensors file."""
     try:
         size, header = _header(path)
         return _tensors(header, size, path.name)
@@ -89,9 +88,9 @@ def read_file_header(path: Path) -> dict[str, TensorFacts]:
 
 
 def tensor_starts(path: Path) -> list[int]:
-    """Where the numbers of each tensor begin in one file, in bytes from its start, in order.
+    """Return the sorted offsets of the tensors' data in a file, in bytes from its start.
 
-    Raises ConfigError when it is no whole safetensors file.
+    Raise ConfigError if it is not a complete safetensors file.
     """
     read_file_header(path)
     data_bytes, header = _header(path)
@@ -100,11 +99,11 @@ def tensor_starts(path: Path) -> list[int]:
 
 
 class _Damage(Exception):
-    """Why a file is no whole safetensors file, as the end of a sentence that begins with its name."""
+    """The reason why a file is not a complete safetensors file, as the end of a sentence that begins with its name."""
 
 
 def _header(path: Path) -> tuple[int, dict[str, Any]]:
-    """The bytes after the header, and the header."""
+    """Return (bytes of data, header)."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise _Damage("is not a file")
     size = path.stat().st_size
@@ -128,22 +127,22 @@ def _header(path: Path) -> tuple[int, dict[str, Any]]:
 
 
 def _tensors(header: Mapping[str, Any], data_bytes: int, file: str) -> dict[str, TensorFacts]:
-    found: dict[str, TensorFacts] = {}
+    tensors: dict[str, TensorFacts] = {}
     end = 0
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        facts, last = _tensor(name, entry, file)
-        found[name], end = facts, max(end, last)
+        facts, tensor_end = _tensor(name, entry, file)
+        tensors[name], end = facts, max(end, tensor_end)
     if end > data_bytes:
         raise _Damage(f"is truncated: {end - data_bytes} of {end} bytes of weights are missing")
     if end < data_bytes:
         raise _Damage(f"is damaged: it has {data_bytes - end} bytes more than its header describes")
-    return found
+    return tensors
 
 
 def _tensor(name: str, entry: Any, file: str) -> tuple[TensorFacts, int]:
-    """The facts, and where its bytes end."""
+    """Return the facts of a tensor, and the offset where its data ends."""
     try:
         shape, dtype = tuple(entry["shape"]), entry["dtype"]
         begin, end = entry["data_offsets"]
@@ -160,54 +159,52 @@ def _tensor(name: str, entry: Any, file: str) -> tuple[TensorFacts, int]:
 
 
 def _shards(index: Path) -> dict[str, str]:
-    """Tensor to file, from the index. Names that leave the folder are refused."""
+    """Return the file of each tensor in an index. Raise ConfigError for file names outside of the folder."""
     try:
         if index.stat().st_size > _LARGEST_INDEX:
             raise ValueError
         weight_map = json.loads(index.read_bytes())["weight_map"]
         names = {file if isinstance(file, str) else ".." for file in weight_map.values()}
-        plain = all(Path(name).name == name and name not in ("", "..") and "\0" not in name for name in names)
+        are_plain = all(Path(name).name == name and name not in ("", "..") and "\0" not in name for name in names)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _broken(index, "is not a weight index") from None
-    if not plain or not weight_map:
+    if not are_plain or not weight_map:
         raise _broken(index, "names files outside its folder" if weight_map else "lists no weights")
     return dict(weight_map)
 
 
 def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> dict[str, TensorFacts]:
     files = sorted(set(weight_map.values()))
-    found: dict[str, TensorFacts] = {}
+    tensors: dict[str, TensorFacts] = {}
     problems: list[Problem] = []
     if missing := [file for file in files if not (folder / file).exists()]:
-        what = f"{len(missing)} of {len(files)} weight files are missing: {_some(missing)}"
-        problems.append(Problem(message=what, where=one_line(str(folder)), key=MODEL_KEY, hint=_AGAIN))
+        message = f"{len(missing)} of {len(files)} weight files are missing: {_first_names(missing)}"
+        problems.append(Problem(message=message, where=one_line(str(folder)), key=MODEL_KEY, hint=_AGAIN))
     for file in files:
         if file not in missing:
             try:
-                found |= read_file_header(folder / file)
+                tensors |= read_file_header(folder / file)
             except ConfigError as error:
                 problems += error.problems
     if problems:
         raise ConfigError(problems)
-    if absent := [name for name, file in weight_map.items() if found.get(name) is None or found[name].file != file]:
-        raise _broken(folder / INDEX_FILE, f"lists tensors that its files do not contain: {_some(absent)}")
-    return found
+    if absent := [name for name, file in weight_map.items() if name not in tensors or tensors[name].file != file]:
+        raise _broken(folder / INDEX_FILE, f"lists tensors that its files do not contain: {_first_names(absent)}")
+    return tensors
 
 
-def _some(names: Iterable[str], most: int = 3) -> str:
-    names = list(names)
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(one_line(name, 80) for name in names[:most]) + rest
+def _first_names(names: Sequence[str], limit: int = 3) -> str:
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(one_line(name, 80) for name in names[:limit]) + rest
 
 
-def _broken(path: Path, what: str) -> ConfigError:
-    return ConfigError(
-        Problem(message=f"{one_line(path.name)} {what}", where=one_line(str(path.parent)), key=MODEL_KEY, hint=_AGAIN)
-    )
+def _broken(path: Path, reason: str) -> ConfigError:
+    message = f"{one_line(path.name)} {reason}"
+    return ConfigError(Problem(message=message, where=one_line(str(path.parent)), key=MODEL_KEY, hint=_AGAIN))
 
 
-def with_names_of_today(headers: Mapping[str, TensorFacts]) -> dict[str, TensorFacts]:
-    """The tensors under the names that transformers gives them."""
+def with_current_names(headers: Mapping[str, TensorFacts]) -> dict[str, TensorFacts]:
+    """Return the tensors by the names that transformers gives them."""
 
     def renamed(name: str) -> str:
         old = next((ending for ending in _OLD_NAMES if name.endswith(ending)), "")
@@ -217,22 +214,22 @@ def with_names_of_today(headers: Mapping[str, TensorFacts]) -> dict[str, TensorF
 
 
 def is_head(name: str) -> bool:
-    """Whether a tensor is the matrix that makes logits."""
+    """Return whether a tensor is the matrix that computes the logits."""
     return bool(_HEAD.fullmatch(name))
 
 
 def is_embedding(name: str) -> bool:
-    """Whether a tensor is a table of tokens or positions."""
+    """Return whether a tensor is an embedding of tokens or positions."""
     return bool(_EMBEDDING.search(name))
 
 
 def has_head(headers: Mapping[str, TensorFacts]) -> bool:
-    """Whether the head is stored beside the embedding; a tied one is not."""
+    """Return whether the head is stored separately, as a tied one is not."""
     return any(map(is_head, headers))
 
 
 def stored_parameters(headers: Mapping[str, TensorFacts], *, tied: bool) -> int:
-    """The weights of the model, a tied head once, without the masks and frequencies that old checkpoints also hold."""
+    """Return the number of weights, with a tied head once, and without the masks and frequencies in old checkpoints."""
     return sum(
         facts.parameters
         for name, facts in headers.items()
@@ -241,23 +238,27 @@ def stored_parameters(headers: Mapping[str, TensorFacts], *, tied: bool) -> int:
 
 
 def is_buffer(name: str, facts: TensorFacts) -> bool:
-    """Whether a tensor is computed and not learnt: causal masks (GPT-2, GPT-NeoX), rotary frequencies, positions."""
+    """Return whether a tensor is not trained: causal masks (GPT-2, GPT-NeoX), rotary frequencies, positions."""
     if name.endswith(("rotary_emb.inv_freq", ".masked_bias", "position_ids")):
         return True
     return name.endswith((".attn.bias", ".attention.bias")) and len(facts.shape) == 4
 
 
+def _is_matrix(facts: TensorFacts | None) -> bool:
+    return facts is not None and len(facts.shape) == 2
+
+
 def layer_count(names: Iterable[str]) -> int:
-    """One more than the highest number of a block; 0 where no name has one."""
-    return max((int(found[1]) + 1 for name in names if (found := _BLOCK_NUMBER.search(name))), default=0)
+    """Return the highest block number in the names plus one; 0 without block numbers."""
+    return max((int(match[1]) + 1 for name in names if (match := _BLOCK_NUMBER.search(name))), default=0)
 
 
 def modules_of(
     headers: Mapping[str, TensorFacts], hidden: int, vocabulary: int
 ) -> tuple[tuple[Linear, ...], tuple[ModelPart, ...]]:
-    """Matmuls and other parts, told apart by their names and dimensions.
+    """Return the linear layers and the other parts, distinguished by their names and dimensions.
 
-    A matrix [outputs, inputs] that is no embedding is a product; without a stored head there is a tied one.
+    A matrix [outputs, inputs] that is no embedding is a linear layer. Without a stored head, there is a tied one.
     """
     products: Counter[tuple[str, int, int, bool]] = Counter()
     parts: Counter[tuple[str, int, bool]] = Counter()
@@ -265,18 +266,21 @@ def modules_of(
         if is_buffer(name, facts) or is_head(name):
             continue
         path, _, kind = place_in_block(name).rpartition(".")
-        if kind == "weight" and len(facts.shape) == 2 and not is_embedding(name):
+        if kind == "weight" and _is_matrix(facts) and not is_embedding(name):
             has_bias = f"{name.removesuffix('weight')}bias" in headers
             products[path, facts.shape[1], facts.shape[0], has_bias] += 1
-        elif kind != "bias" or not (own := headers.get(f"{name.removesuffix('bias')}weight")) or len(own.shape) != 2:
+        elif kind != "bias" or not _is_matrix(headers.get(f"{name.removesuffix('bias')}weight")):
             parts[path or kind, facts.parameters, is_embedding(name)] += 1
     linears = [_linear(path, inputs, outputs, bias, count) for (path, inputs, outputs, bias), count in products.items()]
-    # The head reads what the table of tokens gives, which may be narrower than the layers (OPT).
+    # The head has the width of the embedding, which may be narrower than the layers (OPT).
     tables = (facts.shape for name, facts in headers.items() if is_head(name) or is_embedding(name))
     width = next((shape[1] for shape in tables if len(shape) == 2 and shape[0] == vocabulary), hidden)
     head = _linear("lm_head", width, vocabulary, False, 1, is_head=True)
-    others = (ModelPart(path=p, parameters_each=n, count=count, is_embedding=e) for (p, n, e), count in parts.items())
-    return (*linears, head), tuple(others)
+    others = tuple(
+        ModelPart(path=path, parameters_each=size, count=count, is_embedding=is_table)
+        for (path, size, is_table), count in parts.items()
+    )
+    return (*linears, head), others
 
 
 def _linear(path: str, inputs: int, outputs: int, has_bias: bool, count: int, is_head: bool = False) -> Linear:

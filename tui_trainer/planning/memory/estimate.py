@@ -12,7 +12,7 @@ compared by `tests/benchmarks/memory_grid.py --simulate` and `tests/benchmarks/p
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tui_trainer.models.heads import labels_each
+from tui_trainer.models.heads import labels_per_row
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.cpu import cpu_parts
 from tui_trainer.planning.memory.gpu import gpu_parts
@@ -30,7 +30,7 @@ def memory_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> 
     Layers are reckoned with what a dry run found (`TrainingSetup.counted`); without it by a general formula, which a
     plan has to state.
     """
-    batch = replace(batch, labels_each=labels_each(shape.head, setup.target_tokens))
+    batch = replace(batch, labels_each=labels_per_row(shape.head, setup.target_tokens))
     if setup.device == "cuda":
         return gpu_parts(shape, setup, batch)
     parts = cpu_parts(shape, setup, batch)

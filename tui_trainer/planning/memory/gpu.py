@@ -7,7 +7,7 @@ and 16384 tokens, 35 cases); fragmentation and context are assumptions that no c
 """
 
 from tui_trainer.methods.optimizers import OPTIMIZERS
-from tui_trainer.models.heads import labels_each
+from tui_trainer.models.heads import labels_per_row
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.parts import FLOAT, BatchSizes, MemoryPart, ModelMemory, largest_parameter
 from tui_trainer.planning.memory.split import Moment, split_moments, split_part
@@ -53,7 +53,7 @@ def answering_bytes(shape: ModelShape, setup: TrainingSetup, weight_bytes: int, 
     """What a model takes of a card that answers one row of so many tokens at a time: its weights, what a layer makes of
     the row, and the keys and values of all tokens; numbers are as wide as they can be, as the stored ones decide."""
     model = ModelMemory(shape, setup, row_tokens)
-    labels = labels_each(shape.head, setup.target_tokens)
+    labels = labels_per_row(shape.head, setup.target_tokens)
     made = _evaluation(model, BatchSizes(rows=1, eval_rows=1, row_tokens=row_tokens, labels_each=labels), 0).bytes
     kept = 2 * shape.key_value_heads * shape.head_size * (shape.layers + 2 * shape.decoder_layers) * row_tokens
     allocated = weight_bytes + FLOAT // model.compute_size * made + FLOAT * kept

@@ -1,1 +1,1 @@
-"""What several tasks share. Files here are light to import, as tasks are."""
+"""Parts that several tasks share. Importing them imports no torch."""

@@ -1,4 +1,4 @@
-"""Learning from data: which sources, how many rows, and what the readers of all tables do."""
+"""The methods of tasks that estimate, prepare and describe data, and the base class of readers of tables."""
 
 import json
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from tui_trainer.data.columns.reader import Reader, UnknownToken, unknown_token_
 from tui_trainer.data.preparing.byte_bpe import Specials, train_tokenizer
 from tui_trainer.data.preparing.cache import Built, Cut, PreparedData, RowKind, find_entry
 from tui_trainer.data.preparing.estimate import Rate, beginning_of, estimate, size_of
-from tui_trainer.data.preparing.prepare import count_first, prepare
+from tui_trainer.data.preparing.prepare import count_first_rows, prepare
 from tui_trainer.data.preparing.processes import worth_processes
 from tui_trainer.data.preparing.row_selection import sources_in
 from tui_trainer.data.preparing.token_rows import Rows
@@ -28,11 +28,11 @@ from tui_trainer.models.heads import Head
 from tui_trainer.models.token_ids import token_ids
 from tui_trainer.tasks.contract import Baselines, DataFacts
 from tui_trainer.tasks.parts.starts_from_model import (
-    holds_unknown,
-    made_tokenizer,
-    own_tokenizer,
-    tokenizer_of,
-    tokens_a_character,
+    estimate_tokens_per_character,
+    has_unknown_tokens,
+    load_own_tokenizer,
+    load_trained_tokenizer,
+    tokenizer_identity,
 )
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB
@@ -40,11 +40,11 @@ from tui_trainer.units import MIB
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
-_LARGE_BYTES = 64 * MIB  # of data that is not prepared only to be able to say what is wrong in it
-_COUNTED_BYTES, _COUNTED_ROWS = 8 * MIB, 2000  # prepared in some seconds; of larger data the first rows are looked at
-_UNKNOWN_MET = "the tokenizer lacks some characters of the first rows; they are counted when the data is prepared"
-# Every key of prepared data names these, and two that are gone at their defaults. It names a newer setting only if that
-# is not at its default. Otherwise no run would find the rows again that were prepared for it.
+_LARGE_BYTES = 64 * MIB  # larger data is not prepared just to report what is wrong with it
+_COUNTED_BYTES, _COUNTED_ROWS = 8 * MIB, 2000  # prepared in seconds; of larger data only the first rows are counted
+_UNKNOWN_NOTE = "the tokenizer lacks some characters of the first rows; they are counted when the data is prepared"
+# Settings in every key of prepared data, and the defaults of two that were removed. A key contains a newer setting only
+# if it is not at its default, so that earlier runs still find their prepared rows.
 _TASK_IN_KEYS = set("type loss_on chat_template problem_type class_weights source_prefix max_target_length".split())
 _GONE_IN_KEYS = {"source_language": "", "target_language": ""}
 COLUMNS = tuple(name for name in DataSection.model_fields if name.endswith("_column"))
@@ -56,26 +56,26 @@ def named_columns(config: Config) -> list[str]:
 
 
 class LearnsFromData:
-    """The part of a task that prepares its data. Each task makes a reader of its own."""
+    """The methods of tasks that prepare data. Each task has a reader of its own."""
 
     name: str
     head: Head
     packs: bool = False
-    """Whether several documents may share a row: only where each token learns from those before it."""
+    """Whether documents may be packed into one row, which requires that tokens are predicted from those before."""
     gives_windows: bool = False
-    """Whether a text that is longer than a row is read in several that overlap, and loses nothing."""
+    """Whether a text that is longer than a row is read in overlapping windows, so that nothing is lost."""
     specials: Specials
     waiting_bytes: int = 8
-    """On disk beside each token while the data is prepared: checked rows wait at about twice their text
+    """Bytes on disk for each token while the data is prepared: checked rows take about twice their text
     (`data/preparing/row_selection.py`)."""
     rows: RowKind = "examples"
     tells_padding: bool = False
-    """Whether the model is told which inputs are padding, so that more of it changes nothing."""
+    """Whether the model gets a mask of the padding, so that padding does not change its results."""
     reads_columns: tuple[str, ...] = ("text_column",)
-    """Which settings that name a column mean something to it."""
+    """Settings of columns that it uses."""
 
     def reader(self, config: Config) -> Reader:
-        """A new one, which has read nothing yet."""
+        """Return a new reader, which has read nothing yet."""
         raise NotImplementedError
 
     def prepare_file(
@@ -87,8 +87,8 @@ class LearnsFromData:
         folder: Path,
         progress: Progress,
     ) -> PreparedData:
-        """Prepare other data for a trained model, with its tokens and labels, in `folder`. All rows are on the training
-        side. If the data has splits, the one to evaluate on is read. Raises DataError."""
+        """Prepare other data for a trained model in `folder`, with the model's tokens and labels. All rows are on the
+        training side. If the data has splits, the one for evaluation is read. Raise DataError."""
         reader = self.reader(config)
         reader.know(tokenizer, model_config)
         cut = replace(
@@ -98,70 +98,70 @@ class LearnsFromData:
         return prepare(ResolvedData.of(source), reader, cut, folder, progress, processes=1)
 
     def reader_of_inputs(self, config: Config) -> Reader:
-        """For estimates: its texts are what goes into `input_ids`."""
+        """Return a reader for estimates, whose texts become `input_ids`."""
         return self.reader(config)
 
     def reader_of_texts(self, config: Config) -> Reader:
-        """The same, where its texts are the answers as well."""
+        """Return a reader for estimates, whose texts include the answers."""
         return self.reader_of_inputs(config)
 
     def data_facts(
         self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None = None
     ) -> DataFacts:
-        """Estimate how much data there is, or count it where it was prepared before. Raises DataError."""
+        """Estimate the size of the data, or return the counts if it was prepared before. Raise DataError."""
         cut = self.cut(config)
         if prepared := find_entry(data, cut, cache_dir, progress):
             return self.facts(config, prepared)
         facts, is_enough = self._estimated(config, data, cut, data.signature)
-        # Preparing finds text behind the beginnings of the files, or reports every bad row and unknown token.
+        # Preparing finds text after the beginnings of the files, or reports every bad row and unknown token.
         return facts if is_enough else self.facts(config, self.prepare(config, data, cache_dir, progress))
 
     @lru_cache(maxsize=2)  # noqa: B019  # tasks are never deleted, and the checks of a config ask again after its plan
     def _estimated(self, config: Config, data: ResolvedData, cut: Cut, signature: Hashable) -> tuple[DataFacts, bool]:
-        """Return an estimate, and whether it is enough to plan with. `signature` is that of the data."""
+        """Return an estimate, and whether it is enough for a plan. `signature` identifies the content of the data."""
         reader = self.reader_of_inputs(config)
         guess = estimate(data.sources, reader, cut, self.rate(config), frame_tokens=self.frame_tokens(config))
         rows, is_refused = guess.counts.train_rows, guess.has_bad_rows and not cut.skip_bad_rows
         beginnings = () if config.is_from_scratch else self._beginnings(data, self.reader_of_texts(config))
-        meets_unknown = bool(beginnings) and holds_unknown(config, self.head, beginnings)
+        meets_unknown = bool(beginnings) and has_unknown_tokens(config, self.head, beginnings)
         is_enough = bool(rows) and (data.bytes_on_disk >= _LARGE_BYTES or not (is_refused or meets_unknown))
-        notes = (_UNKNOWN_MET,) if meets_unknown else ()
+        notes = (_UNKNOWN_NOTE,) if meets_unknown else ()
         facts = replace(self.facts(config, guess), exact=False, reason=guess.reason, counts=None, details={})
         return replace(facts, splits=data.splits, notes=notes), is_enough
 
     def counted(
         self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None
     ) -> DataFacts | None:
-        """Return facts with `counts`: data that is small is prepared, of other data the first rows are counted, and
-        `exact` is False. Raises DataError; returns None where the first rows alone would be refused."""
+        """Return facts with `counts`. Small data is prepared. Of other data the first rows are counted, and `exact` is
+        False. Return None if the first rows alone are refused. Raise DataError."""
         cut = self.cut(config)
         if data.bytes_on_disk < _COUNTED_BYTES:
             return self.facts(config, self.prepare(config, data, cache_dir, progress))
         try:
             first = cut if len(data.sources) == 1 else replace(cut, eval_fraction=0.0)
-            built = count_first(data.sources[0], self.reader(config), first, progress, _COUNTED_ROWS)
-        except DataError:  # as of too few that have a label: rows behind them may have more
+            built = count_first_rows(data.sources[0], self.reader(config), first, progress, _COUNTED_ROWS)
+        except DataError:  # for example, if too few of them have a label
             return None
         reason = f"from the first {built.counts.rows_read or built.counts.documents_read:,} rows or documents only"
         return replace(self.facts(config, built), exact=False, reason=reason)
 
     def sample_texts(self, config: Config, data: ResolvedData) -> tuple[str, ...]:
-        """Return some texts of the data, no more than are counted in an instant. Raises DataError."""
+        """Return some texts of the data, few enough to tokenize in an instant. Raise DataError."""
         return self._beginnings(data, self.reader_of_inputs(config))
 
     def _beginnings(self, data: ResolvedData, reader: Reader) -> tuple[str, ...]:
-        looked = None if self.rows != "examples" else reader
-        return tuple(text for part in data.sources[0].parts for text in beginning_of(size_of(part, looked)))
+        row_reader = reader if self.rows == "examples" else None
+        return tuple(text for part in data.sources[0].parts for text in beginning_of(size_of(part, row_reader)))
 
     def prepare(self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None) -> PreparedData:
-        """Return rows of token ids, made once and kept under a key of content and settings. Raises DataError."""
+        """Return rows of token ids, which are prepared once and stored by content and settings. Raise DataError."""
         processes = config.data.num_proc
         if processes == "auto":
             processes = worth_processes(data.bytes_on_disk, probe().usable_cores, memory_available_now())
         return prepare(data, self.reader(config), self.cut(config), cache_dir, progress, processes=processes)
 
     def facts(self, config: Config, data: Built) -> DataFacts:
-        """Return how much data there is, as counted when it was prepared."""
+        """Return the counts of prepared data as facts."""
         counts, sources = data.counts, sources_in(data.details)
         facts = DataFacts(
             rows=counts.train_rows,
@@ -178,31 +178,31 @@ class LearnsFromData:
             target_tokens=self.target_tokens(config, data),
             sources=sources,
             splits=data.splits if isinstance(data, PreparedData) else (),
-            notes=tuple(note for note in data.notes if note not in {one.words() for one in sources}),
+            notes=tuple(note for note in data.notes if note not in {source.words() for source in sources}),
             details=data.details,
         )
         if self.rows == "stream":
             return replace(facts, row_tokens=config.data.max_length, longest_row=config.data.max_length)
-        # What rows put into the model: all tokens where they do not learn the next one, else one fewer a document.
-        text, row_documents = self.rows == "documents", counts.row_documents
-        inputs = data.lengths if text else [max(length - row_documents, 1) for length in data.lengths]
-        # Where it is not known yet, a plan asks `fills` for its own.
-        asked = config.training.effective_batch_size
-        batch = min(config.training.base_batch_size if asked == "auto" else asked, facts.rows)
-        # A row of several documents is packed as a whole, and each of them may be that long.
-        widest = config.data.max_length if row_documents == 1 else max(config.data.max_length, *inputs)
-        fills = partial(expected_packed_rows, inputs, widest) if self.packs and inputs else None
-        padding = partial(padding_shares, inputs, capacity=widest, packs=self.packs)
+        # The last token of a document is no input if the model learns to predict the next token.
+        is_text, row_documents = self.rows == "documents", counts.row_documents
+        input_lengths = data.lengths if is_text else [max(length - row_documents, 1) for length in data.lengths]
+        # For "auto", a plan later calls `fills` with its own batch size.
+        setting = config.training.effective_batch_size
+        batch_size = min(config.training.base_batch_size if setting == "auto" else setting, facts.rows)
+        # A row of several documents is packed as a whole, and each document may have the maximum length.
+        capacity = config.data.max_length if row_documents == 1 else max(config.data.max_length, *input_lengths)
+        fills = partial(expected_packed_rows, input_lengths, capacity) if self.packs and input_lengths else None
+        padding = partial(padding_shares, input_lengths, capacity=capacity, packs=self.packs)
         return replace(
             facts,
-            row_tokens=(counts.train_labels if text else counts.train_tokens) / max(facts.rows, 1),
-            packed_rows=fills(batch) if fills else None,
+            row_tokens=(counts.train_labels if is_text else counts.train_tokens) / max(facts.rows, 1),
+            packed_rows=fills(batch_size) if fills else None,
             fills=fills,
-            padding=padding if len(inputs) and row_documents == 1 else None,
+            padding=padding if len(input_lengths) and row_documents == 1 else None,
         )
 
     def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
-        """What simple models reach on the rows that evaluation reads; None when there is nothing to compare."""
+        """Return the results of simple models on the evaluated rows, or None without evaluation."""
         if data.eval_path is None or not len(eval_rows):
             return None
         return self.baselines_on(config, data, Rows(data.eval_path), eval_rows)
@@ -213,15 +213,15 @@ class LearnsFromData:
         return None
 
     def target_tokens(self, config: Config, data: Built) -> int:
-        """Return the tokens of the longest answer, or before the data is prepared the most that are allowed."""
+        """Return the tokens of the longest answer, or the limit before the data is prepared."""
         return 0
 
     def rate(self, config: Config) -> Rate:
-        """Tokens a character, for estimates."""
-        return partial(tokens_a_character, config, self.head)
+        """Return a function for the tokens per character of texts, for estimates."""
+        return partial(estimate_tokens_per_character, config, self.head)
 
     def frame_tokens(self, config: Config) -> int:
-        """What a row has besides its text, for estimates: the tokens that begin and end it."""
+        """Return the number of special tokens around the text of a row, for estimates."""
         return 2
 
     def cut(self, config: Config) -> Cut:
@@ -231,7 +231,7 @@ class LearnsFromData:
             max_length=data.max_length,
             eval_fraction=data.eval_fraction,
             seed=data.seed,
-            tokenizer=tokenizer_of(config, self.head)[0],
+            tokenizer=tokenizer_identity(config, self.head)[0],
             reading=json.dumps(self.reading(config), sort_keys=True),
             max_chars=data.max_chars if self.rows != "examples" else 0,
             max_rows=data.max_rows,
@@ -241,34 +241,35 @@ class LearnsFromData:
         )
 
     def reading(self, config: Config) -> dict[str, Any]:
-        """Return every setting that decides which tokens and labels a row gives."""
+        """Return every setting that decides the tokens and labels of a row."""
         task = config.task.model_dump(include=_TASK_IN_KEYS) | config.task.model_dump(exclude_defaults=True)
         vocabulary = config.model.scratch.vocab_size if config.is_from_scratch else 0
         columns = config.data.model_dump(include=set(COLUMNS))
         return {"task": _GONE_IN_KEYS | task, "vocabulary": vocabulary, **columns}
 
     def data_problems(self, config: Config) -> list[Problem]:
-        """Columns that are named and not read, and settings about a text, of which a table has none."""
-        found = list[Problem]()
+        """Return problems for columns that the task does not use, and for settings of texts with a table."""
+        problems = list[Problem]()
         for name in (name for name in named_columns(config) if name not in self.reads_columns):
             column = one_line(getattr(config.data, name), 40)
             message = f"is set to the column '{column}', but the task {self.name} does not use it"
             hint = "remove it, or set task.type to a task that uses it"
-            found.append(Problem(message=message, key=f"data.{name}", hint=hint))
+            problems.append(Problem(message=message, key=f"data.{name}", hint=hint))
         if config.data.max_chars and self.rows == "examples":
-            message = "does not apply to tables, which are read row by row"
-            found.append(
-                Problem(message=message, key="data.max_chars", hint="set it to 0; data.max_rows limits the rows")
+            message, hint = (
+                "does not apply to tables, which are read row by row",
+                "set it to 0; data.max_rows limits the rows",
             )
-        return found
+            problems.append(Problem(message=message, key="data.max_chars", hint=hint))
+        return problems
 
 
 class TableReader(Reader):
-    """What the readers of all tasks do alike: a tokenizer, loaded or made when it is needed first."""
+    """The base class of the tasks' readers, with a tokenizer that is loaded or trained at its first use."""
 
     columns: tuple[str, ...] = ("input_ids", "labels")
     classes = 0
-    """Labels that are told apart, as far as is known."""
+    """Number of different labels in the rows so far."""
 
     def __init__(self, config: Config, head: Head, specials: Specials) -> None:
         self.config = config
@@ -277,50 +278,51 @@ class TableReader(Reader):
         self._head, self._specials = head, specials
         self._tokenizer: Tokenizer | None = None
         self.knows = False
-        """Whether tokens and labels are those of a trained model."""
+        """Whether tokens and labels come from a trained model."""
 
     def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         self._tokenizer, self.learns, self.knows = tokenizer, False, True
 
     @property
     def tokenizer(self) -> Any:
-        """Raises ConfigError when the model's own cannot be loaded."""
+        """The tokenizer, loaded at its first use. Raises ConfigError if the model's own cannot be loaded."""
         if self._tokenizer is None:
-            self._tokenizer = own_tokenizer(self.config, self._head)
+            self._tokenizer = load_own_tokenizer(self.config, self._head)
         return self._tokenizer
 
     def load(self) -> None:
-        if not self.learns and not self.config.model.trust_remote_code:  # whose classes other processes do not find
+        # Other processes cannot import a tokenizer class that comes with the model.
+        if not self.learns and not self.config.model.trust_remote_code:
             _ = self.tokenizer
 
     def language_notes(self) -> list[str]:
-        """The languages that the tokenizer marks texts with, where it marks them."""
-        own = None if self.learns else self.tokenizer
-        source, target = (getattr(own, name, None) for name in ("src_lang", "tgt_lang"))
-        to = f" to {target}" if target else ""
-        return [f"texts are marked with their language: {source}{to}"] if source else []
+        """Return a note about the languages with which the tokenizer marks texts, if it does."""
+        tokenizer = None if self.learns else self.tokenizer
+        source, target = (getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang"))
+        suffix = f" to {target}" if target else ""
+        return [f"texts are marked with their language: {source}{suffix}"] if source else []
 
-    def refuse_no_room(self, what: str, *, pair: bool = False) -> None:
-        """Raises ConfigError for special tokens that leave no place for `what` stands between them."""
+    def refuse_no_room(self, content: str, *, pair: bool = False) -> None:
+        """Raise ConfigError if the special tokens leave no room in a row. `content` names the text between them."""
         count = self._specials.frame_tokens if self.learns else self.tokenizer.num_special_tokens_to_add
         frame = count(pair=pair)
         if self.max_length <= frame:
-            message = f"is {self.max_length}, but {frame} special tokens are added around {what}"
+            message = f"is {self.max_length}, but {frame} special tokens are added around {content}"
             hint = f"set it to {max(frame + 1, 128)}"
             raise ConfigError(Problem(message=message, key="data.max_length", hint=hint))
 
-    def refuse_outside(self, what: str, names: Sequence[str], known: Collection[str], where: str, hint: str) -> None:
-        """Raises DataError for a label or tag that no training row has, with the nearest that is known."""
-        if outside := next((name for name in names if name not in known), None):
-            near = get_close_matches(outside, known, n=1)
+    def refuse_outside(self, kind: str, names: Sequence[str], trained: Collection[str], where: str, hint: str) -> None:
+        """Raise DataError, with the nearest name, for a label or tag that no training row has."""
+        if unknown := next((name for name in names if name not in trained), None):
+            near = get_close_matches(unknown, trained, n=1)
             guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
-            message = f"the {what} '{one_line(outside, 40)}' is unknown: no training row has it"
+            message = f"the {kind} '{one_line(unknown, 40)}' is unknown: no training row has it"
             raise DataError(message, where=where, hint=f"{guess}{hint}")
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
-        made = train_tokenizer(texts, self.config.model.scratch.vocab_size, self._specials)
-        path.write_text(made.to_str(pretty=True), encoding="utf-8")
-        self._tokenizer = made_tokenizer(path, self.config, self._specials)
+        trained = train_tokenizer(texts, self.config.model.scratch.vocab_size, self._specials)
+        path.write_text(trained.to_str(pretty=True), encoding="utf-8")
+        self._tokenizer = load_trained_tokenizer(path, self.config, self._specials)
 
     @cached_property
     def unknown_token(self) -> UnknownToken | None:
@@ -330,7 +332,7 @@ class TableReader(Reader):
         return token_ids(self.tokenizer, texts, special_tokens=False)
 
     def vocabulary(self) -> int:
-        return tokenizer_of(self.config, self._head)[2] if self._tokenizer is None else len(self._tokenizer)
+        return tokenizer_identity(self.config, self._head)[2] if self._tokenizer is None else len(self._tokenizer)
 
     def details(self) -> dict[str, Any]:
         return {"classes": self.classes}

@@ -1,4 +1,4 @@
-"""Learning the next token: the objective, and how a model that has learnt it is shown."""
+"""The methods of tasks that predict the next token: loss, generation, samples and predictions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Collate, collate
 from tui_trainer.models.token_ids import marked_once, token_ids
-from tui_trainer.models.writing import Sampling, continued, most_tokens, pad_token_id, written
+from tui_trainer.models.writing import Sampling, generate_texts, most_tokens, pad_token_id, sample_continuation
 from tui_trainer.tasks.contract import InputRow, Objective
 from tui_trainer.tasks.parts.task import Task
 
@@ -24,17 +24,17 @@ _PROMPT_TOKENS = 32
 
 
 class LearnsNextToken(Task):
-    """The part of a task that is the same for all texts. A row's labels are its own tokens, or some of them."""
+    """The shared methods of tasks that predict the next token. Labels are the tokens of the row, or some of them."""
 
     continues = True
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
-        """Generation stops at the token that ends texts in training, and where the model stopped before."""
+        """Stop generation at the end token of training and at the model's previous end tokens."""
         super().set_generation(config, model, tokenizer)
-        settings, end = model.generation_config, tokenizer.eos_token_id
-        ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
-        if end is not None and end not in ends:
-            settings.eos_token_id = [end, *(one for one in ends if one is not None)]
+        settings, end_id = model.generation_config, tokenizer.eos_token_id
+        end_ids = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
+        if end_id is not None and end_id not in end_ids:
+            settings.eos_token_id = [end_id, *(other for other in end_ids if other is not None)]
 
     def collate(self, model: Any, pad_id: int) -> Collate:
         return partial(collate, pad_id=pad_id)
@@ -51,41 +51,40 @@ class LearnsNextToken(Task):
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """The beginning of a text, continued."""
-        # A row has one token more than the model may have places.
+        """Return the beginning of a text, and the model's continuation."""
+        # A row has one token more than the model may have positions.
         width = config.data.max_length
         prompt_ids = row.tokens[: min(_PROMPT_TOKENS, width)].tolist()
         new_tokens = max(1, min(new_tokens, width - len(prompt_ids)))
-        return continued(model, tokenizer, prompt_ids, new_tokens=new_tokens)
+        return sample_continuation(model, tokenizer, prompt_ids, new_tokens=new_tokens)
 
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
-        """Of a text that leaves too little room for what is written behind it, the end counts."""
-        most = most_tokens(model, tokenizer) - _new_tokens(model, tokenizer, sampling)
+        """Encode prompts. A prompt that leaves too little room for the new tokens loses its beginning."""
+        limit = most_tokens(model, tokenizer) - _new_tokens(model, tokenizer, sampling)
         empty = [pad_token_id(tokenizer)]
         return [
-            InputRow(ids[-most:] or empty, content, is_cut=len(ids) > most)
+            InputRow(ids[-limit:] or empty, content, is_cut=len(ids) > limit)
             for content, ids in zip(contents, self.prompt_ids(tokenizer, contents), strict=True)
         ]
 
     def prompt_ids(self, tokenizer: Tokenizer, contents: Sequence[Any]) -> list[list[int]]:
-        """What the model goes on with, whole."""
+        """Return the ids of each prompt, without truncation."""
         return token_ids(tokenizer, marked_once(tokenizer, [text for (text,) in contents], ends=False)[0])
 
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
-        """The text that follows, or answers."""
-        fitting = replace(sampling, max_new_tokens=_new_tokens(model, tokenizer, sampling))
-        return [{"text": text} for text in written(model, tokenizer, [list(row.ids) for row in rows], fitting)]
+        """Generate the text that follows each prompt, or the answer to it."""
+        sampling = replace(sampling, max_new_tokens=_new_tokens(model, tokenizer, sampling))
+        return [{"text": text} for text in generate_texts(model, tokenizer, [list(row.ids) for row in rows], sampling)]
 
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
         return str(prediction["text"])
 
 
 def _new_tokens(model: Any, tokenizer: Any, sampling: Sampling) -> int:
-    """The same for all rows, whatever their lengths: at the most half of what the model has room for, or all of it
-    where an encoder reads the rows."""
-    room = most_tokens(model, tokenizer)
-    return min(sampling.max_new_tokens, room if model.config.is_encoder_decoder else max(1, room // 2))
+    """Return the number of new tokens of each row: at most half of the model's length, or all of it with an encoder."""
+    length = most_tokens(model, tokenizer)
+    return min(sampling.max_new_tokens, length if model.config.is_encoder_decoder else max(1, length // 2))

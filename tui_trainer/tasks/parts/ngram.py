@@ -1,9 +1,9 @@
-"""What counting alone achieves: interpolated n-gram models, as the mark that a trained model has to beat.
+"""Interpolated n-gram models: losses that a trained model has to beat.
 
-With c counts in the training text, T(h) the number of different tokens seen after the context h, and h' the context
-h without its first token:
+With c counts in the training text, T(h) the number of different tokens seen after the context h, and h' the context h
+without its first token:
 
-    P(w | h) = (c(h w) + T(h) P(w | h')) / (c(h) + T(h))        P(w | h) = P(w | h')  where h was never seen
+    P(w | h) = (c(h w) + T(h) P(w | h')) / (c(h) + T(h))        P(w | h) = P(w | h')  if h was never seen
 
 The recursion ends in the uniform distribution over the vocabulary, so every token has a probability above zero.
 
@@ -21,7 +21,7 @@ from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 
 UNSEEN = -1
-BASELINE_ROWS = 50_000  # are enough to count the tokens of answers in
+BASELINE_ROWS = 50_000  # enough rows to count the tokens of answers
 Integers = NDArray[np.integer]
 Indices = NDArray[np.int64]
 Probabilities = NDArray[np.float64]
@@ -45,10 +45,10 @@ def ngram_losses(
     vocabulary: int,
     orders: Sequence[int] = (1, 2, 3),
 ) -> dict[int, float]:
-    """Mean nats per token at the masked positions, for each order: order n predicts from the n tokens before.
+    """Return the mean nats per token at the masked positions for each order: order n predicts from the n tokens before.
 
-    Shapes: train_ids [N], eval_ids [M], eval_mask [M], ids in 0..vocabulary-1. `eval_mask` marks the tokens to
-    predict; the context of each is what stands before it in `eval_ids`, masked or not.
+    Shapes: train_ids [N], eval_ids [M], eval_mask [M], ids in 0..vocabulary-1. `eval_mask` marks the tokens to predict.
+    The context of a token is the text before it in `eval_ids`, masked or not.
     """
     train, held_out = np.asarray(train_ids, dtype=np.int64), np.asarray(eval_ids, dtype=np.int64)
     mask = np.asarray(eval_mask, dtype=np.bool_)
@@ -62,27 +62,26 @@ def ngram_losses(
         probabilities = _interpolated(counts, context, gram, probabilities)
         if order in orders:
             losses[order] = float(-np.log(probabilities[mask]).mean())
-        # the gram that ends at one token is the context, one longer, of the next
+        # The gram that ends at a token is the context of the next token in the next order.
         train_context, context = _shifted(train_gram), _shifted(gram)
     return losses
 
 
 def unigram_loss(train: Rows, held_out: Rows, eval_rows: Sequence[int], *, vocabulary: int) -> tuple[float, int]:
-    """(mean nats per label when each is predicted by how often it occurs, how many labels there are); ids beyond
-    `vocabulary` are known too."""
+    """Return (mean nats per label, predicted by frequency; number of labels). Ids may exceed `vocabulary`."""
     train_ids = _labels_of(train, evenly_spaced(len(train), BASELINE_ROWS))
     eval_ids = _labels_of(held_out, eval_rows)
-    size, every = max(vocabulary, int(train_ids.max()) + 1, int(eval_ids.max()) + 1), np.ones(len(eval_ids), np.bool_)
-    return ngram_losses(train_ids, eval_ids, every, vocabulary=size, orders=(0,))[0], len(eval_ids)
+    size, mask = max(vocabulary, int(train_ids.max()) + 1, int(eval_ids.max()) + 1), np.ones(len(eval_ids), np.bool_)
+    return ngram_losses(train_ids, eval_ids, mask, vocabulary=size, orders=(0,))[0], len(eval_ids)
 
 
-def _labels_of(rows: Rows, chosen: Sequence[int]) -> Integers:
-    found = (rows.example(index).labels for index in chosen)
-    return np.concatenate([labels[labels != IGNORE] for labels in found if labels is not None])
+def _labels_of(rows: Rows, indices: Sequence[int]) -> Integers:
+    all_labels = (rows.example(index).labels for index in indices)
+    return np.concatenate([labels[labels != IGNORE] for labels in all_labels if labels is not None])
 
 
 def _count(context: Indices, tokens: Indices, vocabulary: int) -> tuple[_Counts, Indices]:
-    """Counts where the context is complete, and for each position the index of its gram (UNSEEN before that)."""
+    """Count the grams with a complete context. Return also the index of each position's gram, UNSEEN without one."""
     complete = context != UNSEEN
     keys = context[complete] * vocabulary + tokens[complete]
     grams, inverse, gram_counts = np.unique(keys, return_inverse=True, return_counts=True)
@@ -95,25 +94,24 @@ def _count(context: Indices, tokens: Indices, vocabulary: int) -> tuple[_Counts,
 
 
 def _find(grams: Indices, context: Indices, tokens: Indices, vocabulary: int) -> Indices:
-    """Index of each held-out gram among the counted ones, or UNSEEN."""
+    """Return the index of each held-out gram among the counted ones, or UNSEEN."""
     if len(grams) == 0:
         return np.full(len(tokens), UNSEEN, dtype=np.int64)
     keys = context * vocabulary + tokens
-    places = np.minimum(np.searchsorted(grams, keys), len(grams) - 1)
-    return np.where((context != UNSEEN) & (grams[places] == keys), places, UNSEEN)
+    indices = np.minimum(np.searchsorted(grams, keys), len(grams) - 1)
+    return np.where((context != UNSEEN) & (grams[indices] == keys), indices, UNSEEN)
 
 
 def _interpolated(counts: _Counts, context: Indices, gram: Indices, lower: Probabilities) -> Probabilities:
-    """P(w | h) from P(w | h'). A context that was never followed by anything leaves `lower` as it is."""
-    known = (context != UNSEEN) & (context < len(counts.context_counts))
-    seen = counts.context_counts[context[known]]
-    types = counts.context_types[context[known]]
-    found = gram[known]
-    count = np.where(found == UNSEEN, 0, counts.gram_counts[found])
+    """Return P(w | h) from P(w | h'), which is `lower`. A context that nothing followed in training keeps `lower`."""
+    has_context = (context != UNSEEN) & (context < len(counts.context_counts))
+    context_counts = counts.context_counts[context[has_context]]
+    types = counts.context_types[context[has_context]]
+    grams = gram[has_context]
+    gram_counts = np.where(grams == UNSEEN, 0, counts.gram_counts[grams])
+    mixed = (gram_counts + types * lower[has_context]) / np.maximum(context_counts + types, 1)
     result = lower.copy()
-    usable = seen > 0
-    mixed = (count + types * lower[known]) / np.maximum(seen + types, 1)
-    result[known] = np.where(usable, mixed, lower[known])
+    result[has_context] = np.where(context_counts > 0, mixed, lower[has_context])
     return result
 
 

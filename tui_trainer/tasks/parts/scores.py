@@ -1,9 +1,10 @@
-"""How well classes and numbers are predicted, by scikit-learn's definitions, and how much each class counts where
-`task.class_weights` is "balanced".
+"""Scores of predicted classes, tags, numbers and answers, and the weights of classes with `task.class_weights` =
+"balanced".
 
-F1 of a class is 2 TP / (2 TP + FP + FN), and 0 where nothing has it and nothing was taken for it. Macro: the mean over
-the classes that occur in labels or predictions, with several labels a row over all; weighted: over the labels; micro:
-of the sums. Scores of numbers are an expression of numpy each, and spare the import.
+The definitions are those of scikit-learn. F1 of a class is 2 TP / (2 TP + FP + FN), and 0 if it has no labels and no
+predictions. The macro average is over the classes that occur in labels or predictions, or over all classes if a row has
+several labels; the weighted average is over the labels; micro is the F1 of the summed counts. Scores of numbers need
+only numpy, which avoids an import of scikit-learn.
 """
 
 import re
@@ -22,20 +23,19 @@ from tui_trainer.errors import Problem
 from tui_trainer.tasks.contract import Scores
 from tui_trainer.terminal.safe_text import one_line
 
-# The metric that names the best model: what is said where it is not measured.
-
 METRIC_KEY = "evaluation.metric_for_best_model"
 
 
 def metric_problems(config: Config, measured: Iterable[str], where: str) -> list[Problem]:
-    """The metric asked for is not among those `measured`; `where`: by which task, or with which labels."""
-    wanted, known = config.evaluation.metric_for_best_model, ("loss", *measured)
-    if wanted in known:
+    """Return a problem if the task does not measure the metric that selects the best model. `measured` lists its
+    metrics; `where` ends the message with the task or the kind of labels."""
+    metric, available = config.evaluation.metric_for_best_model, ("loss", *measured)
+    if metric in available:
         return []
-    near = get_close_matches(wanted, known, n=1) or [name for name in known if name in wanted or wanted in name]
+    near = get_close_matches(metric, available, n=1) or [name for name in available if name in metric or metric in name]
     guess = f"did you mean {near[0]}? " if near else ""
-    message = f"{one_line(wanted, 40)} is not measured {where}"
-    return [Problem(message=message, key=METRIC_KEY, hint=f"{guess}available: {', '.join(known)}")]
+    message = f"{one_line(metric, 40)} is not measured {where}"
+    return [Problem(message=message, key=METRIC_KEY, hint=f"{guess}available: {', '.join(available)}")]
 
 
 METRICS_OF: dict[Kind, tuple[str, ...]] = {
@@ -50,15 +50,15 @@ Floats = NDArray[np.float64]
 
 
 def class_scores(labels_N: Ints, predicted_N: Ints, names: Sequence[str]) -> Scores:
-    """Of one label a row: numbers of classes, int64 [N] each. The table is the confusion matrix, true classes below
-    each other; of more than 20 classes the largest, and the others together."""
+    """Return the scores of one label per row, int64 [N] each. The table is the confusion matrix, with a row for each
+    true class. Of more than 20 classes it shows the largest, and the others together."""
     classes = len(names)
     flat = np.bincount(labels_N * classes + predicted_N, minlength=classes * classes)
-    counts_CC = flat.reshape(classes, classes)  # rows of a true class, columns of what was predicted
+    counts_CC = flat.reshape(classes, classes)  # [true class, predicted class]
     shown = _largest(counts_CC.sum(axis=1))
-    rest = [at for at in range(classes) if at not in set(shown)]
-    groups = [[at] for at in shown] + ([rest] if rest else [])
-    columns = tuple(names[at] for at in shown) + ((f"({len(rest)} others)",) if rest else ())
+    rest = [number for number in range(classes) if number not in set(shown)]
+    groups = [[number] for number in shown] + ([rest] if rest else [])
+    columns = tuple(names[number] for number in shown) + ((f"({len(rest)} others)",) if rest else ())
     table = [[int(counts_CC[np.ix_(row, column)].sum()) for column in groups] for row in groups]
     return Scores(
         values=class_values(labels_N, predicted_N),
@@ -79,13 +79,14 @@ def class_values(labels_N: Ints, predicted_N: Ints) -> dict[str, float]:
 
 
 def multi_label_scores(labels_NC: Ints, predicted_NC: Ints, names: Sequence[str]) -> Scores:
-    """Of several labels a row: 0 or 1 for each class. The table has what is counted of each class."""
+    """Return the scores of several labels per row, 0 or 1 for each class. The table has the scores of each class."""
     from sklearn.metrics import f1_score, precision_recall_fscore_support
 
-    # A single column would be taken for one label a row: a class that never occurs stands beside.
+    # scikit-learn takes a single column for one label per row, so a class that never occurs is added.
     labels, predicted = (np.pad(values, ((0, 0), (0, 1))) for values in (labels_NC, predicted_NC))
-    found = precision_recall_fscore_support(labels, predicted, zero_division=0)
-    precision, recall, f1, support = (column[:-1].tolist() for column in found)
+    class_columns = precision_recall_fscore_support(labels, predicted, zero_division=0)
+    precision, recall, f1, support = (column[:-1].tolist() for column in class_columns)
+    shown = _largest(labels_NC.sum(axis=0))
     return Scores(
         values={
             "exact_match": float((labels_NC == predicted_NC).all(axis=1).mean()),
@@ -94,57 +95,51 @@ def multi_label_scores(labels_NC: Ints, predicted_NC: Ints, names: Sequence[str]
         },
         table_title="class",
         table_columns=("precision", "recall", "f1", "rows"),
-        table_rows={
-            names[at]: (precision[at], recall[at], f1[at], support[at]) for at in _largest(labels_NC.sum(axis=0))
-        },
+        table_rows={names[x]: (precision[x], recall[x], f1[x], support[x]) for x in shown},
     )
 
 
 def number_scores(labels_N: Floats, predicted_N: Floats) -> Scores:
-    """Of numbers: squared and absolute error, Pearson's correlation, and the share of the variance that is told (r2).
+    """Return squared and absolute error, Pearson's correlation, and the explained share of the variance (r2).
 
-    Correlation and r2 are 0 where the numbers of one side are all the same.
+    Correlation and r2 are 0 if the numbers of one side are all equal.
     """
     error = predicted_N - labels_N
-    spread, own = labels_N - labels_N.mean(), predicted_N - predicted_N.mean()
-    norm = float(np.sqrt((spread**2).sum() * (own**2).sum()))
-    variance = float((spread**2).sum())
+    label_deviation, deviation = labels_N - labels_N.mean(), predicted_N - predicted_N.mean()
+    norm = float(np.sqrt((label_deviation**2).sum() * (deviation**2).sum()))
+    squares = float((label_deviation**2).sum())
     return Scores(
         values={
             "mse": float((error**2).mean()),
             "mae": float(np.abs(error).mean()),
-            "pearson": float((spread * own).sum()) / norm if norm else 0.0,
-            "r2": 1 - float((error**2).sum()) / variance if variance else 0.0,
+            "pearson": float((label_deviation * deviation).sum()) / norm if norm else 0.0,
+            "r2": 1 - float((error**2).sum()) / squares if squares else 0.0,
         }
     )
 
 
 def _largest(rows_C: Ints) -> list[int]:
-    """The classes with the most rows, in the order of their numbers."""
-    chosen = np.argsort(-rows_C, kind="stable")[:MOST_CLASSES]
-    return sorted(int(at) for at in chosen)
+    """Return the numbers of the classes with the most rows, in increasing order."""
+    return sorted(np.argsort(-rows_C, kind="stable")[:MOST_CLASSES].tolist())
 
 
 def balanced_weights(labels_N: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
-    """Of each class n / (C n_c) over the labels that count, C the classes that occur: 1 in the mean over the labels, as
-    in scikit-learn's "balanced". A class that has no label weighs 1. float64 [classes]."""
+    """Return the weight n / (C n_c) of each class, float64 [classes], over n labels in C occurring classes. The mean
+    over the labels is 1, as in scikit-learn's "balanced". A class without labels has weight 1."""
     counts = np.bincount(labels_N, minlength=classes)
     return np.where(counts > 0, len(labels_N) / (np.count_nonzero(counts) * np.maximum(counts, 1)), 1.0)
 
 
-def ones_weights(labels_NC: NDArray[np.int64]) -> NDArray[np.float64]:
-    """With several labels a row: of each class its zeros to a one, 1 where it has none. float64 [C]."""
+def positive_weights(labels_NC: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the number of zeros per one of each class, float64 [C], for several labels per row; 1 without ones."""
     ones = labels_NC.sum(axis=0)
     return np.where(ones > 0, (len(labels_NC) - ones) / np.maximum(ones, 1), 1.0)
 
 
-# How well tags of words are predicted: by the entities that they mark, or word by word where they mark none.
-#
-# An entity is right when its first word, its last word and its type are. Precision is the share of the predicted ones
-# that are right, recall the share of the true ones that are found, F1 2 PR / (P + R); over all types together (micro),
-# as
-# conlleval has it. Nothing predicted, or nothing to find, counts as 0. What is an entity:
-# `data/columns/tagged_rows.py`.
+# Tags are scored by the entities that they mark, or word by word if they mark none. An entity is correct if its first
+# word, its last word and its type are. Precision is the correct share of the predicted entities, recall the predicted
+# share of the true ones, F1 is 2 PR / (P + R), all over the sum of all types (micro), as in conlleval. They are 0
+# without entities. `data/columns/tagged_rows.py` defines entities.
 
 ENTITY_METRICS = ("f1", "precision", "recall", "accuracy")
 TAG_METRICS = ("accuracy", "macro_f1")
@@ -153,31 +148,31 @@ _COLUMNS = ("precision", "recall", "f1", "support")
 
 
 class TagCounts:
-    """Collects the tags of sentences. Of tags that mark entities `accuracy` is of the words, O included; tags that
-    stand for themselves (`plain`), such as parts of speech, have the mean of F1 over those that are there or were
-    predicted."""
+    """Counts of the tags of sentences. For tags that mark entities, `accuracy` is over all words, O included. For other
+    tags (`plain`), such as parts of speech, macro F1 is over the tags in labels or predictions."""
 
     def __init__(self, scheme: str) -> None:
         self._is_plain = scheme == "plain"
         self._counts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
-        self._words = self._right_words = 0
+        self._words = self._correct_words = 0
 
     def add(self, true: Sequence[str], predicted: Sequence[str]) -> None:
-        """One sentence: as many of each as it has words."""
-        right = [one for one, other in zip(true, predicted, strict=True) if one == other]
+        """Add one sentence, with a true and a predicted tag for each word."""
+        correct = [tag for tag, prediction in zip(true, predicted, strict=True) if tag == prediction]
         self._words += len(true)
-        self._right_words += len(right)
-        named: tuple[Iterable[str], ...] = right, predicted, true
+        self._correct_words += len(correct)
+        kinds: tuple[Iterable[str], ...] = correct, predicted, true
         if not self._is_plain:
-            wanted, found = entities(true), entities(predicted)
-            named = tuple([entity.kind for entity in some] for some in (set(wanted).intersection(found), found, wanted))
-        for count, names in zip(self._counts, named, strict=True):
+            true_entities, found_entities = entities(true), entities(predicted)
+            groups = (set(true_entities).intersection(found_entities), found_entities, true_entities)
+            kinds = tuple([entity.kind for entity in group] for group in groups)
+        for count, names in zip(self._counts, kinds, strict=True):
             count.update(names)
 
     def scores(self) -> Scores:
         _, predicted, true = self._counts
         table = {name: _rates(*(count[name] for count in self._counts)) for name in sorted({*predicted, *true})}
-        values = {"accuracy": self._right_words / max(self._words, 1)}
+        values = {"accuracy": self._correct_words / max(self._words, 1)}
         if self._is_plain:
             values["macro_f1"] = sum(f1 for _, _, f1, _ in table.values()) / max(len(table), 1)
         else:
@@ -187,23 +182,20 @@ class TagCounts:
         return Scores(values=values, table_title=title, table_columns=_COLUMNS, table_rows=table)
 
 
-def _rates(right: int, predicted: int, true: int) -> tuple[float, float, float, int]:
-    """Precision, recall, F1, and what there was to find."""
-    return right / max(predicted, 1), right / max(true, 1), 2 * right / max(predicted + true, 1), true
+def _rates(correct: int, predicted: int, true: int) -> tuple[float, float, float, int]:
+    """Return precision, recall, F1, and the true number."""
+    return correct / max(predicted, 1), correct / max(true, 1), 2 * correct / max(predicted + true, 1), true
 
 
-def metrics_of(scheme: str) -> tuple[str, ...]:
+def metrics_for_scheme(scheme: str) -> tuple[str, ...]:
     return TAG_METRICS if scheme == "plain" else ENTITY_METRICS
 
 
-# How near a written answer comes to its reference: ROUGE and exact match, each between 0 and 1.
-#
-# ROUGE here compares words as they stand: runs of letters, digits and underscores in lower case, without stemming, so
-# "walks" and "walked" are two words. Figures of programs that stem are a little higher. `rouge-score` compares words
-# of
-# a to z alone, and takes a second for two texts of a thousand words: on English the figures here are equal to its own.
-# Sources: Lin, ROUGE: a package for automatic evaluation of summaries (2004); Rajpurkar et al., arXiv:1606.05250,
-# section 6.1, for exact match.
+# Generated answers are compared with their references by ROUGE and exact match, each from 0 to 1. A word of ROUGE is a
+# run of letters, digits and underscores in lower case, without stemming (which gives slightly higher scores). On
+# English, the scores equal those of `rouge-score`, which knows only the letters a to z and takes a second for two texts
+# of a thousand words. Sources: Lin, ROUGE: a package for automatic evaluation of summaries (2004); Rajpurkar et al.,
+# arXiv:1606.05250, section 6.1, for exact match.
 
 SCORES = ("rouge1", "rouge2", "rougeL", "exact_match")
 _WORD = re.compile(r"\w+")
@@ -212,17 +204,17 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def mean_scores(answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """The mean of each of SCORES over pairs of an answer and its reference. There is one pair or more."""
+    """Return the mean of each of SCORES over pairs of an answer and its reference. There is at least one pair."""
     scored = [_scores(answer, reference) for answer, reference in zip(answers, references, strict=True)]
     return {name: sum(scores[name] for scores in scored) / len(scored) for name in SCORES}
 
 
 def _scores(answer: str, reference: str) -> Mapping[str, float]:
-    mine, theirs = words_of(answer), words_of(reference)
+    words, expected = words_of(answer), words_of(reference)
     return {
-        "rouge1": _rouge_n(mine, theirs, 1),
-        "rouge2": _rouge_n(mine, theirs, 2),
-        "rougeL": _f1(_longest_common(mine, theirs), len(mine), len(theirs)),
+        "rouge1": _rouge_n(words, expected, 1),
+        "rouge2": _rouge_n(words, expected, 2),
+        "rougeL": _f1(_longest_common(words, expected), len(words), len(expected)),
         "exact_match": float(normalised(answer) == normalised(reference)),
     }
 
@@ -232,31 +224,33 @@ def words_of(text: str) -> list[str]:
 
 
 def normalised(text: str) -> str:
-    """As SQuAD compares answers: lower case, without punctuation, English articles and spare white space."""
+    """Normalize an answer as SQuAD does: lower case, without punctuation, English articles and extra white space."""
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
-def _rouge_n(mine: Sequence[str], theirs: Sequence[str], n: int) -> float:
-    """F1 of the runs of n words, each counted as often as it is in both."""
-    runs = [Counter(zip(*(words[start:] for start in range(n)), strict=False)) for words in (mine, theirs)]
-    return _f1((runs[0] & runs[1]).total(), runs[0].total(), runs[1].total())
+def _rouge_n(words: Sequence[str], expected: Sequence[str], n: int) -> float:
+    """Return the F1 of the n-grams, each counted as often as both texts have it."""
+    ngrams, expected_ngrams = (
+        Counter(zip(*(text[start:] for start in range(n)), strict=False)) for text in (words, expected)
+    )
+    return _f1((ngrams & expected_ngrams).total(), ngrams.total(), expected_ngrams.total())
 
 
-def _longest_common(mine: Sequence[str], theirs: Iterable[str]) -> int:
-    """Words of the longest common subsequence, with one bit of a whole number for each word of `mine`.
+def _longest_common(words: Sequence[str], expected: Iterable[str]) -> int:
+    """Return the length of the longest common subsequence, with one bit of an integer for each of `words`.
 
     Source: Hyyro, Bit-parallel LCS-length computation revisited (2004).
     """
-    places: dict[str, int] = {}
-    for place, word in enumerate(mine):
-        places[word] = places.get(word, 0) | 1 << place
-    everything = (1 << len(mine)) - 1
-    open_places = everything
-    for word in theirs:
-        met = open_places & places.get(word, 0)
-        open_places = (open_places + met | open_places - met) & everything
-    return len(mine) - open_places.bit_count()
+    positions: dict[str, int] = {}
+    for position, word in enumerate(words):
+        positions[word] = positions.get(word, 0) | 1 << position
+    all_bits = (1 << len(words)) - 1
+    unmatched = all_bits
+    for word in expected:
+        matches = unmatched & positions.get(word, 0)
+        unmatched = (unmatched + matches | unmatched - matches) & all_bits
+    return len(words) - unmatched.bit_count()
 
 
-def _f1(common: int, mine: int, theirs: int) -> float:
-    return 2 * common / (mine + theirs) if common else 0.0
+def _f1(common: int, predicted: int, expected: int) -> float:
+    return 2 * common / (predicted + expected) if common else 0.0

@@ -1,4 +1,4 @@
-"""What a run starts from: a pretrained model or random weights, with its tokenizer, for any head."""
+"""The methods of tasks that find, check and build a model with its tokenizer, from pretrained or random weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tui_trainer.data.batching.collate import collate_whole
 from tui_trainer.data.columns.conversations import ConversationColumns, Message, find_conversations, question_of
 from tui_trainer.data.columns.labels import label_columns
 from tui_trainer.data.columns.row import AUTO, Row, file_of, missing_column
-from tui_trainer.data.columns.tagged_rows import InputWords, find_words, word_places
+from tui_trainer.data.columns.tagged_rows import InputWords, find_words, word_offsets
 from tui_trainer.data.columns.text_columns import ColumnChoices, PairColumns, strings_of, text_of
 from tui_trainer.data.preparing.byte_bpe import FOR_TEXT, TRAINED_HERE, Specials
 from tui_trainer.data.preparing.token_rows import TokenRow
@@ -26,11 +26,11 @@ from tui_trainer.errors import DataError, Problem
 from tui_trainer.models import unsloth
 from tui_trainer.models.adapters import adapter_of, adapter_problems, goes_on, refuse_other_labels
 from tui_trainer.models.added_tokens import (
+    add_to_tokenizer,
     added_tokens,
-    give_tokens,
-    grow,
-    grow_as_trained,
     planned_words,
+    resize_for_adapter,
+    resize_tables,
     token_problems,
     trained_ids,
     with_added_tokens,
@@ -42,43 +42,41 @@ from tui_trainer.models.files.fingerprint import fingerprint
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, own_labels
 from tui_trainer.models.loading import (
-    cut_as_trained,
     load_config,
     load_pretrained,
     load_tokenizer,
     merge_adapter,
     new_model,
+    set_truncation,
     tokenizer_of_file,
 )
 from tui_trainer.models.problems import language_problems, length_problems, model_problems
-from tui_trainer.models.rope import POSITIONS, rope_problems, scaled_config
-from tui_trainer.models.rope import is_asked_for as rope_is_asked_for
+from tui_trainer.models.rope import POSITIONS, is_scaling_requested, rope_problems, scaled_config
 from tui_trainer.models.shape import ModelShape, scratch_config, scratch_problems, shape_of
 from tui_trainer.models.targets import head_modules
 from tui_trainer.models.text_only import text_facts
-from tui_trainer.models.tokenizer import missing_frame, pieces_of, tokenizer_facts, tokens_per_character
-from tui_trainer.models.towers import refusals
+from tui_trainer.models.tokenizer import count_word_tokens, missing_frame, tokenizer_facts, tokens_per_character
+from tui_trainer.models.towers import tower_problems
 from tui_trainer.models.writing import keep_plain_settings, pad_token_id, row_padding_id, shaping_settings
 from tui_trainer.tasks.contract import InputReader, InputRow, Notify
 from tui_trainer.terminal.safe_text import one_line
 
-# What a trained model is asked about: the inputs in the rows of a table, whether or not there are answers beside them.
-#
-# Columns are found as for training; labels and answers are passed over.
+# Readers of the inputs for a trained model. They find the columns of a table as training does, and ignore labels and
+# answers.
 
 
 class TextInputs:
-    """(text,) of each row, or (text, second text) where the settings name a column for it."""
+    """Reader of (text,), or of (text, second text) if the settings name a column for it."""
 
     def __init__(self, data: DataSection) -> None:
         self._data = data
         self._columns: tuple[str, ...] = ()
 
     def begin(self, head: Sequence[Row]) -> None:
-        label, found = file_of(head), strings_of(head)
+        label, text_columns = file_of(head), strings_of(head)
         pair = self._data.text_pair_column
-        if pair and pair not in found:
-            raise missing_column(pair, label, found, key="data.text_pair_column")
+        if pair and pair not in text_columns:
+            raise missing_column(pair, label, text_columns, key="data.text_pair_column")
         answers: tuple[str, ...] = ()
         with suppress(DataError):
             answers = label_columns(self._data.label_column, head, label, (self._data.text_column, pair))
@@ -92,13 +90,13 @@ class TextInputs:
         return texts
 
     def of_text(self, text: str) -> tuple[str, ...]:
-        """The texts of a pair are parted by a tab."""
+        """Return a typed text. A tab separates the texts of a pair."""
         first, tab, second = text.partition("\t")
         return (first, second) if tab and self._data.text_pair_column else (text,)
 
 
 class QuestionInputs:
-    """The input of each row, as a model that answers texts learnt it, behind `task.source_prefix`."""
+    """Reader of inputs for an encoder-decoder, with `task.source_prefix` before each."""
 
     def __init__(self, data: DataSection, prefix: str) -> None:
         self._pair, self._prefix = PairColumns(data.text_column, data.text_pair_column, AUTO), prefix
@@ -114,7 +112,7 @@ class QuestionInputs:
 
 
 class ConversationInputs:
-    """Each conversation up to where the assistant is to say something, rendered."""
+    """Reader of conversations up to the next answer of the assistant, which it renders."""
 
     def __init__(self, data: DataSection, renderer: ConversationRenderer) -> None:
         self._data, self._renderer, self._columns = data, renderer, ConversationColumns()
@@ -140,7 +138,7 @@ class ConversationInputs:
 
 
 class WordInputs:
-    """The words of each row and where they stand in its text."""
+    """Reader of texts with the positions of their words."""
 
     def __init__(self, data: DataSection) -> None:
         self._data = data
@@ -154,11 +152,11 @@ class WordInputs:
         return self._columns.read(row)
 
     def of_text(self, text: str) -> tuple[str, list[tuple[int, int]]]:
-        return text, word_places(text)
+        return text, word_offsets(text)
 
 
 def logits_of(model: Any, tokenizer: Any, rows: Sequence[InputRow]) -> Any:
-    """float32, [B, C] or [B, T, C], of a model that reads whole rows."""
+    """Return the logits, float32 [B, C] or [B, T, C], of a model that reads whole rows."""
     import torch
 
     tokens = [
@@ -168,7 +166,7 @@ def logits_of(model: Any, tokenizer: Any, rows: Sequence[InputRow]) -> Any:
     batch = collate_whole(tokens, row_padding_id(model, pad_token_id(tokenizer)), np.zeros(0))
     inputs = {"input_ids": batch.input_ids, **batch.more}
     with torch.no_grad():
-        return model(**{name: torch.from_numpy(each).to(model.device) for name, each in inputs.items()}).logits.float()
+        return model(**{name: torch.from_numpy(x).to(model.device) for name, x in inputs.items()}).logits.float()
 
 
 if TYPE_CHECKING:
@@ -178,16 +176,16 @@ if TYPE_CHECKING:
 
     from tui_trainer.data.preparing.cache import PreparedData
 
-# Of byte-level BPE on English text, where no tokenizer is at hand to count with.
+# For estimates without a tokenizer: byte-level BPE on English text.
 _USUAL_TOKENS_PER_CHARACTER = 0.25
 
 
 class StartsFromModel:
-    """The part of a task that finds, plans and builds its model. `head` is what the model ends with."""
+    """The methods of tasks that find, check and build a model. `head` is the head that the task trains."""
 
     head: Head = CAUSAL
     specials: Specials = FOR_TEXT
-    """Of the tokenizer that is trained on the data, where none comes with the model."""
+    """Special tokens of the tokenizer that a run from scratch trains on the data."""
 
     def labels(self, config: Config, data: PreparedData) -> Labels | None:
         return None
@@ -198,33 +196,34 @@ class StartsFromModel:
             hint = 'set it to "full", or model.init to "pretrained"'
             message = "random weights cannot be frozen: all of them must be trainable"
             return [Problem(message=message, key="tuning.method", hint=hint)]
-        if scratch and (refused := changes_of_scratch(config)):
-            return refused
+        if scratch and (problems := scratch_change_problems(config)):
+            return problems
         if not model.model_name_or_path:
             hint = 'give a folder or a model name (--model), or set model.init = "scratch"'
             missing = Problem(message="no model is set", key=MODEL_KEY, hint=hint)
-            return [*scratch_problems(model.scratch, self.head), *refusals(config, "")] if scratch else [missing]
+            return [*scratch_problems(model.scratch, self.head), *tower_problems(config, "")] if scratch else [missing]
         stored = stored_model_of(config, self.head)
-        refused = list(refusals(config, str(stored.config.get("model_type"))))
-        if not refused and not scratch:
-            refused += rope_problems(stored.config, config, self.head)
-            refused += token_problems(stored, config, goes_on=goes_on(config.tuning))
-        if refused:
-            return refused
+        problems = list(tower_problems(config, str(stored.config.get("model_type"))))
+        if not problems and not scratch:
+            problems += rope_problems(stored.config, config, self.head)
+            problems += token_problems(stored, config, continues_adapter=goes_on(config.tuning))
+        if problems:
+            return problems
         facts = model_of(config, self.head)
-        found = [*length_problems(facts.shape, config.data.max_length), *adapter_problems(facts, config)]
-        found += [] if scratch else language_problems(facts, writes_answers=self.head == ENCODER_DECODER)
-        # A model that only the catalogue knows can be planned; it is refused when it should be trained.
-        return found if facts.folder is None else found + model_problems(facts, model.init, model.trust_remote_code)
+        problems = [*length_problems(facts.shape, config.data.max_length), *adapter_problems(facts, config)]
+        problems += [] if scratch else language_problems(facts, writes_answers=self.head == ENCODER_DECODER)
+        # A model that is only in the catalogue can be planned. It is refused at the start of training.
+        problems += model_problems(facts, model.init, model.trust_remote_code) if facts.folder else []
+        return problems
 
     def model_shape(self, config: Config, vocabulary: int, classes: int = 0) -> ModelShape:
-        """The model in numbers, without loading it. `vocabulary` counts where it is made from the data."""
+        """Return the shape of the model, without loading it. `vocabulary` applies to a model from scratch."""
         if not config.is_from_scratch:
             return model_of(config, self.head, classes).shape
         return shape_of(self.model_config(config, vocabulary, classes), head=self.head, labels=classes)
 
     def model_config(self, config: Config, vocabulary: int, classes: int = 0) -> Mapping[str, Any]:
-        """What the model's config.json says, for families whose memory only a dry run can tell."""
+        """Return the model's config.json, for families whose memory only a dry run shows."""
         if not config.model.model_name_or_path:
             length = config.data.max_length
             return scratch_config(config.model.scratch, vocabulary, self.head, max_length=length, labels=classes or 2)
@@ -232,29 +231,28 @@ class StartsFromModel:
         return {**model_of(config, self.head, classes).config, **changes}
 
     def marks(self, config: Config) -> dict[str, int] | None:
-        """The marks that its texts are written with, and how many tokens each is; None where it has none, or nobody can
-        tell. Raises ConfigError."""
+        """Return the marks that the task writes around its texts with the number of tokens of each, or None if it has
+        none or they are unknown. Raise ConfigError."""
         return None
 
     def model_key(self, config: Config) -> str:
-        """Names the model that a run starts from, so that it does not go on with another; empty: none is named."""
+        """Return a fingerprint of the model that a run starts from, to refuse resuming with another; "" without one."""
         if not config.model.model_name_or_path:
             return ""
         return fingerprint(model_of(config, self.head), with_weights=not config.is_from_scratch)
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
-        """The tokenizer that the final model is saved with."""
+        """Return the tokenizer that the final model is saved with."""
         if config.is_from_scratch:
-            return made_tokenizer(data.tokenizer_path, config, self.specials)
-        tokenizer = own_tokenizer(config, self.head)
+            return load_trained_tokenizer(data.tokenizer_path, config, self.specials)
+        tokenizer = load_own_tokenizer(config, self.head)
         self.set_length(config, tokenizer)
         return tokenizer
 
     def set_length(self, config: Config, tokenizer: Tokenizer) -> None:
-        """Where a trained model's tokenizer cuts what the model reads. A text that is continued is not cut: the model
-        reads as much of it as it has places for."""
+        """Set where a trained model's tokenizer truncates texts. Prompts that are continued are not truncated."""
         if self.head != CAUSAL:
-            cut_as_trained(tokenizer, config.data.max_length)
+            set_truncation(tokenizer, config.data.max_length)
 
     def build_model(
         self,
@@ -265,10 +263,10 @@ class StartsFromModel:
         device: torch.device,
         tell: Notify,
     ) -> PreTrainedModel:
-        """The model before the first step; stored weights are loaded to `device` tensor by tensor, and random ones come
-        from torch's global generator, on the CPU: a seed gives the same ones on every device.
+        """Build the model before the first step. Stored weights are loaded to `device` tensor by tensor. Random weights
+        come from torch's global generator on the CPU, so a seed gives the same weights on every device.
 
-        `tell` gets a sentence about what the files do not bring, such as a new head. Raises ConfigError.
+        `tell` gets a sentence about parts that are not in the files, such as a new head. Raise ConfigError.
         """
         model, labels = config.model, self.labels(config, data)
         adapter = adapter_of(config, self.head)
@@ -276,10 +274,10 @@ class StartsFromModel:
         facts = model_of(config, self.head) if model.model_name_or_path else None
         folder = require_folder(facts) if facts else None
         if folder and unsloth.is_asked(config):
-            made: PreTrainedModel = unsloth.load_model(folder, config, dtype, device)
+            built: PreTrainedModel = unsloth.load_model(folder, config, dtype, device)
         elif facts and folder and not config.is_from_scratch:
             has_own = adapter is not None and bool(adapter.config)
-            made = load_pretrained(
+            built = load_pretrained(
                 folder,
                 model,
                 dtype,
@@ -289,51 +287,49 @@ class StartsFromModel:
                 pad_token_id=pad_token_id(tokenizer),
                 tell=(lambda words: None) if keeps_head else tell,
                 four_bits=FourBits.of(config, facts.shape),
-                positions=facts.config if has_own or rope_is_asked_for(model.rope_scaling) else None,
+                positions=facts.config if has_own or is_scaling_requested(model.rope_scaling) else None,
             )
             if adapter:
-                grow_as_trained(made, adapter.fields, adapter.config)
+                resize_for_adapter(built, adapter.fields, adapter.config)
         else:
             size = data.counts.vocabulary
             shape = load_config(folder, config, vocabulary=size, tokenizer=tokenizer, head=self.head, labels=labels)
-            made = new_model(shape, model, dtype, head=self.head)
+            built = new_model(shape, model, dtype, head=self.head)
         if adapter and not goes_on(config.tuning):
-            new = () if labels is None or keeps_head or not facts else head_modules(facts.shape)
-            made = merge_adapter(made, adapter.folder, without=new)
+            new_head = () if labels is None or keeps_head or not facts else head_modules(facts.shape)
+            built = merge_adapter(built, adapter.folder, without=new_head)
         if facts and not config.is_from_scratch and (added := added_tokens(facts, model)):
-            grow(made, added.rows, added.ids)
-        self.set_generation(config, made, tokenizer)
-        self.record_settings(config, data, made)
-        return made
+            resize_tables(built, added.rows, added.ids)
+        self.set_generation(config, built, tokenizer)
+        self.record_settings(config, data, built)
+        return built
 
     def _keeps_head(self, config: Config, adapter: Adapter, labels: Labels) -> bool:
-        """Whether the head of a classifier's adapter is for the labels of the data. Raises ConfigError for an adapter
-        that goes on with others."""
-        before = own_labels(read_json(adapter.folder / "config.json") or {})
-        if before and goes_on(config.tuning):
-            refuse_other_labels(before, labels.names, adapter.folder)
-        return before in ((), labels.names)
+        """Return whether a classifier's adapter has a head for these labels. Raise ConfigError if it continues
+        without."""
+        adapter_labels = own_labels(read_json(adapter.folder / "config.json") or {})
+        if adapter_labels and goes_on(config.tuning):
+            refuse_other_labels(adapter_labels, labels.names, adapter.folder)
+        return adapter_labels in ((), labels.names)
 
     def changes_words(self, config: Config) -> str:
-        """The tokens and positions that the settings give the model, as the end of a sentence about it."""
+        """Return the tokens and positions that the settings add to the model, as the end of a sentence about it."""
         if config.is_from_scratch or not config.model.model_name_or_path:
             return ""
         stored, rope = stored_model_of(config, self.head), config.model.rope_scaling
-        found = [planned_words(added_tokens(stored, config.model), stored.config.get("vocab_size") or 0)]
-        if rope_is_asked_for(rope):
-            reach = model_of(config, self.head).shape.max_position_embeddings or 0
-            found.append(
-                f"{rope.rope_type} positions for {reach:,} tokens instead of "
-                f"{stored.shape.max_position_embeddings or 0:,}"
-            )
+        clauses = [planned_words(added_tokens(stored, config.model), stored.config.get("vocab_size") or 0)]
+        if is_scaling_requested(rope):
+            limit = model_of(config, self.head).shape.max_position_embeddings or 0
+            stored_limit = stored.shape.max_position_embeddings or 0
+            clauses.append(f"{rope.rope_type} positions for {limit:,} tokens instead of {stored_limit:,}")
         if shaping := self.shaping_settings(config):
-            own = f"the model's own generation settings {settings_words(shaping)}"
-            found.append(f"{own} are ignored: they were made for other data")
-        return "".join(f"; {words}" for words in found if words)
+            settings = f"the model's own generation settings {settings_words(shaping)}"
+            clauses.append(f"{settings} are ignored: they were made for other data")
+        return "".join(f"; {clause}" for clause in clauses if clause)
 
     def shaping_settings(self, config: Config) -> dict[str, Any] | None:
-        """Return what the model's own files say of the lengths and repeats of what it writes, which is left out; None
-        for a model that writes nothing, or nothing of its own. Raises ConfigError."""
+        """Return the generation settings in the model's files that shape texts and are ignored, or None for a model
+        from scratch or without generation. Raise ConfigError."""
         if config.is_from_scratch or not config.model.model_name_or_path or self.head in CLASSIFYING:
             return None
         facts = stored_model_of(config, self.head)
@@ -342,68 +338,67 @@ class StartsFromModel:
         return shaping_settings({name: value for fields in files for name, value in (fields or {}).items()})
 
     def missing_frame(self, config: Config) -> tuple[str, ...] | None:
-        """Return as `models/tokenizer.py` the special tokens that no text of the run is put between. Raises
-        ConfigError."""
+        """Return the special tokens that the model needs and the tokenizer does not add. Raise ConfigError."""
         if config.is_from_scratch or not config.model.model_name_or_path:
             return None
         facts = stored_model_of(config, self.head)
         return missing_frame(facts.tokenizer_folder, facts.config) if facts.tokenizer_folder else None
 
     def trained_token_ids(self, config: Config) -> range:
-        """The tokens whose rows train beside LoRA adapters; see `models/added_tokens.py`."""
+        """Return the tokens whose rows train beside LoRA adapters (`models/added_tokens.py`)."""
         if config.is_from_scratch or not config.model.model_name_or_path:
             return range(0)
-        return trained_ids(stored_model_of(config, self.head), config, goes_on=goes_on(config.tuning))
+        return trained_ids(stored_model_of(config, self.head), config, continues_adapter=goes_on(config.tuning))
 
     def record_settings(self, config: Config, data: PreparedData, model: Any) -> None:
-        """Write into the model's config what its later use depends on."""
+        """Store settings that the later use of the model depends on in its config."""
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
-        """Set how a model begins, draws and ends what it writes, whatever its files or those of its base say."""
+        """Set the generation settings of a model: first tokens, sampling and end tokens, whatever its files contain."""
         keep_plain_settings(model)
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
-        """A new one. `config` is that of a run."""
+        """Return a new reader of inputs. `config` is that of a run."""
         return TextInputs(config.data)
 
 
 def stored_model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
-    """The model as its files have it, or the text model of it where that is asked for."""
-    found = find_model(config.model.model_name_or_path, config.model.revision, head=head, labels=classes)
-    return text_facts(found) if config.model.text_only else found
+    """Return the facts of the model in its files, or of its language model with `model.text_only`."""
+    facts = find_model(config.model.model_name_or_path, config.model.revision, head=head, labels=classes)
+    return text_facts(facts) if config.model.text_only else facts
 
 
 def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
-    """The model that is trained: with the tokens and the positions that the settings give it. Raises ConfigError."""
-    found = stored_model_of(config, head, classes)
+    """Return the facts of the trained model, with the added tokens and scaled positions. Raise ConfigError."""
+    facts = stored_model_of(config, head, classes)
     if config.is_from_scratch:
-        return found
-    found = with_added_tokens(found, config.model)
+        return facts
+    facts = with_added_tokens(facts, config.model)
     rope = config.model.rope_scaling
-    return replace(found, config=scaled_config(found.config, rope)) if rope_is_asked_for(rope) else found
+    return replace(facts, config=scaled_config(facts.config, rope)) if is_scaling_requested(rope) else facts
 
 
-def changes_of_scratch(config: Config) -> list[Problem]:
-    """Why a model from random weights gets no other tokens and positions than its own."""
-    found = rope_problems({}, config, CAUSAL)
+def scratch_change_problems(config: Config) -> list[Problem]:
+    """Return a problem for each setting that would change the tokens or positions of a model from scratch."""
+    problems = rope_problems({}, config, CAUSAL)
     if config.model.add_tokens.strip():
-        what = "characters" if config.task.type == "char_lm" else "tokens"
-        message = f"the {what} of a model from scratch come from its data: no others can be added"
-        found.append(Problem(message=message, key=TOKENS, hint="remove it"))
-    return found
+        unit = "characters" if config.task.type == "char_lm" else "tokens"
+        message = f"the {unit} of a model from scratch come from its data: no others can be added"
+        problems.append(Problem(message=message, key=TOKENS, hint="remove it"))
+    return problems
 
 
-def own_tokenizer(config: Config, head: Head) -> Tokenizer:
-    """The tokenizer that comes with the model. Raises ConfigError for one that marks texts with a language that it has
-    no token for: transformers would mark them as unknown words."""
+def load_own_tokenizer(config: Config, head: Head) -> Tokenizer:
+    """Load the tokenizer of the model. Raise ConfigError if it has no token for the language with which it marks texts,
+    because transformers would mark them with the unknown token."""
     facts = stored_model_of(config, head)
     folder = facts.tokenizer_folder or require_folder(facts)
     tokenizer = load_tokenizer(folder, config.model.trust_remote_code)
     if added := added_tokens(facts, config.model):
-        give_tokens(tokenizer, added, folder)
-    if rope_is_asked_for(config.model.rope_scaling):
-        reach = ConfigFields(scaled_config(facts.config, config.model.rope_scaling)).number(POSITIONS)
-        tokenizer.model_max_length = max(tokenizer.model_max_length, reach)
+        add_to_tokenizer(tokenizer, added, folder)
+    if is_scaling_requested(config.model.rope_scaling):
+        limit = ConfigFields(scaled_config(facts.config, config.model.rope_scaling)).number(POSITIONS)
+        tokenizer.model_max_length = max(tokenizer.model_max_length, limit)
     if hasattr(tokenizer, "set_src_lang_special_tokens"):
         marks = list(tokenizer("")["input_ids"])
         marks += tokenizer(text_target="")["input_ids"] if head == ENCODER_DECODER else []
@@ -413,13 +408,13 @@ def own_tokenizer(config: Config, head: Head) -> Tokenizer:
     return tokenizer
 
 
-def made_tokenizer(path: Path, config: Config, special: Specials) -> Tokenizer:
-    """The tokenizer that was trained on the data."""
+def load_trained_tokenizer(path: Path, config: Config, special: Specials) -> Tokenizer:
+    """Return the tokenizer that was trained on the data."""
     return tokenizer_of_file(path, config.data.max_length, dict(special.named), tells_pairs=special.tells_pairs)
 
 
-def tokens_a_character(config: Config, head: Head, texts: Sequence[str]) -> float:
-    """As the model's own tokenizer cuts these texts, where it is at hand."""
+def estimate_tokens_per_character(config: Config, head: Head, texts: Sequence[str]) -> float:
+    """Return the tokens per character of these texts with the model's tokenizer, or a usual value without it."""
     facts = None if config.is_from_scratch else stored_model_of(config, head)
     measured = None
     if facts and facts.tokenizer_folder:
@@ -428,27 +423,27 @@ def tokens_a_character(config: Config, head: Head, texts: Sequence[str]) -> floa
     return measured or _USUAL_TOKENS_PER_CHARACTER
 
 
-def holds_unknown(config: Config, head: Head, texts: Sequence[str]) -> bool:
-    """Return whether the model's own tokenizer, where it is at hand, does not know a part of these texts."""
+def has_unknown_tokens(config: Config, head: Head, texts: Sequence[str]) -> bool:
+    """Return whether a part of these texts is unknown to the model's tokenizer, if that is on this machine."""
     facts = stored_model_of(config, head)
     if facts.tokenizer_folder is None:
         return False
     added = added_tokens(facts, config.model)
-    return 0 in (pieces_of(facts.tokenizer_folder, texts, added.new if added else ()) or {}).values()
+    return 0 in (count_word_tokens(facts.tokenizer_folder, texts, added.new if added else ()) or {}).values()
 
 
-def tokenizer_of(config: Config, head: Head) -> tuple[str, int | None, int]:
-    """(key, end token, number of tokens) of the tokenizer that a run uses, from its files."""
+def tokenizer_identity(config: Config, head: Head) -> tuple[str, int | None, int]:
+    """Return (key, end token, number of tokens) of the tokenizer that a run uses, from its files."""
     if config.is_from_scratch:
         return TRAINED_HERE, None, config.model.scratch.vocab_size
     model = stored_model_of(config, head)
-    found = tokenizer_facts(model.tokenizer_folder) if model.tokenizer_folder else None
-    eos_id = found.eos_token_id if found else None
+    tokenizer = tokenizer_facts(model.tokenizer_folder) if model.tokenizer_folder else None
+    eos_id = tokenizer.eos_token_id if tokenizer else None
     if eos_id is None:
         eos_id = next(iter(model.eos_token_ids), None)
-    # Code that comes with the model may make another tokenizer of the same files.
+    # Code that comes with the model may build another tokenizer from the same files.
     code = " with its code" if model.has_remote_code and config.model.trust_remote_code else ""
     added = added_tokens(model, config.model)
     new = f" with {json.dumps(added.new)}" if added and added.new else ""
-    vocabulary = found.vocabulary if found else model.shape.vocabulary
+    vocabulary = tokenizer.vocabulary if tokenizer else model.shape.vocabulary
     return f"{model.tokenizer_key or ''}{code}{new}", eos_id, vocabulary + len(added.new if added else ())

@@ -1,4 +1,4 @@
-"""What every task offers. Files here are light to import: torch and transformers only inside functions."""
+"""The base class of all tasks. torch and transformers are imported only inside of functions."""
 
 from __future__ import annotations
 
@@ -33,141 +33,142 @@ if TYPE_CHECKING:
     from tui_trainer.losses.micro_batch import MicroBatch
 
 
-# Families whose answers more padding changes, though they are told of it: they mix positions without a mask (fnet),
-# pool or convolve over them (funnel, canine, yoso), or read the last one (xlnet). Tiny models of each, 13 tokens alone
-# and with 3 of padding: logits moved by 0.6 % of the largest (yoso) to more than all of it.
-_PADDING_COUNTS = frozenset({"xlnet", "fnet", "funnel", "canine", "yoso"})
+# Families whose results depend on padding despite the attention mask: they mix positions without a mask (fnet), pool or
+# convolve over them (funnel, canine, yoso), or read the last one (xlnet). With tiny models and 3 tokens of padding
+# after 13, logits changed by 0.6 % of the largest (yoso) to more than 100 %.
+_PADDING_SENSITIVE = frozenset({"xlnet", "fnet", "funnel", "canine", "yoso"})
 
 
 class Task(StartsFromModel, LearnsFromData, ABC):
-    """One way to learn. Its loss is a sum, not a mean: `training/step.py` divides once, over the whole batch."""
+    """A kind of training. Its loss is a sum, not a mean: `training/step.py` divides once, over the whole batch."""
 
     title: str
     reads: tuple[str, ...]
-    """Which settings of [task] mean something to it, by name."""
+    """Names of the settings of [task] that it uses."""
     loads_to_score: tuple[str, ...] = ()
-    """Modules that its scores load at the first evaluation."""
+    """Modules that its scores import at the first evaluation."""
     pipeline_tag: str
-    """What a model hub calls the use of its models (`pipeline_tag` of a card)."""
+    """`pipeline_tag` of a model card: the hub's name for the use of its models."""
     architectures: tuple[str, ...] = ()
-    """How the classes of models end that are tuned for it, as `architectures` of a config.json has them."""
+    """Endings of the model classes that are usually tuned for it, as in `architectures` of a config.json."""
     usual_length: tuple[int, int] | None = None
-    """Tokens from which and up to which the rows of pretrained models are as a rule."""
+    """Usual minimum and maximum row length of pretrained models, in tokens."""
     loss_unit: str = "nats/token"
-    """Of the loss; empty where a row has one label or a number."""
+    """Unit of the loss; empty if a row has one label or a number."""
     labels_rows: bool = False
-    """Whether its models give labels or numbers; else they write texts."""
+    """Whether its models predict labels or numbers rather than texts."""
     answers_in_evaluations: bool = False
-    """Whether evaluations let the model write answers to some rows (`answer_scores`)."""
+    """Whether the model answers some rows in an evaluation (`answer_scores`)."""
     holds_conversations: bool = False
     """Whether a trained model is tried in a conversation, with its chat template."""
     unsloth: bool = False
-    """Whether Unsloth loads its models: decoders of text with the head of a language model."""
+    """Whether Unsloth can load its models: text decoders with a causal head."""
     is_only_by_columns: bool = False
-    """Whether rows are learnt by it only where they have its columns: it is not what says what is wrong with others."""
+    """Whether the task is chosen for data only by its columns, so that it reports no errors in other rows."""
     metrics: tuple[str, ...] = ()
-    """What `evaluation.metric_for_best_model` may name besides "loss"; of each more is better."""
+    """Values of `evaluation.metric_for_best_model` other than "loss"; higher is better."""
     unfit_families: tuple[tuple[str, str], ...] = ()
-    """Families of models that it cannot train, each with the reason as the end of a sentence."""
+    """Model families that it cannot train, each with the reason as the end of a sentence."""
     usual_families: str = ""
-    """Families to use instead, in words."""
+    """Families to suggest instead, in words."""
     continues: bool = False
-    """Whether a trained model is tried by letting it go on with a text; else by its `answer` to one."""
+    """Whether a trained model is tried by continuing a text, rather than by its `answer` to one."""
 
     def problems(self, config: Config) -> list[Problem]:
-        """What this task cannot do with these settings, known before data and machine are looked at."""
-        found = self.model_problems(config) + self.data_problems(config)
+        """Return what this task cannot do with these settings, without looking at data and machine."""
+        problems = self.model_problems(config) + self.data_problems(config)
         if self.unfit_families and config.model.model_name_or_path and not config.is_from_scratch:
-            own = model_of(config, self.head).config.get("model_type")
+            model_type = model_of(config, self.head).config.get("model_type")
             hint = f"use another encoder, such as {self.usual_families}"
-            unfit = (f"{family} {reason}" for family, reason in self.unfit_families if family == own)
-            found += [Problem(message=message, key=MODEL_KEY, hint=hint) for message in unfit]
-        return found
+            unfit = (f"{family} {reason}" for family, reason in self.unfit_families if family == model_type)
+            problems += [Problem(message=message, key=MODEL_KEY, hint=hint) for message in unfit]
+        return problems
 
     @abstractmethod
     def collate(self, model: Any, pad_id: int) -> Collate:
-        """How rows that share none become a forward pass. `model` tells what it wants, such as a first token."""
+        """Return the function that collates unpacked rows. `model` gives its needs, such as a first token."""
 
     def collate_packed(self, pad_id: int) -> CollatePacked:
-        """How rows that share rows become one, where the task `packs`: their documents one after another."""
+        """Return the function that collates packed rows, whose documents follow each other, if the task `packs`."""
         return partial(collate_packed, pad_id=pad_id)
 
     def collate_in_run(
         self, config: Config, model: Any, pad_id: int, longest_row: int, *, size_costs: bool = False
     ) -> Collate:
-        """As training and the preview of it have it: in widths by `width_rounding`, `longest_row` at the most."""
-        own = self.collate(model, pad_id)
+        """Return the function that collates rows in training and its preview, with rounded widths up to
+        `longest_row`."""
+        exact_collate = self.collate(model, pad_id)
         rounding = self.width_rounding(model.config.model_type, size_costs=size_costs)
         if rounding is None:
-            return own
-        return in_even_widths(own, pad_id, longest_row, config.task.max_target_length, rounding)
+            return exact_collate
+        return in_even_widths(exact_collate, pad_id, longest_row, config.task.max_target_length, rounding)
 
     def collate_packed_in_run(self, pad_id: int, longest_row: int, *, size_costs: bool = False) -> CollatePacked:
-        """The same of rows that share rows: what fills them up is a document of its own."""
-        own = self.collate_packed(pad_id)
-        return packed_in_coarse_widths(own, longest_row) if size_costs else own
+        """Return the function that collates packed rows in training. Padding becomes a document of its own."""
+        exact_collate = self.collate_packed(pad_id)
+        return packed_in_coarse_widths(exact_collate, longest_row) if size_costs else exact_collate
 
     def width_rounding(self, model_type: str, *, size_costs: bool = False) -> Rounding | None:
-        """How widths of padded rows are rounded up; None: each pass is as wide as its longest row. `size_costs`:
-        matmuls of each size cost a kernel (`TrainingSetup.compiles_each_size`)."""
-        if model_type in _PADDING_COUNTS or not (self.tells_padding or size_costs):
+        """Return how the widths of padded rows are rounded up, or None for the length of the longest row. `size_costs`:
+        each size of matrix compiles a kernel (`TrainingSetup.compiles_each_size`)."""
+        if model_type in _PADDING_SENSITIVE or not (self.tells_padding or size_costs):
             return None
         return coarse if size_costs else even
 
     @abstractmethod
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
-        """The loss; `chunk_tokens` > 0: the logits of so many labels at a time."""
+        """Return the loss. If `chunk_tokens` > 0, it computes the logits of that many labels at a time."""
 
     def choices(self, config: Config, data: PreparedData) -> int:
-        """Of how many tokens or classes a label is one, so that a model that prefers none has a loss of ln(choices); 0
-        where the loss is another one."""
+        """Return the number of tokens or classes that a label can be: a uniform prediction has a loss of ln(choices). 0
+        if the loss has another form."""
         return 0
 
     def row_pass(self, config: Config, data: PreparedData, objective: Any) -> RowPass | None:
-        """What the loss has to know of each row before training; None: nothing. `objective` is what this task made."""
+        """Return a pass that computes values of each row before training, or None. `objective` is this task's."""
         return None
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
-        """A new one for each evaluation; None where the loss says it all. `objective` is what this task made."""
+        """Return a new scorer for one evaluation, or None if the loss is enough. `objective` is this task's."""
         return None
 
     def compared_logits(self, model: Any, batch: MicroBatch) -> Tensor:
-        """float32 [N, C], of the places that have a label, or of whole rows: what an exported model is compared by."""
+        """Return logits of labelled positions or of whole rows, float32 [N, C], to compare with an exported model."""
         logits: Tensor = model(**batch.inputs).logits.float()
         return logits.flatten(0, 1)[batch.places] if len(batch.places) else logits
 
     def answer_scores(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[TokenRow]
     ) -> Mapping[str, float]:
-        """Scores of what the model writes for some held-out rows, without chance; {} where nothing is written."""
+        """Return scores of the model's greedy answers to some held-out rows; {} if it generates none."""
         return {}
 
     @abstractmethod
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """(what was given, at most so many tokens that the model makes of it) for a person to look at. The caller seeds
+        """Return (input, output) of a row to show to a user, with at most `new_tokens` new tokens. The caller seeds
         torch."""
 
     @abstractmethod
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
-        """What the input reader gave, as the model gets it. Nothing of it depends on the other inputs."""
+        """Encode the results of the input reader. The encoding of one input does not depend on the others."""
 
     @abstractmethod
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
-        """What a trained model makes of each row, as JSON has it, in one pass over all of them. The caller has seeded
-        torch and set the model to evaluate."""
+        """Return the predictions of a trained model for the rows, as JSON, in one pass. The caller seeds torch and sets
+        the model to evaluation mode."""
 
     @abstractmethod
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
-        """The same for people."""
+        """Return a prediction as text for users."""
 
     def answer(self, config: Config, model: Any, tokenizer: Tokenizer, text: str, sampling: Sampling) -> str:
-        """What a trained model makes of a text that a person typed, for `tui-trainer generate`: one prediction."""
-        asked = self.input_reader(config, tokenizer).of_text(text)
-        rows = self.encode_inputs(config, model, tokenizer, [asked], sampling)
+        """Return the prediction for a text that a user typed, for `tui-trainer generate`."""
+        content = self.input_reader(config, tokenizer).of_text(text)
+        rows = self.encode_inputs(config, model, tokenizer, [content], sampling)
         return self.prediction_words(self.predict(config, model, tokenizer, rows, sampling)[0])

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class WordTokens:
-    """One window. `firsts`: (position in the window, number of the word) for the first token of each word."""
+    """One window. `firsts` holds (position in the window, number of the word) of the first token of each word."""
 
     ids: list[int]
     firsts: list[tuple[int, int]]
@@ -25,13 +25,16 @@ def windows_of(
     has more context around it, or with `lists_all` in those of each window. A single word that is longer than a window
     is cut, and its window is `truncated`.
     """
-    starts = [at for at, word in enumerate(word_ids) if word is not None and word_ids[at - 1 : at] != [word]]
+    starts = [
+        token for token, word in enumerate(word_ids) if word is not None and word_ids[token - 1 : token] != [word]
+    ]
     if len(ids) <= max_length or not starts:
-        return [WordTokens(ids, [(at, word) for at in starts if (word := word_ids[at]) is not None], truncated=False)]
-    end = next(at for at in range(len(ids), 0, -1) if word_ids[at - 1] is not None)
-    before, behind = ids[: starts[0]], ids[end:]
-    room, stops = max(max_length - len(before) - len(behind), 1), [*starts[1:], end]
-    cuts: list[tuple[int, int]] = []  # the first word, and the one after the last
+        firsts = [(start, word) for start in starts if (word := word_ids[start]) is not None]
+        return [WordTokens(ids, firsts, truncated=False)]
+    end = next(token for token in range(len(ids), 0, -1) if word_ids[token - 1] is not None)
+    before, after = ids[: starts[0]], ids[end:]
+    room, stops = max(max_length - len(before) - len(after), 1), [*starts[1:], end]
+    cuts: list[tuple[int, int]] = []  # (first word, last word + 1) of each window
     first = 0
     while not cuts or cuts[-1][1] < len(starts):
         last = first + 1
@@ -39,13 +42,14 @@ def windows_of(
             last += 1
         cuts.append((first, last))
         # The next window begins about a quarter before this one ends, and has at least one more word.
-        shared = next((at for at in range(first + 1, last) if stops[last - 1] - starts[at] <= room // 4), last)
-        fits = (at for at in range(shared, last) if last < len(starts) and stops[last] - starts[at] <= room)
+        shared = next((word for word in range(first + 1, last) if stops[last - 1] - starts[word] <= room // 4), last)
+        fits = (word for word in range(shared, last) if last < len(starts) and stops[last] - starts[word] <= room)
         first = next(fits, last)
-    halves = [0, *((later[0] + cut[1] + 1) // 2 for cut, later in pairwise(cuts)), len(starts)]
+    middles = [0, *((later[0] + cut[1] + 1) // 2 for cut, later in pairwise(cuts)), len(starts)]
     windows = []
-    for (first, last), own in zip(cuts, cuts if lists_all else pairwise(halves), strict=True):
+    for (first, last), listed in zip(cuts, cuts if lists_all else pairwise(middles), strict=True):
         part = ids[starts[first] : stops[last - 1]]
-        firsts = [(starts[at] - starts[first] + len(before), word_ids[starts[at]] or 0) for at in range(*own)]
-        windows.append(WordTokens([*before, *part[:room], *behind], firsts, truncated=len(part) > room))
+        offset = starts[first] - len(before)
+        firsts = [(starts[word] - offset, word_ids[starts[word]] or 0) for word in range(*listed)]
+        windows.append(WordTokens([*before, *part[:room], *after], firsts, truncated=len(part) > room))
     return windows
