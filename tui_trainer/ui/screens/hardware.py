@@ -175,10 +175,9 @@ class Machine:
         if not self.wide:
             rows = describe.other_process_rows(self.hardware, self.diagnosis.gpu)
             return self.rows("processes on the other GPUs", rows)
-        processes = [(gpu, *row) for gpu in self.hardware.gpus for row in describe.process_rows(gpu)]
-        return self.rows(
-            "GPU processes", [(f"GPU {gpu.index}" if label else "", text) for gpu, label, text in processes]
-        )
+        rows = [(f"GPU {gpu.index}" if label else "", text)
+                for gpu in self.hardware.gpus for label, text in describe.process_rows(gpu)]  # fmt: skip
+        return self.rows("GPU processes", rows)
 
     def processor_section(self) -> list[Line]:
         return self.rows("processor", describe.processor_rows(self.hardware))
@@ -206,11 +205,9 @@ class Machine:
     def processes_section(self) -> list[Line]:
         if not self.wide or self.hardware.gpus:
             return []
-        rows: list[Line] = [
-            [(f"{cpu:>6} {memory:>10}  ", "text"), (name, "dim")] for cpu, memory, name in self.processes
-        ]
-        fitted = [fit(row, self.width, self.glyphs.ellipsis) for row in rows]
-        return self.titled("busiest processes: CPU, memory", fitted or [[("looking ...", "dim")]])
+        rows = [fit([(f"{cpu:>6} {memory:>10}  ", "text"), (command, "dim")], self.width, self.glyphs.ellipsis)
+                for cpu, memory, command in self.processes]  # fmt: skip
+        return self.titled("busiest processes: CPU, memory", rows or [[("looking ...", "dim")]])
 
     def system_section(self) -> list[Line]:
         return self.rows("system", describe.system_rows(self.hardware) if self.wide else [])
