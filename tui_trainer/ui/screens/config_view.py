@@ -211,7 +211,8 @@ class ConfigPanes:
                 (str(sum(map(document.is_changed, keys)) or "").rjust(3), "accent"),
             ])  # fmt: skip
         meanings = ((glyphs.changed, "differs from recipe"), (glyphs.bad, "problem"), ("~", "estimated"))
-        return [*lines, [], *([(f"  {sign} {meaning}", "dim")] for sign, meaning in meanings)]
+        legend: list[Line] = [[(f"  {sign} {meaning}", "dim")] for sign, meaning in meanings]
+        return [*lines, [], *legend]
 
     def names(self, width: int, _: int) -> list[Line]:
         model = self._model

@@ -163,6 +163,8 @@ class TrainPage(FilteredPage):
     """The Train screen. `visible_parts` chooses the parts to show, and the style sheet places them."""
 
     place = "train"
+    chart: LossChart
+    second: LossChart
     filter_words, choose_words = "words in events and in the log", "older, newer"
     AUTO_FOCUS = ""
     BINDINGS = bindings("train")

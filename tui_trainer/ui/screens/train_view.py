@@ -169,7 +169,8 @@ def work_line(scene: TrainScene, width: int) -> Line:
     share = min(max(progress.done / progress.total, 0.0), 1.0)
     end: Line = [(f"  {int(share * 100):>3} %", "text"), (f" of {format_count(progress.total)} {unit}", "dim")]
     cells = min(width - len(work) - width_of(end), _LONGEST_BAR)
-    return [(work, "text"), *([(bar(share, cells, scene.glyphs), "accent")] if cells >= 4 else []), *end]
+    progress_bar: Line = [(bar(share, cells, scene.glyphs), "accent")] if cells >= 4 else []
+    return [(work, "text"), *progress_bar, *end]
 
 
 def rates_line(scene: TrainScene, width: int, _: int) -> list[Line]:
