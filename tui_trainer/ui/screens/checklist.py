@@ -91,16 +91,15 @@ class ChecklistPage(ListPage):
         yield Pane(self._counts, id="counts")
         with Area(id="parts"):
             with Area(id="findings"):
-                yield Section(lambda: ("checks", self._measuring), lambda *_: [])
+                yield Section(self._heading, lambda *_: [])
                 yield self._list
             with Area(id="finding"):
                 yield Section(lambda: ("finding", ""), lambda *_: [])
                 yield self._finding
 
-    @property
-    def _measuring(self) -> str:
-        """Progress of the measurement, cut to the width of the heading, which shows no note that is too long."""
-        return one_line(self.bench.measuring.words, max(self._list.size.width - _HEADING_CELLS, 0))
+    def _heading(self) -> tuple[str, str]:
+        # The progress of a measurement is cut, because a heading shows no note that is too long.
+        return "checks", one_line(self.bench.measuring.words, max(self._list.size.width - _HEADING_CELLS, 0))
 
     def on_line_list_scrolled(self) -> None:
         self.query_one("#counts", Pane).redraw()

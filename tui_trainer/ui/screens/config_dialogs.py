@@ -67,7 +67,8 @@ def _size_lines(process: ConfigProcess, width: int, glyphs: Glyphs) -> list[Line
         lines.append([(f"{size['rows']:>6} ", "text"), (drawn, role), (words, "text")])
     if measured:
         table = sizes_table(result)
-        lines += [[], *([(text, "text")] for text in table_lines(table, width, right=table[0])), []]
+        table_rows: list[Line] = [[(text, "text")] for text in table_lines(table, width, right=table[0])]
+        lines += [[], *table_rows, []]
     return [*lines, *paragraph(result["sentence"], width, "good" if result["patch"] else "text")]
 
 
@@ -113,7 +114,7 @@ class PreviewDialog(Dialog):
         self._bench.background.do(PREVIEW, self._make, self._finish, PREVIEW)
 
     def _make(self) -> Preview | tuple[str, ...]:
-        """Return the preview, or the reasons why there is none. Runs in another thread."""
+        """Return the preview, or the reasons for its failure. Runs in another thread."""
         from tui_trainer.launching.open_run import with_what_suits
         from tui_trainer.launching.preview import make_preview
 

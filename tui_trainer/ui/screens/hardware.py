@@ -143,7 +143,7 @@ class Machine:
         return self.titled(f"GPUs: {len(gpus)}, load and memory in use", lines)
 
     def card_section(self) -> list[Line]:
-        """Return the GPU that a run would use, without the facts that have their own section beside it."""
+        """Return facts about the GPU that a run would use. If `wide`, other sections have its peak rates and processes."""
         rows, gpu = describe.gpu_rows(self.diagnosis, self.hardware), self.diagnosis.gpu
         which = "chosen by you" if self.diagnosis.gpu_is_chosen else "chosen automatically"
         if self.wide and gpu:
@@ -179,9 +179,6 @@ class Machine:
                 for gpu in self.hardware.gpus for label, text in describe.process_rows(gpu)]  # fmt: skip
         return self.rows("GPU processes", rows)
 
-    def processor_section(self) -> list[Line]:
-        return self.rows("processor", describe.processor_rows(self.hardware))
-
     def cores_section(self) -> list[Line]:
         """Return a small gauge for each core, or one character for each if gauges would take many lines."""
         # The lines change only if a change is visible.
@@ -213,14 +210,14 @@ class Machine:
         return self.rows("system", describe.system_rows(self.hardware) if self.wide else [])
 
     def disk_section(self) -> list[Line]:
-        places = self.hardware.places
-        label_width = max((len(place.label) for place in places), default=0) + 2
-        room_width = max((len(describe.room_words(place)) for place in places), default=0) + 2
+        folders = self.hardware.places
+        label_width = max((len(folder.label) for folder in folders), default=0) + 2
+        room_width = max((len(describe.room_words(folder)) for folder in folders), default=0) + 2
         lines: list[Line] = []
-        for place in places:
-            start: Line = [(pad(place.label, label_width), "dim")]
-            start.append((pad(describe.room_words(place), room_width), "bad" if place.writable is False else "text"))
-            path = describe.place_path(place)
+        for folder in folders:
+            start: Line = [(pad(folder.label, label_width), "dim")]
+            start.append((pad(describe.room_words(folder), room_width), "bad" if folder.writable is False else "text"))
+            path = describe.place_path(folder)
             if width_of(start) + cell_len(path) <= self.width:
                 lines.append([*start, (path, "dim")])
             else:
@@ -229,7 +226,7 @@ class Machine:
         for rate in rates:
             words = f"reads {format_bytes(round(rate.read))}/s, writes {format_bytes(round(rate.write))}/s"
             lines.append([(pad(rate.name, label_width), "dim"), (words, "text")])
-        return self.titled("disk", lines) if places else []
+        return self.titled("disk", lines) if folders else []
 
     def libraries_section(self) -> list[Line]:
         installed, missing = describe.library_words(self.hardware)
@@ -299,7 +296,8 @@ class HardwarePage(ListPage):
         yield Area(
             Part(Machine.welcome_section), Part(Machine.device_section), Part(Machine.problems_section),
             Part(Machine.gpu_table, is_live=True), Part(Machine.card_section),
-            Part(Machine.processor_section, id="processor"), self._bars["busy"], self._bars["memory"],
+            Part(lambda machine: machine.rows("processor", describe.processor_rows(machine.hardware)), id="processor"),
+            self._bars["busy"], self._bars["memory"],
             Part(Machine.cores_section, is_live=True), classes="column left",
         )  # fmt: skip
         parts = map(Part, (Machine.peak_section, Machine.users_section, Machine.processes_section))

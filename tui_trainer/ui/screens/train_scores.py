@@ -30,8 +30,7 @@ def scores_line(scene: TrainScene, *_: int) -> list[Line]:
 
 
 def standing_heading(scene: TrainScene) -> tuple[str, str]:
-    done = scene.run.evals[-1] if scene.run.evals else None
-    return "scores", f"after step {done.step:,}" if done else "no evaluation yet"
+    return "scores", f"after step {scene.run.evals[-1].step:,}" if scene.run.evals else "no evaluation yet"
 
 
 def standing_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
@@ -95,8 +94,8 @@ def sample_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
 
 
 def target_rows(scene: TrainScene, *_: int) -> list[Line]:
-    targets = result.targets_of(scene.run)
-    return [[scene.verdict(target.met), (f" {scene.shown(target.words)}", "text")] for target in targets]
+    return [[scene.verdict(target.met), (f" {scene.shown(target.words)}", "text")]
+            for target in result.targets_of(scene.run)]  # fmt: skip
 
 
 def scores_heading(scene: TrainScene) -> tuple[str, str]:
@@ -106,9 +105,8 @@ def scores_heading(scene: TrainScene) -> tuple[str, str]:
 
 
 def score_rows(scene: TrainScene, width: int, height: int) -> list[Line]:
-    if done := scene.newest_table:
-        return table_rows(done, width, height, scene.glyphs)
-    return [[("no evaluation has a table of scores yet", "dim")]]
+    nothing: list[Line] = [[("no evaluation has a table of scores yet", "dim")]]
+    return table_rows(done, width, height, scene.glyphs) if (done := scene.newest_table) else nothing
 
 
 def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Line]:

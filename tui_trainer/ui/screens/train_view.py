@@ -1,7 +1,4 @@
-"""Parts of the Train screen about a run's work: status, progress, speed, diagnosis, plan, events and log.
-
-Each function draws one part: it returns the lines of a scene for a width and a height.
-"""
+"""Parts of the Train screen about a run's work: status, progress, speed, diagnosis, plan, events and log."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -197,8 +194,7 @@ def parts_line(scene: TrainScene, width: int, _: int) -> list[Line]:
 
 def ranks_line(scene: TrainScene, *_: int) -> list[Line]:
     """Return a line such as `slowest: rank 3, makes each step 14 % longer (12 ms), communication 6 %`."""
-    slowest = slowest_rank(scene.run)
-    return [[(slowest.words, "text")]] if slowest else []
+    return [[(slowest.words, "text")]] if (slowest := slowest_rank(scene.run)) else []
 
 
 def doctor_line(scene: TrainScene, width: int, _: int) -> list[Line]:
