@@ -190,20 +190,20 @@ class ChecklistPage(ListPage):
         self._list.show(rows, next(later, len(rows) - 1))
 
     def refusal(self, action: Action) -> str:
-        if action.name == "show":
-            return "" if self._chosen else NOTHING_TO_DO
-        if action.name == "apply":
-            return "" if self._chosen_fix else "this check has no fix to apply"
-        if action.name == "apply_all":
-            return "" if any(finding.fix and finding.is_open for finding in self._findings) else NOTHING_TO_DO
         if action.name in ("measure", "measure_all"):
             return self._why_not_measured([self._chosen] if action.name == "measure" else self._findings)
-        if action.name == "install":
-            return "" if self._named_libraries else "this check has nothing to install"
-        if action.name == "cancel":
-            return "" if self.bench.measuring.alive else NOTHING_TO_DO
         document = self.bench.document
-        return NOTHING_TO_DO if action.name == "undo" and not (document and document.can_undo) else ""
+        conditions: dict[str, Callable[[], object]] = {
+            "show": lambda: self._chosen,
+            "apply": lambda: self._chosen_fix,
+            "apply_all": lambda: any(finding.fix and finding.is_open for finding in self._findings),
+            "install": lambda: self._named_libraries,
+            "cancel": lambda: self.bench.measuring.alive,
+            "undo": lambda: document and document.can_undo,
+        }
+        reasons = {"apply": "this check has no fix to apply", "install": "this check has nothing to install"}
+        can_do = conditions.get(action.name, lambda: True)()
+        return "" if can_do else reasons.get(action.name, NOTHING_TO_DO)
 
     def _why_not_measured(self, findings: Sequence[Finding | None]) -> str:
         reasons = [finding.why_not_measured for finding in findings if finding is not None]

@@ -1,7 +1,4 @@
-"""The state of the Config screen without Textual: the rows of its table, the editor of a value, and changes.
-
-Methods that change something return a sentence for the message line, or an empty string.
-"""
+"""The state of the Config screen without Textual: the rows of its table, the editor of a value, and changes."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -116,8 +113,7 @@ class Editor:
     def jump(self, letters: str) -> None:
         """Choose the option that starts with the typed letters. The same first letter again chooses the next one."""
         for begun in (self.begun + letters.lower(), letters.lower()):
-            matches = [index for index, option in enumerate(self.options) if option.lower().startswith(begun)]
-            if matches:
+            if matches := [index for index, option in enumerate(self.options) if option.lower().startswith(begun)]:
                 later = [index for index in matches if index > self.chosen]
                 self.chosen = (matches if len(begun) > 1 else later or matches)[0]
                 self.text, self.begun = self.options[self.chosen], begun
@@ -129,7 +125,10 @@ def reason(problem: Problem) -> str:
 
 
 class ConfigModel:
-    """Model of the Config screen. `names` are further completions by setting, such as samples and tasks."""
+    """Model of the Config screen. `names` are further completions by setting, such as samples and tasks.
+
+    Methods that change a setting return a sentence for the message line, or an empty string.
+    """
 
     def __init__(
         self, document: ConfigDocument, names: Mapping[str, Sequence[str]] | None = None, *, has_gpu: bool = True,

@@ -1,7 +1,6 @@
 """Panes of the Config screen as lines: the summary, the groups, the chosen setting, and the plan.
 
-The memory bar shows the parts of the plan against the memory of the GPU or the machine. Each kind of part has its own
-sign and colour, so the bar can be read without colours. `~` marks estimated figures.
+The memory bar shows the parts of the plan in the memory of the GPU or the machine, each kind with its sign and colour.
 """
 
 from collections.abc import Iterable

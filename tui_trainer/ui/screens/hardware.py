@@ -143,7 +143,7 @@ class Machine:
         return self.titled(f"GPUs: {len(gpus)}, load and memory in use", lines)
 
     def card_section(self) -> list[Line]:
-        """Return facts about the GPU that a run would use. If `wide`, other sections have its peak rates and processes."""
+        """Return the GPU that a run would use. If `wide`, its peak rates and processes are in other sections."""
         rows, gpu = describe.gpu_rows(self.diagnosis, self.hardware), self.diagnosis.gpu
         which = "chosen by you" if self.diagnosis.gpu_is_chosen else "chosen automatically"
         if self.wide and gpu:
@@ -289,7 +289,6 @@ class HardwarePage(ListPage):
         self._runs_folder = Path()
         self._reader, self._processes, self._next_look = ProcessReader(), tuple[tuple[str, str, str], ...](), 0.0
         self._bars = {name: GaugeBar(id=name) for name in ("busy", "memory", "gpu-busy", "gpu-memory")}
-        self._trail = Area(Part(Machine.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"], id="trail")
         self._scroller = Scroller(Area(*self._columns(), id="columns"))
 
     def _columns(self) -> ComposeResult:
@@ -297,11 +296,11 @@ class HardwarePage(ListPage):
             Part(Machine.welcome_section), Part(Machine.device_section), Part(Machine.problems_section),
             Part(Machine.gpu_table, is_live=True), Part(Machine.card_section),
             Part(lambda machine: machine.rows("processor", describe.processor_rows(machine.hardware)), id="processor"),
-            self._bars["busy"], self._bars["memory"],
-            Part(Machine.cores_section, is_live=True), classes="column left",
+            self._bars["busy"], self._bars["memory"], Part(Machine.cores_section, is_live=True), classes="column left",
         )  # fmt: skip
         parts = map(Part, (Machine.peak_section, Machine.users_section, Machine.processes_section))
-        middle = Area(self._trail, *parts, classes="column middle")
+        trail = Area(Part(Machine.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"], id="trail")
+        middle = Area(trail, *parts, classes="column middle")
         right = Area(
             Part(Machine.trial_section), Part(Machine.disk_section, is_live=True), Part(Machine.libraries_section),
             Part(Machine.system_section), classes="column",
@@ -454,15 +453,15 @@ class HardwarePage(ListPage):
     def _look_at_runs_folder(self) -> None:
         """Read the free space of the folder for runs, once it is known and when it changes."""
         loaded = self.bench.document.loaded if self.bench.document else None
-        folder = from_the_root(loaded.config.output.runs_dir) if loaded else self._runs_folder
-        if folder != self._runs_folder:
-            self._runs_folder = folder
-            if ("runs", str(folder)) not in [(place.label, place.path) for place in self.bench.hardware.places]:
-                self.bench.background.do("runs folder", lambda: read_place("runs", folder), self._found_room)
+        path = from_the_root(loaded.config.output.runs_dir) if loaded else self._runs_folder
 
-    def _found_room(self, runs: Place) -> None:
-        hardware = self.bench.hardware
-        places = tuple(runs if place.label == runs.label else place for place in hardware.places)
-        self.bench.hardware = replace(hardware, places=places)
-        self._diagnose()
-        self.bench.app.draw()
+        def update(runs: Place) -> None:
+            folders = tuple(runs if folder.label == runs.label else folder for folder in self.bench.hardware.places)
+            self.bench.hardware = replace(self.bench.hardware, places=folders)
+            self._diagnose()
+            self.bench.app.draw()
+
+        if path != self._runs_folder:
+            self._runs_folder = path
+            if ("runs", str(path)) not in [(folder.label, folder.path) for folder in self.bench.hardware.places]:
+                self.bench.background.do("runs folder", lambda: read_place("runs", path), update)

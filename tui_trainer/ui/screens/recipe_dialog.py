@@ -30,10 +30,7 @@ _FITS: Final = "recipes that fit"
 
 
 class RecipeDialog(SearchDialog[str | Profile]):
-    """List of the recipes that match the filter, by task. Recipes that fit the user's model and data come first.
-
-    The fit of each recipe is computed in the background. Until then, the recipe itself is shown.
-    """
+    """List of the recipes that match the filter, by task. Recipes that fit the user's model and data come first."""
 
     heading = "Choose a recipe"
     CSS = """

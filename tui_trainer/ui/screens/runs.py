@@ -381,10 +381,7 @@ class RunsPage(FilteredPage, ListPage):
         self, heading: str, words: str, text: str, parse: Callable[[str], Callable[[Path], T]],
         done: Callable[[T], object] = lambda _: None,
     ) -> None:  # fmt: skip
-        """Ask for a text about the chosen run.
-
-        `parse` turns it into work for the background, or raises InputError. `done` gets the result of the work.
-        """
+        """Ask for a text about the chosen run. `parse` returns the work or raises InputError; `done` gets the result."""
         path = self._chosen.path
 
         def accept(text: str) -> str | None:
@@ -504,11 +501,8 @@ class RunsPage(FilteredPage, ListPage):
 
 
 def _folder_state(run: RunOverview) -> object:
-    """Return a value that changes when a run's folder should be measured again. Call it in another thread.
-
-    An active run is measured once a minute. Other runs are measured when exports, reports or checkpoints change.
-    """
-    if run.alive:
+    """Return a value that changes when a run's folder should be measured again. Call it in another thread."""
+    if run.alive:  # once a minute; other folders if exports, reports or checkpoints change
         return run.last_event_at[:16]
     folder, modified_ns = RunFolder(run.path), list[int]()
     for path in (folder.root, folder.exports, folder.checkpoints, folder.model):
