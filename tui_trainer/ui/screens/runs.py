@@ -381,7 +381,7 @@ class RunsPage(FilteredPage, ListPage):
         self, heading: str, words: str, text: str, parse: Callable[[str], Callable[[Path], T]],
         done: Callable[[T], object] = lambda _: None,
     ) -> None:  # fmt: skip
-        """Ask for a text about the chosen run. `parse` returns the work or raises InputError; `done` gets the result."""
+        """Ask for a text about the run. `parse` returns the work or raises InputError; `done` gets the result."""
         path = self._chosen.path
 
         def accept(text: str) -> str | None:
