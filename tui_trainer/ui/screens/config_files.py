@@ -92,10 +92,7 @@ def _write(
 
 
 class OwnEditor:
-    """The settings as TOML in the user's own editor, applied as one change.
-
-    A text with errors is kept with marks at its errors, until the user applies or discards it.
-    """
+    """The settings as TOML in the user's own editor. A text with errors is kept until it is applied or discarded."""
 
     def __init__(self, app: App[Any], bench: Workbench, document: ConfigDocument) -> None:
         self._app, self._bench, self._document = app, bench, document

@@ -256,11 +256,9 @@ class ConfigModel:
 def table_rows(
     document: ConfigDocument, wanted: frozenset[str], unread: Mapping[str, str], query: str
 ) -> list[ListRow]:
-    """Return the wanted settings below their headings. With a query, return the matching ones, the best first.
-
-    Descriptions are searched if no name matches.
-    """
+    """Return the wanted settings below their headings. With a query, return the matching ones, the best first."""
     matches = {key: hit for key in wanted if (hit := match(query, key, all_settings()[key].help))}
+    # Descriptions count only if no name matches.
     if any(hit.rank[0] < IN_TEXT for hit in matches.values()):
         matches = {key: hit for key, hit in matches.items() if hit.rank[0] < IN_TEXT}
     parts: list[tuple[tuple[int, bool, bool], list[ListRow]]] = []

@@ -50,17 +50,15 @@ _WELCOME = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """State of the screen for a column of `width` cells. Each method draws one section, or returns no lines.
-
-    `profile` has the name of the hardware profile and the reason for it. If `wide`, some facts of the GPU have a
-    section in another column.
-    """
+    """State of the screen for a column of `width` cells. Each method draws one section, or returns no lines."""
 
     diagnosis: MachineDiagnosis
     hardware: Hardware
     gauges: Gauges | None
     profile: tuple[str, str]
+    """Name of the hardware profile, and the reason for it."""
     wide: bool
+    """Whether some facts of the GPU have a section of their own in another column."""
     width: int
     glyphs: Glyphs
     trial: Trial | None = None

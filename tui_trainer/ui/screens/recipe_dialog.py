@@ -166,10 +166,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         return [(f" {one_line(row.name).ljust(name_cells)}  {now}  ", role), (words, role)]
 
     def about(self, width: int, height: int) -> list[Line]:
-        """Return the summary of the chosen recipe, and the settings that it changes and keeps.
-
-        If there is too little room, kept settings are only named, and the last changes are counted.
-        """
+        """Return the summary of the chosen recipe, and the settings that it changes and keeps, if there is room."""
         recipe, glyphs = self.recipe, self.glyphs
         lines = paragraph(one_line(recipe.summary), width)
         source = paragraph(one_line(f"source: {recipe.source}"), width, "dim") if recipe.source else []

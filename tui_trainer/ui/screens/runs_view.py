@@ -55,10 +55,6 @@ class Column:
     """Colour of the column; None for that of the row."""
 
 
-def _score(run: RunOverview) -> float | None:
-    return run.scores.get(run.metric, next(iter(run.scores.values()), None))
-
-
 def _model_words(run: RunOverview) -> str:
     return one_line(run.came_from.rpartition(" > ")[2]) or short_name(run.model)
 
@@ -76,7 +72,8 @@ COLUMNS: Final = {column.title: column for column in (
            lambda run, _, cells, glyphs: spans.sparkline(run.loss_curve, cells, glyphs), role=lambda _: "chart_smooth"),
     Column("loss", 7, 10, attrgetter("loss"), lambda run, *_: loss_words(run.loss), is_right=True),
     Column("held out", 8, 2, attrgetter("eval_loss"), lambda run, *_: loss_words(run.eval_loss), is_right=True),
-    Column("score", 18, 7, _score, lambda run, *_: run.score, falls=True),
+    Column("score", 18, 7, lambda run: run.scores.get(run.metric, next(iter(run.scores.values()), None)),
+           lambda run, *_: run.score, falls=True),
     Column("OOM", 3, 11, attrgetter("out_of_memory_events"), lambda run, *_: str(run.out_of_memory_events or ""),
            falls=True, is_right=True, role=lambda _: "warn"),
     Column("data", 14, 5, attrgetter("data"), lambda run, *_: short_name(run.data.partition(",")[0])),
@@ -127,7 +124,7 @@ class RunsModel:
     marked: list[Path] = field(default_factory=list)
     shown: list[RunOverview] = field(default_factory=list)
     place: int = 0
-    """Place of the chosen run among the shown ones."""
+    """Index of the chosen run among the shown ones."""
     problem: str = ""
     """Error in the filter, with the words that it takes."""
     without_list: str = ""
@@ -257,8 +254,9 @@ def _condition(word: str, measures: Mapping[str, _Measure]) -> _Condition | str:
         return f"{one_line(name, 20) + ':'!r} is unknown. Use {': '.join(_FIELDS)}: #tag, or words without a colon"
     if colon:
         return lambda run: value in _FIELDS[name](run).lower()
-    texts: list[Callable[[RunOverview], str]] = [attrgetter("name"), attrgetter("note"), *_FIELDS.values()]
-    return lambda run: word in " ".join((*run.tags, *(text(run) for text in texts))).lower()
+    return lambda run: (
+        word in " ".join((run.name, run.note, *run.tags, *(get(run) for get in _FIELDS.values()))).lower()
+    )
 
 
 def empty_words(model: RunsModel, start_key: str) -> str:

@@ -99,25 +99,19 @@ def _gauges(scene: TrainScene, width: int, _: int) -> list[Line]:
 # What draws each part, and for a part under a rule, its title or the texts at both ends of the rule.
 Parts = dict[str, tuple[Draw, Heading | str | None]]
 _ABOVE_THE_CHART: Final[Parts] = {
-    "invitation": (story.invitation, None),
-    "run": (view.run_line, None),
-    "progress": (view.progress_line, None),
-}
+    "invitation": (story.invitation, None), "run": (view.run_line, None), "progress": (view.progress_line, None),
+}  # fmt: skip
 _BELOW_THE_CHART: Final[Parts] = {
     "preparation": (story.preparation, None),
     "speed": (lambda *_: [], lambda scene: ("speed" if scene.run.steps else "machine", _memory(scene))),
-    "rates": (view.rates_line, None),
-    "scores": (scores.scores_line, None),
-    "parts": (view.parts_line, None),
-    "ranks": (view.ranks_line, None),
-    "tuning": (view.tuning_line, None),
-    "doctor": (view.doctor_line, None),
+    "rates": (view.rates_line, None), "scores": (scores.scores_line, None), "parts": (view.parts_line, None),
+    "ranks": (view.ranks_line, None), "tuning": (view.tuning_line, None), "doctor": (view.doctor_line, None),
     "gauges": (_gauges, None),
     "result": (story.ending, lambda scene: ("result", _memory(scene))),
     "readings-here": (view.readings_rows, _readings_heading),
     "log": (view.log_rows, "log"),
     "table": (scores.score_rows, scores.scores_heading),
-}
+}  # fmt: skip
 _BESIDE_THE_CHART: Final[Parts] = {
     "standing": (scores.standing_rows, scores.standing_heading),
     "machine": (_gauges, lambda scene: ("machine", f"{scene.glyphs.target} target")),
@@ -130,21 +124,14 @@ _BESIDE_THE_CHART: Final[Parts] = {
     "plan": (view.plan_rows, "plan"),
     "switched-on": (_enabled, "enabled"),
 }
-PARTS: Final[Parts] = {
-    **_ABOVE_THE_CHART, **_BELOW_THE_CHART, "events": (view.event_rows, view.events_heading),
-    **_BESIDE_THE_CHART,
-}  # fmt: skip
+_EVENTS: Final[Parts] = {"events": (view.event_rows, view.events_heading)}
+PARTS: Final[Parts] = _ABOVE_THE_CHART | _BELOW_THE_CHART | _EVENTS | _BESIDE_THE_CHART
 _ENDED = "the run has ended"
-
-
-def _can_be_resumed(run: WatchedRun) -> bool:
-    return not run.alive and (run.is_interrupted or run.state.status in ("stopped", "failed"))
-
-
 # The condition of each action, and why it is refused otherwise.
 _NEEDS: Final[dict[str, tuple[Callable[[WatchedRun], object], str]]] = {
     **dict.fromkeys(_OF_THE_RUN, (lambda run: run.takes_requests, _ENDED)),
-    "pause": (lambda run: run.takes_requests or _can_be_resumed(run), _ENDED),
+    "pause": (lambda run: run.takes_requests or
+              (not run.alive and (run.is_interrupted or run.state.status in ("stopped", "failed"))), _ENDED),
     "detach": (lambda run: run.takes_requests and run.is_ours and run.state.phase != "paused",
                "only an active run of this program that is not paused can be detached"),
     "try_model": (lambda run: run.state.checkpoints or run.state.finished, NOTHING_TO_DO),

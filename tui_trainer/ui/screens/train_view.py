@@ -109,13 +109,6 @@ class TrainScene:
         has_screens = self.has_screens and not self.run.device.startswith("cuda")
         return result.exceeds_plan(self.run, _SCREENS_BYTES if has_screens else 0)
 
-    @property
-    def memory_advice(self) -> str:
-        """Advice for a run that takes more memory than planned; otherwise empty."""
-        if self.exceeds_plan:
-            return "fine while memory is free; later plans use the measured peak"
-        return "within tolerance" if result.memory_excess_bytes(self.run) else ""
-
     def base_name(self, plan: PlanMade) -> str:
         return self.shown(plan.came_from or plan.base_model.rstrip("/").rpartition("/")[2])
 
@@ -262,7 +255,10 @@ def plan_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
         *([("attention", scene.shown(plan.attention))] if plan.attention else []),
         *figure_rows(state),
     ]
-    words = ", ".join(filter(None, (result.memory_words(state), scene.memory_advice)))
+    advice = "within tolerance" if result.memory_excess_bytes(state) else ""
+    if scene.exceeds_plan:
+        advice = "fine while memory is free; later plans use the measured peak"
+    words = ", ".join(filter(None, (result.memory_words(state), advice)))
     memory = scene.labelled("memory", words, width, LABEL, "warn" if scene.exceeds_plan else "text")
     time = scene.labelled("time", time_words(state), width, LABEL)
     return [*(_field(f"{name:<{LABEL}}", text) for name, text in rows), *memory, *time]
