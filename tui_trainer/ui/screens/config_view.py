@@ -185,9 +185,8 @@ class ConfigPanes:
         document, glyphs = self._model.document, self._glyphs
         dot: Span = (f"  {glyphs.dot}  ", "dim")
         changed, problems, unsaved = len(document.changes()), len(document.problems), len(document.unsaved())
-        right: Line = [(f"{glyphs.good} no problems", "good")]
-        if problems:
-            right = [(f"{glyphs.bad} {quantity(problems, 'problem')}", "bad")]
+        good: Line = [(f"{glyphs.good} no problems", "good")]
+        right: Line = [(f"{glyphs.bad} {quantity(problems, 'problem')}", "bad")] if problems else good
         left: Line = [("recipe ", "dim"), (one_line(document.recipe_name) or "none", "bold"), dot]
         left += [(f"{changed} changed", "bold" if changed else "dim"), dot]
         if document.file is None:

@@ -134,7 +134,7 @@ class RunsPage(FilteredPage, ListPage):
         self._measured: dict[Path, object] = {}
         """State of each run's folder (`_folder_state`) when its size was measured."""
         self._looked_at: OrderedDict[Path | None, tuple[object, ChosenRun]] = OrderedDict()
-        """The runs that were chosen last, and the last event and step that were read of each."""
+        """The runs that were chosen last, with the last event and step that were read."""
 
     def body(self) -> ComposeResult:
         with Container(id="workspace"):

@@ -150,8 +150,6 @@ class TrainPage(FilteredPage):
     """The Train screen. `visible_parts` chooses the parts to show, and the style sheet places them."""
 
     place = "train"
-    chart: LossChart
-    second: LossChart
     filter_words, choose_words = "words in events and in the log", "older, newer"
     AUTO_FOCUS = ""
     BINDINGS = bindings("train")
@@ -186,7 +184,8 @@ class TrainPage(FilteredPage):
         self._events_back = 0
         self._curves_of, self._curves = "", [LOSS]
         """The task that the drawn curves were chosen for, and their names."""
-        self.chart, self.second = (LossChart(lambda: self._scene.run, id=name) for name in ("chart", "second"))
+        self.chart: LossChart = LossChart(lambda: self._scene.run, id="chart")
+        self.second: LossChart = LossChart(lambda: self._scene.run, id="second")
         self.chart.beside, self.second.beside = self.second, self.chart
 
     def body(self) -> ComposeResult:

@@ -17,10 +17,8 @@ from tui_trainer.units import quantity
 
 _WIDE_RESULT: Final = 100
 _READING_WIDTH: Final = 100
-_STORY_LABEL: Final = 9
-_SPEED_LABEL: Final = 12
-_NAME_WIDTH: Final = 16
-_BASELINE_WIDTH: Final = 18
+_STORY_LABEL, _SPEED_LABEL = 9, 12
+_NAME_WIDTH, _BASELINE_WIDTH = 16, 18
 
 
 def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
