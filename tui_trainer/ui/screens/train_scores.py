@@ -18,6 +18,7 @@ from tui_trainer.units import format_count, format_seconds, quantity
 _MOST_EPOCHS: Final = 7
 _SAMPLE_LINES: Final = 24
 _STANDING_NAME: Final = 17
+# Class names from which columns are numbered, and at which they are cut, in characters.
 _SHORT_NAME, _LONGEST_NAME = 5, 24
 
 
