@@ -289,9 +289,8 @@ def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: l
         key = key.strip()
         if not equals:
             hint = f"write {key}=VALUE" if key in all_settings() else did_you_mean(key)
-            problems.append(
-                Problem(message=f"{one_line(assignment, 60)!r} is not of the form KEY=VALUE", where="--set", hint=hint)
-            )
+            message = f"{one_line(assignment, 60)!r} is not of the form KEY=VALUE"
+            problems.append(Problem(message=message, where="--set", hint=hint))
         elif key not in all_settings() and key not in REMOVED:
             problems.append(_unknown(key, "--set"))
         else:
@@ -342,8 +341,7 @@ def flatten(raw: dict[str, Any], where: str, problems: list[Problem], notes: lis
 
 
 def _unknown(key: str, where: str) -> Problem:
-    hint = did_you_mean(key)
-    return Problem(message="unknown setting", where=where, key=key[:80], hint=hint)
+    return Problem(message="unknown setting", where=where, key=key[:80], hint=did_you_mean(key))
 
 
 def did_you_mean(key: str) -> str:
