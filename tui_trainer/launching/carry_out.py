@@ -249,7 +249,7 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
     journal, tries_left = run.journal, _MOST_RESTARTS
     while True:
         try:
-            return train_together(job, run.controls, progress, journal.fails_elsewhere), job.plan
+            return train_together(job, run.controls, progress, journal.set_other_writer_error), job.plan
         except (RankEnded, GroupOutOfMemory) as error:
             failure = error
         finally:
