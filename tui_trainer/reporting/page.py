@@ -182,10 +182,8 @@ def _history(facts: RunFacts) -> Iterator[Block]:
             rows.append((start.at[:19].replace("T", " "), came_from, f"{start.last_step:,}", taken, ended))
         yield Table(rows, ("started (UTC)", "from step", "to step", "duration", "ended"))
     if problems := list(state.problems)[-_MOST_PROBLEMS:]:
-        rows = [
-            (f"{fault.step:,}", fault.kind, "; ".join(filter(None, (fault.message, fault.hint)))) for fault in problems
-        ]
-        yield Table(rows, ("step", "problem", "message"))
+        faults = [(f"{it.step:,}", it.kind, "; ".join(filter(None, (it.message, it.hint)))) for it in problems]
+        yield Table(faults, ("step", "problem", "message"))
     if not starts:
         yield "The journal does not record the start of this run."
     if state.journal_damage:
