@@ -188,9 +188,8 @@ def _refuse_arguments(arguments: Mapping[str, Any], **usual: Any) -> None:
     """Raise ValueError if an argument of a schedule has another value than in `usual`."""
     if unsupported := [name for name, value in arguments.items() if name not in usual or not same(value, usual[name])]:
         supported = ", ".join(f"{name} = {value}" for name, value in usual.items())
-        raise ValueError(
-            f"unsupported: {one_line(', '.join(map(str, unsupported)), 60)}; supported values: {supported}"
-        )
+        names = one_line(", ".join(map(str, unsupported)), 60)
+        raise ValueError(f"unsupported: {names}; supported values: {supported}")
 
 
 def early_stopping(done: Conversion, switch: Given, count: Given | None) -> None:
