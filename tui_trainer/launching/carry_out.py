@@ -98,12 +98,11 @@ def start_trackers(config: Config, folder: RunFolder, journal: JournalWriter) ->
 
 def _record_tracker_problems(reader: Child, journal: JournalWriter) -> None:
     with reader:
-        for message in reader.objects():
+        for fields in reader.objects():
             with suppress(LookupError):
                 journal.read_newest_step()
-                journal.append_beside(
-                    RunProblem(kind="tracker", message=str(message["message"]), hint=str(message["hint"]))
-                )
+                problem = RunProblem(kind="tracker", message=str(fields["message"]), hint=str(fields["hint"]))
+                journal.append_beside(problem)
 
 
 _LOG_NAME = "error.txt"
@@ -126,9 +125,8 @@ class _StopRequested(Exception):
 
 
 def carry_out(run: OpenRun, *, gauges_every_seconds: float = GAUGES_EVERY_SECONDS) -> Outcome:
-    """Execute a run from its current step to its end, and release its lock.
-
-    Errors of the run are not raised: they are in the Outcome and in the journal."""
+    """Execute a run from its current step to its end, and release its lock. Raises nothing: an error is in the
+    Outcome."""
     gauges = GaugeWriter(run.journal, period_seconds=gauges_every_seconds)
     outcome: Outcome | None = None
     gauges.start()
@@ -290,8 +288,8 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
 def last_answered(before: int, events: Iterable[Event]) -> int:
     """Return the last request that the next group of processes must not answer again.
 
-    It is the last one that was answered since the last start, or `before` if there is none. A pause that still holds is
-    left to the next group."""
+    It is the last one answered since the last start, else `before`. A pause that still holds is left to the next
+    group."""
     last: dict[str, int] = {}
     for event in events:
         if isinstance(event, RunStarted):

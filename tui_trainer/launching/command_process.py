@@ -25,7 +25,7 @@ class JsonProcess(Child):
     """A command that prints JSON. It continues when nobody watches it.
 
     `part` is its current activity, and `progress` the amount done, the total and the unit. Subclasses add `lines` to
-    show. `result` is None until the command has succeeded; `reason` says why there is none."""
+    show. `result` is None until the command has succeeded; `reason` says why it has not."""
 
     alive = True
     """False once `poll` has noticed the end of the process."""
@@ -80,10 +80,8 @@ class JsonProcess(Child):
         fields = json_object(line) or {}
         with suppress(ValueError, LookupError, TypeError):
             if fields.keys() == {"what", "done", "total", "unit"}:
-                self.part, self.progress = (
-                    str(fields["what"]),
-                    (float(fields["done"]), fields["total"], str(fields["unit"])),
-                )
+                self.part = str(fields["what"])
+                self.progress = float(fields["done"]), fields["total"], str(fields["unit"])
             elif fields:
                 self._take(fields)
 

@@ -48,9 +48,7 @@ class Draft:
 
 
 def draft_for(request: Request) -> Draft | None:
-    """Return the draft that an ended process left for this request, and take it over.
-
-    Return None if there is none, or if it cannot be read."""
+    """Return the draft that an ended process left for this request, and take it over; None without a readable one."""
     own_path = _path(request.config_file, request)
     try:
         same_subject = [] if own_path.exists() else own_path.parent.glob(f"{own_path.stem.partition('-')[0]}*.json")
@@ -58,15 +56,15 @@ def draft_for(request: Request) -> Draft | None:
             max(released, key=os.path.getmtime).replace(own_path)
         raw = json.loads(read_plain_file(own_path, _LIMIT_BYTES))
         edits = dict(raw["values"]) | {str(key): PRESET for key in raw["resets"]}
-        at, digest = str(raw["at"]), raw["digest"]
+        written_at, digest = str(raw["at"]), raw["digest"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     subject = ", ".join(f"{kind} {name}" for kind, name in _subject(request.config_file, request).items())
-    return Draft(edits=edits, at=at, digest=digest, subject=subject) if edits else None
+    return Draft(edits=edits, at=written_at, digest=digest, subject=subject) if edits else None
 
 
 def keeping(document: ConfigDocument, below: Edits | None = None) -> Callable[[], Problem | None]:
-    """Return a function that saves the unsaved edits, or removes the draft if there are none.
+    """Return a function that saves the unsaved edits, or removes the draft if nothing is unsaved.
 
     It can be called at any time in any thread, and returns a Problem instead of raising. `below` are edits of an
     earlier session that are neither restored nor discarded: they are saved too, unless a new edit changes the same

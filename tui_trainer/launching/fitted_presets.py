@@ -52,9 +52,7 @@ def with_fitted_presets(loaded: LoadedConfig) -> LoadedConfig:
 
 
 def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the config with the number of nodes of the current Slurm step, if it has several.
-
-    Raises ConfigError if the user set another number."""
+    """Return the config with the nodes of the current Slurm step. Raises ConfigError if the user set another number."""
     allocation, key = Allocation.here(), "distributed.nodes"
     if allocation is None or allocation.nodes in (1, loaded.config.distributed.nodes):
         return loaded
@@ -167,9 +165,8 @@ def columns_words(columns: Mapping[str, str]) -> str:
 
 
 def misfit(loaded: LoadedConfig) -> str:
-    """Return why the user's model and data do not suit the task of a fitted config; empty if they do.
-
-    Waits for the first rows of the data."""
+    """Return why the user's model and data do not suit the task of a fitted config; empty if they do. Reads first
+    rows."""
     config, task = loaded.config, find_task(loaded.config.task.type)
     if problems := setting_problems(loaded):
         return problems[0].message
@@ -194,9 +191,7 @@ def _task_of(run: RunFolder) -> str:
 
 
 def _with_adapter_that_fits(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the config with the settings of the adapter that is continued, or all weights if it is merged.
-
-    Settings that the user wrote stay."""
+    """Return the config with the settings of a continued adapter, or all weights if the adapter is merged."""
     model, method = loaded.config.model, METHOD_KEY
     if not model.model_name_or_path or loaded.config.is_from_scratch:
         return loaded
@@ -207,18 +202,16 @@ def _with_adapter_that_fits(loaded: LoadedConfig) -> LoadedConfig:
         if adapter is None:
             return loaded
         run, is_open = run_of_model(adapter.folder), not loaded.origin(method).by_user
-        adapter_words = (
-            f"the adapter of the run {run.name}" if run else f"the adapter in {one_line(adapter.folder.name, 40)}"
-        )
+        owner = f"the adapter of the run {run.name}" if run else f"the adapter in {one_line(adapter.folder.name, 40)}"
         if is_open and tuning.continue_adapter == "merge" and tuning.has_adapter:
-            return loaded.fitted(method, "full", f"{adapter_words} is merged, and the whole model is trained")
+            return loaded.fitted(method, "full", f"{owner} is merged, and the whole model is trained")
         if is_open and tuning.continue_adapter != "merge" and not tuning.has_adapter:
-            loaded = loaded.fitted(method, "lora", f"{adapter_words} is continued")
+            loaded = loaded.fitted(method, "lora", f"{owner} is continued")
         if not goes_on(loaded.config.tuning) or not loaded.config.tuning.has_adapter:
             return loaded
         for key, value in adapter_settings(facts, adapter).items():
             if not loaded.origin(key).by_user and value_of(loaded.config, key) != value:
-                loaded = loaded.fitted(key, value, f"{adapter_words} is continued")
+                loaded = loaded.fitted(key, value, f"{owner} is continued")
     except ConfigError:  # reported later, with all other problems
         return loaded
     return loaded
@@ -290,24 +283,21 @@ def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> 
         refusals[_ANY_MODEL] = refusals[_ANY_MODEL] or f"the rows are {kind.what}"
     else:
         # A decoder learns labels or tags only if the columns say so, or if the user names the task.
-        candidates = (
-            [name for name in candidates if name in (_ANY_MODEL, _CHAT)] if _ANY_MODEL in candidates else candidates
-        )
-        refusals_of_rows = {name: _refusal_of_rows(config, name, rows) for name in candidates} if rows else {}
-        refusals |= {name: why for name, (why, _) in refusals_of_rows.items()}
+        if _ANY_MODEL in candidates:
+            candidates = [name for name in candidates if name in (_ANY_MODEL, _CHAT)]
+        trials = {name: _refusal_of_rows(config, name, rows) for name in candidates} if rows else {}
+        refusals |= {name: why for name, (why, _) in trials.items()}
         # If the classifier needs to know the kind of labels, they must not be learnt as tags instead.
-        needs_label_kind = _CLASSES in refusals_of_rows and not refusals_of_rows[_CLASSES][1] and holds_labels(rows)
-        readable = [name for name in candidates if not (refusals[name] or (needs_label_kind and name == _TAGS))]
-        with_columns = [
-            name for name, (_, begins) in refusals_of_rows.items() if begins or (needs_label_kind and name == _CLASSES)
-        ]
+        needs_kind = _CLASSES in trials and not trials[_CLASSES][1] and holds_labels(rows)
+        readable = [name for name in candidates if not (refusals[name] or (needs_kind and name == _TAGS))]
+        with_columns = [name for name, (_, begins) in trials.items() if begins or (needs_kind and name == _CLASSES)]
         is_question = kind is not None and kind.columns[0].strip().lower() in ("question", "query")
         by_question = [name for name in candidates if find_task(name).is_only_by_columns == is_question]
         if not (readable or is_generative) and kind and kind.tasks == (_CHAT,):
             return _CHAT, f"the rows are {kind.what}"  # chat then says why the model cannot learn them
         best = [*readable, *with_columns, *by_question, *candidates][0]
-        if best == _ANY_MODEL and _CHAT in refusals_of_rows:
-            why, begins = refusals_of_rows[_CHAT]
+        if best == _ANY_MODEL and _CHAT in trials:
+            why, begins = trials[_CHAT]
             is_clear = not why if begins else why != NO_CONVERSATIONS
             if is_clear or (begins and refusals[_ANY_MODEL]):
                 best, refusals[_ANY_MODEL] = _CHAT, refusals[_ANY_MODEL] or "the rows are conversations"
@@ -341,9 +331,7 @@ def _refusal_of_model(config: Config, name: str) -> str:
 
 
 def _refusal_of_rows(config: Config, name: str, rows: Sequence[Row]) -> tuple[str, bool]:
-    """Return why a task cannot learn from these rows (empty if it can), and whether it finds its columns in them.
-
-    Loads no tokenizer."""
+    """Return why a task cannot learn from these rows (empty if it can), and whether its columns were found in them."""
     task, why = find_task(name), ""
     try:
         if task.rows != "examples":

@@ -59,7 +59,7 @@ class GaugeWriter:
         self._end.set()
 
     def watch_card_of(self, plan: Plan) -> None:
-        """Also read the GPUs of the plan, if it has any."""
+        """Read the GPUs of the plan too, if it has any."""
         self._gpu_uuids = (plan.gpu_uuids or (plan.gpu_uuid,)) if plan.device == "cuda" else ()
 
     def write(self) -> None:

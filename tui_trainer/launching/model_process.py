@@ -30,12 +30,11 @@ from tui_trainer.worker.asking import Worker, WorkerFailed
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Device on which a model is tried, in `words` with the reason.
-
-    On a GPU, torch may allocate `card_bytes`. Without `card_uuid` the device is the CPU."""
+    """Device on which a model is tried, in `words` with the reason. On a GPU, torch may allocate `card_bytes`."""
 
     words: str
     card_uuid: str = ""
+    """Empty for the CPU."""
     card_bytes: int = 0
 
 
@@ -113,9 +112,8 @@ class ModelProcess(Worker):
             question = question | {"card": {"uuid": self.place.card_uuid, "bytes": self.place.card_bytes}}
         try:
             with self.giving_way():
-                answer: dict[str, Any] = self.ask(
-                    "try_model", question, progress=lambda figures: show(figures["piece"])
-                )
+                answer: dict[str, Any]
+                answer = self.ask("try_model", question, progress=lambda figures: show(figures["piece"]))
         except WorkerFailed as error:
             raise RunError(error.reason or f"the process with the model {error}") from None
         return answer
@@ -130,11 +128,8 @@ class ChildWriter:
         """Load the final model or the newest checkpoint; with `base`, the initial model. Raises RunError."""
         self._process, self._question = process, {"run": str(run.root), "base": base}
         loaded = process.write(self._question)
-        self.source, self.continues, self.moved = (
-            str(loaded["source"]),
-            bool(loaded["continues"]),
-            bool(loaded["moved"]),
-        )
+        self.source, self.continues = str(loaded["source"]), bool(loaded["continues"])
+        self.moved = bool(loaded["moved"])
 
     def answer(self, text: str, sampling: Sampling) -> str:
         return str(self._ask(sampling, text=text)["text"])

@@ -63,9 +63,7 @@ class OpenRun:
 
 
 def load_config(request: Request, *, gpu: GpuChoice = None, hardware: Hardware | None = None) -> LoadedConfig:
-    """Return the config for this machine, or other hardware, with presets that suit model and data.
-
-    Raises ConfigError with all problems."""
+    """Return the config for this machine, or `hardware`, with fitted presets. Raises ConfigError with all problems."""
     hardware = hardware or probe()
     loaded = load(request, lambda requested: choose_hardware_profile(requested, hardware, gpu))
     return with_unread_noted(with_fitted_presets(with_nodes_of_step(loaded)), has_gpu=bool(hardware.gpus))
@@ -139,8 +137,8 @@ def open_again(
     try:
         notes = list[str]()
         reports = [mend_plan_file(folder)]
-        if moved_words := model_again(folder):
-            reports += [RunProblem(kind="model gone", message=moved_words)]
+        if message := model_again(folder):
+            reports += [RunProblem(kind="model gone", message=message)]
         plan, moved_words = read_plan(folder, notes), ""
         if plan:
             reports += [edited_settings(folder, plan)]

@@ -59,8 +59,8 @@ class CardPlan:
 def find_cards(names: str) -> list[Card]:
     """Return the GPUs of the catalogue that have all words of one of the names.
 
-    `A100` finds three, `V100 32` one and its PCIe version, `all` every one. Raises InputError for a name without a
-    GPU."""
+    `A100` finds three, `V100 32` one and its PCIe version, `all` every one. Raises InputError if a name finds none.
+    """
     selected: list[Card] = []
     words = {card: _words(" ".join((card.title, *card.names, f"{card.memory_gib}gb"))) for card in CARDS}
     for name in filter(None, (part.strip() for part in names.split(","))):
@@ -84,20 +84,18 @@ def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None
     """Yield a plan for each card, as if it were the card of this machine.
 
     The plans assume a torch that serves the card, the libraries that the config needs, and an empty card. Times come
-    from the catalogue's rates. Raises InputError for what is wrong on every card.
+    from the catalogue's rates. Raises InputError for problems of the config itself.
     """
-    local_hardware = probe()
+    local = probe()
     facts = None
     for card in cards:
-        loaded, hardware = _loaded_on(request, local_hardware, card)
+        loaded, hardware = _loaded_on(request, local, card)
         needed = dict.fromkeys(library for _, library in loaded.config.libraries)
-        assumed = tuple(library for library in needed if local_hardware.libraries.get(library, "") is None)
+        assumed = tuple(library for library in needed if local.libraries.get(library, "") is None)
         # torch for a GPU brings triton.
-        libraries = dict.fromkeys((*assumed, "triton"), ASSUMED)
-        hardware = replace(
-            hardware,
-            libraries=libraries | {name: version for name, version in local_hardware.libraries.items() if version},
-        )
+        libraries: dict[str, str | None] = dict.fromkeys((*assumed, "triton"), ASSUMED)
+        libraries |= {name: version for name, version in local.libraries.items() if version}
+        hardware = replace(hardware, libraries=libraries)
         if facts is None:
             facts = data_facts(loaded, progress)
         profile = loaded.hardware_profile.name if loaded.hardware_profile else ""
@@ -116,17 +114,15 @@ def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None
         )
 
 
-def _loaded_on(request: Request, local_hardware: Hardware, card: Card) -> tuple[LoadedConfig, Hardware]:
+def _loaded_on(request: Request, local: Hardware, card: Card) -> tuple[LoadedConfig, Hardware]:
     """Return the config, and hardware with as many of the GPU as the config has processes."""
-    hardware = with_cards(local_hardware, card)
+    hardware = with_cards(local, card)
     loaded = load_config(request, hardware=hardware)
     processes = loaded.config.distributed.processes
-    return loaded, hardware if processes == "auto" else with_cards(local_hardware, card, processes)
+    return loaded, hardware if processes == "auto" else with_cards(local, card, processes)
 
 
 def smallest_that_fits(plans: Sequence[CardPlan]) -> CardPlan | None:
     """Return the plan that trains on the GPU with the least memory, of equal ones the slowest; None if none does."""
-    fitting = [each for each in plans if each.plan is not None and each.plan.device == "cuda"]
-    return min(
-        fitting, key=lambda each: (each.card.memory_gib, max(each.card.teraflops.known().values())), default=None
-    )
+    fitting = [row for row in plans if row.plan is not None and row.plan.device == "cuda"]
+    return min(fitting, key=lambda row: (row.card.memory_gib, max(row.card.teraflops.known().values())), default=None)

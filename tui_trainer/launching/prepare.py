@@ -1,4 +1,4 @@
-"""From a config to an exact plan: the part of a run before torch is loaded."""
+"""The part of a run before torch is loaded: from a config to an exact plan."""
 
 import json
 import platform
@@ -191,7 +191,7 @@ def mend_plan_file(folder: RunFolder) -> RunProblem | None:
 
 
 def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
-    """Return a report of settings in config.toml that differ from the plan; None if there are none."""
+    """Return a report of settings in config.toml that differ from the plan; None if all agree."""
     if not folder.config.is_file():
         return None
     problems = list[Problem]()
@@ -274,11 +274,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
     An event field that has the same name as a plan field gets its value. `figures` are those declared `in_journal`.
     """
     config, rates = plan.config, peak_rate(plan.config, plan.parameters.value)
-    values = {
-        event_field.name: _announced(plan, event_field.name)
-        for event_field in fields(PlanMade)
-        if hasattr(plan, event_field.name)
-    }
+    values = {field.name: _announced(plan, field.name) for field in fields(PlanMade) if hasattr(plan, field.name)}
     declared = (name for name, figure in figures_of(Plan).items() if figure.in_journal)
     rows, seconds = min(plan.effective_batch_size.value, plan.train_rows.value), plan.step_seconds.value
     values |= {
@@ -347,10 +343,8 @@ def _merged_bytes(plan: Plan) -> int | None:
 
 def versions() -> dict[str, str]:
     """Return the versions of what a result depends on, importing none of it."""
-    library_versions = read_versions(("tui-trainer", *RESULT_LIBRARIES))
-    return {"python": platform.python_version()} | {
-        name: version for name, version in library_versions.items() if version
-    }
+    installed = read_versions(("tui-trainer", *RESULT_LIBRARIES))
+    return {"python": platform.python_version()} | {name: version for name, version in installed.items() if version}
 
 
 def _announce_data(choices: int, data: PreparedData, started: float, journal: JournalWriter) -> None:

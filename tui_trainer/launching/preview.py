@@ -1,4 +1,4 @@
-"""What a run would learn from: rows of its first batches, and figures about all rows, as lines and as JSON."""
+"""Rows that a run would learn from in its first batches, and figures about all rows, as lines and as JSON."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -43,7 +43,7 @@ Learns = Literal["tokens", "labels of rows", "answers"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preview:
-    """Rows and figures of a run. `samples` are rows of the batches from step 1 on. `padding` is None if rows are cut from one stream of text.
+    """Rows of the first batches, and figures about all rows. `padding` is None if rows are cut from one stream of text.
 
     `choice` is how the plan lays rows out, `choice_reason` why. With `dedup`, repeats and leaks were left out."""
 
@@ -71,7 +71,7 @@ class Preview:
 def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: GpuChoice = None) -> Preview:
     """Return a preview with `count` rows of the batches. Prepares the data if necessary.
 
-    Raises InputError for whatever a run would be refused for, except too little memory."""
+    Raises InputError if a run would be refused, except for too little memory."""
     if problems := setting_problems(loaded):
         raise ConfigError(problems)
     config = loaded.config
@@ -170,21 +170,18 @@ def _padding(
     rounding = task.width_rounding(decisions.shape.model_type, size_costs=unpacked.setup.compiles_each_size)
     shares = partial(padding_shares, capacity=data.max_length, rounding=rounding)
     step_rows, row_documents = min(decisions.cut.effective, len(rows)), facts.row_documents
-    shares_of_rows = shares(
-        np.maximum(inputs, 1), documents=step_rows, micro_batch=unpacked.cut.micro, packs=task.packs
-    )
+    by_row = shares(np.maximum(inputs, 1), documents=step_rows, micro_batch=unpacked.cut.micro, packs=task.packs)
     if row_documents == 1:
-        return shares_of_rows
+        return by_row
     # The documents of a row stay together if packed; padded, each is a row of its own.
     lengths = np.maximum(rows.values(DOCUMENT_LENGTHS) - int(task.packs), 1)
     padded = shares(
         lengths, documents=step_rows * row_documents, micro_batch=unpacked.cut.micro * row_documents, packs=False
     )
-    return replace(padded, packed=shares_of_rows.packed)
+    return replace(padded, packed=by_row.packed)
 
 
-# Marked text shows trained tokens in double brackets and special tokens in pointed ones if there may be no colours. Text
-# from the data passes `safe_text`.
+# Brackets mark trained tokens and special tokens if there may be no colours. Text from the data passes `safe_text`.
 
 Mark = Literal["head", "text", "trained", "special", "note"]
 Marked = tuple[str, Mark]
