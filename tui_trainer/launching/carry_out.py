@@ -125,8 +125,7 @@ class _StopRequested(Exception):
 
 
 def carry_out(run: OpenRun, *, gauges_every_seconds: float = GAUGES_EVERY_SECONDS) -> Outcome:
-    """Execute a run from its current step to its end, and release its lock. Raises nothing: an error is in the
-    Outcome."""
+    """Execute a run from its current step to its end, and release its lock. An error is returned, not raised."""
     gauges = GaugeWriter(run.journal, period_seconds=gauges_every_seconds)
     outcome: Outcome | None = None
     gauges.start()

@@ -165,8 +165,7 @@ def columns_words(columns: Mapping[str, str]) -> str:
 
 
 def misfit(loaded: LoadedConfig) -> str:
-    """Return why the user's model and data do not suit the task of a fitted config; empty if they do. Reads first
-    rows."""
+    """Return why the model and data of the user do not suit the task of a fitted config; empty if they do."""
     config, task = loaded.config, find_task(loaded.config.task.type)
     if problems := setting_problems(loaded):
         return problems[0].message
