@@ -174,8 +174,7 @@ def _count_output_tokens(model: Any) -> list[int]:
 
 
 def _compile(predictor: Predictor, contents: list[Any]) -> float:
-    """Compile each layer for any number of rows and tokens, and return the seconds. Raises RuntimeError without a
-    graph."""
+    """Compile each layer for any number of rows and tokens. Return the seconds. Raises RuntimeError if none was."""
     from tui_trainer.training.compiled import decoder_layers, graphs_made, require_graphs
 
     for layer in decoder_layers(predictor.model) or [predictor.model]:

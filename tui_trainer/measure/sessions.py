@@ -229,8 +229,8 @@ def _figures(events: list[RunEvent]) -> dict[str, Any]:
     steps = [event for event in events if isinstance(event, StepDone)]
     held_out = [event.loss for event in events if isinstance(event, EvalDone)]
     measured = steps[WARM_UP_STEPS:]
-    # Rates count all steps together, because steps differ in length. A step that something else held up counts as a step
-    # of `_SLOW_FACTOR` times the median.
+    # Rates count all steps together, because steps differ in length. A step that something else held up counts as one
+    # that takes `_SLOW_FACTOR` times the median.
     slowest = _SLOW_FACTOR * median(step.step_seconds / step.input_tokens for step in measured)
     seconds = sum(min(step.step_seconds, slowest * step.input_tokens) for step in measured)
     return {

@@ -134,24 +134,22 @@ class TrainingBench:
 
         The sequence comes first, as the time may be over before the end."""
         yield self._variant(BASELINE, {})
-        single_variants = [(switch, self._switched(switch)) for switch in _SWITCHES]
+        singles = [(switch, self._switched(switch)) for switch in _SWITCHES]
         smaller, no_smaller = self._smaller_model()
-        added_settings: dict[str, Any] = {}
+        added: dict[str, Any] = {}
         first = ""
-        for switch, variant in single_variants:
+        for switch, variant in singles:
             if switch.cumulates and not variant.reason:
                 first = first or switch.name
-                added_settings |= variant.patch
-                yield self._variant(f"+ {switch.name}", added_settings)
+                added |= variant.patch
+                yield self._variant(f"+ {switch.name}", added)
         if first:
-            yield self._accumulated("+ ", added_settings)
-        larger = {**added_settings, EFFECTIVE: 2 * self.batch, MICRO: 2 * self.batch}
+            yield self._accumulated("+ ", added)
+        larger = {**added, EFFECTIVE: 2 * self.batch, MICRO: 2 * self.batch}
         variant = self._variant("+ larger batch", larger)
         yield variant
-        yield self._variant(
-            "+ smaller model", {**(added_settings if variant.reason else larger), **smaller}, no_smaller
-        )
-        for switch, variant in single_variants:
+        yield self._variant("+ smaller model", {**(added if variant.reason else larger), **smaller}, no_smaller)
+        for switch, variant in singles:
             yield replace(variant, reason=f"the same as + {first}") if switch.name == first else variant
         yield Variant(name="cuDNN autotune", reason=why_no_autotune(self._baseline.model_shape().model_type))
         yield self._accumulated("", {})

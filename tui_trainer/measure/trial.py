@@ -190,8 +190,8 @@ def version_conflicts(libraries: Mapping[str, str | None]) -> Iterator[tuple[str
 
     for name in (name for name, version in libraries.items() if version is not None):
         with suppress(metadata.PackageNotFoundError):
-            library = metadata.distribution(name)
-            for line in library.requires or ():
+            package = metadata.distribution(name)
+            for line in package.requires or ():
                 with suppress(InvalidRequirement, metadata.PackageNotFoundError):
                     needed = Requirement(line)
                     if needed.marker and not needed.marker.evaluate():
@@ -199,7 +199,7 @@ def version_conflicts(libraries: Mapping[str, str | None]) -> Iterator[tuple[str
                     version = metadata.version(needed.name)
                     if not needed.specifier.contains(version, prereleases=True):
                         sentence = (
-                            f"{name} {library.version} needs {needed.name}{needed.specifier}, installed: {version}"
+                            f"{name} {package.version} needs {needed.name}{needed.specifier}, installed: {version}"
                         )
                         yield sentence, f"uv pip install '{needed.name}{needed.specifier}'"
 
@@ -361,8 +361,7 @@ def memory(question: dict[str, Any]) -> dict[str, float]:
 
 
 def attention(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the seconds of each attention kernel of torch, forward and backward, and whether packages can be
-    imported."""
+    """Return the seconds of each attention kernel of torch, and why packages of other kernels cannot be imported."""
     torch = _torch(question)
     from torch.nn.attention import SDPBackend
 
@@ -372,9 +371,8 @@ def attention(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
         for name, backend in _KERNELS.items()
         if hasattr(SDPBackend, backend)
     }
-    return kernels | {
-        package: _result_or_reason(partial(_import_package, package)) for package in question["attention_packages"]
-    }
+    packages = question["attention_packages"]
+    return kernels | {package: _result_or_reason(partial(_import_package, package)) for package in packages}
 
 
 def long_load(question: dict[str, Any]) -> dict[str, Any]:
