@@ -83,7 +83,7 @@ async def session(app: TrainerApp) -> Photographer:
         await camera.press("/", *"learning_rate", "enter", "escape", "enter", *["backspace"] * 8, *"2e-3")
         await camera.take("config-edit")
         await camera.press("enter")
-        await camera.until("the plan of an edit", lambda: not bench.is_planning and bench.preset_plan is not None)
+        await camera.until("the plan of an edit", lambda: not bench.is_planning)
         await camera.take("config-changed")
         await camera.press("u", "p")
         await camera.take("config-recipes")

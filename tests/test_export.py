@@ -25,8 +25,10 @@ from tui_trainer.exporting.contract import Tolerance, format_of
 from tui_trainer.exporting.export import Certificate, MeasuredExport, expected_seconds
 from tui_trainer.exporting.formats import format_names, merged, onnx
 from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.launching.export_process import choices
 from tui_trainer.lines.guides import FOLDER
 from tui_trainer.models.files import shards
+from tui_trainer.runs.folder import folder_size
 
 needs_exporter = pytest.mark.skipif(
     Version(version("transformers")) < Version(onnx._LEAST_TRANSFORMERS), reason="no exporter of whole models before it"
@@ -113,6 +115,11 @@ def test_merged_model_equals_the_adapted_one_and_loads_with_transformers_alone(f
     assert certificate["is_good"] and certificate["logit_difference"] < 1e-4 and certificate["rows"] == 3
     assert expected_seconds(model, format_of("merged")) == certificate["seconds"] > 0
     assert (folder / "tokenizer.json").is_file()
+    # The size of what is there is exact, and that of the others goes by their number formats.
+    known = {choice.name: choice for choice in choices(model.run)}
+    assert known["merged"].is_there and known["merged"].size_bytes == folder_size(folder).bytes
+    assert known["onnx-int8"].size_bytes < known["int8"].size_bytes < known["onnx"].size_bytes
+    assert all(choice.size_bytes <= choice.needed_bytes for name, choice in known.items() if name != "merged")
 
 
 @pytest.fixture

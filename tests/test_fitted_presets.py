@@ -92,7 +92,7 @@ def test_slow_disk_is_reported_and_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(application, "tell", lambda sentence: reported.set())
     monkeypatch.setattr(fitted_presets, "head_of", lambda rows: (reported.wait(1500), head_of(rows))[1])
     model, data = (asked.shortcuts[key] for key in ("model.model_name_or_path", "data.path"))
-    assert application.Asked(model=model, data=data).load().config.task.type == "chat"
+    assert application.ConfigOptions(model=model, data=data).load().config.task.type == "chat"
     assert reported.is_set()
 
 

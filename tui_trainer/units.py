@@ -43,6 +43,17 @@ def format_count(count: float | None) -> str:
     return f"{count:.3g}" if count != int(count) else f"{int(count)}"
 
 
+_SINGULAR: Final = {"are": "is", "have": "has", "do": "does"}
+
+
+def quantity(count: float, noun: str, verb: str = "") -> str:
+    """Return a count with its noun, and with its verb if there is one: `1 row is`, `1,870 rows are`."""
+    number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    if count == 1:
+        return f"{number} {noun}" + (f" {_SINGULAR.get(verb, f'{verb}s')}" if verb else "")
+    return f"{number} {noun}s" + (f" {verb}" if verb else "")
+
+
 def format_rate(per_second: float | None, of: str) -> str:
     """Return a rate as text: `16.4 k tokens/s`, `28.3 rows/s`; `-- rows/s` for None."""
     return f"{format_count(per_second)} {of}/s"

@@ -56,7 +56,7 @@ PLANTED = {
     "small_batch": (
         {"step": {"positions": 32, "input_tokens": 32, "optimizer_seconds": 0.06},
          "plan": {"effective_batch_size": 1, "per_device_train_batch_size": 1}},
-        ["32 positions per micro-batch (1 rows)", "24 %"],
+        ["32 positions per micro-batch (1 row)", "24 %"],
     ),
     "launch_bound": ({**GPU, "card": {"utilization_share": 0.4}}, ["GPU 40 % busy"]),
     "memory_full": (
@@ -185,7 +185,8 @@ def test_the_fixed_cost_of_a_pass_is_computed_from_passes_of_several_sizes():
     """80 ms whatever is in it, and 1 ms for 32 positions."""
     sizes = {"positions": lambda step: 320 * (1 + step % 5), "optimizer_seconds": 0.01, "forward_seconds": 0.03}
     sizes |= {"backward_seconds": lambda step: 0.05 + 0.01 * (1 + step % 5)}
-    found = fix_of("small_batch", step=sizes)
+    assert fix_of("small_batch", step=sizes) is None, "larger batches would leave too few steps"
+    found = fix_of("small_batch", step=sizes, plan={"total_steps": 30_000})
     assert found.share == pytest.approx((0.08 + 0.01) / 0.136, abs=0.02)
     assert "80 ms of the forward and backward passes do not depend" in found.evidence
     cut = fix_of("small_batch", step=sizes, plan={"gradient_accumulation_steps": 2})

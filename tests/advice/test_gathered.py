@@ -123,7 +123,7 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
         "bart",
         [*({"source": f"{SHORT} {n}", "target": SHORT} for n in range(20)), {"source": SHORT, "target": LONG}],
         {"task.max_target_length": "32"},
-        {"truncation": ("1 answers do not fit completely",), "left_out": ("0 of 21 rows",)},
+        {"truncation": ("1 answer does not fit completely",), "left_out": ("0 of 21 rows",)},
     ),
     "sequence_classification": (
         "bert",

@@ -263,6 +263,21 @@ def test_a_batch_that_was_measured_to_be_faster_is_proposed_with_its_learning_ra
     assert verdict_of("batch_size", context_on(config("training.num_train_epochs=0.5"))).status == "pass"
 
 
+def test_checks_do_not_blame_the_batch_and_epochs_that_the_preset_chooses_for_little_data(tmp_path, subtests):
+    from tests.tiny_models import save_tiny_model
+
+    model, data = save_tiny_model(tmp_path / "model", "bert"), tmp_path / "data.csv"
+    for rows in (12, 30, 200, 400, 2_000):
+        with subtests.test(f"{rows} rows"):
+            lines = (f"the text of row {row} has some words,{('good', 'bad')[row % 2]}" for row in range(rows))
+            data.write_text("\n".join(("text,label", *lines)))
+            loaded = config(f"model.model_name_or_path={model}", f"data.path={data}", profile="finetune")
+            context = context_on(loaded)
+            assert context.planned.effective_batch_size.value >= 8
+            for name in ("batch_size", "effective_batch", "steps", "early_stopping"):
+                assert verdict_of(name, context).status == "pass", name
+
+
 def test_a_config_without_a_recipe_stays_without_one_when_it_is_patched(tmp_path):
     path = tmp_path / "my.toml"
     path.write_text('[data]\npath = "sample:python-reference"\n[training]\nlearning_rate = 0.004\n')

@@ -24,7 +24,7 @@ prepare_environment()
 from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.source import open_source
-from tui_trainer.exporting.predicting import Requested, inference_device, predict_file
+from tui_trainer.exporting.predicting import PredictionRequest, inference_device, predict_file
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.registry import find_run
@@ -56,7 +56,7 @@ def main() -> None:
         (place / "rows.jsonl").write_text("".join(lines))
         rates, found = [], []
         for name, batch_size in (("one by one", 1), ("in batches", 0)):
-            asked = Requested(
+            asked = PredictionRequest(
                 data=str(place / "rows.jsonl"), out=place / name, sampling=sampling, batch_size=batch_size
             )
             done = predict_file(trained, asked, lambda: inference_device(None), lambda *_: None)

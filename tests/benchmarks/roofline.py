@@ -46,15 +46,17 @@ from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import automatic_values
 from tui_trainer.planning.fused_kernels import adapters_apart
 from tui_trainer.training import fused_lora, varlen
+from tui_trainer.training.fused_lora import FusedAdapters
 from tui_trainer.training.optimizer import RunOptimizer
+from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.tuning import find_method
 from tui_trainer.units import GIB
 
-# Assumed of an H100 SXM: matmuls in bf16 at 69 and at 61 % of the dense peak, a copy at 81 % of the bandwidth,
+# Assumed of an H200: matmuls in bf16 at 75 and at 67 % of the dense peak, a copy at 81 % of the bandwidth,
 # FlashAttention 2 (arXiv:2407.08608, figures 5 and 6), and a short kernel.
-PRODUCTS_PER_SECOND = (680e12, 600e12)
+PRODUCTS_PER_SECOND = (740e12, 660e12)
 RATES = {"attention": 350e12, "attention backward": 300e12}
-BYTES_PER_SECOND, LAUNCH_SECONDS = 2.7e12, 3e-6
+BYTES_PER_SECOND, LAUNCH_SECONDS = 3.9e12, 3e-6
 
 aten = torch.ops.aten
 # Make no kernel: a place in memory, or another view of one.
@@ -406,6 +408,8 @@ CASES = {
                     settings=_LORA),
     "8b-lora-dropout": Case(title="Llama-3.1-8B, LoRA r=16 with dropout, 1 x 4096", config=_LLAMA_8B, method="lora",
                             tokens=4096, settings=(*_LORA[:2], "tuning.lora_dropout=0.05")),
+    "1.7b-lora": Case(title="Qwen3-1.7B, LoRA r=16, 1 x 2048", config=_QWEN3_1_7B, method="lora", tokens=2048,
+                      settings=_LORA),
     "1.7b-full": Case(title="Qwen3-1.7B, full, 2 x 4096", config=_QWEN3_1_7B, rows=2, tokens=4096),
     "1.7b-full-bf16": Case(title="Qwen3-1.7B, full, bf16 and fp32 masters, 2 x 4096", config=_QWEN3_1_7B, rows=2,
                            tokens=4096, settings=("model.dtype=bfloat16",)),
@@ -440,7 +444,7 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
     config = model_config(case.config, labels)
     shape = shape_of(config.to_dict(), head=case.head, labels=labels)
     target = automatic_values.TrainingDevice(device="cuda", reason="", gpu=None)
-    weights = automatic_values.weights_dtype(loaded, "bf16", shape).value
+    weights = automatic_values.weights_dtype(loaded, target, "bf16", shape).value
     chunk = 0 if plain else automatic_values.loss_chunk(loaded, target, shape).value
     tuning = loaded.config.tuning
     counter = Counter(shape.vocabulary)
@@ -461,8 +465,11 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
         is_fused = not adapters_apart(loaded.config, "ddp")
         if four_bits:
             pack(model, counter, stack, is_copied=not is_fused)
+        adapters = FusedAdapters(model, MixedPrecision("bf16", torch.device("cpu")))
         if is_fused:
-            fused_lora.switch_on(model)
+            adapters.switch_on()
+            # As on a card.
+            stack.enter_context(patch.object(fused_lora, "has_wide_results", lambda tensor: True))
         if case.head == "causal_lm":
             shares_keys = shares_keys and not plain
             kernel = varlen.Kernel("counted", lengths_kernel(counter, shares_keys=shares_keys), not shares_keys)
@@ -476,7 +483,7 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
         if plain:
             # As if one position were padding.
             batch = replace(batch, tokens=batch.tokens - 1)
-        return counted(batch, model, loss, optimizer, counter)
+        return counted(batch, model, loss, optimizer, adapters, counter)
 
 
 def loss_of(case: Case, model: Any, chunk: int) -> Callable[[MicroBatch], Tensor]:
@@ -485,7 +492,9 @@ def loss_of(case: Case, model: Any, chunk: int) -> Callable[[MicroBatch], Tensor
     return NextTokenLoss(model, chunk_tokens=chunk)
 
 
-def counted(batch: MicroBatch, model: Any, loss: Any, optimizer: RunOptimizer, counter: Counter) -> Found:
+def counted(
+    batch: MicroBatch, model: Any, loss: Any, optimizer: RunOptimizer, adapters: FusedAdapters, counter: Counter
+) -> Found:
     weights = {x.untyped_storage()._cdata for x in [*model.parameters(), *model.buffers()]}
     kept: dict[int, Any] = {}
     keepers: dict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -499,12 +508,13 @@ def counted(batch: MicroBatch, model: Any, loss: Any, optimizer: RunOptimizer, c
             entry[1] += storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x), counter, torch.autocast("cpu", torch.bfloat16):
-        found = loss(batch)
-    kept_bytes = sum(storage.nbytes() for storage in kept.values())
-    kept.clear()
-    counter.phase = "backward"
-    with counter:
+    hooks, autocast = torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x), torch.autocast("cpu", torch.bfloat16)
+    with counter, adapters.copies():
+        with hooks, autocast:
+            found = loss(batch)
+        kept_bytes = sum(storage.nbytes() for storage in kept.values())
+        kept.clear()
+        counter.phase = "backward"
         found.backward()
     of_sum, of_step = Counter(), Counter()
     of_sum.phase = of_step.phase = "optimizer"

@@ -143,7 +143,7 @@ STEPS = [
     ("training.learning_rate", 5.0, [10.0, 10.0], [2.0]),
     ("training.adam_beta2", 0.99, [0.995, 0.998, 0.999], [0.98, 0.95, 0.9, 0.8, 0.5, 0.0, 0.0]),
     ("training.adam_epsilon", 1e-8, [1e-7], [1e-9]),
-    ("training.num_train_epochs", 2.5, [3.0, 4.0], [2.0, 1.0, 1.0]),
+    ("training.num_train_epochs", 2.5, [3.0, 4.0], [2.0, 1.0, "auto"]),
     ("training.weight_decay", 0.002, [5e-3], [1e-3, 0.0, 0.0]),
     ("training.max_steps", 0, [100, 200, 500], [0]),
     ("data.eval_fraction", 0.1, [0.15, 0.2], [0.05, 0.0, 0.0]),

@@ -107,8 +107,8 @@ def test_documents_without_a_label_are_left_out_and_counted(tmp_path):
     entry = prepared(path, eval_fraction=0, eos_id=None)
     assert rows_of(entry.train_path) == [[11, 12], [13, 14]]
     assert entry.counts.short_documents == 2
-    assert "2 documents have fewer than two tokens and are skipped" in entry.notes
-    assert "1 documents contain only white space and are skipped" in entry.notes
+    assert "2 documents have fewer than two tokens: skipped" in entry.notes
+    assert "1 document contains only white space: skipped" in entry.notes
     with pytest.raises(DataError, match=r"b.jsonl .*no training document has two or more tokens; add more text"):
         prepared(write(tmp_path / "b.jsonl", ["words alone"] * 3))
 

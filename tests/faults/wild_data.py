@@ -2106,7 +2106,7 @@ NO_CONTENT_BESIDE_CALLS = _each(
 )
 _THOUGHT = "<think>One, two.</think>None."
 _NO_WRITE = "omits"
-_ONCE = "already have special tokens of the tokenizer at the beginning or end: these tokens are not added again"
+_ONCE = "special tokens of the tokenizer at the beginning or end already: these tokens are not added again"
 
 TEMPLATES = (
     # What a template has no place for.
@@ -2258,11 +2258,12 @@ TEMPLATES = (
     Wild(
         name="text that begins as the tokenizer begins it", content=[{"text": "<bos>A sheep."}, {"text": "A goat."}],
         task="causal_lm", learnt=("A sheep.", "A goat."), whole=("<bos>A sheep.<eos>", "<bos>A goat.<eos>"),
-        notes=(f"1 documents {_ONCE}",),
+        notes=(f"1 document has {_ONCE}",),
     ),
     Wild(
         name="text with several beginnings and ends", content=[{"text": "\n<bos><bos>A sheep.<eos>\n<eos> \n"}] * 2,
-        task="causal_lm", learnt=("A sheep.",) * 2, whole=("<bos>A sheep.<eos>",) * 2, notes=(f"2 documents {_ONCE}",),
+        task="causal_lm", learnt=("A sheep.",) * 2, whole=("<bos>A sheep.<eos>",) * 2,
+        notes=(f"2 documents have {_ONCE}",),
     ),
     Wild(
         name="text whose end is followed by a newline", content=[{"text": "A sheep.<eos>\n"}] * 2,
@@ -2281,18 +2282,18 @@ TEMPLATES = (
         content=[{"text": "<s>a sheep</s>", "label": "animal"}, {"text": "a rose</s>\n", "label": "plant"}],
         model="encoder",
         task="sequence_classification", learnt=("a sheep -> animal", "a rose -> plant"),
-        whole=("<s>a sheep</s>", "<s>a rose</s>"), notes=(f"2 rows {_ONCE}",),
+        whole=("<s>a sheep</s>", "<s>a rose</s>"), notes=(f"2 rows have {_ONCE}",),
     ),
     Wild(
         name="answer that spells its end", content=[{"document": "Many sheep.</s>", "summary": "<s>Sheep.</s>"}] * 2,
         model="text to text",
         task="seq2seq", learnt=("Many sheep. -> Sheep.",) * 2, whole=("<s>Many sheep.</s>",) * 2,
-        notes=(f"2 rows {_ONCE}",),
+        notes=(f"2 rows have {_ONCE}",),
     ),
     Wild(
         name="answer of T5 that spells its end", content=[{"document": "the sheep </s>", "summary": "sheep </s>"}] * 2,
         model="text to text of T5's kind",
-        task="seq2seq", learnt=("the sheep -> sheep",) * 2, notes=(f"2 rows {_ONCE}",),
+        task="seq2seq", learnt=("the sheep -> sheep",) * 2, notes=(f"2 rows have {_ONCE}",),
     ),
     Wild(
         name="conversation that spells the tokens of its template",
@@ -2819,7 +2820,7 @@ ROWS_AND_COLUMNS = (
     Wild(
         name="rows that contradict each other", content="text,label\na,x\na,y\nb,x\nb,x\n", file="a.csv",
         model="encoder", task="sequence_classification", learnt=("a -> x", "a -> y", "b -> x", "b -> x"),
-        notes=("1 rows are duplicates of earlier rows, but with another label",),
+        notes=("1 row duplicates earlier rows, but with another label",),
     ),
     _not("XNLI with all languages", [{"premise": {"en": "A sheep.", "de": "B"}, "hypothesis": {
          "language": ["en"], "translation": ["An animal."]}, "label": n} for n in (0, 1)], "no column holds text",

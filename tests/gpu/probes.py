@@ -20,13 +20,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.gpu.trace import counted_waits
-from tui_trainer.training import fused_lora, varlen
+from tui_trainer.training import varlen
 from tui_trainer.training.checkpoint import _HostCopies
+from tui_trainer.training.fused_lora import FusedAdapters
 from tui_trainer.training.precision import DTYPES, FIRST_SCALE, MixedPrecision, keep_rotary_exact
 from tui_trainer.training.process import breaks_the_device
 
 Found = Iterator[tuple[str, Any]]
-# As `fused_lora.difference` allows: sums in another order, of products that are rounded.
+# As `FusedAdapters.difference` allows: sums in another order, of products that are rounded.
 _ROUNDINGS = 4
 
 
@@ -173,11 +174,12 @@ def lora_function(device: str) -> Found:
             exact_x, exact_a, exact_b = wide(x, a, b)
             exact = exact_x @ weight.double().T + 2 * (exact_x @ exact_a.T) @ exact_b.T
             expected = gradients(exact, slope, x=exact_x, A=exact_a, B=exact_b)
-            autocast = MixedPrecision(precision, torch.device(device)).autocast
+            mixed_precision = MixedPrecision(precision, torch.device(device))
+            adapters = FusedAdapters(adapted, mixed_precision)
             for way in ("peft", "ours"):
-                if way == "ours" and not fused_lora.switch_on(adapted):
+                if way == "ours" and not adapters.switch_on():
                     raise LookupError("the function does not suit this layer")
-                with autocast():
+                with mixed_precision.autocast(), adapters.copies():
                     y = adapted(x)
                 yield way, compared(gradients(y, slope, x=x, A=a, B=b), expected, dtype)
 

@@ -151,7 +151,7 @@ def test_sdpa_is_refused_for_a_model_that_caps_its_scores(tmp_path):
 
 
 def test_plan_journal_and_train_screen_show_the_kernel_with_its_reason():
-    from tui_trainer.ui.screens.train_view import TrainScene
+    from tui_trainer.ui.screens.train_view import TrainScene, plan_rows
     from tui_trainer.ui.spans import ASCII
 
     plan = planning.make(loaded_on(H200, "qwen-lora", ("data.packing=false",)), H200, FACTS)
@@ -164,5 +164,5 @@ def test_plan_journal_and_train_screen_show_the_kernel_with_its_reason():
     state = RunState()
     assert f"attention: {why}" in event_line(told[0], state).splitlines()
     state.plan = told[0]
-    shown = TrainScene(state=state, glyphs=ASCII, gauges=Gauges(), sparks={}).plan_rows(200, 50)
+    shown = plan_rows(TrainScene(state=state, glyphs=ASCII, gauges=Gauges(), sparks={}), 200, 50)
     assert why in ["".join(text for text, _ in row).partition("attention")[2].strip() for row in shown]

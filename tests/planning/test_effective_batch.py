@@ -72,21 +72,42 @@ def test_auto_takes_the_cards_number_and_scales_the_learning_rate_by_its_root(su
             assert (f"{before:g} -> {rate:g}" in plan.learning_rate.reason) == (before != rate)
 
 
-def test_only_three_recipes_leave_the_batch_size_to_the_card():
-    written = {name: one.values["training"]["effective_batch_size"] for name, one in all_profiles("recipes").items()}
-    assert {name for name, value in written.items() if value == "auto"} == {"finetune", "tweet-sentiment", "ner"}
+def test_only_three_recipes_leave_the_batch_size_to_the_card_and_the_epochs_to_the_data():
+    written = {name: one.values["training"] for name, one in all_profiles("recipes").items()}
+    for key in ("effective_batch_size", "num_train_epochs"):
+        decided = {name for name, training in written.items() if training.get(key) == "auto"}
+        assert decided == {"finetune", "tweet-sentiment", "ner"}
 
 
-def test_little_data_bounds_the_batch_so_that_three_hundred_steps_remain(subtests):
-    for rows, epochs, expected in [(50_000, 3, 128), (8_000, 3, 64), (1_600, 3, 16), (1_600, 12, 64), (40, 3, 1)]:
-        with subtests.test(f"{rows} rows, {epochs} epochs"):
-            setting = f"training.num_train_epochs={epochs}"
+# Rows of the data, epochs asked for; epochs, rows per step and steps as planned.
+LITTLE_DATA = [
+    (50_000, 3, (3, 128, 1173)),
+    (8_000, 3, (3, 64, 375)),
+    (1_600, 3, (3, 16, 300)),
+    (1_600, 12, (12, 64, 300)),
+    (40, 3, (3, 8, 15)),
+    (8_000, "auto", (3, 64, 375)),
+    (1_600, "auto", (3, 16, 300)),
+    (400, "auto", (3, 8, 150)),
+    (200, "auto", (4, 8, 100)),
+    (30, "auto", (10, 8, 40)),
+    (5, "auto", (10, 4, 20)),
+]
+
+
+def test_little_data_is_read_more_often_in_smaller_steps(subtests):
+    for rows, asked, expected in LITTLE_DATA:
+        with subtests.test(f"{rows} rows, {asked} epochs"):
+            setting = f"training.num_train_epochs={asked}"
             plan = planned("tweet-sentiment", H100, setting, facts=replace(TWEETS, rows=rows))
-            assert plan.effective_batch_size.value == expected
-            assert plan.total_steps.value >= min(300, epochs * rows)
-            assert ("fewer than 300 steps" in plan.effective_batch_size.reason) == (expected < 128)
-            if expected == 16:
+            epochs, batch = plan.config.training.num_train_epochs, plan.effective_batch_size.value
+            assert (epochs, batch, plan.total_steps.value) == expected
+            assert ("fewer than 300 steps" in plan.effective_batch_size.reason) == (batch < 128)
+            if batch == 16:
                 assert "4e-05 -> 2.83e-05" in plan.learning_rate.reason
+            figure = plan.resolved().get("training.num_train_epochs")
+            assert figure is None if asked != "auto" else figure.value == epochs
+            assert asked != "auto" or ("fewer than 100 steps" in figure.reason) == (epochs > 3)
 
 
 def test_without_a_number_for_the_card_the_batch_is_that_of_the_recipes_learning_rate():
@@ -116,10 +137,10 @@ def test_several_cards_multiply_the_number_and_each_process_has_a_row():
     one = planning.make(loaded, FOUR, facts, chosen_gpu=0)
     assert plan.processes.value == 4 and one.processes.value == 1
     assert plan.effective_batch_size.value == 4 * one.effective_batch_size.value
-    few = planning.make(loaded, FOUR, replace(facts, rows=150))
-    assert few.processes.value == few.effective_batch_size.value == 1
+    few = planning.make(loaded, FOUR, replace(facts, rows=2))
+    assert few.processes.value == few.effective_batch_size.value == 2
     asked = loaded_on(FOUR, "finetune", ("distributed.processes=4", "model.model_name_or_path=distilbert/distilgpt2"))
-    assert planning.make(asked, FOUR, replace(facts, rows=150)).effective_batch_size.value == 4
+    assert planning.make(asked, FOUR, replace(facts, rows=2)).effective_batch_size.value == 4
 
 
 def test_an_explicit_micro_batch_and_accumulation_decide_the_batch():
@@ -164,7 +185,9 @@ def test_a_resumed_run_keeps_its_batch_and_does_not_count_as_edited(tmp_path):
     again = read_plan_file(plan_bytes(plan))
     assert again.config.training.effective_batch_size == 128 and again.effective_batch_is_auto
     folder = RunFolder.create(tmp_path, "run")
-    folder.config.write_text('profile = "tweet-sentiment"\n[training]\neffective_batch_size = "auto"\n')
+    folder.config.write_text(
+        'profile = "tweet-sentiment"\n[training]\neffective_batch_size = "auto"\nnum_train_epochs = "auto"\n'
+    )
     assert edited_settings(folder, again) is None
     folder.config.write_text('profile = "tweet-sentiment"\n[training]\neffective_batch_size = 64\n')
     found = edited_settings(folder, again)

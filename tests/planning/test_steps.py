@@ -6,6 +6,7 @@ from tui_trainer.launching.open_run import load_config
 from tui_trainer.lines.plan_and_events import plan_lines
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.batch_cut import BatchCut
+from tui_trainer.planning.effective_batch import resolved
 from tui_trainer.planning.steps import Steps
 from tui_trainer.reporting.facts import ReportedModel
 from tui_trainer.tasks.contract import DataFacts
@@ -23,7 +24,8 @@ CUT = BatchCut(effective=32, micro=32, accumulation=1, effective_reason="", micr
 
 
 def steps(*assignments: str) -> Steps:
-    return Steps(load_config(Request(profile="finetune", assignments=assignments)), FACTS, CUT)
+    loaded = load_config(Request(profile="qwen-lora", assignments=assignments))
+    return Steps(resolved(loaded), FACTS, CUT)
 
 
 def test_a_fraction_of_an_epoch_is_rounded_up_but_not_for_a_rounding_error(subtests):
@@ -48,7 +50,7 @@ def test_warm_up_always_ends_before_the_last_step(subtests):
 DECAYS = [
     (100, 0.1, 10, "0.1 of 100 steps"),
     (100, 20, 20, "num_decay_steps = 20"),
-    (1, 0.1, 1, "0.1 of 1 steps"),
+    (1, 0.1, 1, "0.1 of 1 step"),
     (100, 0, 0, "stays at the peak learning rate"),
     (100, 0.99, 95, "all 95 steps after warm-up; num_decay_steps = 0.99 asks for 99 steps"),
     (10, 50, 9, "all 9 steps after warm-up; num_decay_steps = 50 asks for 50 steps"),

@@ -1,6 +1,7 @@
 """Comparisons of runs: curves of bounded length, results, and settings that differ."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -107,6 +108,13 @@ def test_control_characters_of_a_config_are_not_printed(tmp_path):
     plans = [{"config": config(data={"path": text})} for text in ("\x1b[2J", "plain")]
     runs = [finished(tmp_path, f"run-{n}", plan=plan) for n, plan in enumerate(plans)]
     assert not any("\x1b" in line for line in comparison_lines(compare(runs), 80))
+
+
+def test_runs_of_different_tasks_are_compared_with_a_warning(pair, tmp_path):
+    assert compare(pair).warning == ""
+    other = run_of(tmp_path, "other", replace(start(), task="char_lm"))
+    warning = "The tasks differ (chat, char_lm): losses and scores are not comparable."
+    assert compare([*pair, other]).warning.startswith(warning)
 
 
 def test_equal_settings_are_reported_as_equal(tmp_path):

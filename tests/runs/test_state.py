@@ -13,7 +13,7 @@ from tui_trainer.reporting.curves import charts_of
 from tui_trainer.runs import events as e
 from tui_trainer.runs.events import from_line, to_line
 from tui_trainer.runs.journal import JournalReader, JournalWriter
-from tui_trainer.runs.result import best_by, ending_words, kept_step, newest_scores
+from tui_trainer.runs.result import best_by, ending_words, kept_step, newest_scores, training_memory_bytes
 from tui_trainer.runs.state import GaugeSummary, fold, slowest_rank
 from tui_trainer.runs.steps_and_eta import eta_seconds
 
@@ -67,6 +67,17 @@ def test_a_resumed_run_forgets_events_after_its_checkpoint():
     assert [sample.text for sample in state.samples] == ["kept"]
     assert (state.step, state.resumed_from_step, state.failed, state.last_step) == (4, 4, None, None)
     assert state.status == "preparing"
+
+
+def test_memory_of_a_run_that_continues_in_another_process_is_counted_from_that_process():
+    def peak(number, used):
+        return replace(step(number), peak_memory_bytes=used)
+
+    here = [started(), e.LibrariesLoaded(resident_bytes=900), peak(1, 1080)]
+    elsewhere = [started(resumed_from_step=1), e.LibrariesLoaded(resident_bytes=860)]
+    assert training_memory_bytes(fold(here)) == 180
+    assert training_memory_bytes(fold([*here, *elsewhere])) is None
+    assert training_memory_bytes(fold([*here, *elsewhere, peak(2, 1030)])) == 170
 
 
 def test_scores_of_steps_are_weighted_means():

@@ -13,7 +13,14 @@ from tui_trainer.runs.result import computing_words, grade, throughput_words
 from tui_trainer.runs.state import fold
 from tui_trainer.runs.steps_and_eta import is_off_plan, speed_rows, time_words, whole_seconds
 
-WORDS = [(1.99, "excellent"), (1.6, "good"), (1.1, "acceptable"), (0.6, "slow"), (0.1, "very slow")]
+WORDS = [
+    (3.64, "excellent"),
+    (1.99, "excellent"),
+    (1.6, "good"),
+    (1.1, "acceptable"),
+    (0.6, "slow"),
+    (0.1, "very slow"),
+]
 """Rows a second, where 2 are the best."""
 ON_A_CPU = replace(
     PLANNED,
@@ -43,7 +50,10 @@ def graded(rate: float, plan: PlanMade | None, others: float = 0.0) -> str:
 
 def test_what_others_used_comes_before_a_grade_and_instead_of_a_bad_one_that_it_explains():
     best = replace(ON_A_CPU, best_samples_per_second=2.0)
-    assert graded(1.8, best, 0.6) == "other programs used 0.6 of 2 cores; good, 90 % of the best speed here (2 rows/s)"
+    assert (
+        graded(1.8, best, 0.6)
+        == "other programs used 0.6 of 2 cores; good, 90 % of the best earlier speed here (2 rows/s)"
+    )
     for rate, others in ((0.8, 1.0), (0.1, 1.6)):
         assert graded(rate, best, others) == f"not rated: other programs used {others} of 2 cores"
     assert graded(0.1, best, 0.6).startswith("other programs used 0.6 of 2 cores; very slow, 5 %")
@@ -55,11 +65,11 @@ def test_what_others_used_comes_before_a_grade_and_instead_of_a_bad_one_that_it_
 def test_a_rate_is_graded_by_its_share_of_the_best_or_of_what_is_usual(subtests):
     best = replace(ON_A_CPU, best_samples_per_second=2.0)
     for rate, word in WORDS:
-        with subtests.test(word):
-            share = f"{word}, {rate / 2 * 100:.0f} %"
-            assert graded(rate, best) == f"{share} of the best speed here (2 rows/s)"
+        with subtests.test(word, rate=rate):
+            share = f"{word}, {rate / 2 * 100:.0f} % of" if rate < 2.1 else f"{word}, {rate / 2:.1f} times"
+            assert graded(rate, best) == f"{share} the best earlier speed here (2 rows/s)"
             for planned in (ON_A_CPU, ON_A_CARD):
-                assert graded(rate, planned) == f"{share} of the usual speed for this model width"
+                assert graded(rate, planned) == f"{share} the usual speed for this model width"
 
 
 def test_a_step_dominated_by_starting_its_operations_is_not_graded_by_computing():
@@ -73,7 +83,7 @@ def test_a_step_dominated_by_starting_its_operations_is_not_graded_by_computing(
     )
     # What the machine reached itself with such steps is still a measure.
     assert graded(0.02, replace(planned, best_samples_per_second=2.0)).startswith(
-        "very slow, 1 % of the best speed here"
+        "very slow, 1 % of the best earlier speed here"
     )
 
 
@@ -95,7 +105,7 @@ def test_a_rate_is_shown_as_a_share_of_the_computing_rates():
 def test_the_line_of_an_epoch_has_grade_and_planned_time():
     state = fold([start(), replace(ON_A_CPU, best_samples_per_second=2.0), *steps(1, 5), EPOCH])
     line = lines.event_line(EPOCH, state)
-    assert line.endswith("good, 80 % of the best speed here (2 rows/s)") and ", 2.5 s (1.2 s planned), " in line
+    assert line.endswith("good, 80 % of the best earlier speed here (2 rows/s)") and ", 2.5 s (1.2 s planned), " in line
     assert throughput_words(state).startswith("excellent, 100 %")
 
 
@@ -155,8 +165,8 @@ def test_the_second_run_of_a_shape_is_graded_against_the_first(tiny_run):
     events = read_all(folder.journal)
     best = next(event for event in events if isinstance(event, PlanMade)).best_samples_per_second
     assert best is not None and best > 0
-    assert "% of the best speed here" in "\n".join(lines.end_lines(fold(events), "two", str(folder.root)))
-    assert "% of the best speed here" in (folder.root / "report.md").read_text()
+    assert "% of the best earlier speed here" in "\n".join(lines.end_lines(fold(events), "two", str(folder.root)))
+    assert "% of the best earlier speed here" in (folder.root / "report.md").read_text()
 
 
 @pytest.mark.full

@@ -56,7 +56,7 @@ _NO_DETERMINISTIC_FORM = {
     aten._ctc_loss_backward.default, aten._embedding_bag_dense_backward.default,
     aten.upsample_linear1d_backward.default, aten.reflection_pad1d_backward.default,
 }  # fmt: skip
-_MATMULS = {aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default}
+_MATMULS = {aten.mm.default, aten.bmm.default, aten.addmm.default, aten.addmm.dtype, aten.baddbmm.default}
 _WORKSPACE, _WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
 _PINNED = "_lies_in_pinned_memory"
 
@@ -186,6 +186,8 @@ class Card(TorchDispatchMode):
         self.waits: list[Wait] = []
         self.pageable_copies: list[Wait] = []
         """Copies to the card that the host stands by for: from memory that is not pinned, or blocking."""
+        self.casts: list[tuple[str, torch.Size]] = []
+        """Kernels that only change the dtype: the part of the run, and the shape."""
         self.on_their_way: list[tuple[Tensor, Tensor]] = []
         """Copies into pinned memory that were not waited for yet: where to, and what."""
         self.arrived = self.pinned_bytes = self.pinned_peak_bytes = 0
@@ -231,6 +233,8 @@ class Card(TorchDispatchMode):
                     self.copied_to_host(args[0])
                 return func(*args, **kwargs)
             self._check(func, args, kwargs, given.on_card, given.on_host, to_card)
+            if func is aten._to_copy.default and kwargs.get("dtype", args[0].dtype) != args[0].dtype:
+                self.casts.append((self.phase, args[0].shape))
             if torch.Tag.nondeterministic_seeded in func.tags:
                 plain_kwargs = self._drawn(func, plain_kwargs)
             if kernel := self.kernels.get(func):

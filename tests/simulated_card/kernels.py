@@ -66,5 +66,14 @@ def _count(numbers: Tensor, *args: Any, **settings: Any) -> Tensor:
     return HISTC(numbers.float(), *args, **settings).to(numbers.dtype)
 
 
-HISTC = torch.ops.aten.histc.default
-KERNELS = {VARLEN: _attend, VARLEN_BACKWARD: _attend_backward, HISTC: _count}
+def _wide_product(
+    factor: Tensor, x: Tensor, y: Tensor, out_dtype: torch.dtype, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """Multiply in 16 bits with a result in fp32. Checks are those of `_addmm_dtype_out_cuda` in torch 2.11."""
+    assert factor.dtype == x.dtype == y.dtype in (torch.float16, torch.bfloat16) and out_dtype == torch.float32
+    assert factor.shape == (len(x), y.shape[1]) and beta == 0
+    return alpha * (x.float() @ y.float())
+
+
+HISTC, WIDE_PRODUCT = torch.ops.aten.histc.default, torch.ops.aten.addmm.dtype
+KERNELS = {VARLEN: _attend, VARLEN_BACKWARD: _attend_backward, HISTC: _count, WIDE_PRODUCT: _wide_product}

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.simulated_card.cases import TASKS, TaskCase, of_kind, saved_tensors
-from tests.simulated_card.kernels import VARLEN, VARLEN_BACKWARD
+from tests.simulated_card.kernels import VARLEN, VARLEN_BACKWARD, WIDE_PRODUCT
 from tests.simulated_card.liger_stand_in import calls as liger
 from tests.simulated_card.waits import EVALUATION, LOG, ONCE_AN_EVALUATION, unexpected_waits
 from tests.tiny_models import save_tiny_model, tiny_model
@@ -142,6 +142,23 @@ def check_run(run_on_card, task, method, precision, layout, switch, optim, kerne
     check_checkpoint(folder, plan, method, precision)
     gc.collect()
     assert card.allocated_bytes == 0, "a finished run leaves memory allocated on the card"
+
+
+@pytest.mark.full
+def test_adapters_are_cast_once_a_step_however_often_they_are_used(run_on_card, subtests):
+    """Two passes a step, each layer computed twice in a pass; r is a size that nothing else has."""
+    for method, precision in (("lora", "bf16"), ("qlora", "bf16"), ("lora", "fp16")):
+        with subtests.test(f"{method} {precision}"):
+            settings = {
+                "tuning.method": method, "training.mixed_precision": precision, "tuning.r": 3, "tuning.lora_dropout": 0,
+                "training.per_device_train_batch_size": 2, "training.gradient_checkpointing": "true",
+                "evaluation.eval_steps": 1, "output.name": f"{method}-{precision}",
+            }  # fmt: skip
+            card, folder, failure = run_on_card("causal_lm", settings)
+            assert not failure, failure
+            assert of_kind(folder, RunProblem) == [] and card.computed[WIDE_PRODUCT] > 0
+            phases = ("micro-batches", "evaluation")
+            assert [shape for phase, shape in card.casts if phase in phases and 3 in shape] == []
 
 
 # These pass a step over by themselves.

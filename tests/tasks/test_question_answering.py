@@ -179,7 +179,7 @@ def test_notes_describe_the_answers_of_the_data(tmp_path):
     told = " | ".join(data.notes)
     assert "questions are in the column 'question'" in told and "2 questions have no answer" in told
     assert "1 answer does not fit: " in told
-    assert "1 questions have several answers" in told and "1 answers occur more than once" in told
+    assert "1 question has several answers" in told and "1 answer occurs more than once" in told
 
 
 ROW = {"question": "Where?", "context": "In Paris.", "answers": {"text": ["Paris"], "answer_start": [3]}}

@@ -79,7 +79,7 @@ def test_a_tracker_gets_parameters_metrics_and_the_end(tmp_path):
     tracker, messages = FakeTracker(), []
     assert feeder_of(folder, tracker, messages).end("finished")
     assert tracker.calls == ["begin", "log", "end"] and tracker.status == "finished" and messages == [("look here", "")]
-    assert tracker.run.params == {"training.seed": 7} and not tracker.run.goes_on
+    assert tracker.run.params == {"training.seed": 7} and not tracker.run.is_resumed
     assert tracker.losses == [(1, 4.999), (2, 4.998), (3, 4.997)]
     assert tracker.rows[0][1]["train/learning_rate"] == 1e-4
     assert tracker.rows[3] == (
@@ -111,7 +111,7 @@ def test_a_resumed_run_continues_the_same_tracker_run(tmp_path):
     with JournalWriter(folder.journal) as journal:
         journal.append(start(resumed=5), *steps(6, 9), end(9))
     assert feeder_of(folder, second).end("finished")
-    assert second.run.run_id == first.run.run_id and second.run.goes_on and second.run.from_step == 5
+    assert second.run.run_id == first.run.run_id and second.run.is_resumed and second.run.from_step == 5
     assert [step for step, _ in second.losses] == [6, 7, 8, 9] and len(first.losses) == 8
     third = FakeTracker()
     assert feeder_of(folder, third).end("finished") and third.calls == []
@@ -135,7 +135,7 @@ def test_rows_of_a_failed_tracker_are_handed_over_later(tmp_path, at_once):
     assert "tui-trainer track a --to fake" in messages[-1][1]
     later = FakeTracker()
     assert feeder_of(folder, later).end("finished")
-    assert [step for step, _ in later.losses] == [3, 4] and later.run.goes_on and later.run.from_step == 2
+    assert [step for step, _ in later.losses] == [3, 4] and later.run.is_resumed and later.run.from_step == 2
 
 
 def test_a_tracker_that_recovers_gets_each_row_once_and_is_reported_once(tmp_path, at_once):

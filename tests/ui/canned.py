@@ -295,10 +295,10 @@ COMPARISON = Comparison(
 
 CHOICES = tuple(
     ExportChoice(
-        name=name, title=title, needed_bytes=needed * MIB, refusal=refusal, is_there=name == "int8",
-        expected_seconds=41.0 if name == "adapter" else None,
+        name=name, title=title, size_bytes=size * MIB, needed_bytes=size * MIB, free_bytes=10**10, refusal=refusal,
+        is_there=name == "int8", expected_seconds=41.0 if name == "adapter" else None,
     )
-    for name, title, needed, refusal in (
+    for name, title, size, refusal in (
         ("adapter", "adapter for peft", 4, ""),
         ("gguf", "GGUF for llama.cpp", 2000, "llama.cpp's converter was not found: run "
          "`git clone --depth 1 https://github.com/ggml-org/llama.cpp`, or set LLAMA_CPP_DIR to its folder"),

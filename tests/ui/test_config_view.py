@@ -215,9 +215,9 @@ async def test_the_mouse_chooses_edits_and_ends_an_editor():
 
 @pytest.mark.full
 @in_event_loop
-async def test_all_that_is_known_of_a_setting_is_shown_and_wide_screens_add_groups_and_the_file():
+async def test_all_that_is_known_of_a_setting_is_shown_and_wide_screens_add_groups():
     async with opened((200, 50)) as (screens, _, press):
-        text = await screens.shows("Text to save", "\u25b8 Start from", "learning_rate = 2e-3")
+        text = await screens.shows("\u25b8 Start from", "differs from recipe", "a step takes")
         assert all(f" {title} " in text for _, title, _ in groups())
         for letters, key in (("=max_length", "data.max_length"), ("=learn", RATE)):
             await press(f"/ ctrl+u {letters} enter")
@@ -225,7 +225,7 @@ async def test_all_that_is_known_of_a_setting_is_shown_and_wide_screens_add_grou
             setting = all_settings()[key]
             assert setting.help.split()[0] in words and key in words
         await screens.resize(80, 24)
-        await screens.shows("learning_rate", gone="Text to save")
+        await screens.shows("learning_rate", gone="differs from recipe")
 
 
 @pytest.mark.full

@@ -34,6 +34,12 @@ async def test_a_question_closes_with_an_answer_or_without_and_stays_for_any_oth
             await screens.shows("? help", gone="something to ask")
             assert done == expected
             done.clear()
+        for key, expected in (("enter", []), ("y", ["delete"])):
+            screens.app.open(ChoiceDialog("Delete?", ["It is gone."], [("y", "delete", lambda: done.append("delete"))]))
+            await screens.shows("y delete", "Enter/Esc back")
+            await screens.press(key)
+            await screens.shows("? help", gone="It is gone.")
+            assert done == expected
 
 
 @pytest.mark.full

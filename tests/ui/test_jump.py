@@ -52,9 +52,9 @@ async def test_screens_rows_and_keys_are_pressed_by_a_letter():
 @in_event_loop
 async def test_what_a_dialog_offers_is_pressed_too_and_what_is_typed_stays_text():
     async with open_canned() as screens:
-        await screens.press("2", "p")
-        await screens.shows("Choose a recipe")
-        await jump_to(screens, "Esc back")
-        await screens.shows("Enter edit", gone="Choose a recipe")
+        await screens.press("2", "?")
+        await screens.shows("Esc close")
+        await jump_to(screens, "Esc close")
+        await screens.shows("Enter edit", gone="Esc close")
         await screens.press("/", "f")
         await screens.until(lambda: screens.app.page.filter_field.value == "f")

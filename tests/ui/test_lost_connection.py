@@ -14,16 +14,16 @@ ROWS = 64
 
 RAISES_WHEN_A_FILE_IS_THERE = """
 from pathlib import Path
-from tui_trainer.ui.screens.train_view import TrainScene
+from tui_trainer.ui.screens import train_view
 
-draw = TrainScene.rates_line
+draw = train_view.rates_line
 
 def rates_line(*state_and_width):
     if Path("tear").exists():
         raise RuntimeError("the picture tore")
     return draw(*state_and_width)
 
-TrainScene.rates_line = rates_line
+train_view.rates_line = rates_line
 """
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from tests.downloading.test_download_data import put_into_cache
 from tests.tiny_models import save_tiny_model
+from tests.ui.canned import CannedRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
-from tui_trainer.launching.choices_here import FROM_SCRATCH, Choice, data_here, first_rows, matching, models_here
-from tui_trainer.ui.new_run import column_widths
+from tui_trainer.launching.local_choices import FROM_SCRATCH, Choice, data_here, first_rows, models_here
+from tui_trainer.ui.new_run import column_widths, matching
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_a_typed_name_goes_before_names_and_notes_that_only_hold_it():
         ("other", "used by run mine-tiny"), ("reviews-tiny-1647", "model from this run"), ("./untiny", ""),
         ("./my-tiny", ""), ("./tiny-bert", ""), ("./tiny", ""), ("./bert", ""),
     )]  # fmt: skip
-    found = ["./tiny", "./tiny-bert", "reviews-tiny-1647", "./my-tiny", "./untiny", "other"]
+    found = ["./tiny", "reviews-tiny-1647", "./my-tiny", "./tiny-bert", "./untiny", "other"]
     assert values(matching("tiny", choices)) == found and values(matching("", choices)) == values(choices)
 
 
@@ -99,10 +100,20 @@ async def test_a_csv_and_a_model_come_to_the_question_before_the_start_with_few_
         await screens.shows("2 of 2: the model", "./my-bert", FROM_SCRATCH, "task sequence_classification", "steps")
         await screens.press("enter")
         await screens.shows("Start reviews-my-bert?", "sequence_classification", "my-bert", "Enter start")
+        assert screens.app.page.place == "train"
         own = screens.bench.document.own_values()
         assert own["data.path"] == "reviews.csv" and own["model.model_name_or_path"] == "./my-bert"
         await screens.press("escape", "2", "u")
         await screens.until(lambda: "data.path" not in screens.bench.document.own_values())
+        # During a run the next one is prepared, and not started.
+        screens.bench.run = CannedRun(trained(60), alive=True)
+        await screens.press("n")
+        await screens.shows("1 of 2: your data", "review 0, as it was written")
+        await screens.press("enter")
+        await screens.shows("2 of 2: the model", "task sequence_classification", "steps")
+        await screens.press("enter")
+        await screens.shows("the next run is on Config: t starts it after the active run", gone="Enter start")
+        assert screens.app.page.place == "config" and screens.bench.run_is_alive
 
 
 @pytest.mark.full

@@ -59,7 +59,7 @@ async def test_own_keys_are_in_the_footer_in_the_help_and_do_what_they_say():
         screens.bench.tell("a notice")
         screens.app.draw()
         await screens.shows("a notice", "F2 help")
-        await screens.press("p", "?")
+        await screens.press("p")
         assert "Choose a recipe" not in await screens.settled(), "the old keys are free"
         await screens.press("z")
         await screens.shows("Choose a recipe")

@@ -15,7 +15,7 @@ import pytest
 from tests.runs.journals import end, run_of, start, steps
 from tests.ui.canned import CERTIFICATE_WORDS, CHOICES, RUNS, CannedRun, finding, open_canned, trained
 from tests.ui.pictures import in_event_loop
-from tui_trainer.downloading.environment import installation
+from tui_trainer.downloading.environment import install_command
 from tui_trainer.errors import InputError
 from tui_trainer.launching import export_process
 from tui_trainer.runs.folder import RunFolder
@@ -264,7 +264,7 @@ def forms(monkeypatch) -> dict[str, str]:
     def choices(folder):
         if why := refused.get(folder.name):
             raise InputError(why, where=folder.name)
-        return CHOICES
+        return [replace(one, is_there=one.is_there or (folder.exports / one.name).is_dir()) for one in CHOICES]
 
     monkeypatch.setattr(export_process, "choices", choices)
     return refused
@@ -286,6 +286,7 @@ async def test_formats_are_listed_with_what_they_need_and_an_export_can_be_cance
         await screens.press("x")
         text = await screens.shows(" free.", "Takes about 41 s", "Enter export")
         assert re.search(r"\u25b8 adapter .* ~4.0 MiB", text) and re.search(r"gguf .* not possible", text)
+        assert re.search(r"int8 .* exported, 2.0 GiB", text)
         await screens.press("down")
         await screens.shows("llama.cpp's converter was not found", gone="Enter export")
         await screens.press("up", "enter")
@@ -293,7 +294,13 @@ async def test_formats_are_listed_with_what_they_need_and_an_export_can_be_cance
         await screens.press("c")
         await screens.ticks("cancelled; nothing was saved", "Enter export")
         assert program.commands == [f"export {chat.root} --to adapter"]
-        await screens.press("Y")
+        (chat.exports / "adapter").mkdir(parents=True)
+        await screens.press("end", "enter")
+        text = await screens.ticks("exporting", "exported, 4.0 MiB")
+        assert re.search(r"\u25b8 onnx .* exporting", text), "what was exported before keeps its mark"
+        await screens.press("c")
+        await screens.ticks("cancelled; nothing was saved")
+        await screens.press("home", "Y")
         await screens.shows("Copy a command")
         await screens.press("enter")
         await screens.until(lambda: screens.app.clipboard == f"tui-trainer {program.commands[0]}")
@@ -316,6 +323,7 @@ async def test_the_certificate_of_an_export_is_reported_and_stands_there_when_th
             await screens.shows("B free." if is_good else "held-out loss")
             await screens.press(*["down"] * (3 if is_good else 0), "enter")
             await screens.ticks("writing, 3 of 12 tensors")
+            (chat.exports / "merged").mkdir(parents=True, exist_ok=True)
             await screens.press("escape", "D")
             await screens.shows("delete: chat is being exported")
             program.end(exported(is_good))
@@ -404,12 +412,12 @@ async def test_a_config_of_another_tool_is_shown_and_taken_as_one_step(tmp_path,
 def test_what_is_installed_is_an_extra_or_a_library_with_its_versions(monkeypatch, tmp_path):
     (tmp_path / "uv").touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    command = installation(["bitsandbytes", "onnx"])
+    command = install_command(["bitsandbytes", "onnx"])
     assert command[:4] == ["uv", "pip", "install", "--python"]
     for library in ("bitsandbytes", "onnxruntime"):
         assert any(one.startswith(library) and ">=" in one for one in command)
     with pytest.raises(InputError, match="no package named 'bitsandbite' to install"):
-        installation(["bitsandbite"])
+        install_command(["bitsandbite"])
 
 
 @in_event_loop

@@ -24,6 +24,7 @@ from tui_trainer.ui.screens import runs as runs_module
 from tui_trainer.ui.screens.runs import refusal
 from tui_trainer.ui.screens.runs_view import COLUMNS, RunsModel, detail_lines, run_row
 from tui_trainer.ui.spans import ASCII, UNICODE, text_of
+from tui_trainer.ui.starting import take_settings_of
 
 
 @pytest.fixture
@@ -67,6 +68,11 @@ async def test_every_kind_of_folder_is_listed_for_what_it_is_and_what_is_left_of
         for name, status in (("half", "half deleted"), ("copied", "interrupted"), ("thesis", "no run folder")):
             assert status in rows[name]
         assert "KiB" in rows["copied"] and "KiB" not in rows["thesis"]
+        # What an export adds is seen without a key.
+        (copied.exports / "merged").mkdir(parents=True)
+        (copied.exports / "merged" / "model.safetensors").write_bytes(bytes(3 << 20))
+        copied.exports.touch()
+        await screens.ticks("3.0 MiB")
         await screens.press("end", "D")
         await screens.shows("not created by a run")
         await screens.press("enter")
@@ -74,14 +80,14 @@ async def test_every_kind_of_folder_is_listed_for_what_it_is_and_what_is_left_of
 
         await screens.press("home", "down", "D")
         await screens.shows("Frees ", "Esc")
-        await screens.press("D")
+        await screens.press("y")
         await screens.shows("freed")
         await screens.press("f9")
         await screens.shows("3 here")
         assert not (runs / ".deleting-half").exists()
         await screens.press("/", *"gone", "enter", "D")
         await screens.shows("Only removed from the list")
-        await screens.press("D")
+        await screens.press("y")
         await screens.until(lambda: runs / "gone" not in listed_roots())
         assert known_runs()[-1].name == "whole"
 
@@ -219,6 +225,14 @@ async def test_the_settings_of_a_run_become_those_of_a_new_one_without_its_name_
         await screens.press("u")
         await screens.shows("undid the settings of a")
         assert document.value("training.seed") == 5 and document.value("training.learning_rate") == before
+        # As the doctor does: what it would change is listed first.
+        for keys, steps_after in (("escape", document.value("training.max_steps")), ("enter", 50)):
+            take_settings_of(screens.bench, folder, {"training.max_steps": 50})
+            await screens.shows("settings of a with 1 setting changed?", "training.max_steps  77 \u2192 50")
+            await screens.press(keys)
+            await screens.until(lambda: screens.app.dialog is None)
+            assert document.value("training.max_steps") == steps_after
+        await screens.shows("the settings of a with training.max_steps = 50;", "to undo")
 
 
 @pytest.mark.full
@@ -229,8 +243,8 @@ async def test_a_deletion_that_waits_is_not_lost_when_another_run_is_looked_at(r
         go_on = threading.Event()
         await screens.press("D")
         await screens.shows("Frees ")
-        screens.bench.background.do("slow work", go_on.wait, lambda _: None)
-        await screens.press("D", "down", "D")
+        screens.bench.background.do("slow work", go_on.wait, lambda _: None, "deleting")
+        await screens.press("y", "down", "D")
         go_on.set()
         await screens.until(lambda: not waiting.root.exists())
         assert kept.root.exists()
@@ -387,9 +401,9 @@ async def test_the_marked_are_deleted_after_one_question_but_one_that_runs(runs)
             await screens.press("*")
             await screens.shows("4 marked", "D delete")
             await screens.press("/", *"run-b", "enter", "D")
-            text = await screens.shows("Delete 3 runs?", "run-d is running: not deleted; S stops it", "D delete 3")
+            text = await screens.shows("Delete 3 runs?", "run-d is running: not deleted; S stops it", "y delete 3")
             assert "Frees " in text and "KiB: journals" in text and "2 of them are hidden by the filter" in text
-            await screens.press("D")
+            await screens.press("y")
             await screens.shows("deleted 3 runs", "KiB freed")
             assert [folder.root.exists() for folder in folders] == [False, False, False, True]
             await screens.press("escape", "D")
@@ -402,10 +416,13 @@ async def test_the_marked_are_deleted_after_one_question_but_one_that_runs(runs)
 async def test_four_runs_are_compared_by_two_metrics_over_any_axis(runs):
     for at, name in enumerate("abcd"):
         evals = [held_out(10 * n, 5 - n / 10, macro_f1=(n + at) / 10) for n in range(1, 5)]
-        run_of(runs, f"run-{name}", start(100), *steps(1, 40), *evals)
+        began = replace(start(100), task="chat" if at else "seq2seq")
+        run_of(runs, f"run-{name}", began, *steps(1, 40), *evals)
     async with opened((120, 40)) as screens:
         await screens.press(*["space"] * 4, "C")
-        await screens.shows("training loss over steps", "\u25c6 held out", "D run-a")
+        await screens.shows(
+            "training loss over steps", "\u25c6 held out", "D run-a", "The tasks differ (chat, seq2seq)"
+        )
         await screens.press("v", "V")
         await screens.shows("held-out loss over steps", "\u2500\u2500 training loss over steps")
         # What is drawn already is left out.
@@ -433,7 +450,7 @@ async def test_beside_the_list_stands_the_chosen_run_with_its_curve_and_what_dif
     made("middle", 11, 2e-3, [])
     made("newest", 12, 3e-3, [{"name": "oldest", "method": "full"}])
     async with opened((120, 35)) as screens:
-        await screens.shows("differs from oldest", "started from", "training.learning_rate 0.001 \u2192 0.003")
+        await screens.shows("differs from oldest", "started from", "training.learning_rate  0.001 \u2192 0.003")
         await screens.shows("loss  \u2847 steps")
         await screens.press(*["v"] * 6)
         await screens.shows("accuracy, held out")

@@ -151,7 +151,8 @@ async def test_what_happens_on_a_screen_that_is_not_shown_is_reported_and_marked
         await screens.press("down")
         await screens.shows("Enter edit", gone="it broke")
         await screens.press("4")
-        await screens.shows("p pause", gone="\u25cf")
+        # Its process may still be alive, but nothing can be requested any more.
+        await screens.shows("4 Train failed", gone="p pause")
         run.waiting = [RunProblem(step=62, kind="disk", message="again", hint="")]
         screens.bench.poll_run()
         await screens.settled()

@@ -122,7 +122,9 @@ async def test_story_checklist(small):
         await screens.press("u")
         await screens.shows("undid", "fix    evaluation.eval_steps: 1.0 \u2192")
         await screens.press("A")
-        await screens.shows("changed", "u to undo")
+        await screens.shows("Change ", "evaluation.eval_steps ", "1.0 \u2192", "Enter apply", "Esc back")
+        await screens.press("enter")
+        await screens.shows("applied ", "u to undo")
         await screens.press("2", "s")
         await screens.shows("saved to")
         assert written(path)["evaluation"]["eval_steps"] != 1
@@ -202,12 +204,13 @@ async def test_story_runs(small, tmp_path):
         assert (runs / "faster/journal.jsonl").is_file() and not fast.root.exists()
 
         await screens.press("end", "D")
-        await screens.shows("Frees ")
-        await screens.press("escape")
+        await screens.shows("Frees ", "y delete", "Enter/Esc back")
+        await screens.press("enter")
+        await screens.shows("? help", gone="Frees ")
         assert (runs / "broken").is_dir()
         await screens.press("D")
         await screens.shows("Frees ", "B: journal")
-        await screens.press("D")
+        await screens.press("y")
         await screens.shows("deleted broken")
         # The message covers the last line for some seconds.
         await screens.shows("2 here", gone="deleted broken")

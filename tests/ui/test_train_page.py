@@ -27,6 +27,8 @@ READ = e.GaugesRead(
     step=40, process_memory_bytes=2 * GIB, process_cpu_share=0.5, usable_cores=8,
     gpus=[e.GpuReading(index=0, utilization_share=0.9, memory_used_bytes=60 * GIB, memory_bytes=139 * GIB)],
 )  # fmt: skip
+# A model that writes bytes stopped within a character.
+SAMPLED = e.TextSampled(step=148, prompt="The ", text="an e with an accent: \ufffd")
 TARGETS = {"samples_per_second": 100.0, "memory_gib": 0.1, "model_size_gib": 0.5, "loss": 1.6}
 SAVED = e.CheckpointSaved(step=148, path="checkpoints/step-148", bytes=9_900_000, seconds=0.02, reason="asked for")
 CLASSES = [f"class {n}" for n in range(8)]
@@ -90,13 +92,16 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
                                   "16.4 k tokens/s", "128 rows/s", "lr 2.11e-03", "171.7 of 186.0 MiB planned",
                                   "saved at step 100,   48 steps ago", "16 rows (8 rows x 2)")),
             (trained(148, targets=TARGETS), True, ("samples/s 128 (at least 100)", "(at most 102.4 MiB)", "loss")),
-            (trained(148, memory_bytes=100 * 2**20), True, ("171.7 of 100.0 MiB planned, 72% above the plan",
-                                                            "later plans of these settings go by measured peaks")),
+            (trained(148, memory_bytes=100 * 2**20), True, ("171.7 MiB, 71.7 MiB more than planned",
+                                                            "memory is free; later plans use")),
             (trained(148, **LORA), True, ("TinyLlama-1.1B", "r 16, 6.7 k of 818 k parameters (0.82 %)")),
             ([*trained(148, processes=4), e.RanksTimed(step=148, communication_seconds=[0.018, 0.019, 0.0181, 0.006])],
              True, ("slowest: rank 3", "communication")),
             ([*trained(148), e.PhaseChanged(phase="paused")], True, ("paused", "step 148 of 500")),
             ([*trained(148), STARTED_AGAIN, WORK], True, ("step 100 of 500",)),
+            ([*trained(148), STARTED_AGAIN, e.PhaseChanged(phase="training")], True, ("resumed from step 100",)),
+            ([*trained(148), replace(SAMPLED, prompt="of many words " * 40)], True,
+             ("... many words of many words", "words -> an e with", "writes: ... ")),
             ([*trained(500), DONE], False, ("Finished after 500 steps, 1 min 05 s of training.",
                                             "2.4768  bigram baseline", "beaten",
                                             "not beaten", "/model", "w continue a text you type   x export",
@@ -115,8 +120,21 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
             and "the process stopped at step 148 without an error; p resumes from step 100" in text
             and "ETA" not in text
         )
+        for events, alive, gone in (
+            ([*trained(148), SAMPLED], True, "\ufffd"),
+            ([*BEGUN, replace(WORK, done=WORK.total)], True, "tokenising"),
+            ([*trained(500), DONE], True, "p pause"),  # its process writes the report
+        ):
+            assert gone not in await show(screens, events, alive=alive)
+        for has_screens, words in ((True, "within"), (False, "fine while")):
+            text = await show(screens, trained(148, memory_bytes=150 * 2**20), alive=True, is_ours=has_screens)
+            assert f"171.7 MiB, 21.7 MiB more than planned, {words}" in text
         text = await show(screens, [*trained(148), READ], alive=True, is_ours=False)
         assert "GPU 90 %, 60.0 of 139.0 GiB" in text and "read at step 40" in text
+        await screens.resize(60, 20)
+        text = await show(screens, trained(148, total=1_000_000), alive=True)
+        assert "step       148 of 1,000,000" in text, "the name is cut first"
+        assert " more\n" in await show(screens, [*trained(500), DONE], alive=False), "lines do not fit"
 
 
 @pytest.mark.full

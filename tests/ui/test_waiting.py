@@ -375,6 +375,8 @@ async def test_recipes_are_chosen_while_a_model_is_counted_and_q_ends_the_proces
         await screens.shows("recipe ", gone="Choose a recipe")
         await screens.press("t")
         await screens.shows(f"planning: {counting}")
+        screens.bench.go(3)
+        await screens.shows("A new run is being prepared.", f"planning: {counting}", gone="Nothing is training")
         [counter] = [process for process in waiting.processes if process.poll() is None]
         await Presser(screens).leave()
     counter.wait(1500)

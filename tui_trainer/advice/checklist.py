@@ -36,10 +36,10 @@ _NO_PLAN = "no plan can be made yet: see the first check in this list"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """A rule with what it found before a run; `changes` is its fix beside today's values. Texts pass `safe_text` where
+    """A rule and its verdict before a run. `changes` is its fix with the present values. Texts pass `safe_text` when
     they are shown.
 
-    `gain` is that of the fix, or that of the config as it is over the opposite; None: not measured.
+    `gain` is the gain of the fix, or of the present config over the opposite; None if it was not measured.
     """
 
     rule: Rule
@@ -98,13 +98,13 @@ class Finding:
 
 
 def patch_words(patch: Patch) -> str:
-    """Return the settings as they are written: `data.packing = false`."""
+    """Return the settings in TOML: `data.packing = false`."""
     return ", ".join(f"{key} = {one_line(json.dumps(value), _SHOWN_VALUE)}" for key, value in patch.items())
 
 
 @cache
 def all_checks() -> tuple[Rule, ...]:
-    """Return every rule that has something to say before a run, by its place in the checklist."""
+    """Return the rules that check a config before a run, in the order of the checklist."""
     return tuple(sorted((rule for rule in all_rules() if rule.order), key=lambda rule: (rule.order, rule.name)))
 
 

@@ -18,7 +18,7 @@ from tui_trainer.tasks.contract import DataFacts
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exported:
-    """A model in 8 bits beside the trained one; `faults` says why it is not as it was trained."""
+    """An export in 8 bits, compared with the trained model; `faults` names where its answers differ."""
 
     format: str
     bytes: int
@@ -39,25 +39,25 @@ class EarlierRun:
     save_bytes_per_second: float | None = None
     sample_seconds: float | None = None
     evaluation_share: float | None = None
-    """What a token takes in an evaluation, of what it takes in a step."""
+    """Time of a token in an evaluation, as a share of its time in a step."""
     exports: tuple[Exported, ...] = ()
     step_seconds: float | None = None
     """The median; None where a step had other rows."""
     busy_share: float | None = None
     """How busy the card was, or the usable cores by this process, 0 to 1."""
     unsloth: str = ""
-    """What of the model Unsloth computed, as a sentence; empty: it was not asked for."""
+    """A sentence that says which parts of the model Unsloth computed; empty if the run did not use it."""
     has_unsloth: bool = False
     """Whether any of its kernels was in the model."""
     attention: str = ""
-    """What its probe found against the kernel that was planned, as a sentence; empty: nothing."""
+    """A sentence that says why its probe rejected the planned attention kernel; empty if it did not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
-    """What rules look at before a run: one config on one machine at one moment.
+    """Input of the rules before a run: one config on one machine at one moment.
 
-    `plan` is None when none can be made; `problems` says why. `facts` are those of the data, None when it cannot be
+    `plan` is None if no plan can be made, and `problems` says why. `facts` describe the data; None if it cannot be
     read. `all_tokens` is the size of the whole text in tokens, without a limit. `load_average` is the mean of
     runnable tasks over the last minute, of other processes.
     """
@@ -102,7 +102,7 @@ class Context:
 
     @property
     def counts(self) -> Counts:
-        """What was counted in the data. Only rules with `counted` may read it. Raises LookupError if nothing was."""
+        """Counts of the data. Only rules with `counted` may read them. Raises LookupError if nothing was counted."""
         if self.counted is None or self.counted.counts is None:
             raise LookupError("the rows of the data have not been counted")
         return self.counted.counts
@@ -155,7 +155,7 @@ class Context:
         return self.planned.total_steps.value / self.planned.steps_per_epoch.value
 
     def at_most_steps(self, steps: int) -> Patch:
-        """Return settings for at most so many steps, at least one; for whole epochs where that is possible."""
+        """Return settings for at most `steps` steps and at least one, as whole epochs if possible."""
         whole_epochs = steps // self.planned.steps_per_epoch.value
         if self.config.training.max_steps or whole_epochs < 1:
             return {"training.max_steps": max(1, steps)}

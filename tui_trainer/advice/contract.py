@@ -1,4 +1,4 @@
-"""What a rule is and what it finds. Files of `rules/` are light to import and load no torch.
+"""Declares rules, their findings and their remedies. Files of `rules/` are light to import and load no torch.
 
 A rule looks at facts that were gathered before (`Context`), or at a run as its journal has it (`RunView`), so it takes
 no time and changes nothing. What others measured (`published`) is never shown as if it were measured here: that is a
@@ -29,8 +29,11 @@ IDLE_GPU = 0.75
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What a rule finds before a run. `evidence` is one sentence with numbers; `advice` is for what no patch can do.
-    `opposite` is the other position of a switch that needs no fix: what it gains can be measured against that."""
+    """The finding of a rule before a run.
+
+    `evidence` is one sentence with numbers. `advice` names actions that no patch can do. `opposite` is the other
+    position of a switch that needs no fix, against which the gain of the switch can be measured.
+    """
 
     status: Status
     evidence: str
@@ -47,11 +50,11 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cause:
-    """What a rule finds during a run, or after it. `cause` and `evidence` are one sentence each, the second with
-    numbers; `advice` is for what no patch can do, `fix` for the next run.
+    """The finding of a rule during or after a run.
 
-    `share` is of the time of the run, 0 to 1: what the cause costs, measured where the journal measures it. A fault is
-    no cost but an end: what spoils the run, or will end it, comes before all that is merely slow.
+    `cause` and `evidence` are one sentence each, the second with numbers. `fix` is for the next run, and `advice` names
+    actions that no patch can do. `share` is the share of the run's time that the cause costs, 0 to 1. A fault spoils or
+    ends the run, so faults are listed before causes that only cost time.
     """
 
     cause: str
@@ -90,8 +93,8 @@ def symptom(title: str, **more: Any) -> Callable[[Callable[[RunView], Cause | No
 class Remedy:
     """Settings with which a plan that does not fit takes less memory.
 
-    `rank` is its place in the list of all of them, by what they cost; `costs`: words on what else it does; `needs`: a
-    library that is not installed; `cuts_batch`: the steps stay the same, in smaller passes.
+    `rank` is its place in the list of all remedies, the cheapest first. `costs` names its side effects, `needs` a
+    library that is not installed. With `cuts_batch`, the steps stay the same, in smaller passes.
     """
 
     patch: Patch
@@ -138,14 +141,14 @@ class Rule:
     """The heading above it on the Checklist screen."""
     during: tuple[Symptom, ...] = ()
     remedies: Callable[[Basis, float], Iterable[Remedy]] | None = None
-    """What it would change where a plan does not fit into a budget in bytes: only what is not in force yet."""
+    """Yields remedies for a plan that does not fit into a budget in bytes, without those that are in force already."""
     fallback: object = None
-    """What mends the first of `settings` where no plan can be made with it; None: nothing does."""
+    """Value of the first of `settings` that a plan can be made with, if its present value is refused; None: unknown."""
     needs_plan: bool = True
     counted: str = ""
-    """What it looks at, in words, where that is counted while the data is prepared, or in its first rows."""
+    """The name of the count that it needs, for rules that read counts of prepared data or of its first rows."""
     is_for_speed: bool = False
-    """What it warns of costs time and nothing else: a fix that was measured to be slower here is none."""
+    """Whether its warnings are about time only. A fix that was measured to be slower here is then not proposed."""
     published: str = ""
     """The gain that others measured, with its source."""
 

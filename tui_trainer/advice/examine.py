@@ -57,7 +57,7 @@ class Examination:
     is_known: bool
     findings: tuple[FoundCause, ...]
     healthy: str
-    """Where the time goes, for a run that nothing ails; why nothing can be said, while it is not known."""
+    """Where the time goes in a healthy run; while `is_known` is false, why the run cannot be judged yet."""
     step: int = 0
 
     @property
@@ -152,12 +152,12 @@ def _too_early(view: RunView) -> str:
 
 
 class Doctor:
-    """Of one run. It looks where there are new steps, at most once in two seconds."""
+    """The doctor of one run. It examines new steps, at most once in two seconds."""
 
     def __init__(self, state: RunState, now: Callable[[], float] = monotonic) -> None:
         self._state, self._now = state, now
         self.verdict: Examination | None = None
-        """The newest; None before the first look."""
+        """The newest examination; None before the first."""
         self._told = ""
         self._candidate, self._since = "", 0.0
         self._looked, self._looked_at = -_PERIOD_SECONDS, (-1, False)

@@ -30,8 +30,8 @@ def as_request(loaded: LoadedConfig, patch: Patch) -> Request:
 
 
 def refusals(context: Context, patch: Patch) -> list[str]:
-    """Return why the config with this patch could not be trained, as sentences: what loading, planning and starting it
-    would refuse, and do not refuse today. If there are none, the patch can be offered."""
+    """Return why the patched config could not be loaded, planned or started, as sentences, without reasons that hold
+    for the present config too. If there are none, the patch can be offered."""
     try:
         loaded = patched(context.loaded, patch)
     except ConfigError as error:
@@ -40,14 +40,14 @@ def refusals(context: Context, patch: Patch) -> list[str]:
     plan, problems = plan_or_problems(loaded, context.hardware, facts, gpu=context.chosen_gpu)
     problems_then = problems if problems or plan is None else tuple(_of_start(loaded))
     if context.plan is None:
-        # Where one thing stood in the way of planning, another may have stood behind it all along.
+        # The patch may solve the problem that hid another one.
         return [problem.message for problem in problems_then if problem.key in patch]
     problems_now = {_told(problem) for problem in (*context.problems, *_of_start(context.loaded))}
     return [problem.message for problem in problems_then if _told(problem) not in problems_now]
 
 
 def _told(problem: Problem) -> tuple[str, str]:
-    """Return what identifies a problem; sizes in its message may differ by what the patch changes."""
+    """Return what identifies a problem: its message without digits, because the patch may change sizes in it."""
     return problem.key, "".join(sign for sign in problem.message if not sign.isdigit())
 
 

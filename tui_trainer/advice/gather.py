@@ -1,7 +1,8 @@
-"""Gathers what rules look at before a run. Reads sizes and counters, and hashes the data as `plan` does; no torch.
+"""Gathers the input of rules before a run. Reads sizes and counters, and hashes the data as `plan` does; no torch.
 
-What an earlier run measured is read from the end of its journal. It counts where the task, the model, the device and
-the libraries are those of the plan; what depends on how a run is trained, or on the disk, where that is the same too.
+Measurements of an earlier run are read from the end of its journal. They are used if the task, the model, the device
+and the libraries are those of the plan. Some also depend on the training settings or on the disk, which must be the
+same too.
 """
 
 import os
@@ -61,12 +62,12 @@ def gather(
     gpu: GpuChoice = None,
     counts: bool = False,
 ) -> Context:
-    """Return everything that rules need. A plan that was made already stays as it is.
+    """Return everything that rules need. A given plan is used unchanged.
 
-    With `counts`, what is left out of the data and what is cut is counted as well: small data is prepared for that, and
-    of other data the first rows are read.
+    With `counts`, skipped and truncated rows are counted too: small data is prepared for that, and of large data the
+    first rows are read.
 
-    Of `hardware` the free memory is read anew: it may be as old as the program. `gpu` is the card that was asked for.
+    The free memory in `hardware` may be as old as the program, so it is read again. `gpu` is the requested GPU.
     """
     config, hardware = loaded.config, with_memory_now(hardware or probe())
     task = find_task(config.task.type)
@@ -89,7 +90,7 @@ def gather(
     with suppress(InputError):
         basis = planning.basis_of(loaded, hardware, plan) if plan else None
     with suppress(InputError):
-        # Why a run cannot start that can be planned; what stands against planning is told already.
+        # Reasons why a run cannot start although it can be planned; reasons against planning are in `problems` already.
         problems = problems or of_data or tuple(start_problems(loaded))
     swap_used_bytes: int | None = None
     with suppress(OSError, psutil.Error):
@@ -146,7 +147,7 @@ def plan_or_problems(
         problems = error.problems
     with suppress(InputError):
         if facts:
-            # The same machine and cards, of which nobody says how much memory they have in all.
+            # Without the size of the memory, no plan is refused for it.
             cards = tuple(replace(card, memory_bytes=None) for card in hardware.gpus)
             unknown = replace(hardware, memory_bytes=None, gpus=cards)
             return make_plan(loaded, unknown, facts, chosen_gpu=gpu), problems

@@ -1,8 +1,8 @@
-"""What switches gained on this machine: two configs whose steps `measure/gains.py` took in turns.
+"""Keeps how much faster one config trains than another, as `measure/gains.py` measured it on this machine.
 
-A record (`records.py`) of the device for each pair of settings: so a gain is found from either of them, before a fix is
-applied and afterwards. The shape of the steps and the version of torch stand with it; where they are others now,
-nothing was measured.
+Each pair of configs has a record (`records.py`) of the device, so a gain is found from either config, before a fix is
+applied and afterwards. The record has the shape of the steps and the version of torch, and does not count if they are
+different now.
 """
 
 import json
@@ -23,14 +23,14 @@ from tui_trainer.planning.records import GAIN, Key, device_key, figures_as, keep
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes, utc_now
 
-# What decides how often something is done beside the steps, how many there are and where they are written: the steps
-# themselves are the same.
+# These settings decide how many steps there are, what happens between them and where files are written. The steps
+# themselves stay the same.
 _OUTSIDE_OF_STEPS = tuple(
     """evaluation. checkpoint. logging. output. targets. training.num_train_epochs training.max_steps data.eval_fraction
     data.eval_path data.max_chars data.dedup""".split()
 )
 _NAMES = ("schema_version", "profile", "hardware_profile")
-# Of one config measured against itself on a machine that does something else as well.
+# A config that is measured against itself on a busy machine differs by so much.
 _LEAST_DIFFERENCE, _LEAST_MEMORY_DIFFERENCE = 0.02, 0.03
 
 Answer = Mapping[str, Any]
@@ -40,8 +40,10 @@ _Line = Annotated[str, AfterValidator(lambda text: one_line(text, 300))]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gain:
-    """From one config to another. `ratios`: how many times as fast the other was, one for each pair of turns; none
-    where `reason` says why there are none. Memory is that of the peak, losses are held out, both of one and the other.
+    """The gain of one config over another.
+
+    `ratios` says how many times as fast the second config was in each pair of turns; empty if `reason` says why nothing
+    could be measured. Peak memory and held-out losses are those of the first and the second config.
     """
 
     at: _Line
@@ -53,7 +55,7 @@ class Gain:
 
     @classmethod
     def of_pairs(cls, before: Sequence[Answer], after: Sequence[Answer], steps: int) -> Self:
-        """Return the gain of the pairs of which both turns were taken."""
+        """Return the gain of those pairs whose two turns were both measured."""
         pairs = list(zip(before, after, strict=False))
         return cls(
             at=utc_now(),
@@ -74,7 +76,7 @@ class Gain:
 
     @property
     def is_difference(self) -> bool:
-        """Whether it is more than the pairs differ among themselves; one pair cannot tell."""
+        """Whether the configs differ by more than the pairs do among themselves; false for a single pair."""
         if self.spread is None:
             return False
         band = max(_LEAST_DIFFERENCE, self.spread)
@@ -85,12 +87,13 @@ class Gain:
         return self.is_difference and max(self.ratios) < 1
 
     def turned(self) -> Self:
-        """The way back."""
+        """Return the gain of the first config over the second."""
         ratios = tuple(1 / ratio for ratio in self.ratios)
         return replace(self, ratios=ratios, memory_bytes=self.memory_bytes[::-1], losses=self.losses[::-1])
 
     def words(self, compared_with: str = "") -> str:
-        """`1.80 times as fast (measured here 2026-11-23, 3 comparisons, +-4 %)`; memory and loss where they differ."""
+        """Return `1.80 times as fast (measured here 2026-11-23, 3 comparisons, +-4 %)`, with memory and loss if they
+        differ."""
         if self.speed_up is None:
             return f"cannot be measured: {self.reason} (tried on {self.at[:10]})"
         other = f" as with {compared_with}" if compared_with else ""
@@ -110,7 +113,7 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurable:
-    """A config as it is planned here: what its gains are kept under."""
+    """A planned config: its device, version of torch, shape of a step and settings, which identify its gains."""
 
     device: str
     torch: str
@@ -128,20 +131,20 @@ class Measurable:
         )
 
     def digest(self, patch: Mapping[str, Any]) -> str:
-        """Of the settings with some of them changed; a number is the same with and without its point."""
+        """Return a digest of the settings after a patch. 1 and 1.0 have the same digest."""
         values = {**self.settings, **{key: value for key, value in patch.items() if is_of_steps(key)}}
         plain = {key: value + 0.0 if type(value) is int else value for key, value in values.items()}
         return sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def is_of_steps(key: str) -> bool:
-    """Whether a setting may change what a step takes or learns."""
+    """Return whether a setting may change the time, the memory or the loss of a step."""
     return not key.startswith(_OUTSIDE_OF_STEPS) and key not in _NAMES
 
 
 @dataclass(frozen=True, slots=True)
 class KeptGains:
-    """Those of one config, read once for all checks."""
+    """The measured gains of one config, read once for all checks."""
 
     about: Measurable
     entries: Mapping[str, Any] = field(default_factory=dict)
@@ -151,7 +154,7 @@ class KeptGains:
         return cls(about, {record.part: record.figures for record in records_of_device(GAIN, about.device)})
 
     def find(self, patch: Mapping[str, Any]) -> Gain | None:
-        """From this config to that with the patch; None: not measured with this shape, or with another torch."""
+        """Return the gain of a patched config over this one; None if it was not measured with this shape and torch."""
         here, there = self.about.digest({}), self.about.digest(patch)
         entry = self.entries.get(_pair(here, there), {})
         gain = figures_as(Gain, entry)
@@ -169,7 +172,7 @@ def _peak_bytes(answers: Sequence[Answer]) -> int:
 
 
 def keep_gain(before: Measurable, patch: Mapping[str, Any], after_shape_key: str, gain: Gain) -> None:
-    """Remember it in the place of an earlier one."""
+    """Store the gain, replacing an earlier one."""
     here, there = before.digest({}), before.digest(patch)
     shapes = {here: before.shape_key, there: after_shape_key}
     entry = {"from": here, "torch": before.torch, "shapes": shapes, **asdict(gain)}

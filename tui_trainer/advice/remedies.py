@@ -1,7 +1,7 @@
-"""What makes a plan fit that does not: one list of all rules' remedies, in the order of what they cost.
+"""Finds settings with which a plan fits into memory: the remedies of all rules, the cheapest first.
 
-A plan that is refused names them, each with the memory that it would then take; the checklist makes a fix of them. They
-are asked by patches that change the batch and nothing else, whoever wrote which of its three numbers.
+A refused plan names each remedy with the memory that the run would then need, and the checklist proposes them as a fix.
+Remedies are computed on the batch as planned, whichever of its three numbers the user wrote.
 """
 
 from collections.abc import Iterator
@@ -108,8 +108,8 @@ def is_short(context: Context) -> bool:
 def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, Any] | None:
     """Return settings with which a plan that is short of memory fits, the cheapest first; None if there are none.
 
-    Fewer rows in a pass cost least. The other remedies follow in their order, except those that drop data and those
-    whose library is not installed, unless it is asked for as if it were.
+    Fewer rows in a pass cost least. The other remedies follow by rank, except those that drop data. Remedies whose
+    library is not installed are used only with `as_if_installed`.
     """
     for switches in _cumulated(context, as_if_installed):
         try:
@@ -185,7 +185,7 @@ def _accumulation_written(context: Context) -> bool:
 
 
 def less_memory(plan: Plan, tokens: int) -> str:
-    """Return settings of a new run, in words, with which a row of so many tokens takes less memory: any remedy, or
+    """Return settings for a new run, in words, with which a row of `tokens` tokens needs less memory: remedies and
     shorter rows."""
     loaded, settings = LoadedConfig(config=plan.config, layers={}, recipe=None, hardware_profile=None), list[str]()
     with suppress(InputError):  # the model of a run that ends may be gone

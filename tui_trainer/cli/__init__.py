@@ -1,4 +1,4 @@
-"""The command line. Each command reads its arguments, asks one room, prints. Heavy imports stay inside the commands."""
+"""The command line. A command reads its arguments, calls one room and prints. Slow imports are inside the commands."""
 
 import pkgutil
 import sys
@@ -24,17 +24,17 @@ from tui_trainer.terminal.standard_files import (
     tell,
 )
 
-_ASKS_LITTLE = frozenset(("-h", "--help", "--version"))
+_NEEDS_NO_CHECK = frozenset(("-h", "--help", "--version"))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The console script: exit code 0 done, 1 failed, 2 wrong input, 3 stopped on request, with a checkpoint."""
+    """Run the command line and return the exit code: 0 done, 1 failed, 2 wrong input, 3 stopped on request."""
     open_standard_files()
     prepare_environment()
     with patient("stderr"):
         try:
-            code = _told(sys.argv[1:] if arguments is None else arguments)
-            # Not by the interpreter, which would hide why it cannot be written.
+            code = _run_and_report(sys.argv[1:] if arguments is None else arguments)
+            # The interpreter would flush too, but hide the reason of a failure.
             flush_output()
         except KeyboardInterrupt:
             with suppress(KeyboardInterrupt):
@@ -53,10 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
     return code
 
 
-def _told(arguments: list[str]) -> int:
-    """The exit code; what is wrong is told."""
+def _run_and_report(arguments: list[str]) -> int:
+    """Run a command and return its exit code. Errors are printed."""
     try:
-        if not _ASKS_LITTLE.intersection(arguments):
+        if not _NEEDS_NO_CHECK.intersection(arguments):
             check_environment(arguments)
         return _run(arguments)
     except InputError as error:
@@ -70,7 +70,7 @@ def _told(arguments: list[str]) -> int:
 
 def _run(arguments: list[str]) -> int:
     if not arguments:
-        # The commonest start goes without typer, whose import would be a quarter of the time to the first screen.
+        # The most common start does without typer, whose import takes a quarter of the time to the first screen.
         from tui_trainer.ui.main import run_screens
 
         return run_screens()
@@ -78,7 +78,7 @@ def _run(arguments: list[str]) -> int:
 
     from tui_trainer.cli.application import UNTIL_THE_END, app
 
-    # Importing a module of commands adds them to the application.
+    # Importing a module adds its commands to the application.
     for module in pkgutil.iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     try:

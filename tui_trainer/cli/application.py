@@ -1,4 +1,4 @@
-"""The typer application: which commands there are, and the options that several of them share."""
+"""The typer application, its help, and the options that several commands share."""
 
 import inspect
 import json
@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from tui_trainer.errors import ConfigError, InputError
-from tui_trainer.terminal.safe_text import one_line, shell_word
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.terminal.standard_files import tell
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ _SECTIONS = {
 
 
 def option(name: str, metavar: str | None, help: str, *, show_default: bool = False, **more: Any) -> Any:
-    """Mostly one whose default says nothing, such as an empty text."""
+    """Return a typer option. By default its default value is not shown in the help."""
     return typer.Option(name, metavar=metavar, help=help, show_default=show_default, **more)
 
 
 def _gpu_choice(word: str) -> "GpuChoice":
-    """What `--gpu` asks for. Raises InputError for a card that there is not, or for no number."""
+    """Return the GPU that `--gpu` selects. Raises InputError for a GPU that does not exist, or a wrong word."""
     if word in ("", "none"):
         return "none" if word else None
     if not (word.isascii() and word.isdigit()):
@@ -78,18 +78,20 @@ RunReference = Annotated[
 
 
 def _refuse_wrong_arguments(command: Any, args: list[str]) -> None:
-    """Raise InputError if an option that takes one value is given several times, as the parser would keep the last one,
-    or if a setting or a recipe is given without its option."""
+    """Raise InputError for arguments that the parser would misunderstand.
+
+    These are options for one value that are repeated (the parser keeps the last one), and a setting or a recipe that is
+    given without its option."""
     parser = command.make_parser(typer.Context(command, resilient_parsing=True))
     values, extra, parameters = parser.parse_args(list(args))
-    if extra and any("--set" in one.opts for one in command.params):
+    if extra and any("--set" in parameter.opts for parameter in command.params):
         from tui_trainer.config.load import option_for
 
         words = " ".join(one_line(word, 60) for word in extra)
-        meant = " ".join(filter(None, map(option_for, (values.get("config") or "", *extra))))
-        one = "one config is taken: put the settings into one file, or add them with --set KEY=VALUE"
-        if meant or "config" in values:
-            hint = f"write {meant}" if meant else one
+        corrected = " ".join(filter(None, map(option_for, (values.get("config") or "", *extra))))
+        if corrected or "config" in values:
+            hint = "one config is taken: put the settings into one file, or add them with --set KEY=VALUE"
+            hint = f"write {corrected}" if corrected else hint
             raise InputError(f"unexpected argument{'s' * (len(extra) > 1)} {words}", hint=hint)
     for parameter, times in Counter(parameters).items():
         is_repeatable = getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False)
@@ -98,7 +100,7 @@ def _refuse_wrong_arguments(command: Any, args: list[str]) -> None:
 
 
 class _TrainByDefault(TyperGroup):
-    """`tui-trainer my.toml` means `tui-trainer train my.toml`: the first word is a command or belongs to training."""
+    """Command group in which `tui-trainer my.toml` means `tui-trainer train my.toml`."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         if args[:1] == ["help"]:
@@ -117,7 +119,7 @@ class _TrainByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        """In the order in which they are needed, each with its first sentence in full."""
+        """List commands in the order of their use, each with its whole first sentence."""
         for title, names in _SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(1_000)) for name in names.split()])
@@ -158,8 +160,8 @@ def _root(
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the options say that all commands about a config share."""
+class ConfigOptions:
+    """Options that all commands on a config share."""
 
     config: ConfigFile = None
     profile: ProfileName = ""
@@ -178,23 +180,24 @@ class Asked:
         return Request(config_file=self.config, profile=self.profile, assignments=assignments, shortcuts=shortcuts)
 
     def load(self, gpu: "GpuChoice" = None) -> "LoadedConfig":
-        """The config for this machine. Raises ConfigError with all problems. Which task suits is read off the data, and
-        that it is still looked at is told where its disk is slow."""
+        """Load the config for this machine. Raises ConfigError with all problems.
+
+        The task is detected from the data. If reading takes long, a message says so."""
         from tui_trainer.launching.open_run import load_config
 
         model = f"the model {self.model} and " if self.model else ""
-        what = f"{model}the first rows of {self.data or 'the data'}"
-        words = f"still reading {what} after {_SLOW_SECONDS:.0f} seconds"
-        waits = Timer(_SLOW_SECONDS, tell, [words])
-        waits.daemon = True
-        waits.start()
+        inputs = f"{model}the first rows of {self.data or 'the data'}"
+        message = f"still reading {inputs} after {_SLOW_SECONDS:.0f} seconds"
+        timer = Timer(_SLOW_SECONDS, tell, [message])
+        timer.daemon = True
+        timer.start()
         try:
             return load_config(self.request, gpu=gpu)
         finally:
-            waits.cancel()
+            timer.cancel()
 
     def load_to_start(self, gpu: "GpuChoice" = None) -> "LoadedConfig":
-        """The same of a run that is to be started: its name is one that a new run can have."""
+        """Load the config of a run to be started. Raises ConfigError also if its name is taken or not valid."""
         from tui_trainer.launching.open_run import name_problems
 
         loaded = self.load(gpu)
@@ -204,8 +207,8 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What the options say that all commands share which show a run."""
+class ScreenOptions:
+    """Options that all commands share which show a run."""
 
     no_ui: NoUi = False
     as_json: AsJson = False
@@ -213,48 +216,51 @@ class Shown:
     no_mouse: NoMouse = False
 
     def refuse_json_on_screens(self) -> None:
-        """Raises InputError where JSON was asked for and screens would be shown."""
+        """Raise InputError if JSON is requested but screens would be shown."""
         if self.as_json and not self.no_ui:
             raise InputError("--json prints the journal of a run instead of showing the screens", hint="add --no-ui")
 
     def on_screens(self, *request: Any, **more: Any) -> typer.Exit:
-        """Shows them until they are left; how the command ends."""
+        """Show the screens until the user leaves them. Return the exit of the command."""
         from tui_trainer.ui.main import run_screens
 
         return typer.Exit(run_screens(*request, ascii_only=self.ascii_only, mouse=not self.no_mouse, **more))
 
 
 def shares_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A parameter that is `Asked` or `Shown` stands for its options: those of the one before all others, those of the
-    other behind them."""
+    """Replace parameters of the types `ConfigOptions` and `ScreenOptions` by their options.
+
+    Those of `ConfigOptions` come before the other parameters of the command, and those of `ScreenOptions` after
+    them."""
     own = inspect.signature(command).parameters.values()
-    groups = {one.name: one.annotation for one in own if one.annotation in (Asked, Shown)}
-    parts: dict[Any, list[inspect.Parameter]] = {Asked: [], None: [], Shown: []}
-    for one in own:
-        found = list(inspect.signature(one.annotation).parameters.values()) if one.name in groups else [one]
-        parts[groups.get(one.name)] += found
+    groups = {it.name: it.annotation for it in own if it.annotation in (ConfigOptions, ScreenOptions)}
+    parts: dict[Any, list[inspect.Parameter]] = {ConfigOptions: [], None: [], ScreenOptions: []}
+    for parameter in own:
+        group = groups.get(parameter.name)
+        parts[group] += inspect.signature(group).parameters.values() if group else [parameter]
 
     @wraps(command)
     def with_shared(**options: Any) -> None:
         for name, group in groups.items():
-            options[name] = group(**{one.name: options.pop(one.name) for one in parts[group]})
+            options[name] = group(**{it.name: options.pop(it.name) for it in parts[group]})
         command(**options)
 
-    parameters = [one for part in parts.values() for one in part]
+    parameters = [parameter for part in parts.values() for parameter in part]
     with_shared.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return with_shared
 
 
 def run_named(reference: str) -> "RunFolder":
-    """As `RunReference` says. Raises FolderError."""
+    """Return the run that a RUN argument names. Raises FolderError."""
     from tui_trainer.runs.registry import find_run
 
     return find_run(reference)
 
 
-def let_go(folder: "RunFolder", *, as_json: bool, **how: Any) -> None:
-    """A process of its own goes on with the run. Raises RunError, FolderError."""
+def detach_run(folder: "RunFolder", *, as_json: bool, **how: Any) -> None:
+    """Start a background process that continues the run. Print how to follow it. Raises RunError, FolderError."""
     from tui_trainer.launching.detached import go_on_detached
+    from tui_trainer.runs.wording import come_back_words
 
     pid = go_on_detached(folder, **how)
     if as_json:
@@ -262,15 +268,15 @@ def let_go(folder: "RunFolder", *, as_json: bool, **how: Any) -> None:
         return
     name = one_line(folder.name)
     print(f"{name} is training in background process {pid}")
-    print(f"`tui-trainer attach {shell_word(name)}` shows it, `tui-trainer stop {shell_word(name)}` saves and stops it")
+    print(come_back_words(name))
 
 
 UNTIL_THE_END = ExitStack()
-"""What a command holds until it ends."""
+"""Locks that a command holds until it ends."""
 
 
 def run_in_use(reference: str, command: str) -> "RunFolder":
-    """The same; until the command ends the run is neither renamed nor deleted. Raises FolderError."""
+    """Return the run that is named, locked against renaming and deleting until the command ends. Raises FolderError."""
     from tui_trainer.runs.lock import in_use
 
     folder = run_named(reference)
@@ -279,7 +285,7 @@ def run_in_use(reference: str, command: str) -> "RunFolder":
 
 
 def trained_model(folder: "RunFolder", *, unfinished: bool = False) -> "TrainedModel":
-    """The model of a run; reports what of its settings is not used any more. Raises FolderError."""
+    """Return the model of a run and print notes on settings that are no longer used. Raises FolderError."""
     from tui_trainer.exporting.trained_model import TrainedModel
 
     trained = TrainedModel.of(folder, unfinished=unfinished)
@@ -289,7 +295,7 @@ def trained_model(folder: "RunFolder", *, unfinished: bool = False) -> "TrainedM
 
 
 def print_json(value: object) -> None:
-    """With the numbers that JSON does not have as strings."""
+    """Print a value as JSON. Numbers that JSON does not have become strings."""
     from tui_trainer.runs.json_fields import finite
 
     print(json.dumps(finite(value), default=str, indent=1, allow_nan=False))

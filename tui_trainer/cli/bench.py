@@ -1,4 +1,4 @@
-"""The commands that measure on this machine: a model at work, training itself, and which settings are fastest."""
+"""Commands that measure on this machine: inference of a trained model, training, and the fastest settings."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from tui_trainer.cli.application import (
     AsJson,
-    Asked,
+    ConfigOptions,
     GpuName,
     RunReference,
     app,
@@ -35,7 +35,7 @@ Only = Annotated[
 
 
 class _ModelByDefault(TyperGroup):
-    """`bench my-run` measures a run: the first word is a command or belongs to that."""
+    """Command group in which `bench my-run` means `bench run my-run`, unless the first word is a command."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         if not args or (args[0] not in self.commands and args[0] not in ("--help", "-h")):
@@ -80,7 +80,7 @@ def bench_model(
 @bench.command("train")
 @shares_options
 def bench_train(
-    asked: Asked,
+    config: ConfigOptions,
     steps: Annotated[
         int | None,
         typer.Option(min=3, max=100_000, help="Steps measured per round. [default: 12, or as time allows]"),
@@ -106,16 +106,16 @@ def bench_train(
         name = "--steps" if steps else "--minutes"
         raise InputError(f"--whole cannot be combined with {name}", hint="remove one of them")
     seconds = math.inf if whole else 60.0 * (minutes or MINUTES)
-    # Names of what comes before the first step are none of what changes a step.
-    of_steps = [word for word in only or () if not any(word in name for name in starting.NAMES)]
-    options = TrainingBench(
-        asked.request, steps, rounds, gpu, tell, of_steps or ([BASELINE] if only else ()), seconds, whole
+    # Names of parts of the start are not names of variants of a step.
+    step_variants = [word for word in only or () if not any(word in name for name in starting.NAMES)]
+    training = TrainingBench(
+        config.request, steps, rounds, gpu, tell, step_variants or ([BASELINE] if only else ()), seconds, whole
     )
-    variants, cut_short = options.measure()
-    starts = starting.measure_start(asked.request, rounds, gpu, _START_SECONDS, tell, only or ())
-    rows = figures_of(variants, options.whole_tokens)
+    variants, cut_short = training.measure()
+    starts = starting.measure_start(config.request, rounds, gpu, _START_SECONDS, tell, only or ())
+    rows = figures_of(variants, training.whole_tokens)
     result = {
-        "steps": options.steps, "batch": options.batch, "rounds": options.rounds, "whole": whole,
+        "steps": training.steps, "batch": training.batch, "rounds": training.rounds, "whole": whole,
         "cut_short": cut_short, "doubts": doubts(rows, probe().usable_cores), "variants": rows,
         "starts": starting.figures(starts),
     }  # fmt: skip
@@ -133,7 +133,7 @@ def _print_result(result: dict[str, Any], lines: Sequence[str], as_json: bool) -
 @app.command()
 @shares_options
 def tune(
-    asked: Asked,
+    config: ConfigOptions,
     gpu: GpuName = None,
     minutes: Annotated[float, typer.Option(min=0.2, max=1440, help="Time limit, in minutes.")] = 5,
     effective: Annotated[
@@ -151,7 +151,7 @@ def tune(
     if write is not None:
         refuse_existing(write, "--write")
     kind: type[EffectiveBatches] | type[Tuning] = EffectiveBatches if effective else Tuning
-    search = kind(request=asked.request, gpu=gpu, seconds=60 * minutes, notify=tell).find()
+    search = kind(request=config.request, gpu=gpu, seconds=60 * minutes, notify=tell).find()
     result = finite(search.as_json())
     print(json.dumps(result) if as_json else "\n".join([*search.lines(_WIDTH), search.sentence]))
     if write is not None:
@@ -160,13 +160,13 @@ def tune(
         from tui_trainer.launching.open_run import load_config
         from tui_trainer.measure.micro_batches import with_settings
 
-        write_new(write, to_toml(load_config(with_settings(asked.request, search.patch), gpu=gpu)))
+        write_new(write, to_toml(load_config(with_settings(config.request, search.patch), gpu=gpu)))
         tell(f"wrote {write}; next: tui-trainer plan {write}")
     _end(result["sizes" if effective else "variants"], search.cut_short)
 
 
 def _end(figures: list[dict[str, Any]], cut_short: str) -> None:
-    """End with the exit code of what was measured."""
+    """End the command with an exit code for its results."""
     if cut_short:
         tell(f"{cut_short}: the results so far are shown")
     if cut_short == "interrupted":

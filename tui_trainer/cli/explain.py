@@ -1,5 +1,6 @@
-"""The command that says what a word of this program means: a setting, a check, a finding of the doctor, a command, or
-an exit code. Each in the words of its own declaration."""
+"""The command `explain`: what a setting, a check, a finding of the doctor, a command or an exit code means.
+
+Each explanation comes from the declaration of the thing itself."""
 
 import json
 import signal
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperGroup
 
-from tui_trainer.cli.application import Asked, Assignments, ProfileName, app, option
+from tui_trainer.cli.application import Assignments, ConfigOptions, ProfileName, app, option
 from tui_trainer.errors import EXIT_CODES, ConfigError, InputError
 from tui_trainer.terminal.safe_text import one_line
 
@@ -49,13 +50,13 @@ def explain(
     if schema:
         print(json.dumps(Config.model_json_schema(), indent=1))
         return
-    word, load = " ".join(key or ()), Asked(config, profile, assignments).load
+    word, load = " ".join(key or ()), ConfigOptions(config, profile, assignments).load
     try:
         print("\n".join(explanation(word, load)))
     except InputError as unknown:
-        # Not a title or a command of several words: several of them.
+        # The words may be several things, instead of one title or command with blanks.
         try:
-            several = [explanation(one, load) for one in key or ()]
+            several = [explanation(name, load) for name in key or ()]
         except InputError:
             raise unknown from None
         print("\n\n".join(map("\n".join, several)))
@@ -64,8 +65,9 @@ def explain(
 
 
 def explanation(word: str, load: "Callable[[], LoadedConfig]") -> list[str]:
-    """All that `word` is, in lines; `load` gives the values of settings now. Raises InputError with the nearest words
-    where it is nothing."""
+    """Return lines on everything that `word` names. `load` returns the config for the values of settings.
+
+    Raises InputError with the nearest words if it names nothing."""
     from tui_trainer.config.explain import describe, find_settings
 
     others = list(_others(word)) if word else []
@@ -84,94 +86,94 @@ def explanation(word: str, load: "Callable[[], LoadedConfig]") -> list[str]:
 
 
 def _others(word: str) -> Iterator[list[str]]:
-    """What `word` is beside a setting, each in lines."""
+    """Yield lines on everything but settings that `word` names."""
     name = word.lower()
     if name in _LISTS:
-        yield [f"{one}: {title}" if title else one for one, title in _names(name).items()]
+        yield [f"{item}: {title}" if title else item for item, title in _names(name).items()]
         return
     checks, symptoms = _rules()
-    yield from (_check_lines(one) for one in checks if name in (one.name, one.title.lower()))
-    yield from (_finding_lines(one, of) for one, of in symptoms if name in (one.name, one.title.lower()))
+    yield from (_check_lines(rule) for rule in checks if name in (rule.name, rule.title.lower()))
+    yield from (_finding_lines(it, rule) for it, rule in symptoms if name in (it.name, it.title.lower()))
     if name in (commands := _commands()):
         yield [f"{name} (a command)", *commands[name]().splitlines()]
-    code = next((name.removeprefix(one).strip() for one in _CODE_WORDS if name.startswith(one)), name)
+    code = next((name.removeprefix(it).strip() for it in _CODE_WORDS if name.startswith(it)), name)
     if code.isascii() and code.isdigit() and (meaning := _meaning_of_code(int(code))):
         yield [f"{int(code)} (an exit code)", f"  {meaning}"]
 
 
 def _rules() -> "tuple[tuple[Rule, ...], list[tuple[Symptom, Rule]]]":
-    """All checks; all that the doctor looks for, each with the rule that it belongs to."""
+    """Return all checks, and all symptoms that the doctor looks for with the rule of each."""
     from tui_trainer.advice.checklist import all_checks
     from tui_trainer.advice.contract import all_rules
 
-    return all_checks(), [(one, rule) for rule in all_rules() for one in rule.during]
+    return all_checks(), [(symptom, rule) for rule in all_rules() for symptom in rule.during]
 
 
 def _check_lines(check: "Rule") -> list[str]:
     lines = [f"{check.name} (a check: {check.title})", f"  {check.why}"]
     lines += [f"  settings: {', '.join(check.settings)}"] if check.settings else []
     lines += [f"  published: {check.published}"] if check.published else []
-    found = ", ".join(one.name for one in check.during)
-    lines += [f"  during a run the doctor looks for: {found}"] if found else []
+    symptoms = ", ".join(symptom.name for symptom in check.during)
+    lines += [f"  during a run the doctor looks for: {symptoms}"] if symptoms else []
     return [*lines, "  `tui-trainer check` shows the result"]
 
 
-def _finding_lines(found: "Symptom", of: "Rule") -> list[str]:
+def _finding_lines(symptom: "Symptom", rule: "Rule") -> list[str]:
     from tui_trainer.advice.examine import LEAST_STEPS
     from tui_trainer.units import percent
 
-    needs = f"from {LEAST_STEPS} steps on, " if found.needs_steps else ""
-    lines = [f"{found.name} (a finding of the doctor: {found.title})", f"  {' '.join(found.why.split())}"]
+    needs = f"from {LEAST_STEPS} steps on, " if symptom.needs_steps else ""
+    lines = [f"{symptom.name} (a finding of the doctor: {symptom.title})", f"  {' '.join(symptom.why.split())}"]
     lines.append(
-        f"  reported:    {needs}if it costs at least {percent(found.least_share)} of the time, or if it is an error"
+        f"  reported:    {needs}if it costs at least {percent(symptom.least_share)} of the time, or if it is an error"
     )
-    lines += [f"  settings:    {', '.join(of.settings)}"] if of.settings else []
-    lines += [f"  the check:   {of.name}"] if of.order else []
+    lines += [f"  settings:    {', '.join(rule.settings)}"] if rule.settings else []
+    lines += [f"  the check:   {rule.name}"] if rule.order else []
     return [*lines, "  `tui-trainer doctor RUN` shows the result"]
 
 
 def _commands() -> dict[str, Callable[[], str]]:
-    """The help of each command by its name, those of `bench` by both words."""
+    """Return the help of each command by its name; names of `bench` commands have two words."""
     context = typer.Context(typer.main.get_command(app), info_name="tui-trainer")
-    found: dict[str, Callable[[], str]] = {}
+    help_by_name: dict[str, Callable[[], str]] = {}
     groups = [("", context)]
-    for before, above in groups:
-        group = above.command
+    for prefix, parent in groups:
+        group = parent.command
         assert isinstance(group, TyperGroup)
         for name, command in group.commands.items():
-            within = typer.Context(command, info_name=name, parent=above)
-            found[f"{before}{name}"] = within.get_help
+            inner = typer.Context(command, info_name=name, parent=parent)
+            help_by_name[f"{prefix}{name}"] = inner.get_help
             if isinstance(command, TyperGroup):
-                groups.append((f"{before}{name} ", within))
-    return found
+                groups.append((f"{prefix}{name} ", inner))
+    return help_by_name
 
 
 def _meaning_of_code(code: int) -> str:
-    """Empty where no program ends so."""
+    """Return the meaning of an exit code; empty if there is none."""
     if code in EXIT_CODES:
         return EXIT_CODES[code]
     try:
         name = signal.Signals(code - _SIGNALS_FROM).name
     except ValueError:
         return ""
-    by = " The system does this when memory runs out: see `tui-trainer guide memory`." if name == "SIGKILL" else ""
-    return f"The process was ended by signal {name}.{by}"
+    cause = " The system does this when memory runs out: see `tui-trainer guide memory`." if name == "SIGKILL" else ""
+    return f"The process was ended by signal {name}.{cause}"
 
 
 def _names(kind: str) -> dict[str, str]:
-    """Every name of one of `_LISTS`, with what it is in short."""
+    """Return all names of a kind in `_LISTS`, with their titles."""
     checks, symptoms = _rules()
     if kind == "checks":
-        return {one.name: one.title for one in checks}
+        return {check.name: check.title for check in checks}
     if kind == "findings":
-        return {one.name: one.title for one, _ in symptoms}
+        return {symptom.name: symptom.title for symptom, _ in symptoms}
     if kind == "commands":
         return dict.fromkeys(sorted(_commands()), "")
     return {str(code): meaning for code, meaning in EXIT_CODES.items()}
 
 
 def _near_words(word: str) -> str:
-    """The nearest names of every kind, settings first."""
+    """Return a hint with the nearest names of all kinds, settings first."""
     from tui_trainer.config.explain import near_settings
 
     name = word.lower().replace(" ", "_")
@@ -181,7 +183,7 @@ def _near_words(word: str) -> str:
         close = get_close_matches(name, names, n=1, cutoff=_HOW_NEAR) or get_close_matches(
             word.lower(), [title.lower() for title in names.values() if title], n=1, cutoff=_HOW_NEAR
         )
-        near += [f"the {kind} {one}" for one in close]
+        near += [f"the {kind} {match}" for match in close]
     if near:
         *first, last = near[:_MOST_NEAR]
         return f"did you mean {' or '.join(filter(None, (', '.join(first), last)))}?"

@@ -1,4 +1,4 @@
-"""Commands that look at this machine, and at a config on it."""
+"""Commands on this machine, and on a config as it would run here."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tui_trainer.cli.application import AsJson, Asked, GpuName, app, option, shares_options
+from tui_trainer.cli.application import AsJson, ConfigOptions, GpuName, app, option, shares_options
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.terminal.standard_files import show_progress, tell
@@ -44,7 +44,7 @@ def diagnose(
 @app.command()
 @shares_options
 def check(
-    asked: Asked,
+    config: ConfigOptions,
     gpu: GpuName = None,
     as_json: AsJson = False,
     fix: Annotated[Path | None, option("--fix", "OUT.toml", "Write a config with all fixes applied.")] = None,
@@ -59,7 +59,7 @@ def check(
     """Run the checklist: is the run ready, and is it fast? Exit code 1 if a check fails."""
     from tui_trainer.lines.checklist import print_checks
 
-    loaded = asked.load_to_start(gpu)
+    loaded = config.load_to_start(gpu)
     is_whole = True
     if measure:
         from tui_trainer.measure.gains import GainBench
@@ -71,7 +71,7 @@ def check(
 
 @app.command()
 @shares_options
-def rehearse(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None:
+def rehearse(config: ConfigOptions, gpu: GpuName = None, as_json: AsJson = False) -> None:
     """Dry-run the expensive parts: largest batches, a checkpoint, the final model. Exit code 1 if a part fails."""
     from tui_trainer.measure import rehearsal
 
@@ -79,13 +79,11 @@ def rehearse(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None
         for line in [json.dumps(figures)] if as_json else rehearsal.lines_of(figures):
             print(line, flush=True)
 
-    result = finite(rehearsal.rehearse(asked.request, gpu, report))
+    result = finite(rehearsal.rehearse(config.request, gpu, report))
     report(result)
     if result["faults"]:
         raise typer.Exit(EXIT_FAILED)
 
-
-# The command that shows what the model would get.
 
 if TYPE_CHECKING:
     from tui_trainer.launching.preview import Marked, Preview, Signs
@@ -98,7 +96,7 @@ _WIDEST, _LEAST_WIDTH = 120, 40
 @app.command()
 @shares_options
 def preview(
-    asked: Asked,
+    config: ConfigOptions,
     gpu: GpuName = None,
     samples: Annotated[
         int, typer.Option("-n", "--samples", min=1, max=_MOST_SAMPLES, help="Rows of the batch to show.")
@@ -109,18 +107,18 @@ def preview(
     """Show rows of a batch as the model sees them, with trained tokens marked, and statistics of all rows."""
     from tui_trainer.launching.preview import as_values, make_preview
 
-    loaded = asked.load(gpu)
-    made = make_preview(loaded, samples, show_progress, gpu=gpu)
+    loaded = config.load(gpu)
+    shown = make_preview(loaded, samples, show_progress, gpu=gpu)
     if as_json:
-        print(json.dumps(as_values(made), indent=1))
+        print(json.dumps(as_values(shown), indent=1))
         return
     in_colour = not no_color and not os.environ.get("NO_COLOR") and sys.stdout.isatty()
     width = max(min(shutil.get_terminal_size((100, 24)).columns, _WIDEST), _LEAST_WIDTH)
-    print("\n".join(preview_lines(made, _signs(in_colour), width, in_colour=in_colour)))
+    print("\n".join(preview_lines(shown, _signs(in_colour), width, in_colour=in_colour)))
 
 
 def preview_lines(made: "Preview", signs: "Signs", width: int, *, in_colour: bool) -> Iterator[str]:
-    """The samples, then the numbers, which stay on the screen."""
+    """Yield the sample rows, and then the statistics, which stay visible above the prompt."""
     from tui_trainer.launching.preview import legend, sample_lines, summary_lines
 
     yield _printed(legend(signs), in_colour)
@@ -139,13 +137,13 @@ def _printed(line: "Sequence[Marked]", in_colour: bool) -> str:
 
 
 def _signs(in_colour: bool) -> "Signs":
-    """Those that the output's encoding has."""
+    """Return the marks that the encoding of standard output supports."""
     from tui_trainer.launching.preview import ASCII_SIGNS, NO_SIGNS, UNICODE_SIGNS
 
-    wanted = NO_SIGNS if in_colour else UNICODE_SIGNS
-    needed = "".join((*wanted.trained, *wanted.special, wanted.line_break, wanted.bar))
+    signs = NO_SIGNS if in_colour else UNICODE_SIGNS
+    characters = "".join((*signs.trained, *signs.special, signs.line_break, signs.bar))
     try:
-        needed.encode(sys.stdout.encoding or "ascii")
+        characters.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         return ASCII_SIGNS
-    return wanted
+    return signs

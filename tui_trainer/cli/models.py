@@ -1,4 +1,4 @@
-"""The commands that fetch: a model or a data set from the hub, and an environment."""
+"""Commands that download or install: models and data sets of the hub, libraries, and the environment of Unsloth."""
 
 import shlex
 import sys
@@ -33,7 +33,7 @@ def download(
     from tui_trainer.downloading.hub import download_model
 
     def ask(offer: "DownloadOffer") -> bool:
-        return agrees("download", offer_lines(offer), yes=yes, as_json=as_json)
+        return user_confirms("download", offer_lines(offer), yes=yes, as_json=as_json)
 
     progress = transfer_progress(as_json)
     if data and (lines := _fetch_data(data, revision, ask, progress)):
@@ -54,32 +54,37 @@ def install(
 ) -> None:
     """Install what a check suggests: an extra of tui-trainer, a library, or unsloth in its own environment. Shows the
     commands, and asks first."""
-    from tui_trainer.downloading.environment import SIZE_GIB, commands, install_here, installation, make_environment
+    from tui_trainer.downloading import environment
     from tui_trainer.models.unsloth import NAME, environment_folder, version_here
 
     is_unsloth = names == [NAME]
     if is_unsloth:
         folder = environment_folder()
-        there = f", replacing {version_here()}" if version_here() else ""
-        what = f"{NAME} with its own torch, about {SIZE_GIB:g} GiB, would be installed in {folder}{there}:"
-        steps = commands(folder)
+        replaced = f", replacing {version_here()}" if version_here() else ""
+        heading = (
+            f"{NAME} with its own torch, about {environment.SIZE_GIB:g} GiB, would be installed in {folder}{replaced}:"
+        )
+        steps = environment.creation_commands(folder)
     else:
-        what = f"this would be installed in the environment of tui-trainer, {sys.prefix}:"
-        steps = [installation(names)]
-    lines = [what, *(f"  {shlex.join(command)}" for command in steps)]
-    if not agrees("install", lines, yes=yes, as_json=as_json):
+        heading = f"this would be installed in the environment of tui-trainer, {sys.prefix}:"
+        steps = [environment.install_command(names)]
+    lines = [heading, *(f"  {shlex.join(command)}" for command in steps)]
+    if not user_confirms("install", lines, yes=yes, as_json=as_json):
         tell("nothing was installed")
         raise typer.Exit(EXIT_STOPPED)
     if is_unsloth:
-        done = [f"{NAME} {make_environment(tell)} is in {folder}; set model.provider = {NAME} to train with it"]
+        done = [
+            f"{NAME} {environment.make_environment(tell)} is in {folder}; set model.provider = {NAME} to train with it"
+        ]
     else:
-        done = [*install_here(steps[0], tell), "restart running programs to use it"]
+        done = [*environment.install_here(steps[0], tell), "restart running programs to use it"]
     print_done(done, as_json=as_json)
 
 
-def agrees(verb: str, lines: Sequence[str], *, yes: bool, as_json: bool = False) -> bool:
-    """Whether the user wants what the lines say. As JSON they are the answer, as nobody is asked. Raises InputError
-    where nobody can be asked."""
+def user_confirms(verb: str, lines: Sequence[str], *, yes: bool, as_json: bool = False) -> bool:
+    """Print what would be done and return whether the user confirms it. Raises InputError without a terminal.
+
+    With `as_json` nobody is asked: the lines are printed as the result, and the command ends."""
     if not as_json:
         print("\n".join(lines), flush=True)
     if yes:
@@ -100,7 +105,7 @@ def print_done(lines: Sequence[str], *, as_json: bool, **more: str) -> None:
 
 
 def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]", progress: "Progress") -> list[str]:
-    """Where it is, what else can be chosen of the data set, and the line to use; empty: it was not wanted."""
+    """Download a data set. Return lines on its folder, splits and data.path; empty if the user declined."""
     from tui_trainer.config.editing import toml_text
     from tui_trainer.data.sources.hub import parse_hub_path
     from tui_trainer.data.sources.source import open_source
@@ -114,12 +119,12 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
         return []
     lines = [one_line(f"{wanted.name} is in {folder}")]
     try:
-        found = open_source(str(wanted))
+        source = open_source(str(wanted))
     except DataError as error:
         lines.append(one_line(str(error)))
     else:
-        if found.others:
-            labels = ", ".join(one_line(split.label, 60) for split in (found.split, *found.others) if split)
+        if source.others:
+            labels = ", ".join(one_line(split.label, 60) for split in (source.split, *source.others) if split)
             lines.append(
                 f"its splits are {labels}: train is for training, validation for evaluation, test is not used;"
             )
@@ -128,7 +133,7 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
 
 
 def offer_lines(offer: "DownloadOffer") -> list[str]:
-    """What is downloaded, how large it is, under which licence, from where, and where it goes."""
+    """Return what would be downloaded: size, licence, source and target."""
     from tui_trainer.downloading.hub import host
     from tui_trainer.hardware.storage import read_place
     from tui_trainer.units import format_bytes
@@ -149,7 +154,7 @@ def offer_lines(offer: "DownloadOffer") -> list[str]:
 
 
 def size_words(offer: "DownloadOffer | PublishOffer") -> str:
-    """`1.2 GiB in 4 files`."""
+    """Return a size in words: `1.2 GiB in 4 files`."""
     from tui_trainer.downloading.hub import counted
     from tui_trainer.units import format_bytes
 
@@ -157,23 +162,23 @@ def size_words(offer: "DownloadOffer | PublishOffer") -> str:
 
 
 def labelled(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """A line for each pair that says something, safe to show."""
+    """Return one line for each pair with a text, safe for a terminal."""
     return [f"{label:<8} {one_line(text)}" for label, text in rows if text]
 
 
 def transfer_progress(as_json: bool = False) -> "Progress":
-    """As JSON for programs, in place on a terminal; elsewhere a line for each tenth."""
+    """Return how progress is shown: as JSON, in place on a terminal, or as a line per tenth."""
     if as_json:
         return write_progress
     if sys.stderr is not None and sys.stderr.isatty():
         return show_progress
     tenths = -1
 
-    def tell_tenths(what: str, done: float, total: float | None, unit: str) -> None:
+    def tell_tenths(action: str, done: float, total: float | None, unit: str) -> None:
         nonlocal tenths
-        now = int(10 * done / total) if total else 0
-        if now > tenths:
-            tenths = now
-            tell(f"{what}: {now * 10} % of {total or done:,.0f} {unit}")
+        tenth = int(10 * done / total) if total else 0
+        if tenth > tenths:
+            tenths = tenth
+            tell(f"{action}: {tenth * 10} % of {total or done:,.0f} {unit}")
 
     return tell_tenths

@@ -1,4 +1,4 @@
-"""Commands for what came of a run: what ailed it, a report, its model elsewhere, and its metrics in trackers."""
+"""Commands on the results of a run: diagnosis, report, exports, publication, and uploads to trackers."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from tui_trainer.cli.application import (
     run_named,
     trained_model,
 )
-from tui_trainer.cli.models import agrees, labelled, print_done, size_words, transfer_progress
+from tui_trainer.cli.models import labelled, print_done, size_words, transfer_progress, user_confirms
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, FolderError, InputError, system_reason
 from tui_trainer.exporting.formats import format_names
 from tui_trainer.terminal.safe_text import one_line, shell_word
@@ -92,23 +92,23 @@ def export(
 
     trained = trained_model(folder)
     certifier = Certifier(trained)
-    targets = [target_of(trained, one, out) for one in formats]
+    targets = [target_of(trained, form, out) for form in formats]
     for target in targets:
         target_lock(target, "").refuse()
     is_good = True
-    for one, target in zip(formats, targets, strict=True):
+    for form, target in zip(formats, targets, strict=True):
         if not as_json:
-            seconds = expected_seconds(trained, one)
+            seconds = expected_seconds(trained, form)
             takes = f", about {format_seconds(seconds)}, judging by earlier exports on this machine" if seconds else ""
-            print(f"{one.name}: about {format_bytes(one.needed_bytes(trained))}{takes}", flush=True)
+            print(f"{form.name}: about {format_bytes(form.needed_bytes(trained))}{takes}", flush=True)
         with redirect_stdout(sys.stderr):  # libraries print warnings, and with --json only JSON may go out
-            place, certificate = write(trained, one, target, certifier, write_progress if as_json else show_progress)
+            written, certificate = write(trained, form, target, certifier, write_progress if as_json else show_progress)
         is_good &= not certificate.faults
         if as_json:
-            found = json.loads(certificate.text())
-            print(json.dumps({"folder": str(place), "words": certificate.lines(), **found}))
+            facts = json.loads(certificate.text())
+            print(json.dumps({"folder": str(written), "words": certificate.lines(), **facts}))
         else:
-            print("\n".join([f"{one.title}: {one_line(str(place))}", *certificate.lines()]))
+            print("\n".join([f"{form.title}: {one_line(str(written))}", *certificate.lines()]))
     if not is_good:
         tell("the export differs from the trained model; its folder is kept under a name that begins with failed-")
         raise typer.Exit(EXIT_FAILED)
@@ -136,10 +136,10 @@ def publish(
     if export:
         from tui_trainer.exporting.export import target_lock
 
-        # Another export would take its place while it is sent.
+        # Otherwise a new export could replace the folder during the upload.
         UNTIL_THE_END.enter_context(target_lock(source, f"publish {folder.name}"))
     offer = make_offer(folder, source, to, private=private)
-    if not agrees("publish", _offer_lines(offer), yes=yes, as_json=as_json):
+    if not user_confirms("publish", _offer_lines(offer), yes=yes, as_json=as_json):
         tell("nothing was published")
         raise typer.Exit(EXIT_STOPPED)
     url = send(offer, transfer_progress(as_json))
@@ -147,12 +147,12 @@ def publish(
 
 
 def _offer_lines(offer: "PublishOffer") -> list[str]:
-    """What would go where, who could see it, and what was taken out."""
+    """Return what would be published where, who could see it, and what was removed."""
     from tui_trainer.units import format_bytes
 
-    there = "" if offer.exists is None else ", which already exists"
+    existing = "" if offer.exists is None else ", which already exists"
     rows = [
-        ("to", f"{offer.name}{there}"),
+        ("to", f"{offer.name}{existing}"),
         ("seen by", "you and people you give access to (private)" if offer.private else "everyone (public)"),
         ("size", size_words(offer)),
         *(("file", f"{format_bytes(file.size_bytes):>10}  {file.name}") for file in offer.files[:_MOST_FILES]),
@@ -191,11 +191,11 @@ def track(
         feeder = Feeder(
             folder, find_tracker(name), lambda *words: tell("; ".join(filter(None, words))), most_failures=1
         )
-        before = feeder.handed
+        before = feeder.sent_events
         feeder.end(status)
         failed |= feeder.given_up
         if not feeder.given_up:
-            new = feeder.handed - before
+            new = feeder.sent_events - before
             print(f"{name}: {new} events uploaded" if new > 0 else f"{name} is up to date")
     if failed:
         raise typer.Exit(EXIT_FAILED)

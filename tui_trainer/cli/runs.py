@@ -1,4 +1,4 @@
-"""Commands for runs that there are: list, compare, rename, delete, resume, ask, stop, try."""
+"""Commands on existing runs, such as list, compare, rename, resume and stop, and on runs of a cluster."""
 
 import shlex
 import shutil
@@ -12,15 +12,15 @@ import typer
 from tui_trainer.cli.application import (
     AsciiOnly,
     AsJson,
-    Asked,
+    ConfigOptions,
     Detach,
     GpuName,
     NoMouse,
     NoUi,
     RunReference,
-    Shown,
+    ScreenOptions,
     app,
-    let_go,
+    detach_run,
     option,
     print_json,
     run_named,
@@ -39,7 +39,7 @@ _COUNT = {"min": 1, "max": 4096}
 @app.command()
 @shares_options
 def resume(
-    shown: Shown,
+    screen: ScreenOptions,
     run: RunReference = "last",
     gpu: GpuName = None,
     processes: Annotated[
@@ -65,41 +65,41 @@ def resume(
         tell(f"{folder.name} is finished; its model is in {final_model(folder)}")
         raise typer.Exit(EXIT_DONE)
     if detach:
-        let_go(folder, as_json=shown.as_json, gpu=gpu, processes=processes, nodes=nodes)
+        detach_run(folder, as_json=screen.as_json, gpu=gpu, processes=processes, nodes=nodes)
         return
-    shown.refuse_json_on_screens()
-    if shown.no_ui and allocation and allocation.node_rank:
+    screen.refuse_json_on_screens()
+    if screen.no_ui and allocation and allocation.node_rank:
         from tui_trainer.lines.headless import join_run
 
         raise typer.Exit(join_run(folder, allocation.node_rank))
     again = open_again(folder, gpu=gpu, processes=processes, nodes=nodes)
-    if shown.no_ui:
+    if screen.no_ui:
         from tui_trainer.lines.headless import follow
 
         greeting = again.loaded.notes if again.loaded else ()
-        raise typer.Exit(follow(again, as_json=shown.as_json, greeting=greeting))
-    raise shown.on_screens(gpu=gpu, resumed=again)
+        raise typer.Exit(follow(again, as_json=screen.as_json, greeting=greeting))
+    raise screen.on_screens(gpu=gpu, resumed=again)
 
 
 @app.command()
 @shares_options
 def attach(
-    shown: Shown,
+    screen: ScreenOptions,
     run: RunReference = "last",
     view: Annotated[bool, typer.Option("--view", help="Read-only: no key of the screens changes a run.")] = False,
 ) -> None:
     """Watch a run in another process, or look at one that has ended."""
-    watch(run_named(run), shown, view=view)
+    watch(run_named(run), screen, view=view)
 
 
-def watch(folder: "RunFolder", shown: Shown, *, view: bool = False) -> None:
-    """Ends the command, with the run's exit code where it is watched without screens."""
-    if shown.no_ui:
+def watch(folder: "RunFolder", screen: ScreenOptions, *, view: bool = False) -> None:
+    """Show a run and end the command. Without screens, the exit code is that of the run."""
+    if screen.no_ui:
         from tui_trainer.lines import headless
 
-        raise typer.Exit(headless.watch(folder, as_json=shown.as_json))
-    shown.refuse_json_on_screens()
-    raise shown.on_screens(attach_to=folder, view=view)
+        raise typer.Exit(headless.watch(folder, as_json=screen.as_json))
+    screen.refuse_json_on_screens()
+    raise screen.on_screens(attach_to=folder, view=view)
 
 
 @app.command()
@@ -113,18 +113,18 @@ def runs(as_json: AsJson = False) -> None:
     from tui_trainer.runs.registry import list_problem
 
     overviews = Overviews()
-    for one in overviews.read():
-        overviews.measure(one.path)
-    # Runs that somebody removed by hand are no longer on this disk.
-    found = [one for one in overviews.read() if one.status != "gone"]
-    if not found and (problem := list_problem()):
+    for run in overviews.read():
+        overviews.measure(run.path)
+    # Listed runs whose folder no longer exists are not shown.
+    listed = [run for run in overviews.read() if run.status != "gone"]
+    if not listed and (problem := list_problem()):
         raise FolderError(problem)
     if as_json:
-        print_json([asdict(one) for one in found])
-    elif not found:
+        print_json([asdict(run) for run in listed])
+    elif not listed:
         print("no runs yet; `tui-trainer --no-ui` starts one")
     else:
-        print("\n".join(lines.run_lines(found, _terminal_width(), datetime.now(UTC))))
+        print("\n".join(lines.run_lines(listed, _terminal_width(), datetime.now(UTC))))
 
 
 @app.command()
@@ -141,7 +141,8 @@ def compare(
     if as_json:
         print_json(asdict(comparison))
     else:
-        print("\n".join(comparison_lines(comparison, _terminal_width())))
+        warning = [one_line(comparison.warning), ""] if comparison.warning else []
+        print("\n".join([*warning, *comparison_lines(comparison, _terminal_width())]))
 
 
 @app.command()
@@ -167,12 +168,12 @@ def label(
     from tui_trainer.runs import labels
 
     folder = run_named(run)
-    found = labels.labels_of(folder)
+    labels_of_run = labels.labels_of(folder)
     if tags is not None or note is not None:
-        kept_tags = None if tags is None else labels.parsed_tags(tags)
-        kept_note = None if note is None else labels.parsed_note(note)
-        found = labels.label(folder.root, tags=kept_tags, note=kept_note)
-    words = " ".join(filter(None, (labels.tag_words(found.tags), found.note))) or "no tags and no note"
+        new_tags = None if tags is None else labels.parsed_tags(tags)
+        new_note = None if note is None else labels.parsed_note(note)
+        labels_of_run = labels.label(folder.root, tags=new_tags, note=new_note)
+    words = " ".join(filter(None, (labels.tag_words(labels_of_run.tags), labels_of_run.note))) or "no tags and no note"
     print(f"{one_line(folder.name)}: {words}")
 
 
@@ -196,13 +197,13 @@ def delete(
 
 
 def _to_delete(reference: str) -> Path:
-    """The folder of a run, or what is listed by this name where no run can be opened."""
+    """Return the folder of a run, or of a listed folder in which no run can be opened. Raises FolderError."""
     from tui_trainer.runs.overview import Overviews
 
     try:
         folder = run_named(reference)
     except FolderError:
-        rest = [one.path for one in Overviews().read() if not one.is_run and reference in (one.name, str(one.path))]
+        rest = [it.path for it in Overviews().read() if not it.is_run and reference in (it.name, str(it.path))]
         if len(rest) != 1:
             raise
         return rest[0]
@@ -210,18 +211,18 @@ def _to_delete(reference: str) -> Path:
     return folder.root
 
 
-def _refuse_link(reference: str, folder: "RunFolder", what: str) -> None:
-    """Raises FolderError where a link to the folder of a run was named: what it leads to may be meant, or the link."""
+def _refuse_link(reference: str, folder: "RunFolder", verb: str) -> None:
+    """Raise FolderError if a link to the run was named, because either the link or the run may be meant."""
     from tui_trainer.files.local_paths import from_the_root
     from tui_trainer.runs.registry import listed_roots
 
-    named = from_the_root(reference)
+    path = from_the_root(reference)
     is_its_name = reference == folder.name and folder.root in listed_roots()
-    if not is_its_name and named.is_symlink() and named.resolve() == folder.root:
+    if not is_its_name and path.is_symlink() and path.resolve() == folder.root:
         hint = (
-            f"`{shlex.join(['rm', str(named)])}` removes the link; the run itself is {one_line(str(folder.root), 300)}"
+            f"`{shlex.join(['rm', str(path)])}` removes the link; the run itself is {one_line(str(folder.root), 300)}"
         )
-        raise FolderError(f"this is a link to a run, and nothing was {what}", where=one_line(str(named)), hint=hint)
+        raise FolderError(f"this is a link to a run, and nothing was {verb}", where=one_line(str(path)), hint=hint)
 
 
 @app.command()
@@ -271,8 +272,6 @@ def _terminal_width() -> int:
     return shutil.get_terminal_size((1000, 24)).columns
 
 
-# Runs on other machines than this one: as a job of Slurm, and as one node of several.
-
 _EXAMPLE = """Submit a run to Slurm, and watch it.
 
 Example: tui-trainer submit my.toml --time 8:00:00 --partition gpu --gpus 4 --sbatch=--account=physics
@@ -285,7 +284,7 @@ watches the run from anywhere, `stop RUN` stops it, or removes it from the queue
 @app.command(help=_EXAMPLE)
 @shares_options
 def submit(
-    asked: Asked,
+    config: ConfigOptions,
     time: Annotated[
         str,
         typer.Option(metavar="TIME", help="Time limit of one job, such as 90 (minutes), 8:00:00 or 2-12 (days-hours)."),
@@ -313,7 +312,7 @@ def submit(
     from tui_trainer.runs import slurm
 
     more = [f"distributed.nodes={nodes}"] if nodes else []
-    loaded = replace(asked, assignments=[*(asked.assignments or ()), *more]).load()
+    loaded = replace(config, assignments=[*(config.assignments or ()), *more]).load()
     resources = Resources(
         nodes=loaded.config.distributed.nodes,
         gpus_per_node=gpus,
@@ -343,7 +342,7 @@ def submit(
     job = hand_over(folder)
     print(f"submitted {folder.name} as job {job}; all nodes must be able to access {folder.root}", flush=True)
     if no_ui or sys.stdout.isatty():
-        watch(folder, Shown(no_ui=no_ui, ascii_only=ascii_only, no_mouse=no_mouse))
+        watch(folder, ScreenOptions(no_ui=no_ui, ascii_only=ascii_only, no_mouse=no_mouse))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Commands for what could be asked: profiles, the plan, and the configs of other tools."""
+"""Commands on configs: plans, profiles, imports of other tools, and the guides."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, Asked, GpuName, app, option, shares_options
+from tui_trainer.cli.application import AsJson, ConfigOptions, GpuName, app, option, shares_options
 from tui_trainer.errors import InputError, name_hint
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.terminal.standard_files import show_progress
@@ -19,7 +19,7 @@ _LEAST_WIDTH = 40
 @app.command()
 @shares_options
 def plan(
-    asked: Asked,
+    config: ConfigOptions,
     gpu: GpuName = None,
     cards: Annotated[str, option("--cards", "NAME,...", "Plan for other GPUs, such as T4,RTX 4090,H100, or all.")] = "",
     as_json: AsJson = False,
@@ -34,20 +34,20 @@ def plan(
 
         if gpu is not None:
             raise InputError("--gpu cannot be combined with --cards", hint="remove one of them")
-        plans = list(plans_for(asked.request, find_cards(cards), show_progress))
+        plans = list(plans_for(config.request, find_cards(cards), show_progress))
         if as_json:
             best = smallest_that_fits(plans)
             smallest = best.card.label if best else None
-            print(json.dumps({"cards": [one.as_values() for one in plans], "smallest": smallest}, indent=1))
+            print(json.dumps({"cards": [card_plan.as_values() for card_plan in plans], "smallest": smallest}, indent=1))
         else:
             print("\n".join(lines.card_lines(plans, shutil.get_terminal_size((100, 24)).columns)))
         return
-    loaded = asked.load_to_start(gpu)
-    made = estimated_plan(loaded, show_progress, gpu=gpu)
+    loaded = config.load_to_start(gpu)
+    run_plan = estimated_plan(loaded, show_progress, gpu=gpu)
     if as_json:
-        print(made.model_dump_json(indent=1))
+        print(run_plan.model_dump_json(indent=1))
         return
-    print("\n".join(lines.plan_lines(made, data_words(made.config, loaded.data), loaded.notes)))
+    print("\n".join(lines.plan_lines(run_plan, data_words(run_plan.config, loaded.data), loaded.notes)))
 
 
 @app.command()
@@ -60,8 +60,8 @@ def profiles(name: Annotated[str, typer.Argument(metavar="NAME", show_default=Fa
 
     recipes, hardware = all_profiles("recipes"), all_profiles("hardware")
     if name:
-        found = hardware.get(name) or find_profile(name, "recipes")
-        print(found.path.read_text(encoding="utf-8"), end="")
+        chosen = hardware.get(name) or find_profile(name, "recipes")
+        print(chosen.path.read_text(encoding="utf-8"), end="")
         return
     print("recipes (--profile NAME)")
     print("\n".join(lines.profile_line(profile, "") for profile in recipes.values()))
@@ -113,7 +113,7 @@ def import_config(
         print(imported.toml, end="")
 
 
-# Prose is hard to read in longer lines.
+# Longer lines of prose are hard to read.
 WIDEST_COLUMNS = 120
 
 
@@ -132,7 +132,7 @@ def guide(
             print(f"{name:<{longest}}  {title}")
         print("\n`tui-trainer guide TOPIC` prints one; start with `tui-trainer guide start`")
         return
-    # Guides link to each other by their files.
+    # Links between guides contain file names.
     name = topic.lower().removesuffix(".md")
     if name not in guides():
         raise InputError(f"there is no guide {one_line(topic, 40)!r}", hint=name_hint(name, guides()))
@@ -144,8 +144,8 @@ def guide(
     from rich.markdown import Markdown
     from rich.theme import Theme
 
-    # The terminal's own colours: rich's are for a dark background.
+    # Only the terminal's own colours, because those of rich need a dark background.
     console = Console(theme=Theme({"markdown.code": "bold"}))
-    # Links as text, since their files are not on a terminal's screen to be clicked.
+    # Links are shown as text: their targets cannot be opened from a terminal.
     shown = Markdown(text, code_theme="ansi_light", hyperlinks=False)
     console.print(shown, width=min(console.width, WIDEST_COLUMNS))

@@ -1,10 +1,10 @@
-"""Training: with screens, or without."""
+"""The command `train`, with or without screens."""
 
 from typing import TYPE_CHECKING
 
 import typer
 
-from tui_trainer.cli.application import Asked, Detach, GpuName, Shown, app, let_go, shares_options
+from tui_trainer.cli.application import ConfigOptions, Detach, GpuName, ScreenOptions, app, detach_run, shares_options
 from tui_trainer.terminal.standard_files import show_progress
 
 if TYPE_CHECKING:
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 @app.command()
 @shares_options
-def train(asked: Asked, shown: Shown, gpu: GpuName = None, detach: Detach = False) -> None:
+def train(config: ConfigOptions, screen: ScreenOptions, gpu: GpuName = None, detach: Detach = False) -> None:
     """Open the screens, or train at once with --no-ui. This is the default command."""
     if detach:
         from tui_trainer.launching.detached import make_run
 
-        loaded = asked.load(gpu)
+        loaded = config.load(gpu)
         plan = _plan(loaded, gpu)
         run = make_run(loaded, plan, gpu=gpu)
-        if not shown.as_json:
+        if not screen.as_json:
             print("\n".join(_greeting(run, plan, loaded)), flush=True)
-        let_go(run.folder, as_json=shown.as_json, gpu=gpu)
+        detach_run(run.folder, as_json=screen.as_json, gpu=gpu)
         return
-    if shown.no_ui:
-        raise typer.Exit(_train(asked.load(gpu), gpu, shown.as_json))
-    shown.refuse_json_on_screens()
-    if any(vars(asked).values()):
-        # What is wrong with it is said before the terminal is taken.
-        asked.load(gpu)
-    raise shown.on_screens(lambda: asked.request, gpu=gpu)
+    if screen.no_ui:
+        raise typer.Exit(_train(config.load(gpu), gpu, screen.as_json))
+    screen.refuse_json_on_screens()
+    if any(vars(config).values()):
+        # Errors are printed before the screens take the terminal.
+        config.load(gpu)
+    raise screen.on_screens(lambda: config.request, gpu=gpu)
 
 
 def _plan(loaded: "LoadedConfig", gpu: "GpuChoice") -> "Plan":
@@ -48,8 +48,8 @@ def _greeting(run: "OpenRun", plan: "Plan", loaded: "LoadedConfig") -> list[str]
 
     greeting = [*start_lines(run.folder.name, str(run.folder.root), plan), *loaded.notes]
     if not run.remembered:
-        unlisted = "could not write the list of runs, so `resume` and `stop` will need the path of this run"
-        greeting.append(f"{unlisted}. Set TUI_TRAINER_HOME to a writable folder")
+        warning = "could not write the list of runs, so `resume` and `stop` will need the path of this run"
+        greeting.append(f"{warning}. Set TUI_TRAINER_HOME to a writable folder")
     return greeting
 
 

@@ -1,4 +1,4 @@
-"""Commands that try a trained model: a text, a conversation, or the rows of a file beside other models."""
+"""Commands that use a trained model: on a text, in a conversation, for evaluation, and for the rows of a file."""
 
 import json
 import sys
@@ -56,13 +56,13 @@ def generate(
     folder = run_in_use(run, "generate")
     from tui_trainer.exporting.trained_model import source_words, weights_of
 
-    # Before torch is loaded, which takes seconds.
+    # Errors are reported before torch is loaded, which takes seconds.
     source = source_words(weights_of(folder))
     trained = trained_model(folder, unfinished=True)
     if temperature is None:
         temperature = TEMPERATURE if beams == 1 else 0.0
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, num_beams=beams)
-    _require_beams_of_use(trained, sampling)
+    _refuse_useless_beams(trained, sampling)
     from tui_trainer.exporting.generate import Writer
     from tui_trainer.lines.conversation import continue_once, converse
 
@@ -74,8 +74,8 @@ def generate(
     converse(writer, sampling)
 
 
-def _require_beams_of_use(trained: "TrainedModel", sampling: Sampling) -> None:
-    """Raises InputError for several beams of a text that is drawn, or of a model that writes none."""
+def _refuse_useless_beams(trained: "TrainedModel", sampling: Sampling) -> None:
+    """Raise InputError if beams are combined with sampling, or the model generates no text."""
     if sampling.num_beams == 1:
         return
     if sampling.temperature:
@@ -103,7 +103,7 @@ def chat(
     folder = run_in_use(run, "chat")
     from tui_trainer.exporting.trained_model import source_words, weights_of
 
-    # Before torch is loaded, which takes seconds.
+    # Errors are reported before torch is loaded, which takes seconds.
     source = source_words(weights_of(folder))
     trained = trained_model(folder, unfinished=True)
     if trained.head != CAUSAL:
@@ -159,22 +159,20 @@ def evaluate(
     from tui_trainer.lines.evaluation import evaluation_lines
 
     for name in {*models, against} - {"base", "none", ""}:
-        # What cannot be evaluated is refused below; a folder may also be no run's.
+        # A folder may not belong to a run. Models that cannot be evaluated are refused below.
         with suppress(FolderError):
             run_in_use(str(run_of(name).root), "evaluate")
     trained = trained_model(run_of(models[0]))
     evaluator = Evaluator(trained, inference_device(gpu), write_progress if as_json else show_progress)
     with redirect_stdout(sys.stderr):  # libraries print warnings, and with --json only JSON may go out
-        found = evaluator.evaluate(models, file=data, against=against, rows=rows, changed=changed)
-    for note in found.notes:
+        result = evaluator.evaluate(models, file=data, against=against, rows=rows, changed=changed)
+    for note in result.notes:
         tell(note)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(result))
     else:
-        print("\n".join(evaluation_lines(asdict(found))))
+        print("\n".join(evaluation_lines(asdict(result))))
 
-
-# The command that lets a trained model predict the rows of a file.
 
 _SECONDS_BETWEEN_LINES = 30.0
 
@@ -218,16 +216,16 @@ def predict(
         raise InputError("--column can be given at most twice, for the two texts of a pair")
     size = _batch_size(batch_size)
     folder = run_in_use(run, "predict")
-    from tui_trainer.exporting.predicting import Requested, inference_device, predict_file
+    from tui_trainer.exporting.predicting import PredictionRequest, inference_device, predict_file
     from tui_trainer.files.local_paths import from_the_root
     from tui_trainer.units import format_seconds
 
     trained = trained_model(folder)
     config = trained.plan.config
-    usual = config.task.max_target_length if "max_target_length" in trained.task.reads else 200
-    sampling = Sampling(max_new_tokens=max_new_tokens or usual, temperature=temperature, seed=seed, num_beams=beams)
-    _require_beams_of_use(trained, sampling)
-    asked = Requested(
+    tokens = config.task.max_target_length if "max_target_length" in trained.task.reads else 200
+    sampling = Sampling(max_new_tokens=max_new_tokens or tokens, temperature=temperature, seed=seed, num_beams=beams)
+    _refuse_useless_beams(trained, sampling)
+    request = PredictionRequest(
         data=data,
         out=from_the_root(str(out)),
         sampling=sampling,
@@ -239,10 +237,10 @@ def predict(
     )
     try:
         with redirect_stdout(sys.stderr):
-            done = predict_file(trained, asked, lambda: inference_device(gpu), _told_now_and_then(as_json))
+            done = predict_file(trained, request, lambda: inference_device(gpu), _progress(as_json))
     except DataError as error:
-        named = (replace(one, hint=one.hint.replace("data.text_column", "--column")) for one in error.problems)
-        raise DataError(named) from None
+        problems = (replace(it, hint=it.hint.replace("data.text_column", "--column")) for it in error.problems)
+        raise DataError(problems) from None
     except KeyboardInterrupt:
         show_progress("", 1, 1, "")
         tell(f"interrupted; rerun the same command to continue {out}")
@@ -255,29 +253,29 @@ def predict(
                           "seconds": round(done.seconds, 3), "rows_per_second": round(rate, 2)}))  # fmt: skip
         return
     before = f", {done.rows_before:,} of them in an earlier call" if done.rows_before else ""
-    took = f"{format_seconds(done.seconds)}, {format_rate(rate, 'rows')}"
-    print(f"{one_line(str(out))}: {done.rows:,} rows{before}, {took}")
+    speed = f"{format_seconds(done.seconds)}, {format_rate(rate, 'rows')}"
+    print(f"{one_line(str(out))}: {done.rows:,} rows{before}, {speed}")
 
 
-def _told_now_and_then(as_json: bool) -> Callable[[str, float, float | None, str], None]:
-    """As JSON for programs, in place on a terminal; else a line after each half minute."""
+def _progress(as_json: bool) -> Callable[[str, float, float | None, str], None]:
+    """Return how progress is shown: as JSON, in place on a terminal, or as one line per half minute."""
     if as_json:
         return write_progress
     if sys.stderr is not None and sys.stderr.isatty():
         return show_progress
     last = monotonic()
 
-    def told(what: str, done: float, total: float | None, unit: str) -> None:
+    def tell_sometimes(action: str, done: float, total: float | None, unit: str) -> None:
         nonlocal last
         if monotonic() - last >= _SECONDS_BETWEEN_LINES:
             last = monotonic()
-            tell(f"{what} {done:,.0f} of {total:,.0f} {unit}" if total else f"{what} {done:,.0f} {unit}")
+            tell(f"{action} {done:,.0f} of {total:,.0f} {unit}" if total else f"{action} {done:,.0f} {unit}")
 
-    return told
+    return tell_sometimes
 
 
 def _batch_size(word: str) -> int:
-    """0 for auto."""
+    """Return the number of rows; 0 for auto. Raises InputError for other words."""
     if word == "auto":
         return 0
     if not (word.isascii() and word.isdigit() and 0 < int(word) <= 65_536):

@@ -1,4 +1,4 @@
-"""The command that prints where files are kept."""
+"""The command `where`, which prints where files are kept."""
 
 import json
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from tui_trainer.cli.application import AsJson, app
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes
 
-# A file server that is gone does not answer, and the cache of the hub may have many files.
+# A file server may be unreachable, and the hub's cache may have many files.
 _DEADLINE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file or folder that this program writes. `exists` and `bytes` are None if the disk did not answer in time."""
+    """File or folder that this program writes. `exists` and `bytes` are None if the disk did not respond."""
 
     name: str
     path: str
@@ -24,7 +24,7 @@ class Place:
 
 
 def paths() -> Mapping[str, Path]:
-    """Return where each kind of file is kept, as the rooms that write it say."""
+    """Return the path of each kind of file, from the rooms that write it."""
     from tui_trainer.config.sections import OutputSection
     from tui_trainer.config.toml_files import own_profiles
     from tui_trainer.files.hub_layout import cache_folder
@@ -55,7 +55,7 @@ def paths() -> Mapping[str, Path]:
 
 
 def look_at(name: str, path: Path) -> Place:
-    """Return whether the path exists, and its size."""
+    """Return whether the path exists, and its size in bytes."""
     from tui_trainer.hardware.storage import is_there, within
     from tui_trainer.runs.folder import folder_size
 
@@ -72,8 +72,8 @@ def where(as_json: AsJson = False) -> None:
     """Show where files are kept: runs, measurements, logs, caches, your own keys and profiles."""
     places = [look_at(name, path) for name, path in paths().items()]
     if as_json:
-        print(json.dumps([asdict(place) for place in places], indent=1))
+        print(json.dumps([asdict(item) for item in places], indent=1))
         return
-    for place in places:
-        size = format_bytes(place.bytes) if place.exists else "no answer" if place.exists is None else "not there"
-        print(f"{place.name:<13}  {size:>10}  {one_line(place.path)}")
+    for item in places:
+        size = format_bytes(item.bytes) if item.exists else "no answer" if item.exists is None else "not there"
+        print(f"{item.name:<13}  {size:>10}  {one_line(item.path)}")

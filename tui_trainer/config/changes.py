@@ -38,6 +38,11 @@ def settings_words(patch: Patch) -> str:
     return ", ".join(f"{key} = {json.dumps(value)}" for key, value in patch.items())
 
 
+def settings_count(count: int) -> str:
+    """Return `1 setting` or `2 settings`."""
+    return f"{count} setting{'' if count == 1 else 's'}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
     """A setting whose value differs between two states of a config."""
@@ -45,6 +50,10 @@ class Change:
     key: str
     old: Any
     new: Any
+
+    def words(self, arrow: str) -> str:
+        """Return `training.seed: 1 -> 2`, with the given arrow."""
+        return f"{self.key}: {json.dumps(self.old)} {arrow} {json.dumps(self.new)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

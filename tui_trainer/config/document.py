@@ -187,10 +187,7 @@ class ConfigDocument:
         return self._plain_of(presets, {**presets.layers, **{key: self._layer(key) for key in own}}, [])
 
     def preview_recipe(self, name: str, *, keep_own: bool = True, fit: Fit = lambda plain: plain) -> RecipePreview:
-        """Return what `choose_recipe` would change. `fit` replaces presets that do not suit the rest of the config.
-
-        Raises ConfigError if there is no such recipe.
-        """
+        """Return what `choose_recipe` would change. `fit` replaces unsuitable presets. Raises ConfigError."""
         plain = self.with_recipe(name, keep_own=keep_own)
         own = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
         presets = self._presets_for({**own, "profile": name})
@@ -311,10 +308,10 @@ class ConfigDocument:
         self._edits = edits
         self._own = {key: value for key in all_settings() if (value := self._written(key)) is not PRESET}
         self._presets = self._presets_for(self._own)
-        name = {"profile": self.recipe_name} if self.recipe_name else {}
-        named = Layer(origin=Origin.DEFAULT, where="default", values=name)
+        default_values = {"profile": self.recipe_name} if self.recipe_name else {}
+        default_layer = Layer(origin=Origin.DEFAULT, where="default", values=default_values)
         own = {key: self._layer(key) for key in self._own}
-        self._layers = {**dict.fromkeys(name, named), **self._presets.layers, **own}
+        self._layers = {**dict.fromkeys(default_values, default_layer), **self._presets.layers, **own}
         problems = [*self._file_problems, *self._presets.problems]
         self.plain = self._plain_of(self._presets, self._layers, problems)
         self.loaded = self._with_former_fit(self.plain) if self.plain else None

@@ -30,9 +30,9 @@ _GROUPED_FROM, _EXPONENT_BELOW = 10_000, 0.01
 def number_text(value: float) -> str:
     """Return the shortest text that TOML reads as this number: `3e-4`, `0.05`, `1_000_000`, `3`."""
     if isinstance(value, int) or value.is_integer():
-        whole = int(value)
-        if abs(whole) < 10**15 or isinstance(value, int):
-            return f"{whole:_}" if abs(whole) >= _GROUPED_FROM else str(whole)
+        integer = int(value)
+        if abs(integer) < 10**15 or isinstance(value, int):
+            return f"{integer:_}" if abs(integer) >= _GROUPED_FROM else str(integer)
     if abs(value) >= _EXPONENT_BELOW and "e" not in repr(value):
         return repr(value)
     texts = (f"{value:.{decimals}e}" for decimals in range(17))

@@ -18,8 +18,8 @@ def find_settings(words: str) -> list[Setting]:
         if not words or key == words or key.startswith(f"{words}.") or key.rsplit(".", 1)[-1] == words
     ]
     if not matches:
-        near = near_settings(words)
-        hint = f"did you mean {near[0]}?" if near else did_you_mean(words)
+        similar = near_settings(words)
+        hint = f"did you mean {similar[0]}?" if similar else did_you_mean(words)
         raise ConfigError(f"there is no setting {words!r}", hint=hint)
     return matches
 
@@ -28,8 +28,8 @@ def near_settings(words: str) -> list[str]:
     """Return the table or setting that an unknown name most likely means; empty if no name is similar."""
     settings = all_settings()
     tables = {key.split(".")[0] for key in settings}
-    near = [] if "." in words or words in MEANT else get_close_matches(words, tables, n=1)
-    return near or list(filter(None, [nearest_setting(words, settings)]))
+    similar = [] if "." in words or words in MEANT else get_close_matches(words, tables, n=1)
+    return similar or list(filter(None, [nearest_setting(words, settings)]))
 
 
 def describe(setting: Setting, loaded: LoadedConfig) -> list[str]:

@@ -131,7 +131,7 @@ class LoadedConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedLoaded(LoadedConfig):
-    """A LoadedConfig whose effective batch size is a number, as planning needs it."""
+    """A LoadedConfig whose effective batch size and epochs are numbers, as planning needs them."""
 
     config: ResolvedConfig
 
@@ -331,8 +331,8 @@ def flatten(raw: dict[str, Any], where: str, problems: list[Problem], notes: lis
                 problems.append(Problem(message="must be a table", where=where, key=key, hint=f"write [{key}]"))
             elif key in all_settings():
                 flat[key] = value
-            elif isinstance(value, dict) and (near := get_close_matches(key, tables, n=1)):
-                hint = f"did you mean [{near[0]}]?"
+            elif isinstance(value, dict) and (similar := get_close_matches(key, tables, n=1)):
+                hint = f"did you mean [{similar[0]}]?"
                 problems.append(Problem(message="unknown table", where=where, key=key[:80], hint=hint))
             else:
                 problems.append(_unknown(key, where))
@@ -348,8 +348,8 @@ def _unknown(key: str, where: str) -> Problem:
 
 def did_you_mean(key: str) -> str:
     """Return a hint with the setting of the most similar name, or with the command that lists all settings."""
-    near = nearest_setting(key, all_settings())
-    return f"did you mean {near}?" if near else "`tui-trainer explain` lists all settings"
+    similar = nearest_setting(key, all_settings())
+    return f"did you mean {similar}?" if similar else "`tui-trainer explain` lists all settings"
 
 
 def option_for(word: str) -> str:

@@ -31,8 +31,13 @@ def paths_in(text: str) -> tuple[str, ...]:
     """Return the paths of a `Paths` setting. The whole text is one path if such a file or folder exists."""
     if "," not in text or is_here(text):
         return (text,)
-    paths = (part.strip().replace("\\,", ",") for part in _COMMA.split(text))
-    return tuple(path for path in paths if path) or (text,)
+    return tuple(split_at_commas(text)) or (text,)
+
+
+def split_at_commas(text: str) -> list[str]:
+    """Return the parts of a text between commas that are not escaped, without empty ones."""
+    parts = (part.strip().replace("\\,", ",") for part in _COMMA.split(text))
+    return [part for part in parts if part]
 
 
 def last_path(text: str) -> tuple[str, str]:

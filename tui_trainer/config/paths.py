@@ -60,13 +60,13 @@ def with_paths_beside(values: Mapping[str, Any], file: Path, notes: list[str]) -
         if not all(isinstance(text, str) and text for text in texts):
             continue
         paths = [path for text in texts for path in (paths_in(text) if key.startswith("data.") else (text,))]
-        beside = [path for path in paths if not Path(path).is_absolute() and _is_in(folder, path)]
-        only_beside = [path for path in beside if not _is_in(working_directory, path)]
-        for path in beside:
-            verb = "read from" if path in only_beside else "read from the working directory, but is also in"
+        in_folder = [path for path in paths if not Path(path).is_absolute() and _is_in(folder, path)]
+        only_in_folder = [path for path in in_folder if not _is_in(working_directory, path)]
+        for path in in_folder:
+            verb = "read from" if path in only_in_folder else "read from the working directory, but is also in"
             notes.append(f"{key}: {one_line(path, 80)} is {verb} the folder of {one_line(str(file), 120)}")
-        if only_beside:
-            changed[key] = joined([str(folder / path) if path in only_beside else path for path in paths])
+        if only_in_folder:
+            changed[key] = joined([str(folder / path) if path in only_in_folder else path for path in paths])
     return changed
 
 

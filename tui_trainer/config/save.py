@@ -117,10 +117,7 @@ def save(document: ConfigDocument, path: Path, *, force: bool = False) -> None:
 
 
 def writing(document: ConfigDocument, path: Path, *, force: bool = False) -> Callable[[], tuple[str, dict[str, Any]]]:
-    """Return a function that saves the present values like `save`, in any thread.
-
-    The function returns the arguments of `document.mark_saved` after the path.
-    """
+    """Return a function for any thread that writes the present values, and returns the arguments of `mark_saved`."""
     values, new_text, own_values = saved_values(document), document_text(document), document.own_values()
     own_file, own_digest, where = document.file, document.digest, str(path)
 

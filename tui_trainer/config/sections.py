@@ -9,6 +9,7 @@ from typing import Annotated, Literal, NewType, get_args
 from tui_trainer.config.fields import (
     Address,
     Auto,
+    Epochs,
     Form,
     NameIn,
     Names,
@@ -254,17 +255,17 @@ class TuningSection(SettingsSection):
 
     @property
     def has_adapter(self) -> bool:
-        """Whether the model's own weights are frozen, and LoRA adapters train."""
+        """Whether LoRA adapters are trained and the model's own weights are frozen."""
         return TUNING_METHODS[self.method].has_adapter
 
     @property
     def mutates_weights(self) -> bool:
-        """Whether adapters begin as a part of the frozen weights, which is taken out of these."""
+        """Whether the initial adapter is a part of the model's weights, which is subtracted from them."""
         return self.has_adapter and self.init_lora_weights.startswith(("pissa", "olora"))
 
     @property
     def in_four_bits(self) -> bool:
-        """Whether these frozen weights are kept in 4 bits."""
+        """Whether the frozen weights are stored in 4 bits."""
         return TUNING_METHODS[self.method].in_four_bits
 
 
@@ -377,7 +378,7 @@ class DataSection(SettingsSection):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The single paths of `path`, each a source."""
+        """Paths of the sources in `path`."""
         return paths_in(self.path)
 
     @property
@@ -400,15 +401,15 @@ _DECAYS_AT_THE_END = schedules_with("has_decay_steps", "and")
 
 
 class TrainingSection(SettingsSection):
-    num_train_epochs: float = option(3.0, above=0, high=10**6, step="+1")
-    """Passes over the training data."""
+    num_train_epochs: Epochs | Auto = option(3.0, step="+1")
+    """Passes over the training data; auto: 3, or up to 10 if the run would have fewer than 100 steps."""
     max_steps: int = option(0, low=0, high=10**9, unit="steps", step="1-2-5")
     """Number of optimizer steps; 0: num_train_epochs decides."""
     effective_batch_size: PositiveInt | Auto = option(
         32, unit="rows", speed="more rows take no longer until the GPU is fully used", step="x2"
     )
-    """Rows per optimizer step, however they are split; auto: enough to use the GPU fully, according to the hardware
-    profile, with at least 300 steps."""
+    """Rows per optimizer step, however they are split; auto: enough to use the GPU fully, by the hardware profile;
+    fewer, but 8 or more, to leave 300 steps."""
     base_batch_size: PositiveInt = option(32, unit="rows", step="x2", advanced=True)
     """Effective batch size that the learning rate is meant for; effective_batch_size = auto and lr_scaling start
     from it."""
@@ -669,7 +670,7 @@ class Config(SettingsSection):
 
 
 ResolvedConfig = NewType("ResolvedConfig", Config)
-"""A Config whose effective batch size is a number. Only `planning/effective_batch.py` creates one."""
+"""A Config whose effective batch size and epochs are numbers. Only `planning/effective_batch.py` creates one."""
 
 
 def step_rows(config: ResolvedConfig) -> int:
@@ -677,3 +678,10 @@ def step_rows(config: ResolvedConfig) -> int:
     rows = config.training.effective_batch_size
     assert rows != "auto"
     return rows
+
+
+def epochs_of(config: ResolvedConfig) -> float:
+    """Return how often a run reads its data, unless `max_steps` ends it earlier or later."""
+    epochs = config.training.num_train_epochs
+    assert epochs != "auto"
+    return epochs

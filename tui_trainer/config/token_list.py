@@ -1,13 +1,12 @@
 """The tokens of `model.add_tokens`, which lists them or names a file with one token per line."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
 from tui_trainer.config.fields import with_commas
-from tui_trainer.config.mixture import escaped
+from tui_trainer.config.mixture import escaped, split_at_commas
 from tui_trainer.errors import ConfigError, Problem, system_reason
 from tui_trainer.files.local_paths import from_the_root
 from tui_trainer.terminal.safe_text import one_line
@@ -16,14 +15,10 @@ from tui_trainer.units import MIB
 TOKENS = "model.add_tokens"
 _ENDING = ".txt"
 _FILE_LIMIT_BYTES = MIB
-_COMMA = re.compile(r"(?<!\\),")
 
 
 def _tokens_with_commas(value: Any) -> Any:
-    """Return a list of tokens as one text with commas.
-
-    A list with a token that ends in a backslash, which would escape the comma, is returned unchanged and then refused.
-    """
+    """Return a list of tokens as one text with commas; unchanged, and thus invalid, if a token ends in a backslash."""
     is_ambiguous = isinstance(value, list) and any(isinstance(token, str) and token.endswith("\\") for token in value)
     return value if is_ambiguous else with_commas(value, each=escaped)
 
@@ -33,16 +28,13 @@ Tokens = Annotated[str, BeforeValidator(_tokens_with_commas)]
 
 
 def tokens_in(text: str) -> tuple[str, ...]:
-    """Return the tokens of the setting, without surrounding spaces.
-
-    Raises ConfigError if a file cannot be read, if a token occurs twice, or if there are only commas.
-    """
-    return _check_unique(_split(with_file_read(text))) if text.strip() else ()
+    """Return the tokens of the setting. Raises ConfigError for an unreadable file, a repeated token, or no token."""
+    return _check_unique(split_at_commas(with_file_read(text))) if text.strip() else ()
 
 
 def with_file_read(text: str) -> str:
     """Return the setting with the name of a file replaced by the tokens in the file. Raises ConfigError."""
-    if not text.strip().endswith(_ENDING) or _COMMA.search(text):
+    if not text.strip().endswith(_ENDING) or "," in text.replace("\\,", ""):
         return text
     path = from_the_root(text.strip())
     try:
@@ -59,11 +51,6 @@ def with_file_read(text: str) -> str:
     if invalid := next((token for token in tokens if token.endswith("\\")), ""):
         raise _problem(f"the token {one_line(invalid, 40)!r} ends in a backslash, which is not supported", "remove it")
     return ", ".join(map(escaped, _check_unique(tokens)))
-
-
-def _split(text: str) -> list[str]:
-    parts = (part.strip().replace("\\,", ",") for part in _COMMA.split(text))
-    return [part for part in parts if part]
 
 
 def _check_unique(tokens: list[str]) -> tuple[str, ...]:

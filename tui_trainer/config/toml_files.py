@@ -172,8 +172,8 @@ def find_profile(name: str, kind: Kind) -> Profile:
     files = _files(kind)
     if name in files:
         return read_profile(files[name], kind)
-    near = get_close_matches(name, files, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else "available: " + ", ".join(sorted(files))
+    similar = get_close_matches(name, files, n=1, cutoff=0.5)
+    hint = f"did you mean {similar[0]}?" if similar else "available: " + ", ".join(sorted(files))
     noun = "recipe" if kind == "recipes" else "hardware profile"
     raise ConfigError(f"no {noun} is named {name!r}", hint=hint)
 
@@ -231,7 +231,7 @@ def misfits(table: Mapping[str, object], shapes: Shapes, required: Container[str
     ]
 
 
-# Checked without pydantic, whose import would take a quarter of the time to the first screen.
+# The check does without pydantic, whose import would take a quarter of the time to the first screen.
 _BATCH_SHAPES: Shapes = {
     "tasks": (
         lambda value: isinstance(value, list) and all(isinstance(part, str) for part in value),

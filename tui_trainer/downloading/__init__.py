@@ -1,1 +1,1 @@
-"""The only room that asks the Hugging Face Hub for something: `tui-trainer download`, after a question."""
+"""Downloads from the Hugging Face Hub and installations, each after a confirmation by the user."""

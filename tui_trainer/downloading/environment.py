@@ -1,4 +1,4 @@
-"""What is installed: the environment of its own in which Unsloth trains; extras and libraries into this program's."""
+"""Install software: Unsloth into an environment of its own, extras and libraries into that of this program."""
 
 import shlex
 import shutil
@@ -17,34 +17,33 @@ from tui_trainer.tracking.contract import tracker_names
 from tui_trainer.worker.child import Child
 
 SIZE_GIB = 6.1
-"""Of unsloth 2026.10 with torch 2.14 and its CUDA libraries."""
+"""Size of unsloth 2026.10 with torch 2.14 and its CUDA libraries."""
 _VERSION = f"from importlib.metadata import version; print(version({NAME!r}))"
 
 
-def commands(folder: Path) -> list[list[str]]:
-    """What makes the environment in `folder`. Raises InputError where there is no uv."""
+def creation_commands(folder: Path) -> list[list[str]]:
+    """Return the commands that create the environment in `folder`. Raises InputError if uv is missing."""
     if shutil.which("uv") is None:
         raise InputError("uv, which creates environments, is not installed", hint="install it: pip install uv")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return [
-        # Its scripts find it after it has got its final name.
+        # The scripts still work after the folder was renamed.
         ["uv", "venv", "--relocatable", "--python", python, str(folder)],
         ["uv", "pip", "install", "--python", str(environment_python(folder)), *requirements()],
     ]
 
 
-def make_environment(told: Callable[[str], None]) -> str:
-    """Make it anew; the version of Unsloth in it. What uv says goes to standard error.
+def make_environment(tell: Callable[[str], None]) -> str:
+    """Create the environment anew and return the version of Unsloth. Output of uv goes to standard error.
 
-    Raises InputError, FolderError, RunError; an environment that was there before then still is.
-    """
+    Raises InputError, FolderError or RunError; an earlier environment is then kept."""
     folder = environment_folder()
     new, old = (folder.with_name(f"{folder.name}.{word}") for word in ("new", "old"))
     try:
         new.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(new, ignore_errors=True)
-        for command in commands(new):
-            told(shlex.join(command))
+        for command in creation_commands(new):
+            tell(shlex.join(command))
             _run(command)
         version = _run([str(environment_python(new)), "-c", _VERSION])
         record_installation(new, version)
@@ -55,13 +54,13 @@ def make_environment(told: Callable[[str], None]) -> str:
     except OSError as error:
         raise FolderError(f"{new} could not be created: {system_reason(error)}") from None
     finally:
-        for left in (new, old):
-            shutil.rmtree(left, ignore_errors=True)
+        for folder_left in (new, old):
+            shutil.rmtree(folder_left, ignore_errors=True)
     return version
 
 
 def _run(command: list[str]) -> str:
-    """What it prints. Raises RunError."""
+    """Run a command and return its output. Raises RunError."""
     with Child(command, group="ours", errors=2) as child:
         printed = b"\n".join(child.all_lines()).decode(errors="replace")
         if child.process.wait():
@@ -73,36 +72,37 @@ _PROGRAM = "tui-trainer"
 
 
 def extras() -> dict[str, list[str]]:
-    """Return the extras of this program, each with what it requires here; {} for a checkout that is not installed."""
+    """Return the requirements of each extra of this program here; {} if the program is not installed."""
     from packaging.requirements import Requirement
 
-    found: dict[str, list[str]] = {}
+    requirements: dict[str, list[str]] = {}
     try:
-        requires = metadata.requires(_PROGRAM) or []
+        texts = metadata.requires(_PROGRAM) or []
     except metadata.PackageNotFoundError:
         return {}
-    for text in requires:
-        required, named = text.partition(";")[0].strip(), Requirement(text)
+    for text in texts:
+        package, marker = text.partition(";")[0].strip(), Requirement(text).marker
         for extra in metadata.metadata(_PROGRAM).get_all("Provides-Extra") or []:
-            if named.marker and named.marker.evaluate({"extra": extra}) and not named.marker.evaluate({"extra": ""}):
-                found.setdefault(extra, []).append(required)
-    return found
+            if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
+                requirements.setdefault(extra, []).append(package)
+    return requirements
 
 
-def installation(names: Sequence[str]) -> list[str]:
-    """The command that installs extras and libraries into the environment of this program. Raises InputError for a name
-    that nothing here asks for, and where no installer is there: then its hint is the command."""
+def install_command(names: Sequence[str]) -> list[str]:
+    """Return the command that installs extras and libraries into the environment of this program. Raises InputError for
+    an unknown name, and without an installer; the hint is then the command."""
     from packaging.requirements import Requirement
 
-    found = extras()
-    of_formats = (library for one in all_formats() for library in one.libraries)
-    known = {one: [one] for one in (*LIBRARIES, *tracker_names(), *of_formats)}
-    known |= {Requirement(one).name: [one] for required in found.values() for one in required} | found
+    by_extra = extras()
+    format_libraries = (library for item in all_formats() for library in item.libraries)
+    known = {item: [item] for item in (*LIBRARIES, *tracker_names(), *format_libraries)}
+    known |= {Requirement(item).name: [item] for required in by_extra.values() for item in required} | by_extra
     wanted: dict[str, None] = {}
     for name in names:
         if name not in known:
             message = f"there is no package named {name[:40]!r} to install"
-            raise InputError(message, hint=name_hint(name, [NAME, *found, *known]) or f"extras: {', '.join(found)}")
+            hint = name_hint(name, [NAME, *by_extra, *known]) or f"extras: {', '.join(by_extra)}"
+            raise InputError(message, hint=hint)
         wanted |= dict.fromkeys(known[name])
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--python", sys.executable, *wanted]
@@ -112,16 +112,16 @@ def installation(names: Sequence[str]) -> list[str]:
     return pip
 
 
-def install_here(command: Sequence[str], told: Callable[[str], None]) -> list[str]:
-    """Run what `installation` gives; every line of it is told. Raises RunError."""
+def install_here(command: Sequence[str], tell: Callable[[str], None]) -> list[str]:
+    """Run a command of `install_command` and report each line of its output. Raises RunError."""
     last_text = ""
     with Child(command, group="ours", errors=subprocess.STDOUT) as installer:
         for line in installer.all_lines():
             if text := line.decode(errors="replace").strip():
                 last_text = text
-                told(text)
+                tell(text)
         if code := installer.process.wait():
-            # uv writes its errors indented, which are no last words of other programs.
+            # uv indents its errors, which `failure` therefore does not recognize as the reason.
             reason = last_text if code > 0 and last_text else installer.failure
             raise RunError(f"`{shlex.join(command[:3])}` failed: {reason}")
     return [f"installed with {shlex.join(command)}"]

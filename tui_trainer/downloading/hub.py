@@ -1,13 +1,10 @@
-"""Models and data sets of the Hugging Face Hub into its cache on this machine, after a question and never without one.
+"""Download models and data sets from the Hugging Face Hub into its local cache, after a confirmation by the user.
 
-Of a model only what training reads is fetched: config, tokenizer and weights as safetensors (.bin files where there are
-no others). Of a data set only files that can be read, as they lie in the repository, and the README.md that may say
-which of them is what: code that comes with it is neither fetched nor run.
+Of a model, only config, tokenizer and weights are downloaded: safetensors, or .bin files if there are no others. Of a
+data set, only files that can be read and the README.md are downloaded. Code in it is neither downloaded nor run.
 
-What was fetched before a stop is kept, and the next time goes on from there. huggingface_hub fetches; what it has not
-is here: the question with size and licence, which files are wanted, and refusals of one sentence for a small disk, a
-gated repository, no network.
-"""
+huggingface_hub transfers the files and continues interrupted downloads. This module adds the offer with size and
+licence, the choice of files, and errors of one sentence for a small disk, a gated repository and a missing network."""
 
 import glob
 import os
@@ -31,12 +28,12 @@ from tui_trainer.models.config_json import bad_model, refuse_other_kinds
 from tui_trainer.models.tokenizer import TEMPLATE_FOLDER, TOKENIZER_FILES
 from tui_trainer.planning.disk import space_words
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import MIB
+from tui_trainer.units import MIB, quantity
 
-# Files up to this size are fetched several at a time: on Ctrl+C huggingface_hub waits for those that are under way.
+# Only files up to this size are downloaded in parallel: on Ctrl+C huggingface_hub waits for all that have begun.
 SMALL_BYTES = 16 * MIB
 _SMALL = {"config.json", "generation_config.json", *TOKENIZER_FILES}
-# In the order in which transformers looks for them: one file, or shards with their index.
+# In the order in which transformers looks for them: one file, or shards with an index.
 _WEIGHTS = (
     re.compile(r"model\.safetensors"),
     re.compile(r"model-\d+-of-\d+\.safetensors|model\.safetensors\.index\.json"),
@@ -44,15 +41,16 @@ _WEIGHTS = (
     re.compile(r"pytorch_model-\d+-of-\d+\.bin|pytorch_model\.bin\.index\.json"),
 )
 _TEMPLATES = re.compile(rf"{TEMPLATE_FOLDER}/[\w.-]+\.jinja")
-# The branch into which the hub writes a copy of most data sets. Source: "List Parquet files", docs of the hub.
+# Branch in which the Hub keeps a Parquet copy of most data sets. Source: "List Parquet files", docs of the Hub.
 _COPY = "refs/convert/parquet"
 _MOST_ENDINGS = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepositoryKind:
-    """What models and data sets differ in. `refuse` makes the error for a mistake in what was asked; `option` and
-    `revision_key` say where the user names one, and which."""
+    """Differences between models and data sets. `refuse` makes the error for a wrong name.
+
+    `option` is the option and `revision_key` the setting that such names are given with."""
 
     word: Literal["model", "dataset"]
     repository: Repository
@@ -62,7 +60,7 @@ class RepositoryKind:
 
     @property
     def repo_type(self) -> str:
-        """As huggingface_hub calls it."""
+        """Type of the repository in huggingface_hub."""
         return self.repository.removesuffix("s")
 
     def page(self, name: str) -> str:
@@ -77,10 +75,10 @@ class HubFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DownloadOffer:
-    """What the user is asked about. `size_bytes` is of all files, `missing_bytes` of those that are not here yet.
+    """Content of a download, for the user to confirm. `size_bytes` counts all files, `missing_bytes` those that are not
+    here.
 
-    `left_out` says which files of the repository are not among them; empty where nobody would ask.
-    """
+    `left_out` describes files of the repository that are not downloaded; empty if only unimportant ones are."""
 
     kind: RepositoryKind
     name: str
@@ -98,32 +96,30 @@ class DownloadOffer:
 
 
 def counted(files: Sequence[object]) -> str:
-    """`1 file`, `2,000 files`."""
-    return f"{len(files):,} file{'s' * (len(files) != 1)}"
+    """Return a number of files in words: `1 file`, `2,000 files`."""
+    return quantity(len(files), "file")
 
 
 Ask = Callable[[DownloadOffer], bool]
 
 
 Choose = Callable[[Any, list[HubFile]], tuple[Sequence[HubFile], str]]
-"""What the hub tells of a repository and its files -> those that are wanted, and what is left out, in words."""
+"""Function of the Hub's facts on a repository and its files. Returns the chosen files and a description of the rest."""
 
 
 def download(
     kind: RepositoryKind, name: str, revision: str, choose: Choose, *, ask: Ask, progress: Progress | None
 ) -> Path | None:
-    """Fetch what is wanted of a repository, and return the snapshot's folder; None when `ask` says no. Nobody is asked
-    where nothing is missing.
+    """Download the chosen files of a repository and return the folder of the snapshot; None if `ask` returns False.
 
-    Raises what `RepositoryKind.refuse` makes for a name or a revision that the hub does not have, and where an account
-    is needed; FolderError where the disk is too small; RunError when the network fails and on Ctrl+C.
-    """
+    `ask` is not called if no file is missing. Raises the error of `kind.refuse` for an unknown name or revision or a
+    missing account, FolderError if the disk is too small, and RunError if the network fails or on Ctrl+C."""
     from huggingface_hub import HfApi
 
-    with _told_in_one_line(kind, name, revision):
+    with _hub_errors(kind, name, revision):
         api = HfApi(library_name="tui-trainer")
         info: Any = api.repo_info(name, repo_type=kind.repo_type, revision=revision, files_metadata=True)
-        files, left_out = choose(info, [HubFile(one.rfilename, one.size or 0) for one in info.siblings or ()])
+        files, left_out = choose(info, [HubFile(entry.rfilename, entry.size or 0) for entry in info.siblings or ()])
         target = repository_folder(kind.repository, name) / "snapshots" / str(info.sha)
         offer = DownloadOffer(
             kind=kind,
@@ -145,62 +141,61 @@ def download(
 
 
 def _license(info: Any) -> str:
-    """As the model's page says it; empty where it does not."""
+    """Return the licence in the model card; empty if there is none."""
     card = info.card_data
-    told = (card.get("license_name") or card.get("license")) if card is not None else None
-    return one_line(", ".join(map(str, told)) if isinstance(told, list) else str(told or ""), 80)
+    licence = (card.get("license_name") or card.get("license")) if card is not None else None
+    return one_line(", ".join(map(str, licence)) if isinstance(licence, list) else str(licence or ""), 80)
 
 
 def _refuse_without_account(offer: DownloadOffer) -> None:
     from huggingface_hub import get_token
 
     if offer.gated and not get_token():
-        what = f"{offer.name} is gated: only accounts that accepted its licence can download it"
-        raise offer.kind.refuse(what, hint=_how_to_enter(offer.kind, offer.name))
+        message = f"{offer.name} is gated: only accounts that accepted its licence can download it"
+        raise offer.kind.refuse(message, hint=_access_hint(offer.kind, offer.name))
 
 
-def _how_to_enter(kind: RepositoryKind, name: str) -> str:
+def _access_hint(kind: RepositoryKind, name: str) -> str:
     return f"accept the licence on {kind.page(name)}, then log in with `hf auth login` or set HF_TOKEN"
 
 
 def _refuse_small_disk(offer: DownloadOffer) -> None:
     free = read_place("model cache", offer.target).free_bytes
     if free is not None and free < offer.missing_bytes:
-        what = space_words(f"{offer.name} takes", offer.missing_bytes, free)
+        message = space_words(f"{offer.name} takes", offer.missing_bytes, free)
         hint = "free some space, or set HF_HOME to a folder on a larger disk"
-        raise FolderError(Problem(message=what, where=one_line(str(offer.target)), hint=hint))
+        raise FolderError(Problem(message=message, where=one_line(str(offer.target)), hint=hint))
 
 
 def _fetch(offer: DownloadOffer, progress: Progress | None) -> Path:
-    """The snapshot's folder, with its files in it: the small ones together, and then one by one."""
+    """Download the files into the snapshot and return its folder: small files in parallel, the others one by one."""
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.utils.logging import set_verbosity_error
 
-    set_verbosity_error()  # type: ignore[no-untyped-call]  # it warns of every retry, into our progress
+    set_verbosity_error()  # type: ignore[no-untyped-call]  # it would print a warning for every retry into our progress
     meter = Meter(progress, f"downloading {offer.name}", offer.size_bytes, "bytes")
-    small = [file for file in offer.files if file.size_bytes <= SMALL_BYTES]
-    before = sum(file.size_bytes for file in small)
-    where: dict[str, Any] = {"repo_type": offer.kind.repo_type, "revision": offer.revision}
-    # It also writes down which files the commit has: a download that was cut short, or that takes a part, is not
-    # mistaken for the whole.
-    names = [glob.escape(file.name) for file in small]
-    bars = _bar_class(meter, 0, unit="it", unit_bytes=before / max(1, len(small)))
-    folder = Path(snapshot_download(offer.name, **where, allow_patterns=names, tqdm_class=bars))
+    small_files = [file for file in offer.files if file.size_bytes <= SMALL_BYTES]
+    done_bytes = sum(file.size_bytes for file in small_files)
+    source: dict[str, Any] = {"repo_type": offer.kind.repo_type, "revision": offer.revision}
+    # snapshot_download also stores which files the commit has. A partial download is then not mistaken for a whole one.
+    names = [glob.escape(file.name) for file in small_files]
+    bars = _bar_class(meter, 0, unit="it", unit_bytes=done_bytes / max(1, len(small_files)))
+    folder = Path(snapshot_download(offer.name, **source, allow_patterns=names, tqdm_class=bars))
     if folder.name != offer.target.name:
         raise RunError(f"{offer.name} changed on the Hub during the download; run the same command again")
     for file in sorted(offer.files, key=lambda file: file.size_bytes):
         if file.size_bytes <= SMALL_BYTES:
             continue
-        bars = _bar_class(meter, before, unit="B")
-        hf_hub_download(offer.name, file.name, **where | {"revision": folder.name}, tqdm_class=bars)
-        before += file.size_bytes
-        meter.report(before)
-    meter.finish(before)
+        bars = _bar_class(meter, done_bytes, unit="B")
+        hf_hub_download(offer.name, file.name, **source | {"revision": folder.name}, tqdm_class=bars)
+        done_bytes += file.size_bytes
+        meter.report(done_bytes)
+    meter.finish(done_bytes)
     return folder
 
 
-def _bar_class(meter: Meter, before: int, *, unit: str, unit_bytes: float = 1) -> Any:
-    """What huggingface_hub takes for a progress bar: those that count this unit tell our meter."""
+def _bar_class(meter: Meter, done_bytes: int, *, unit: str, unit_bytes: float = 1) -> Any:
+    """Return a progress bar class for huggingface_hub. Bars that count `unit` report to our meter."""
     from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
     class Bar(tqdm):  # type: ignore[misc]
@@ -211,15 +206,15 @@ def _bar_class(meter: Meter, before: int, *, unit: str, unit_bytes: float = 1) -
         def update(self, n: float | None = 1) -> bool | None:
             if self.counts:
                 self.done += n or 0
-                meter.report(before + self.done * unit_bytes)
+                meter.report(done_bytes + self.done * unit_bytes)
             return None
 
     return Bar
 
 
 @contextmanager
-def _told_in_one_line(kind: RepositoryKind, name: str, revision: str) -> Iterator[None]:
-    """huggingface_hub's errors and those of the network under it, as ours."""
+def _hub_errors(kind: RepositoryKind, name: str, revision: str) -> Iterator[None]:
+    """Convert errors of huggingface_hub and of the network into ours."""
     from huggingface_hub import errors
 
     try:
@@ -229,10 +224,10 @@ def _told_in_one_line(kind: RepositoryKind, name: str, revision: str) -> Iterato
     except KeyboardInterrupt:
         raise RunError(f"the download of {name} was stopped; run the same command to continue") from None
     except errors.GatedRepoError:
-        raise kind.refuse(f"this account has no access to {name} yet", hint=_how_to_enter(kind, name)) from None
+        raise kind.refuse(f"this account has no access to {name} yet", hint=_access_hint(kind, name)) from None
     except errors.RevisionNotFoundError:
-        what = f"{name} has no revision {one_line(revision, 80)}"
-        raise kind.refuse(what, hint=f"set {kind.revision_key} to an existing branch, tag or commit") from None
+        message = f"{name} has no revision {one_line(revision, 80)}"
+        raise kind.refuse(message, hint=f"set {kind.revision_key} to an existing branch, tag or commit") from None
     except errors.RepositoryNotFoundError:
         hint = f"check the spelling; a private {kind.word} needs `hf auth login` or HF_TOKEN"
         raise kind.refuse(f"the Hub has no {kind.word} {name} that this account can access", hint=hint) from None
@@ -243,24 +238,24 @@ def _told_in_one_line(kind: RepositoryKind, name: str, revision: str) -> Iterato
 
 
 def network_sentence(kind: RepositoryKind, name: str, error: BaseException) -> str:
-    """Why it could not be fetched, and what to do about it, without a network as well."""
+    """Return why a download failed and what the user can do, also without a network."""
     if full := full_disk_words(error):
         return f"{full}; free some space, then run the same command to continue the download of {name}"
     reason, short = network_reason(error), name.rpartition("/")[2]
     folder = one_line(str(Path(short).absolute()), 200)
-    copy = f"copy the {kind.word} from another machine into {folder} and give {kind.option} ./{short}"
+    alternative = f"copy the {kind.word} from another machine into {folder} and give {kind.option} ./{short}"
     if _never_connected(error):
-        why = reason.partition("] ")[2] or reason
-        what = f"{name} could not be downloaded: the Hub at {host()} cannot be reached ({why})"
-        return f"{what}; try again when online, or {copy}"
-    return f"{name} could not be downloaded: {reason}; run the same command to continue, or {copy}"
+        reason_words = reason.partition("] ")[2] or reason
+        message = f"{name} could not be downloaded: the Hub at {host()} cannot be reached ({reason_words})"
+        return f"{message}; try again when online, or {alternative}"
+    return f"{name} could not be downloaded: {reason}; run the same command to continue, or {alternative}"
 
 
 def _never_connected(error: BaseException | None) -> bool:
-    """No name server, no route, nobody who listens. Of the HTTP library's errors only the names have stayed."""
+    """Return whether no connection was made. Only the names of the HTTP library's errors are known here."""
     while error is not None:
-        told = isinstance(error, socket.gaierror | ConnectionRefusedError)
-        if told or type(error).__name__ in ("ConnectError", "ConnectTimeout"):
+        is_refused = isinstance(error, socket.gaierror | ConnectionRefusedError)
+        if is_refused or type(error).__name__ in ("ConnectError", "ConnectTimeout"):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -271,7 +266,7 @@ def _endpoint() -> str:
 
 
 def host() -> str:
-    """The hub's, to be shown."""
+    """Return the host name of the Hub, safe for a terminal."""
     return one_line(urlsplit(_endpoint()).hostname or _endpoint(), 80)
 
 
@@ -281,12 +276,10 @@ MODEL = RepositoryKind(
 
 
 def download_model(name: str, revision: str = "main", *, ask: Ask, progress: Progress | None = None) -> Path | None:
-    """Fetch a model and return the folder it is in; None when `ask` says no.
+    """Download a model and return its folder; None if `ask` returns False.
 
-    Raises ConfigError for a name or revision that the hub does not have, for a model that may not be had without an
-    account, and for one that no task trains; FolderError when the disk is too small; RunError when the network fails
-    and on Ctrl+C.
-    """
+    Raises ConfigError for an unknown name or revision, a missing account, or a model that no task can train;
+    FolderError if the disk is too small; RunError if the network fails or on Ctrl+C."""
     if not is_hub_name(name):
         raise bad_model(f"{one_line(name, 120)} is not a valid name on the Hub", hint="names look like org/model")
 
@@ -298,15 +291,15 @@ def download_model(name: str, revision: str = "main", *, ask: Ask, progress: Pro
 
 
 def model_files_to_fetch(model: str, listed: Iterable[HubFile]) -> tuple[HubFile, ...]:
-    """Config, tokenizer and one form of the weights. Raises ConfigError where there is no model of transformers."""
+    """Return config, tokenizer and one form of the weights. Raises ConfigError if it is no transformers model."""
     files = list(listed)
     names = {file.name for file in files}
     if "config.json" not in names:
         raise bad_model(f"{model} has no config.json", hint=_instead(names))
-    kept = [file for file in files if file.name in _SMALL or _TEMPLATES.fullmatch(file.name)]
+    small_files = [file for file in files if file.name in _SMALL or _TEMPLATES.fullmatch(file.name)]
     for pattern in _WEIGHTS:
         if weights := [file for file in files if pattern.fullmatch(file.name)]:
-            return (*kept, *weights)
+            return (*small_files, *weights)
     raise bad_model(f"{model} has no weights that transformers can load", hint=_instead(names))
 
 
@@ -325,12 +318,10 @@ DATA_SET = RepositoryKind(
 
 
 def download_data(wanted: HubPath, *, ask: Ask, progress: Progress | None = None) -> Path | None:
-    """Fetch a data set, or the part of it that is wanted, and return the snapshot's folder; None when `ask` says no.
+    """Download a data set, or a part of it, and return the folder of the snapshot; None if `ask` returns False.
 
-    Raises DataError for a name, a revision or a part that the hub does not have, for a data set that may not be had
-    without an account, and for one without a file that can be read; FolderError when the disk is too small; RunError
-    when the network fails and on Ctrl+C.
-    """
+    Raises DataError for an unknown name, revision or part, a missing account, or a data set without readable files;
+    FolderError if the disk is too small; RunError if the network fails or on Ctrl+C."""
 
     def choose(_: Any, listed: list[HubFile]) -> tuple[Sequence[HubFile], str]:
         files = data_files_to_fetch(wanted, listed)
@@ -340,7 +331,7 @@ def download_data(wanted: HubPath, *, ask: Ask, progress: Progress | None = None
 
 
 def data_files_to_fetch(wanted: HubPath, listed: Sequence[HubFile]) -> tuple[HubFile, ...]:
-    """The data that is wanted of a repository. Raises DataError where there is none."""
+    """Return the files of a data set to download. Raises DataError if there are none."""
     names = [file.name for file in listed]
     chosen = {*chosen_names(names, wanted.inside)}
     if not chosen:
@@ -351,18 +342,18 @@ def data_files_to_fetch(wanted: HubPath, listed: Sequence[HubFile]) -> tuple[Hub
 def _nothing_to_read(wanted: HubPath, names: Sequence[str]) -> DataError:
     copy = f"the Hub has a Parquet copy of many datasets: try {HubPath(wanted.name, _COPY)}"
     if any("/" not in name and name.endswith(".py") for name in names):
-        what = f"{wanted.name} has only a loading script, and loading scripts are never run"
-        return DataError(what, hint=copy)
+        message = f"{wanted.name} has only a loading script, and loading scripts are never run"
+        return DataError(message, hint=copy)
     shown = _endings(names)
-    what = f"{wanted.name} has no data that can be read{f': only {shown}' if shown else ': the repository is empty'}"
+    message = f"{wanted.name} has no data that can be read{f': only {shown}' if shown else ': the repository is empty'}"
     hint = f"supported: .parquet .arrow .jsonl .json .csv .tsv .conll .txt, also compressed as .gz; {copy}"
-    return DataError(what, hint=hint)
+    return DataError(message, hint=hint)
 
 
 def _left_out(listed: Iterable[HubFile], files: Sequence[HubFile]) -> str:
-    """What of the repository is not fetched, in words."""
-    untold = {*(file.name for file in files), ".gitattributes", *ABOUT}
-    rest = [file.name for file in listed if file.name not in untold]
+    """Return a description of the files that are not downloaded."""
+    unimportant = {*(file.name for file in files), ".gitattributes", *ABOUT}
+    rest = [file.name for file in listed if file.name not in unimportant]
     return f"{counted(rest)} ({_endings(rest)})" if rest else ""
 
 

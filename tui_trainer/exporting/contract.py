@@ -2,6 +2,7 @@
 
 Files of `formats/` must be cheap to import: they import torch, transformers and other libraries inside functions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from tui_trainer.errors import InputError, name_hint
 from tui_trainer.exporting import formats
 from tui_trainer.exporting.formats import format_names
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, tokenizer_in
+from tui_trainer.models.files.weights import read_headers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,9 +47,13 @@ class Format(Protocol):
         """Return the reason that this format itself has against a model. Callers use `reason_against`."""
         return ""
 
-    def needed_bytes(self, trained: TrainedModel) -> int:
-        """What is written, about."""
+    def size_bytes(self, trained: TrainedModel) -> int:
+        """Return the estimated bytes of the exported weights."""
         return trained.weight_bytes
+
+    def needed_bytes(self, trained: TrainedModel) -> int:
+        """Return the bytes of free disk space that the export needs while it is written."""
+        return self.size_bytes(trained)
 
     allowed: Tolerance = Tolerance(logits=1e-3, loss=1e-3)
 
@@ -69,6 +75,12 @@ class Format(Protocol):
         """Load the exported tokenizer as a user of this format does; None if the folder has none. It is called with one
         text or two, and with `truncation`, and returns `input_ids` and the model's other inputs."""
         return saved_tokenizer(trained, folder)
+
+
+def fp32_bytes(trained: TrainedModel, is_int8: Callable[[str], bool] = lambda name: False) -> int:
+    """Return the bytes of the whole model's weights in fp32. Matrices whose name is `is_int8` take a byte a weight."""
+    headers = read_headers(trained.base or trained.folder)
+    return sum(one.parameters * (1 if len(one.shape) == 2 and is_int8(name) else 4) for name, one in headers.items())
 
 
 def saved_tokenizer(trained: TrainedModel, folder: Path) -> Any:

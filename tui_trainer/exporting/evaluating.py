@@ -260,8 +260,8 @@ def _run_around(folder: Path) -> RunFolder | None:
 
 
 def _base_of_folder(folder: Path, trained: TrainedModel) -> Path | None:
-    """Return the base model's folder of the adapter in `folder`. Raises FolderError if a run around it was trained on
-    another one."""
+    """Return the base model's folder for the adapter in `folder`, None for a whole model. Raises FolderError if a run
+    around `folder` was trained on another base model."""
     run = _run_around(folder)
     if run and run.model.is_dir() and folder.samefile(run.model):
         return TrainedModel.of(run).base

@@ -210,7 +210,7 @@ def _measure_on_rows(
 
 
 def _standard_error(parts: list[tuple[float, int]], ratio: float) -> float:
-    """Return the standard error of the mean loss of these passes compared with that of other rows of the same data.
+    """Return the standard error of the difference of two mean losses: of these passes and of other rows of the data.
 
     `parts` are (summed loss, label count). `ratio` is the number of these rows divided by that of the others."""
     labels, mean = sum(count for _, count in parts), sum(loss for loss, _ in parts) / sum(count for _, count in parts)

@@ -48,7 +48,7 @@ _ROWS, _TOKENS = 64, 16_384
 
 
 @dataclass(slots=True)
-class AskedRows:
+class InputRows:
     """Usable rows of a source with the model input of each. Rows that cannot be read are skipped and counted in
     `problems`."""
 
@@ -90,10 +90,10 @@ def _rows_of(source: Source, problems: ProblemList) -> Iterator[Row]:
 
 
 class PredictedFile:
-    """File of predictions that grows part by part. `asked` describes the command with JSON values."""
+    """File of predictions that grows part by part. `command` has all that the predictions depend on, as JSON values."""
 
-    def __init__(self, out: Path, asked: Mapping[str, Any], part_rows: int) -> None:
-        self.out, self._asked, self._part_rows = out, {**asked, "part_rows": part_rows}, part_rows
+    def __init__(self, out: Path, command: Mapping[str, Any], part_rows: int) -> None:
+        self.out, self._command, self._part_rows = out, {**command, "part_rows": part_rows}, part_rows
         self.partial = out.with_name(f"{out.name}.partial")
         self._about = out.with_name(f"{out.name}.partial.json")
 
@@ -138,7 +138,7 @@ class PredictedFile:
     def _differences(self) -> str:
         try:
             before = json.loads(self._about.read_bytes())
-            names = [name for name, value in json.loads(json.dumps(self._asked)).items() if before.get(name) != value]
+            names = [name for name, value in json.loads(json.dumps(self._command)).items() if before.get(name) != value]
         except (OSError, ValueError, AttributeError):
             return "an unknown command"
         return f"different settings ({', '.join(names[:3]).replace('_', ' ')})" if names else ""
@@ -178,7 +178,7 @@ class PredictedFile:
     @contextmanager
     def _opened(self) -> Iterator[BufferedRandom]:
         if not self.partial.exists():
-            write_atomically(self._about, json.dumps(self._asked, indent=1).encode())
+            write_atomically(self._about, json.dumps(self._command, indent=1).encode())
         fd = os.open(self.partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "r+b") as file:
             yield file
@@ -267,7 +267,7 @@ class Predictor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Requested:
+class PredictionRequest:
     """Predictions to make for the rows of `data`, written to `out` as the field `field`. `columns` name the text and
     the second text; empty: as in the run."""
 
@@ -282,7 +282,7 @@ class Requested:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Done:
+class PredictionResult:
     """Result of `predict_file`. `rows_before` of the rows were predicted by an earlier command."""
 
     rows: int
@@ -292,44 +292,44 @@ class Done:
 
 
 def predict_file(
-    trained: TrainedModel, asked: Requested, device: Callable[[], torch.device], progress: Progress
-) -> Done:
+    trained: TrainedModel, request: PredictionRequest, device: Callable[[], torch.device], progress: Progress
+) -> PredictionResult:
     """Predict the rows of a file. Raises InputError for unusable data or output file, before the model is loaded."""
-    config, sampling = trained.config, asked.sampling
-    chosen_columns = dict(zip(("text_column", "text_pair_column"), asked.columns, strict=False))
+    config, sampling = trained.config, request.sampling
+    chosen_columns = dict(zip(("text_column", "text_pair_column"), request.columns, strict=False))
     config = config.model_copy(update={"data": config.data.model_copy(update=chosen_columns)})
-    source = open_source(asked.data, config.data.text_column, DataChoice(measured=True))
-    part_rows = _BATCHES_OF_A_PART * (asked.batch_size or _ROWS)
-    file = PredictedFile(asked.out, _identity(trained, asked, source), part_rows)
-    with file.held(source.files, overwrite=asked.overwrite):
-        rows = AskedRows(source, trained.task.input_reader(config, load_tokenizer(trained)))
-        count = rows.count(asked.field, skips_bad_rows=asked.skips_bad_rows, progress=progress)
+    source = open_source(request.data, config.data.text_column, DataChoice(measured=True))
+    part_rows = _BATCHES_OF_A_PART * (request.batch_size or _ROWS)
+    file = PredictedFile(request.out, _identity(trained, request, source), part_rows)
+    with file.held(source.files, overwrite=request.overwrite):
+        rows = InputRows(source, trained.task.input_reader(config, load_tokenizer(trained)))
+        count = rows.count(request.field, skips_bad_rows=request.skips_bad_rows, progress=progress)
         other = (f"the data has several splits; only this one is used: {source.description}",) if source.others else ()
         notes, before = (*other, *rows.problems.notes()), file.rows_before()
         progress("loading the model", 0, None, "")
-        predictor = load_predictor(trained, device(), sampling, asked.batch_size)
+        predictor = load_predictor(trained, device(), sampling, request.batch_size)
         speed = _Speed(count, before, progress)
 
         def predict(part: int, contents: list[Any]) -> list[dict[str, Any]]:
             torch.manual_seed(sampling.seed + part)
             return predictor.predict(contents, speed.add)
 
-        file.write(iter(rows), predict, asked.field)
-    return Done(rows=count, rows_before=before, seconds=speed.seconds, notes=notes)
+        file.write(iter(rows), predict, request.field)
+    return PredictionResult(rows=count, rows_before=before, seconds=speed.seconds, notes=notes)
 
 
-def _identity(trained: TrainedModel, asked: Requested, source: Source) -> dict[str, Any]:
+def _identity(trained: TrainedModel, request: PredictionRequest, source: Source) -> dict[str, Any]:
     """Return what must be equal in two commands that write to the same file."""
     weights = sorted(trained.folder.glob("*.safetensors"))
     return {
         "run": str(trained.run.root),
         "weights": [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in weights],
         "data": [source.path, *zip(map(str, source.files), source.signature(), strict=False)],
-        "sampling": asdict(asked.sampling),
-        "batch size": asked.batch_size,
-        "column": asked.columns,
-        "field": asked.field,
-        "treatment of bad rows": asked.skips_bad_rows,
+        "sampling": asdict(request.sampling),
+        "batch size": request.batch_size,
+        "column": request.columns,
+        "field": request.field,
+        "treatment of bad rows": request.skips_bad_rows,
     }
 
 

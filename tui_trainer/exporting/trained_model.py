@@ -111,7 +111,7 @@ def _changed_files(run: RunFolder, finished: RunFinished) -> list[str]:
     return [name for name, fingerprint in finished.model_files.items() if fingerprints.get(name) != fingerprint]
 
 
-def model_again(run: RunFolder) -> str:
+def rewriting_words(run: RunFolder) -> str:
     """Return how a finished run's missing final model is written again, or ''. Raises FolderError without a
     checkpoint."""
     finished = finish_of(run)

@@ -126,7 +126,8 @@ class Nvml:
         A driver with a problem is not queried every second: there are no GPUs until `driver` or `gpus` succeeds."""
         if (self._driver or self.driver()).problem:
             return ()
-        return tuple(self._live(index) for index in range(self._count()))
+        handles = enumerate(self._handle(index) for index in range(self._count()))
+        return tuple(Gpu(index=i, problem=why) if why else self._measured(i, handle) for i, (handle, why) in handles)
 
     def users(self) -> tuple[CardUsers, ...]:
         """Return the memory in use on each GPU. Empty if the driver has a problem, as for `live`."""
@@ -206,10 +207,6 @@ class Nvml:
         except self._library.NVMLError as error:
             return None, _words(error, _GPU_WORDS)
 
-    def _live(self, index: int) -> Gpu:
-        handle, problem = self._handle(index)
-        return Gpu(index=index, problem=problem) if problem else self._measured(index, handle)
-
     def _measured(self, index: int, handle: Any) -> Gpu:
         """Return the values of a GPU. If it is partitioned, name and memory are those of a process's instance."""
         is_partitioned = self._query("nvmlDeviceGetMigMode", handle, get=lambda modes: bool(modes[0]))
@@ -237,7 +234,7 @@ class Nvml:
         )
 
     def _slowed_by(self, handle: Any) -> str | None:
-        """Return what limits the clock. NVML 12.2 renamed the call, so the older name is tried too."""
+        """Return `heat` or `power` if it limits the clock, or else "". NVML 12.2 renamed the call."""
         names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
         reasons = next((bits for name in names if (bits := self._query(name, handle)) is not None), None)
         if reasons is None:

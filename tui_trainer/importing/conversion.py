@@ -1,4 +1,4 @@
-"""A table applied to a file: every key of it ends as a rewrite into ours or as left out, none is lost."""
+"""Apply an importer to a file. Each key of the file becomes one of our settings or is listed as left out."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,28 +11,28 @@ from typing import Any, NamedTuple
 from tui_trainer.config.changes import same
 from tui_trainer.importing import rules
 from tui_trainer.importing.missing import conditional_names, missing_names, missing_reason
-from tui_trainer.importing.rules import OFF, Left, Off, Rule, Same, Table, To, Why, empty, fit, merge
+from tui_trainer.importing.rules import OFF, Left, Off, Rule, Same, Table, To, Why, fit, is_empty, merge
 
 _SAYS_MORE = "this key is auto, and another key sets a value"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rewrite:
-    """One of our settings and the keys of the file that it comes from; none where the importer itself implies it."""
+    """One of our settings and the keys of the file that it comes from; none if the importer itself implies it."""
 
     sources: Mapping[str, Any]
     key: str
     value: Any
     reason: str = ""
     product: bool = False
-    """Whether the value is the product of the sources."""
+    """Whether the value is the product of the values of the sources."""
     per_device: bool = False
-    """Whether the sources are of one device, and the value of all."""
+    """Whether the sources count per device, and the value for all devices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeftOut:
-    """A key of the file without a line in ours."""
+    """Key of the file that does not become one of our settings."""
 
     key: str
     value: Any
@@ -41,19 +41,19 @@ class LeftOut:
 
 
 class Given(NamedTuple):
-    """A key of the file that has a value."""
+    """Key of the file that has a value."""
 
     name: str
     value: Any
 
     @property
     def is_on(self) -> bool:
-        """Whether it is true, and not only like it."""
+        """Whether the value is True, not merely a true value such as 1."""
         return self.value is True
 
     @property
     def is_off(self) -> bool:
-        return rules.off(self.value)
+        return rules.is_off(self.value)
 
     @property
     def number(self) -> float | None:
@@ -65,12 +65,12 @@ class Given(NamedTuple):
 
 
 class Keys:
-    """Keys of a file that mean something only beside each other, and the function that reads them.
+    """Keys of a file that have a meaning only together, and the function that reads them.
 
-    Each of `names` is a key, or several spellings of one with blanks between them. The function gets the first spelling
-    of each that has a value and no line yet, or None. It is called if all are there that it annotates as `Given`. Keys
-    that it leaves have rules.
-    """
+    Each of `names` is one key, or several spellings of it separated by blanks. The function is called with the
+    Conversion and, for each of `names`, with the first spelling that has a value and was not read yet, or None. It
+    is not called if a parameter that is annotated as `Given` would be None. Rules apply to the keys that it does not
+    read."""
 
     def __init__(self, read: Callable[..., None], *names: str, **options: Any) -> None:
         self.names = tuple(" ".join(names).split())
@@ -78,19 +78,18 @@ class Keys:
         self._required = [hint is Given for hint in read.__annotations__.values()][1:]
 
     def read(self, done: "Conversion") -> None:
-        given = [done.first(*spellings.split()) for spellings in self._spellings]
-        if all(key or not is_required for key, is_required in zip(given, self._required, strict=False)):
-            self._function(done, *given, **self._options)
+        keys = [done.first(*spellings.split()) for spellings in self._spellings]
+        if all(key or not is_required for key, is_required in zip(keys, self._required, strict=False)):
+            self._function(done, *keys, **self._options)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Importer:
-    """One tool's config: its rows, and the groups of keys that mean something only beside each other.
+    """Definition of how the config of one tool is read: rules for single keys, and groups of keys.
 
-    `telltale` are keys that speak for it where others know as many keys of a file. Keys inside a table of the file are
-    named with dots where that table has no rule of its own. Where a file could be of several tools and means the same
-    in each, the one with the lowest `rank` is named.
-    """
+    `telltale` keys decide between importers that know equally many keys of a file. If a file converts to the same
+    settings with several importers, the one with the lowest `rank` is reported. Keys in a table of the file are named
+    with dots, unless the table itself has a rule."""
 
     name: str
     title: str
@@ -99,42 +98,42 @@ class Importer:
     tables: tuple[Table, ...]
     groups: tuple[Keys, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Our settings with the values that the tool takes where a file does not say them, as far as ours differ."""
+    """Defaults of the tool that differ from ours, by our settings."""
 
     @cached_property
     def rules(self) -> dict[str, Rule]:
-        """By name, or by pattern."""
+        """Rules by the name of the key, or by a pattern of names."""
         return merge(*self.tables)
 
     @cached_property
     def names(self) -> frozenset[str]:
         """All keys that are known by name."""
-        single = (name for name in self.rules if "*" not in name)
-        of_groups = (name for keys in self.groups for name in keys.names)
-        return frozenset([*single, *of_groups, *missing_names(self.name), *conditional_names(self.name)])
+        in_rules = (name for name in self.rules if "*" not in name)
+        in_groups = (name for keys in self.groups for name in keys.names)
+        return frozenset([*in_rules, *in_groups, *missing_names(self.name), *conditional_names(self.name)])
 
     def rule(self, name: str) -> Rule | None:
-        """Return what becomes of one key; None: it has no rule."""
+        """Return the rule of a key, or None."""
         matching = (rule for pattern, rule in self.rules.items() if "*" in pattern and fnmatchcase(name, pattern))
         return self.rules.get(name) or next(matching, None)
 
     def counts(self, name: str) -> bool:
-        """Return whether a key speaks for this tool: it is known by name, or in a table of which all is known."""
+        """Return whether a key is evidence for this tool: its name is known, or a whole table that contains it."""
         return name in self.names or any(
             pattern.endswith(".*") and fnmatchcase(name, pattern) for pattern in self.rules if "*" not in pattern[:-1]
         )
 
     def telltale_in(self, given: Mapping[str, Any]) -> list[str]:
-        """Return the telltale keys among those of a file."""
+        """Return those keys of a file that are telltale."""
         return [name for name in given if name in self.telltale.split()]
 
 
 class Conversion:
-    """A whole file, read by one importer: its groups take what is still waiting to be read, then each key its rule.
+    """A whole file, read by one importer: first by its groups of keys, then by the rules of the keys that are left.
 
-    `folder` is where the file lies, `devices` those that its run trains on; None: nobody says how many. `beside` is the
-    file that takes a text of this one, None where nothing is written. `goes_on`: an adapter trains further.
-    """
+    `folder` is that of the file. `devices` is the number of devices of a run, None if unknown. `beside` is the path for
+    a text that is written next to the result, None if nothing is written. `goes_on` says whether an adapter is trained
+    further."""
 
     def __init__(
         self,
@@ -148,7 +147,7 @@ class Conversion:
         self.tool, self.text, self.goes_on = importer.name, "", False
         self.rewrites: list[Rewrite] = []
         self.left_out: list[LeftOut] = []
-        self._waiting = dict(given)
+        self._unread = dict(given)
         for name, value in given.items():
             if reason := missing_reason(importer.name, name, value):
                 self.leave(Why.REFUSED, reason, name)
@@ -158,27 +157,27 @@ class Conversion:
         self._sort()
 
     def _sort(self) -> None:
-        """In the order of the file; what no key says comes last."""
-        order = {name: place for place, name in enumerate(self.given)}
-        self.rewrites.sort(key=lambda one: min((order[name] for name in one.sources), default=len(order)))
-        self.left_out.sort(key=lambda one: (list(Why).index(one.why), order[one.key]))
+        """Sort by the order of keys in the file. Settings that no key sets come last."""
+        order = {name: position for position, name in enumerate(self.given)}
+        self.rewrites.sort(key=lambda it: min((order[name] for name in it.sources), default=len(order)))
+        self.left_out.sort(key=lambda left: (list(Why).index(left.why), order[left.key]))
 
     @property
     def values(self) -> dict[str, Any]:
-        """Our settings by key, as far as they are found."""
+        """Converted settings by key."""
         return {rewrite.key: rewrite.value for rewrite in self.rewrites}
 
     def first(self, *names: str) -> Given | None:
-        """The first of these keys that has a value and waits to be read."""
-        return next((Given(name, self._waiting[name]) for name in names if not empty(self._waiting.get(name))), None)
+        """Return the first of these keys that has a value and was not read yet."""
+        return next((Given(name, self._unread[name]) for name in names if not is_empty(self._unread.get(name))), None)
 
     def file(self, key: Given | None) -> Path | None:
-        """Return the file that a key names, if it is near the one that is read."""
+        """Return the path of the file that a key names, if it exists near the file that is read."""
         return rules.file_near(self.folder, str(key.value)) if key else None
 
     def has(self, *names: str) -> bool:
-        """Whether the file says something under one of these keys, read already or not."""
-        return any(not empty(self.given.get(name)) for name in names)
+        """Return whether one of these keys has a value, read already or not."""
+        return any(not is_empty(self.given.get(name)) for name in names)
 
     def write(
         self,
@@ -189,7 +188,7 @@ class Conversion:
         product: bool = False,
         per_device: bool = False,
     ) -> None:
-        """Write one of our settings, from these keys of the file, which are read with it."""
+        """Write one of our settings. The keys that it comes from are then read."""
         names = _names(sources)
         try:
             fitting = fit(key, value)
@@ -210,29 +209,29 @@ class Conversion:
         )
 
     def leave(self, why: Why, reason: str, *sources: Given | str | None) -> None:
-        """Leave out these keys of the file."""
+        """Leave out keys of the file, for a reason."""
         for name in _names(sources):
             self.left_out.append(LeftOut(key=name, value=self._read(name), why=why, reason=reason))
 
     def reject(self, key: str, why: Why, reason: str) -> None:
-        """Leave out the keys that became this setting after all."""
+        """Remove a setting that was written, and leave out the keys that it came from."""
         self.leave(why, reason, *self._withdraw(key))
         self._sort()
 
     def change(self, key: str, value: Any, name: str, reason: str) -> None:
-        """Write another value for a setting, from the key `name` and those that it came from."""
+        """Replace the value of a setting. It then comes from the key `name` too."""
         self.write(key, value, *dict.fromkeys([*self._withdraw(key), name]), reason=reason)
 
     def _withdraw(self, key: str) -> list[str]:
-        """Remove a setting, and return the keys that it came from."""
+        """Remove a setting and return the keys that it came from."""
         sources = [name for rewrite in self.rewrites if rewrite.key == key for name in rewrite.sources]
         self.rewrites = [rewrite for rewrite in self.rewrites if rewrite.key != key]
         return sources
 
     def _apply_rules(self, importer: Importer) -> None:
-        """Apply to each key that no group has read its rule."""
-        for name, value in list(self._waiting.items()):
-            if empty(value):
+        """Apply rules to the keys that no group has read."""
+        for name, value in list(self._unread.items()):
+            if is_empty(value):
                 self.leave(Why.NOT_NEEDED, "empty in the file", name)
             elif rule := importer.rule(name):
                 self._apply(name, value, rule)
@@ -246,8 +245,8 @@ class Conversion:
                 self.leave(Why.UNKNOWN, hint, name)
 
     def _read(self, name: str) -> Any:
-        """Return the value of a key, which has been read with that."""
-        self._waiting.pop(name, None)
+        """Mark a key as read and return its value."""
+        self._unread.pop(name, None)
         return self.given[name]
 
     def _apply(self, name: str, value: Any, rule: Rule) -> None:
@@ -255,7 +254,7 @@ class Conversion:
             case Left():
                 self.leave(rule.why, rule.reason, name)
             case Off():
-                self._apply(name, value, OFF if rules.off(value) else Left(rule.why, rule.reason))
+                self._apply(name, value, OFF if rules.is_off(value) else Left(rule.why, rule.reason))
             case Same():
                 if any(same(value, usual) for usual in rule.values):
                     self.leave(Why.ALWAYS, rule.reason, name)

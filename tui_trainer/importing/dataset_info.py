@@ -1,7 +1,6 @@
-"""LLaMA-Factory's list of data sets, `dataset_info.json`, or the YAML of its v1: what a config means by their names.
+"""Read LLaMA-Factory's lists of data sets: `dataset_info.json`, and the YAML of its v1.
 
-Source: src/llamafactory/data/parser.py and data/v1_sft_demo.yaml of hiyouga/LLaMA-Factory at ff6d4d12e.
-"""
+Source: src/llamafactory/data/parser.py and data/v1_sft_demo.yaml of hiyouga/LLaMA-Factory at ff6d4d12e."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ _SETTINGS = {"prompt": "data.text_column", "query": "data.text_pair_column", "re
 _PART = {"subset": "data.name", "split": "data.split", "num_samples": "data.max_rows", "size": "data.max_rows"}
 _PREFERENCES = ("chosen", "rejected", "kto_tag")
 _MEDIA = ("images", "videos", "audios")
-# Its tag, the value that it has where none is said, and our role.
+# Tag of the list, its default value, and our role.
 _ROLE_TAGS = {
     "user_tag": ("human", "user"), "assistant_tag": ("gpt", "assistant"), "system_tag": ("system", "system"),
     "observation_tag": ("observation", "tool"), "function_tag": ("function_call", "assistant"),
@@ -32,51 +31,51 @@ _FIELD_TAGS = {"role_tag": ("role", "from"), "content_tag": ("content", "value")
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """Where its rows are, as data.path takes it, and the settings that they need."""
+    """One data set of a list: its path as in data.path, and the settings that it needs."""
 
     place: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find_list(folder: Path, dataset_dir: str) -> Path | None:
-    """The list that a config in `folder` means, None where it is not on this machine."""
+    """Return the path of the list that a config in `folder` refers to, or None if it is not on this machine."""
     return file_near(folder, str(Path(dataset_dir) / NAME)) or file_near(folder, NAME)
 
 
 def read_list(path: Path, names: list[str], *, texts: bool) -> list[DataSet]:
-    """The data sets of these names. `texts`: they are learnt as plain texts.
+    """Return the data sets with these names. `texts` says whether they are trained on as plain texts.
 
-    Raises ValueError with what is wrong with one, or what this program would learn otherwise, and ConfigError where
-    the list cannot be read.
-    """
-    listed = read_foreign(path)
-    found = []
+    Raises ValueError if one of them is faulty or would be trained on differently here, and ConfigError if the list
+    cannot be read."""
+    entries = read_foreign(path)
+    data_sets = []
     for name in names:
-        entry = listed.get(name)
+        entry = entries.get(name)
         if not isinstance(entry, dict):
-            raise ValueError(f"{path.name} has no data set {one_line(name, 40)!r}; {name_hint(name, listed)}")
+            raise ValueError(f"{path.name} has no data set {one_line(name, 40)!r}; {name_hint(name, entries)}")
         try:
-            found.append(DataSet(_place(entry, path.parent), dict(_settings(entry, texts))))
+            data_sets.append(DataSet(_place(entry, path.parent), dict(_settings(entry, texts))))
         except ValueError as error:
             raise ValueError(f"{one_line(name, 40)} in {path.name}: {error}") from None
-    return found
+    return data_sets
 
 
 def _place(entry: Mapping[str, Any], folder: Path) -> str:
     hub = entry.get("hf_hub_url") or (entry.get("path") if entry.get("source", "hf_hub") == "hf_hub" else None)
     if hub:
-        inside = str(entry.get("folder") or "")
-        return str(HubPath(str(hub), str(entry.get("revision") or MAIN), inside))
+        subfolder = str(entry.get("folder") or "")
+        return str(HubPath(str(hub), str(entry.get("revision") or MAIN), subfolder))
     name = entry.get("file_name") or (entry.get("path") if entry.get("source") == "local" else None)
     if not name:
         raise ValueError("the entry names neither a file nor a data set of the Hub; set data.path to the file")
-    # In v1 the list lies in the folder of the data or beside it.
-    steps = (folder / str(entry.get("dataset_dir") or ""), folder, folder.parent)
-    return next((str(step / str(name)) for step in steps if (step / str(name)).exists()), str(steps[0] / str(name)))
+    # In v1 the list is in the folder of the data or in a folder next to it.
+    folders = (folder / str(entry.get("dataset_dir") or ""), folder, folder.parent)
+    paths = [parent / str(name) for parent in folders]
+    return str(next((path for path in paths if path.exists()), paths[0]))
 
 
 def _settings(entry: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]]:
-    # In v1 rows without a converter are conversations.
+    # In v1, rows without a converter are conversations.
     form = str(entry.get("formatting") or entry.get("converter") or ("openai" if "path" in entry else "alpaca"))
     columns, tags = entry.get("columns") or {}, entry.get("tags") or {}
     if entry.get("ranking") is True or form == "pair" or any(columns.get(name) for name in _PREFERENCES):
@@ -100,7 +99,7 @@ def _settings(entry: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]
 
 
 def _columns(columns: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]]:
-    """Where some are named, the others are not read; the usual ones are found by their names."""
+    """Yield settings for the columns. If some columns are named, others are not read; usual names need no setting."""
     named = {name: str(columns[name]) for name in _ALPACA if columns.get(name)}
     if texts and named:
         yield "data.text_column", named.get("prompt", "auto")

@@ -1,7 +1,6 @@
-"""Which tool a file is of: the importer that knows most of its keys, or none.
+"""Detect which tool a file belongs to: the importer that knows most of its keys.
 
-Importers are found by their files. A file of which an importer knows half of the keys or fewer is of another tool.
-"""
+A file whose keys no importer knows by more than half belongs to a tool that is not supported."""
 
 import pkgutil
 from collections.abc import Iterator, Mapping
@@ -17,12 +16,12 @@ from tui_trainer.importing.conversion import Conversion, Importer
 from tui_trainer.terminal.safe_text import one_line
 
 _SHOWN_KEYS = 3
-# Of 2,050 public files, those of the tools that are read have at least 0.56 of known keys, others 0.50 at most.
+# In 2,050 public files, importers know at least 0.56 of the keys of supported tools, and at most 0.50 of others.
 _LEAST_SHARE = 0.5
 
-# What a file looks like that no importer reads: a tool, and its marks with | between them, by the keys of the tools'
-# own example files. A file has a mark if it has all of its keys, with tables as `table.key`; `key=value` has this
-# value, `!key` is not there. Patterns have `*`.
+# Tools without an importer, and marks of their files, separated by |. Marks come from the example files of the tools. A
+# file has a mark if it has all its keys: `table.key` is a key in a table, `key=value` needs this value, and `!key` must
+# be missing. `*` matches any text.
 FOREIGN: Mapping[str, str] = {
     "AutoTrain": (
         "task base_model project_name | project_name train_split valid_split | project_name data_path merge_adapter"
@@ -90,14 +89,14 @@ NO_TRAINING: Mapping[str, str] = {
 
 @cache
 def all_importers() -> dict[str, Importer]:
-    """Return every importer by name, the plainest first."""
+    """Return all importers by name, in the order of their rank."""
     names = [module.name for module in pkgutil.iter_modules(importers.__path__)]
-    all_of_them: list[Importer] = [import_module(f"{importers.__name__}.{name}").IMPORTER for name in names]
-    return {importer.name: importer for importer in sorted(all_of_them, key=lambda importer: importer.rank)}
+    loaded: list[Importer] = [import_module(f"{importers.__name__}.{name}").IMPORTER for name in names]
+    return {importer.name: importer for importer in sorted(loaded, key=lambda importer: importer.rank)}
 
 
 def find_importer(name: str) -> Importer:
-    """Return the importer of that name. Raises ConfigError with the nearest name, or all of them."""
+    """Return the importer with that name. Raises ConfigError for an unknown name."""
     if name not in all_importers():
         hint = name_hint(name, all_importers())
         raise ConfigError(f"unknown tool {name[:60]!r}", hint=hint, where="--as")
@@ -105,10 +104,9 @@ def find_importer(name: str) -> Importer:
 
 
 def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
-    """Return the importer of a file with these keys, and the reason as the end of a sentence.
+    """Return the importer for a file with these keys, and the reason as the end of a sentence.
 
-    Raises ConfigError with all importers where that is not clear, and for files of other tools.
-    """
+    Raises ConfigError if several importers would read it differently, or none supports the file."""
     all_kinds = ", ".join(all_importers())
     if foreign := _title(FOREIGN, raw):
         hint = f"use --as KIND to read it as one of {all_kinds}"
@@ -124,10 +122,10 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
     if best[0] == 0:
         raise ConfigError(f"has no known key ({_listed(list(raw))})", where=where, hint=chosen)
     if not any(_share(importer, given[importer.name]) > _LEAST_SHARE for importer in (first, *others)):
-        known = f"the nearest supported tool, {first.name}, knows {best[0]} of {len(keys)} keys"
+        nearest = f"the nearest supported tool, {first.name}, knows {best[0]} of {len(keys)} keys"
         unknown = _listed([name for name in keys if not first.counts(name)])
         hint = f"use --as {first.name} to read the keys that {first.name} knows; kinds: {all_kinds}"
-        raise ConfigError(f"is from an unsupported tool: {known}, but not {unknown}", where=where, hint=hint)
+        raise ConfigError(f"is from an unsupported tool: {nearest}, but not {unknown}", where=where, hint=hint)
     if not others:
         own = ", ".join(first.telltale_in(keys)[:_SHOWN_KEYS])
         return first, f"{best[0]} of {len(keys)} keys match" + (f", including {own}" if own else "")
@@ -140,14 +138,14 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
 
 
 def refuse_no_training(raw: Mapping[str, Any], where: str) -> None:
-    """Raise ConfigError for a file that says nothing about training."""
+    """Raise ConfigError if the file is not a training config but, for example, the config.json of a model."""
     if title := _title(NO_TRAINING, raw):
         hint = "name its folder: tui-trainer --model FOLDER" if "of a model" in title else "use a training config"
         raise ConfigError(f"is {title}, not a training config", where=where, hint=hint)
 
 
 def refuse_toml(raw: Mapping[str, Any], where: str) -> NoReturn:
-    """Raise ConfigError: TOML is this program's own, or of a tool that is not read."""
+    """Raise ConfigError, because TOML files are ours or those of tools that are not supported."""
     if foreign := _title(FOREIGN, raw):
         raise ConfigError(f"looks like a file of {foreign}, which is not supported", where=where)
     keys = [key for key, _ in _paths(raw)]
@@ -159,19 +157,18 @@ def refuse_toml(raw: Mapping[str, Any], where: str) -> NoReturn:
 
 
 def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys as the importer knows them: those of a table get its name and a dot where no row names the table.
+    """Return the keys as the importer names them: tables become `table.key`, unless a rule has the name of the table.
 
-    Raises ConfigError where two of them would have one name.
-    """
+    Raises ConfigError if two keys get the same name."""
     tables = {name.rpartition(".")[0] for name in importer.names}
     keys: dict[str, Any] = {}
     for key, value in raw.items():
-        inside = {key: value}
+        named = {key: value}
         if isinstance(value, dict) and value and key in tables and key not in importer.names:
-            inside = spread(importer, {f"{key}.{name}": inner for name, inner in value.items()})
-        if twice := inside.keys() & keys.keys():
-            raise ConfigError(f"the key {one_line(min(twice), 60)!r} appears twice", hint="remove one of them")
-        keys |= inside
+            named = spread(importer, {f"{key}.{name}": inner for name, inner in value.items()})
+        if duplicates := named.keys() & keys.keys():
+            raise ConfigError(f"the key {one_line(min(duplicates), 60)!r} appears twice", hint="remove one of them")
+        keys |= named
     return keys
 
 
@@ -185,21 +182,21 @@ def _listed(names: list[str]) -> str:
 
 
 def _title(kinds: Mapping[str, str], raw: Mapping[str, Any]) -> str:
-    """Return the first of the kinds of which a file with these keys has a mark; empty where it has none."""
+    """Return the first of `kinds` whose marks a file with these keys has; empty if there is none."""
     keys = dict(_paths(raw))
 
-    def is_there(word: str) -> bool:
+    def has_word(word: str) -> bool:
         name, _, value = word.partition("=")
         return any(fnmatchcase(key, name) and (not value or fnmatchcase(keys[key], value)) for key in keys)
 
     def has(mark: str) -> bool:
-        return all(is_there(word.removeprefix("!")) != word.startswith("!") for word in mark.split())
+        return all(has_word(word.removeprefix("!")) != word.startswith("!") for word in mark.split())
 
     return next((title for title, marks in kinds.items() if any(map(has, marks.split(" | ")))), "")
 
 
 def _paths(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each key with those of its tables before it, and its value, in small letters."""
+    """Yield each key as a path with its tables (`table.key`) and its value, both in lower case."""
     for key, value in given.items():
         path = f"{before}{key}".lower()
         yield path, str(value).lower() if not isinstance(value, dict | list) else ""

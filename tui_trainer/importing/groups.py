@@ -1,7 +1,6 @@
-"""Keys that mean something only beside each other: the cut of a batch, the precision, cadences, the method.
+"""Functions that read keys which have a meaning only together: batch size, precision, intervals, tuning method.
 
-Importers list these functions in `Keys`, with the names that their tool has for the keys.
-"""
+Importers list them in `Keys`, with the names that their tool uses."""
 
 import json
 import re
@@ -19,7 +18,7 @@ from tui_trainer.importing import rules
 from tui_trainer.importing.conversion import Conversion, Given
 from tui_trainer.importing.detection import find_importer, spread
 from tui_trainer.importing.reading import read_foreign
-from tui_trainer.importing.rules import REFUSALS, Why, listed, listed_names, number, off, whole
+from tui_trainer.importing.rules import REFUSALS, Why, is_off, listed, listed_names, number, whole
 from tui_trainer.methods.lr_schedules import SCHEDULE_KEY
 from tui_trainer.methods.tuning_methods import METHOD_KEY
 from tui_trainer.models.adapters import CONTINUES_KEY
@@ -34,7 +33,7 @@ from tui_trainer.tracking.contract import tracker_names
 _SPLIT, _FLOOR = "data.split", "training.min_lr_rate"
 _SCHEDULE_ARGUMENTS = "lr_scheduler_kwargs"
 _NEVER = 10**6
-# How the tools call the model.
+# Names of the key of the model.
 _MODELS = ("model_name_or_path", "base_model", "base_model_name_or_path", "model_name", "model")
 
 
@@ -46,74 +45,73 @@ def batch(
     micro_default: int | None = None,
     accumulation_default: int = 1,
 ) -> None:
-    """Read micro-batch x accumulation x devices, the rows of one step: here memory decides how it is cut.
+    """Read micro-batch size and gradient accumulation, as the number of rows per step.
 
-    The defaults are those of the other tool.
-    """
-    m = rows.whole if rows else micro_default
-    a = parts.whole if parts else accumulation_default
-    if not (rows or parts) or m is None or a is None or min(m, a) < 1:
+    Their product with the number of devices is written, because memory decides here how a batch is divided. The
+    defaults are those of the other tool."""
+    micro = rows.whole if rows else micro_default
+    accumulation = parts.whole if parts else accumulation_default
+    if not (rows or parts) or micro is None or accumulation is None or min(micro, accumulation) < 1:
         for key, given in ((MICRO, rows), (ACCUMULATION, parts)):
             if given:
                 done.write(key, given.value, given)
         return
-    reason, both = per_device(done.devices), bool(rows and parts)
-    if not both and m * a != (m if rows else a):
-        reason = f"{m} x {a}, with the default of {done.tool}; {reason}"
-    rows_of_all = m * a * (done.devices or 1)
-    done.write(EFFECTIVE, rows_of_all, rows, parts, reason=reason, product=both, per_device=True)
+    reason, has_both = per_device(done.devices), bool(rows and parts)
+    if not has_both and micro * accumulation != (micro if rows else accumulation):
+        reason = f"{micro} x {accumulation}, with the default of {done.tool}; {reason}"
+    rows_of_all = micro * accumulation * (done.devices or 1)
+    done.write(EFFECTIVE, rows_of_all, rows, parts, reason=reason, product=has_both, per_device=True)
 
 
 def batch_of_all(done: Conversion, rows: Given, *cut: Given | None) -> None:
-    """Read a batch size of all devices, which counts before the keys that cut a batch."""
+    """Read a batch size for all devices. It takes precedence over the keys that divide a batch."""
     if rows.whole:
         done.write(EFFECTIVE, rows.value, rows)
         done.leave(Why.NOT_NEEDED, f"{rows.name} sets the rows per step", *cut)
 
 
 def per_device(devices: int | None) -> str:
-    """Return how the batch size of one device became the effective batch size."""
+    """Return the reason that explains how a batch size per device became the effective batch size."""
     if devices is None:
         return "per device; --processes N multiplies this number by N"
     return f"per device in the file, multiplied here by {devices} devices"
 
 
 def switches(done: Conversion, *given: Given | None) -> tuple[list[Given], str, list[Any]]:
-    """Return the switches that are there, the name of the one that is on, and values that are no switch.
+    """Return the switches that have a value, the name of the one that is on, and values that are not true or false.
 
-    If several are on they are left out, and none is there.
-    """
-    there = [switch for switch in given if switch]
-    on = [switch.name for switch in there if switch.is_on]
-    if len(on) > 1:
-        done.leave(Why.DOES_NOT_FIT, f"only one of {' and '.join(on)} can be true", *there)
+    If several are on, they are left out and nothing is returned."""
+    present = [switch for switch in given if switch]
+    names_on = [switch.name for switch in present if switch.is_on]
+    if len(names_on) > 1:
+        done.leave(Why.DOES_NOT_FIT, f"only one of {' and '.join(names_on)} can be true", *present)
         return [], "", []
-    return there, "".join(on), [switch.value for switch in there if not isinstance(switch.value, bool)]
+    return present, "".join(names_on), [switch.value for switch in present if not isinstance(switch.value, bool)]
 
 
 def switched(done: Conversion, switch: Given, number: Given) -> None:
-    """Read a switch whose number is another key."""
+    """Read a switch whose number is the value of another key."""
     if isinstance(switch.value, bool):
         reason = f"set by {number.name}" if switch.value else "turned off in the file"
         done.leave(Why.NOT_NEEDED, reason, switch, None if switch.value else number)
 
 
 def precision(done: Conversion, *given: Given | None) -> None:
-    """Read the two switches of mixed precision."""
+    """Read the switches bf16 and fp16."""
     key = "training.mixed_precision"
-    there, on, others = switches(done, *given)
-    if on:
-        done.write(key, on, *there)
+    present, name_on, others = switches(done, *given)
+    if name_on:
+        done.write(key, name_on, *present)
     elif others and all(same(word, "auto") for word in others):
-        done.write(key, "auto", *there)
+        done.write(key, "auto", *present)
     elif others:
-        done.leave(Why.DOES_NOT_FIT, "must be true, false or auto", *there)
-    elif there:
-        done.write(key, "no", *there, reason="neither bf16 nor fp16 is on")
+        done.leave(Why.DOES_NOT_FIT, "must be true, false or auto", *present)
+    elif present:
+        done.write(key, "no", *present, reason="neither bf16 nor fp16 is on")
 
 
 def warmup(done: Conversion, share: Given, count: Given | None) -> None:
-    """Read the share of the warm-up. In transformers the number wins where it is not 0."""
+    """Read the warm-up as a share of steps. In transformers a number of steps takes precedence unless it is 0."""
     part = share.number
     if count and not count.is_off:
         done.leave(Why.NOT_NEEDED, "warmup_steps takes precedence", share)
@@ -125,15 +123,14 @@ def warmup(done: Conversion, share: Given, count: Given | None) -> None:
 
 
 def schedule(done: Conversion, name: Given, beside: Given | None, *, has_stable_default: bool = False) -> None:
-    """Read a schedule that takes arguments, and `lr_scheduler_kwargs` beside it; other schedules have their rows.
+    """Read a schedule with arguments in `lr_scheduler_kwargs`. Schedules without arguments have rules.
 
-    `has_stable_default`: where the file does not say num_stable_steps, the tool takes so many that the decay is not at
-    the end of the run. Source: transformers.optimization.get_scheduler, which hands on the arguments.
-    """
+    `has_stable_default` says that without num_stable_steps, the tool chooses a number with which the decay does not end
+    with the run. Source: transformers.optimization.get_scheduler, which passes the arguments on."""
     if name.value not in ("cosine_with_min_lr", "warmup_stable_decay"):
         return
     arguments: Any = beside.value if beside else {}
-    # transformers takes JSON in a text as well.
+    # transformers also accepts a string with JSON.
     if isinstance(arguments, str):
         with suppress(ValueError):
             arguments = json.loads(arguments)
@@ -151,7 +148,7 @@ def schedule(done: Conversion, name: Given, beside: Given | None, *, has_stable_
 
 
 def _cosine_floor(done: Conversion, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Raises ValueError where the floor is not said once, or something else is said."""
+    """Return the settings of a cosine schedule. Raises ValueError unless the arguments are exactly one floor."""
     share, rate = arguments.pop("min_lr_rate", None), arguments.pop("min_lr", None)
     if (share is None) == (rate is None):
         raise ValueError(f"{_SCHEDULE_ARGUMENTS} must contain min_lr_rate or min_lr, not both")
@@ -165,7 +162,7 @@ def _cosine_floor(done: Conversion, arguments: dict[str, Any]) -> dict[str, Any]
 
 
 def _decay(done: Conversion, arguments: dict[str, Any], has_stable_default: bool) -> dict[str, Any]:
-    """Raises ValueError where the decay is not at the end of the run, or something else is said."""
+    """Return the settings of a schedule with decay. Raises ValueError unless it ends with the run."""
     decay, stable = whole(arguments.pop("num_decay_steps", None)), arguments.pop("num_stable_steps", None)
     if decay is None:
         raise ValueError(f"{_SCHEDULE_ARGUMENTS} must contain num_decay_steps, a whole number")
@@ -177,7 +174,7 @@ def _decay(done: Conversion, arguments: dict[str, Any], has_stable_default: bool
         count, share = done.given.get("warmup_steps"), done.given.get("warmup_ratio")
         steps = [whole(count), whole(stable), decay]
         ends_with_run = None not in steps and sum(filter(None, steps)) == whole(done.given.get("max_steps"))
-        if not ends_with_run or (off(count) and not off(share)):
+        if not ends_with_run or (is_off(count) and not is_off(share)):
             raise ValueError("warmup_steps, num_stable_steps and num_decay_steps must add up to max_steps")
     values = {SCHEDULE_KEY: "warmup_stable_decay", "training.num_decay_steps": decay}
     for name, key in (("decay_type", "training.decay_type"), ("min_lr_ratio", _FLOOR)):
@@ -188,14 +185,14 @@ def _decay(done: Conversion, arguments: dict[str, Any], has_stable_default: bool
 
 
 def _refuse_arguments(arguments: Mapping[str, Any], **usual: Any) -> None:
-    """Raises ValueError for arguments of a schedule that are not the usual ones."""
+    """Raise ValueError if an argument of a schedule has another value than in `usual`."""
     if others := [name for name, value in arguments.items() if name not in usual or not same(value, usual[name])]:
         known = ", ".join(f"{name} = {value}" for name, value in usual.items())
         raise ValueError(f"unsupported: {one_line(', '.join(map(str, others)), 60)}; supported values: {known}")
 
 
 def early_stopping(done: Conversion, switch: Given, count: Given | None) -> None:
-    """Read a switch and a number as our one number: 0 is off."""
+    """Read a switch and a number of evaluations. Our setting has one number, in which 0 means off."""
     key = "evaluation.early_stopping_patience"
     if switch.is_off:
         done.leave(Why.NOT_NEEDED, "early_stopping is off", count)
@@ -207,9 +204,9 @@ def early_stopping(done: Conversion, switch: Given, count: Given | None) -> None
 
 
 def best_weights(done: Conversion, switch: Given) -> None:
-    """Read whether the best weights are kept: early stopping keeps them here, with a patience that never ends."""
+    """Read whether the best weights are kept. Here early stopping keeps them, with a patience that never ends a run."""
     if switch.is_on:
-        if any(not off(done.given.get(name)) for name in ("early_stopping_patience", "early_stopping_steps")):
+        if any(not is_off(done.given.get(name)) for name in ("early_stopping_patience", "early_stopping_steps")):
             done.leave(Why.NOT_NEEDED, "early stopping keeps the best weights", switch)
         else:
             reason = "keeps the best weights; a patience of this size never stops a run"
@@ -217,42 +214,41 @@ def best_weights(done: Conversion, switch: Given) -> None:
 
 
 def trackers(done: Conversion, given: Given) -> None:
-    """Read names in a list or in one text; those that are no trackers here are left out."""
+    """Read names of trackers from a list or a text. Unknown ones are left out."""
     names = listed_names(given.value)
-    known = [name for name in names if name in tracker_names()]
-    here = f"available trackers: {', '.join(tracker_names())}"
-    if known:
-        others = one_line(", ".join(name for name in names if name not in known), 80)
-        reason = f"{others} ignored; {here}" if others else ""
-        done.write("logging.report_to", ", ".join(known), given, reason=reason)
+    supported = [name for name in names if name in tracker_names()]
+    available = f"available trackers: {', '.join(tracker_names())}"
+    if supported:
+        others = one_line(", ".join(name for name in names if name not in supported), 80)
+        reason = f"{others} ignored; {available}" if others else ""
+        done.write("logging.report_to", ", ".join(supported), given, reason=reason)
     elif given.is_off or names in (["none"], ["all"]):
         done.leave(Why.NOT_NEEDED, "the run's journal is always written; set trackers with logging.report_to", given)
     else:
-        done.leave(Why.NOT_SUPPORTED, here, given)
+        done.leave(Why.NOT_SUPPORTED, available, given)
 
 
-def own_files(done: Conversion, *places: Given | None) -> None:
-    """Read where else a tokenizer or a config.json is: with the model, or another run."""
+def own_files(done: Conversion, *paths: Given | None) -> None:
+    """Leave out where the tokenizer or config.json is. It is refused unless it is in the folder of the model."""
     model = next((done.given[name] for name in _MODELS if done.has(name)), None)
-    for place in filter(None, places):
-        if same(place.value, model):
-            done.leave(Why.NOT_NEEDED, "the same path as that of the model", place)
+    for path in filter(None, paths):
+        if same(path.value, model):
+            done.leave(Why.NOT_NEEDED, "the same path as that of the model", path)
         else:
-            done.leave(Why.REFUSED, "the tokenizer and config.json must be in the model's folder", place)
+            done.leave(Why.REFUSED, "the tokenizer and config.json must be in the model's folder", path)
 
 
 def usual_layers(done: Conversion, *, target_key: str) -> None:
-    """Write the layers that PEFT takes where the file names none under `target_key`.
+    """Write PEFT's default layers if the file has none under `target_key`.
 
-    Source: peft/utils/constants.py.
-    """
+    Source: peft/utils/constants.py."""
     if done.values.get(METHOD_KEY) in ("lora", "qlora") and done.has(*_MODELS) and not done.has(target_key):
         reason = "PEFT's default for Llama, Qwen, Mistral, Gemma, OPT and similar; "
         reason += "the layers of other models have other names"
         done.write("tuning.target_modules", "q_proj, v_proj", reason=reason)
 
 
-# How a model is called whose own template is meant: those that give a row without a system message the same one.
+# Names of models whose own template writes rows like the tool's, also rows without a system message.
 OWN_TEMPLATES = {
     "Qwen2.5": r"qwen2\.5-(coder-)?[\d.]+b-instruct(-1m)?",
     "Qwen2.5-VL": r"qwen2\.5-vl-[\d.]+b-instruct",
@@ -266,11 +262,10 @@ OWN_TEMPLATES = {
 def write_template(
     done: Conversion, key: str, template: str, model: str, ours: Mapping[str, str], own: Mapping[str, str], reason: str
 ) -> None:
-    """Write what becomes of another tool's name for a chat template: one of those here, the model's own, or a refusal.
+    """Write a tool's name for a chat template: as one of ours, as the model's own, or as a refusal.
 
-    `ours`: the tool's names for those that are here, `own`: its names for those of `OWN_TEMPLATES`. `model` is the one
-    of the file.
-    """
+    `ours` maps names of the tool to our templates, and `own` to keys of `OWN_TEMPLATES`. `model` is the model in the
+    file."""
     if template in ours:
         done.write(TEMPLATE_KEY, ours[template], key, reason=reason)
     elif template in own and re.fullmatch(OWN_TEMPLATES[own[template]], Path(model).name.lower()):
@@ -284,12 +279,12 @@ def write_template(
 
 
 def template_text(done: Conversion, template: Given) -> None:
-    """Read a chat template whose text stands in the file."""
+    """Read a chat template whose text is in the file."""
     write_text(done, str(template.value), template)
 
 
 def write_text(done: Conversion, text: str, *sources: Given | None) -> None:
-    """Write a template that stands in the file itself into a file beside the result."""
+    """Write the text of a chat template into a file next to the result."""
     if done.beside is None:
         reason = "the template needs a file of its own; --to OUT.toml writes this file next to OUT.toml"
         done.leave(Why.REFUSED, reason, *sources)
@@ -298,7 +293,7 @@ def write_text(done: Conversion, text: str, *sources: Given | None) -> None:
         done.write(TEMPLATE_KEY, str(done.beside), *sources, reason="the template text, in a file next to the config")
 
 
-# What an adapter has of its own, as PEFT reads it from its adapter_config.json.
+# Settings that PEFT reads from the adapter_config.json of an adapter.
 _OF_ADAPTER = (
     "r lora_alpha lora_dropout use_rslora use_dora init_lora_weights target_modules target_parameters modules_to_save"
 )
@@ -307,17 +302,16 @@ _OF_ADAPTER = (
 def start_adapter(
     done: Conversion, adapter: Given, inside: Given | None = None, merges: Given | None = None, *, models: str
 ) -> None:
-    """Read an adapter to start from. It replaces the key of the model, since an adapter names its model itself.
+    """Read an adapter to start from. It replaces the key of the model, because it names its base model itself.
 
-    `inside` is the folder where it lies inside, `merges` the switch that trains another one on the two, `models` are
-    the keys of the model.
-    """
+    `inside` is its subfolder. `merges` is a switch: the adapter is merged, and a new one is trained. `models` are the
+    keys of the model."""
     paths = listed_names([str(path) for path in listed(adapter.value)])
     if len(paths) != 1:
         done.leave(Why.REFUSED, "a run starts from one adapter; merge the others into the model first", adapter)
         return
-    place = str(Path(paths[0]) / str(inside.value)) if inside else paths[0]
-    done.write(MODEL_KEY, place, adapter, inside, reason="the adapter names its base model")
+    folder = str(Path(paths[0]) / str(inside.value)) if inside else paths[0]
+    done.write(MODEL_KEY, folder, adapter, inside, reason="the adapter names its base model")
     model = done.first(*models.split())
     done.leave(Why.NOT_NEEDED, "the adapter's adapter_config.json names its base model", model)
     done.goes_on = not merges or not merges.is_on
@@ -326,25 +320,25 @@ def start_adapter(
 
 
 def keep_adapter(done: Conversion) -> None:
-    """Take back what an adapter that trains further has of its own."""
+    """Remove the settings that a continued adapter has of its own."""
     for key in _OF_ADAPTER.split() if done.goes_on else ():
         done.reject(f"tuning.{key}", Why.NOT_NEEDED, "the continued adapter keeps its own value")
 
 
-# How people name versions of a model whose weights are no numbers of 16 or 32 bits.
+# Parts of model names that mark weights with fewer than 16 bits.
 _STORED = re.compile(
     r"(?:^|[-_.])(awq|gptq|aqlm|gguf|exl\d|hqq|eetq|bnb|[48]-?bit|int[48]|w\da\d+|nvfp4|mxfp4|fp8)(?![a-z0-9])"
 )
 
 
 def stored_as(model: str) -> str:
-    """Return how the weights of a model are quantised, by its config.json or else by its name; empty: they are not."""
+    """Return how the weights of a model are quantised, by its config.json or else its name; empty if not."""
     try:
-        told = find_model(model).config.get("quantization_config")
+        quantization = find_model(model).config.get("quantization_config")
     except ConfigError:
-        found = _STORED.search(Path(model).name.lower())
-        return f"{found[1].upper()} (according to the model's name)" if found else ""
-    return one_line(str(told.get("quant_method", "quantised")), 40) if isinstance(told, dict) else ""
+        match = _STORED.search(Path(model).name.lower())
+        return f"{match[1].upper()} (according to the model's name)" if match else ""
+    return one_line(str(quantization.get("quant_method", "quantised")), 40) if isinstance(quantization, dict) else ""
 
 
 def adapted_layers(
@@ -356,41 +350,41 @@ def adapted_layers(
     *,
     target_key: str,
 ) -> None:
-    """Read the layers that get an adapter: with the names under `target_key`, a regular expression of paths.
+    """Read the numbers of the layers that get an adapter. With the names under `target_key` they become a regular
+    expression.
 
-    Source: `check_target_module_exists` of peft 0.21: the first number of a path is the layer.
-    """
+    Source: `check_target_module_exists` of peft 0.21: the first number in a path is the layer."""
     numbers = [whole(number) for number in listed(layers.value)]
-    given = targets.value if targets else []
-    names = list(names_in(given)) if isinstance(given, str) else listed(given)
+    target_names = targets.value if targets else []
+    names = list(names_in(target_names)) if isinstance(target_names, str) else listed(target_names)
     if (all_linear and all_linear.is_on) or not names or any(is_pattern(str(name)) for name in names):
         reason = f"chosen layers become a regular expression in {MODULES_KEY}"
         done.leave(Why.REFUSED, f"{reason}, so {target_key} must list names one by one", layers, pattern)
     elif None in numbers or not numbers:
         done.leave(Why.DOES_NOT_FIT, "must be layer numbers", layers)
     else:
-        start = rf"(.*\.)?({'|'.join(map(str, listed(pattern.value)))})" if pattern else r"\D+"
-        ends = "|".join(re.escape(str(name)) for name in names)
-        expression = rf"{start}\.({'|'.join(map(str, numbers))})\.(.*\.)?({ends})"
+        prefix = rf"(.*\.)?({'|'.join(map(str, listed(pattern.value)))})" if pattern else r"\D+"
+        suffixes = "|".join(re.escape(str(name)) for name in names)
+        expression = rf"{prefix}\.({'|'.join(map(str, numbers))})\.(.*\.)?({suffixes})"
         done.write(MODULES_KEY, expression, layers, targets, pattern)
 
 
 def rows_held_out(done: Conversion, rows: Given) -> None:
-    """Read what is held out where it may be a number of rows: a slice of the one data set."""
+    """Read held-out data if it is a number of rows, which become a slice of the only data set."""
     if (rows.whole or 0) >= 1:
         hold_out(done, rows.name, rows.value)
 
 
 def hold_out(done: Conversion, name: str, given: Any) -> None:
-    """Write what is held out, a share of the rows or a number of them, as the key `name` has it."""
+    """Write the held-out data of the key `name`: a share of the rows, or a number of them."""
     rows = whole(given) or 0
     if rows >= 1:
         first, *more = str(done.values.get(_SPLIT, "train")).split("+")
-        places = listed(done.values.get("data.path") or [])
-        if len(places) != 1 or "," in places[0] or "[" in first:
-            why = "the number counts rows of all data sets; "
-            why += f"set {_SPLIT} = train[{rows}:] and data.eval_split = train[:{rows}] for rows of one data set, "
-            done.leave(Why.DOES_NOT_FIT, f"{why}or data.eval_fraction for a share", name)
+        paths = listed(done.values.get("data.path") or [])
+        if len(paths) != 1 or "," in paths[0] or "[" in first:
+            reason = "the number counts rows of all data sets; "
+            reason += f"set {_SPLIT} = train[{rows}:] and data.eval_split = train[:{rows}] for rows of one data set, "
+            done.leave(Why.DOES_NOT_FIT, f"{reason}or data.eval_fraction for a share", name)
             return
         done.write("data.eval_split", f"{first}[:{rows}]", name, reason="the first rows, not random ones")
         done.change(_SPLIT, "+".join([f"{first}[{rows}:]", *more]), name, "without the held-out rows")
@@ -399,39 +393,38 @@ def hold_out(done: Conversion, name: str, given: Any) -> None:
 
 
 def one_or_all(values: list[Any]) -> Any:
-    """Return the only value, or the list of several."""
+    """Return the only value, or the list if there are several."""
     return values if len(values) > 1 else values[0]
 
 
 def write_places(
     done: Conversion, given: Given, key: str = "data.path", why: Why = Why.NOT_SUPPORTED
 ) -> tuple[list[dict[str, Any]], set[str]]:
-    """Write a list of data sets as paths, with their configuration and split where all have the same.
+    """Write a list of data sets as paths, and their configuration and split if all have the same.
 
-    Return its entries, none where it has no list of them, and the keys of entries that were read. `why`: what a list is
-    in which a place is not said.
-    """
-    # axolotl takes a data set's name in place of its table.
+    Return its entries (none if it has no list of them), and the keys of entries that were read. `why` applies to a list
+    whose entries have no path."""
+    # axolotl accepts the name of a data set instead of a table.
     entries = [{"path": entry} if isinstance(entry, str) else entry for entry in listed(given.value)]
     if not all(isinstance(entry, dict) for entry in entries):
         done.leave(why, f"not every entry says where its data is; set {key} to the files", given)
         return [], set()
-    by_entry = [rules.listed_places(entry) for entry in entries]
-    places = [place for some in by_entry for place in some]
-    if all(by_entry):
-        done.write(key, one_or_all(places), given)
+    paths_by_entry = [rules.listed_places(entry) for entry in entries]
+    all_paths = [path for paths in paths_by_entry for path in paths]
+    if all(paths_by_entry):
+        done.write(key, one_or_all(all_paths), given)
     else:
         which = "the entry does" if len(entries) == 1 else "one of the entries does"
         done.leave(why, f"{which} not say where its data is; set {key} to a file or hub:owner/name", given)
-    trained = key == "data.path"
-    # A file has no other split there, so that train is all of it.
-    usual = "train" if trained or all(rules.is_data_file(place) for place in places) else ""
-    parts = [("split", "data.split" if trained else "data.eval_split", usual)]
-    parts += [("name", "data.name", "default")] if trained else []
+    is_training = key == "data.path"
+    # In these tools a file has only the split train.
+    usual_split = "train" if is_training or all(rules.is_data_file(path) for path in all_paths) else ""
+    parts = [("split", "data.split" if is_training else "data.eval_split", usual_split)]
+    parts += [("name", "data.name", "default")] if is_training else []
     read = set()
     for name, setting, default in parts:
         values = list({str(entry.get(name) or default) for entry in entries})
-        if values == [default] or (len(places) == 1 and len(values) == 1):
+        if values == [default] or (len(all_paths) == 1 and len(values) == 1):
             read |= {name}
             if values != [default]:
                 done.write(setting, values[0], given)
@@ -439,8 +432,8 @@ def write_places(
 
 
 def refuse_unread(done: Conversion, given: Given, entries: list[dict[str, Any]], read: Iterable[str]) -> None:
-    """Refuse a list of data sets whose entries have other keys than `read`."""
-    unread = (str(key) for entry in entries for key, value in entry.items() if key not in read and not off(value))
+    """Refuse a list of data sets if its entries have keys that are not in `read`."""
+    unread = (str(key) for entry in entries for key, value in entry.items() if key not in read and not is_off(value))
     if names := one_line(", ".join(dict.fromkeys(unread)), 60):
         done.leave(Why.REFUSED, f"unsupported keys: {names}; they could change what is trained on", given)
 
@@ -449,8 +442,7 @@ ZERO_STRATEGIES = {0: "ddp", 1: "fsdp", 2: "deepspeed-2", 3: "deepspeed-3"}
 
 
 def write_zero(done: Conversion, name: str, stage: Any, offload_devices: Iterable[Any], of: str = "") -> None:
-    """Write what ZeRO of a stage splits, and whether parts stay on the host; `of` is the file that says it, if
-    another."""
+    """Write the strategy of a ZeRO stage, and whether the CPU keeps parts. `of` names another file that sets it."""
     strategy, reason = ZERO_STRATEGIES.get(whole(stage) or 0, ""), f"{of}: ZeRO {stage}" if of else f"ZeRO {stage}"
     if whole(stage) is None or not strategy:
         done.leave(Why.DOES_NOT_FIT, f"ZeRO has the stages 0 to 3; set {STRATEGY} instead", name)
@@ -461,39 +453,39 @@ def write_zero(done: Conversion, name: str, stage: Any, offload_devices: Iterabl
 
 
 def read_beside(
-    done: Conversion, name: str, place: Path | Mapping[str, Any], kind: str, without: tuple[str, ...] = ()
+    done: Conversion, name: str, source: Path | Mapping[str, Any], kind: str, without: tuple[str, ...] = ()
 ) -> None:
-    """Read another tool's file that the key `name` names, or its settings themselves, but for our keys `without`."""
-    raw, of = (read_foreign(place), place.name) if isinstance(place, Path) else (place, name)
+    """Read a file of another tool that the key `name` names, or a table. Settings in `without` are not written."""
+    raw, source_name = (read_foreign(source), source.name) if isinstance(source, Path) else (source, name)
     importer = find_importer(kind)
-    beside = Conversion(importer, spread(importer, raw), done.folder, done.devices)
-    for rewrite in beside.rewrites:
+    inner = Conversion(importer, spread(importer, raw), done.folder, done.devices)
+    for rewrite in inner.rewrites:
         if rewrite.key not in without:
-            done.write(rewrite.key, rewrite.value, name, reason=f"{of}: {', '.join(rewrite.sources)}")
-    for left in beside.left_out:
+            done.write(rewrite.key, rewrite.value, name, reason=f"{source_name}: {', '.join(rewrite.sources)}")
+    for left in inner.left_out:
         if left.why in REFUSALS:
-            done.leave(left.why, f"{of}: {left.key}: {left.reason}", name)
+            done.leave(left.why, f"{source_name}: {left.key}: {left.reason}", name)
 
 
 def deepspeed(done: Conversion, given: Given) -> None:
-    """Read the settings themselves, or their file where it is near; the rest of this file says how a batch is cut."""
+    """Read a table or a file of DeepSpeed. For the batch size, the keys of the importing file count instead."""
     path = done.file(given) if isinstance(given.value, str) else None
-    place = path or given.value
-    if isinstance(place, Path | dict):
-        read_beside(done, given.name, place, "deepspeed", without=(MICRO, ACCUMULATION, "logging.logging_steps"))
+    source = path or given.value
+    if isinstance(source, Path | dict):
+        read_beside(done, given.name, source, "deepspeed", without=(MICRO, ACCUMULATION, "logging.logging_steps"))
 
 
 def keep_whole(done: Conversion) -> None:
-    """Take back what the plan refuses with a model that is split: what is learnt is the same without the split."""
+    """Remove a distributed strategy that the plan would refuse. The result of training is the same without it."""
     if done.values.get(STRATEGY, "ddp") == "ddp" and not done.values.get(OFFLOAD):
         return
     config = validate(done.values, {}, [])
-    for key, what, _ in whole_only(config) if config else ():
+    for key, reason, _ in whole_only(config) if config else ():
         if key == "training.torch_compile":
-            done.reject(key, Why.NOT_SUPPORTED, what)
+            done.reject(key, Why.NOT_SUPPORTED, reason)
             continue
         for split in (STRATEGY, OFFLOAD):
-            done.reject(split, Why.NOT_SUPPORTED, f"{what} here: each device has the whole model")
+            done.reject(split, Why.NOT_SUPPORTED, f"{reason} here: each device has the whole model")
 
 
 def cadence(
@@ -506,10 +498,9 @@ def cadence(
     epochs: str = "num_train_epochs",
     epochs_default: float = 3.0,
 ) -> None:
-    """Read how often something is done: in steps, once an epoch, or so many `times` in each, a share of all steps here.
+    """Read an interval: in steps, once per epoch, or `times` per epoch, which become a share of all steps.
 
-    `epochs` is the key that says how many there are.
-    """
+    `epochs` is the key with the number of epochs."""
 
     def share(given: Given, times: float | None) -> None:
         total = number(done.given.get(epochs)) or epochs_default
@@ -538,17 +529,17 @@ def cadence(
 
 
 def every_epochs(done: Conversion, given: Given, *epochs: Given | None, key: str, epochs_default: float) -> None:
-    """Read what is done once in so many epochs, a share of all steps here."""
+    """Read an interval in epochs as a share of all steps."""
     interval = given.number
-    said = next((count for one in epochs if one and (count := one.number)), None)
-    total = said or epochs_default
-    reason = f"every {interval or 0:g} epochs, {total:g} in total{'' if said else ' (from the recipe)'}"
+    given_epochs = next((count for name in epochs if name and (count := name.number)), None)
+    total = given_epochs or epochs_default
+    reason = f"every {interval or 0:g} epochs, {total:g} in total{'' if given_epochs else ' (from the recipe)'}"
     times = 1 / interval if interval is not None and interval > 0 else interval
     _write_share(done, key, given, times if total > 0 else None, total, reason)
 
 
 def _write_share(done: Conversion, key: str, given: Given, times: float | None, epochs: float, reason: str) -> None:
-    """Write so many times in each of the epochs as a share of all steps."""
+    """Write an interval of `times` per epoch as a share of all steps."""
     if times is None or not times >= 0:
         done.leave(Why.DOES_NOT_FIT, "must be a number, at least 0", given)
     elif times * epochs <= 1:
@@ -569,15 +560,14 @@ def method(
 ) -> None:
     """Read which weights are trained: the adapter's name in `methods`, switches of 4-bit loading, or the keys `lora`.
 
-    The last count where the file has no `adapter_key`. `otherwise` is what the tool does where nothing of this is said,
-    and one of the keys `model` is there.
-    """
+    The keys `lora` count only in a file without `adapter_key`. `otherwise` is the default of the tool, which is written
+    if one of the keys `model` is in the file."""
     named = next((ours for name, ours in (methods or {}).items() if adapter and same(adapter.value, name)), "")
-    bits = next((switch for switch in switches if switch and switch.value in (True, 4)), None)
+    four_bits = next((switch for switch in switches if switch and switch.value in (True, 4)), None)
     if adapter and not named:
         done.leave(Why.REFUSED, "the supported methods are full, lora and qlora", adapter)
-    elif bits and named != "full":
-        done.write(METHOD_KEY, "qlora", adapter, bits)
+    elif four_bits and named != "full":
+        done.write(METHOD_KEY, "qlora", adapter, four_bits)
     elif named:
         done.write(METHOD_KEY, named, adapter)
     elif (name := next((name for name in lora.split() if done.has(name)), "")) and adapter_key not in done.given:

@@ -1,4 +1,4 @@
-"""A file of another tool as a file of ours: read, detected, rewritten, reported, and read back before it counts."""
+"""Import a config of another tool: read, detect, convert, report, and check the result by reading it back."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewr
 from tui_trainer.importing.detection import detect, find_importer, refuse_no_training, refuse_toml, spread
 from tui_trainer.importing.groups import keep_adapter, keep_whole, per_device, stored_as
 from tui_trainer.importing.reading import read_foreign
-from tui_trainer.importing.rules import REFUSALS, To, Why, empty
+from tui_trainer.importing.rules import REFUSALS, To, Why, is_empty
 from tui_trainer.methods.tuning_methods import METHOD_KEY
 from tui_trainer.models.chat_rendering import TEMPLATE_KEY
 from tui_trainer.planning.batch_cut import EFFECTIVE
@@ -33,13 +33,13 @@ _NOT_IN_FILE = "not in the file"
 _ASKS_METHOD = f"{_NOT_IN_FILE}: whether to train all weights or an adapter; set tuning.method = full or lora"
 _ASKS_DATA = f"{_NOT_IN_FILE}: the training data; set data.path"
 _NAMES_OF_DATA = ("dataset", "train_dataset", "datasets", "pretraining_dataset")
-# A file of fewer settings that names no model is a part of a config: what it does not say stands elsewhere.
+# A file with fewer settings and without a model is a part of a config. The rest is in another file.
 _WHOLE_FROM = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Imported:
-    """What a foreign file says in our words, and what it does not say. `reason`: why this importer reads it."""
+    """Result of an import. `reason` says why this importer was chosen."""
 
     path: Path
     importer: Importer
@@ -47,7 +47,7 @@ class Imported:
     rewrites: tuple[Rewrite, ...]
     left_out: tuple[LeftOut, ...]
     template: str = ""
-    """The text of the file that `task.chat_template` names, where it is written with the config."""
+    """Text of the chat template that is written next to the config; empty if there is none."""
 
     @property
     def values(self) -> dict[str, Any]:
@@ -55,26 +55,26 @@ class Imported:
 
     @property
     def asks_method(self) -> bool:
-        """Whether a whole file, as a dump of arguments is, does not say which weights are trained."""
+        """Whether a whole config, such as a dump of arguments, does not contain which weights are trained."""
         return METHOD_KEY not in self.values and "profile" not in self.values and len(self.rewrites) >= _WHOLE_FROM
 
     @property
     def asks(self) -> list[str]:
-        """What a person has to say, because the file does not: in a sentence each."""
-        data_is_elsewhere = any(one.key in _NAMES_OF_DATA and one.why is Why.NOT_SUPPORTED for one in self.left_out)
+        """Questions that the file leaves open and the user must answer, one sentence each."""
+        data_is_elsewhere = any(it.key in _NAMES_OF_DATA and it.why is Why.NOT_SUPPORTED for it in self.left_out)
         asks_data = data_is_elsewhere and "data.path" not in self.values
         stored = stored_as(str(self.values.get(MODEL_KEY, "")))
         asks_weights = f"{MODEL_KEY}: the weights are stored as {stored}, which cannot be trained; "
         asks_weights += "use the 16-bit version of the model (tuning.method = qlora loads it in 4 bits)"
-        asked = ((self.asks_method, _ASKS_METHOD), (asks_data, _ASKS_DATA), (bool(stored), asks_weights))
-        return [text for is_asked, text in asked if is_asked]
+        questions = ((self.asks_method, _ASKS_METHOD), (asks_data, _ASKS_DATA), (bool(stored), asks_weights))
+        return [text for is_asked, text in questions if is_asked]
 
     @property
     def toml(self) -> str:
-        """The config file, with where each value comes from, and at its end what was left out."""
+        """Text of the config file, with the source of each value, and at its end what was left out."""
         texts = {
-            one.key: f"{toml_text(one.value)}  # {_sources(one)}{'' if one.sources else f': {one.reason}'}"
-            for one in self.rewrites
+            it.key: f"{toml_text(it.value)}  # {_sources(it)}{'' if it.sources else f': {it.reason}'}"
+            for it in self.rewrites
         }
         lines = [f"# {one_line(str(self.path), _PATH_WIDTH)}, read as {self.importer.name}"]
         lines += [f"schema_version = {SCHEMA_VERSION}", *table_lines(texts)]
@@ -86,12 +86,12 @@ class Imported:
         return "\n".join(lines) + "\n"
 
     def report_lines(self, width: int) -> list[str]:
-        """Return the report, in which no line is wider than `width` unless one word is."""
+        """Return the report in lines of at most `width` characters, unless a single word is longer."""
         return [row for line in self.report for row in _wrapped(line, width)]
 
     @property
     def report(self) -> list[str]:
-        """Lines for people: what was detected, each rewrite, and what was left out."""
+        """Lines of the report: what was detected, each converted setting, and what was left out."""
         lines = [f"{one_line(str(self.path))}: {self.importer.title} ({self.importer.name}): {self.reason}"]
         lines += [*map(_rewrite_line, self.rewrites), *self.asks]
         if self.left_out:
@@ -99,7 +99,7 @@ class Imported:
         return lines
 
     def as_values(self) -> dict[str, Any]:
-        """Return the same for programs: every value is one that JSON has."""
+        """Return the report as values that JSON has."""
         rewrites = [
             {"from": plain(rewrite.sources), "key": rewrite.key, "value": rewrite.value, "reason": rewrite.reason}
             | {"line": _rewrite_line(rewrite)}
@@ -113,7 +113,7 @@ class Imported:
         return {**kind, "rewrites": rewrites, "left_out": left_out, "toml": self.toml}
 
     def next_command(self, out: str) -> str:
-        """Return the command that uses the config, with a place for what it does not name."""
+        """Return the command that uses the config, with placeholders for what the config lacks."""
         words = ["tui-trainer", "plan", shlex.quote(one_line(out))]
         if "profile" not in self.values:
             if not self.values.get(MODEL_KEY) and self.values.get("model.init") != "scratch":
@@ -125,13 +125,12 @@ class Imported:
         return " ".join(words)
 
     def refuse_other_runs(self) -> None:
-        """Raise ConfigError for a file of which not all that could change the run is understood, and for one that sets
-        nothing: what it leaves to the defaults would be another run than it describes."""
+        """Raise ConfigError if keys that could change the run were not understood, or if no setting was converted."""
         where = str(self.path)
-        if refused := [one for one in self.left_out if one.why in REFUSALS]:
-            names = shlex.quote(",".join(dict.fromkeys(one.key for one in refused)))
+        if refused := [left for left in self.left_out if left.why in REFUSALS]:
+            names = shlex.quote(",".join(dict.fromkeys(left.key for left in refused)))
             hint = f"--without {one_line(names, _TARGET_WIDTH)} imports the rest, but the result is a different run"
-            lines = (f"{_given(one)} {one.why}: {one.reason}" for one in refused)
+            lines = (f"{_given(left)} {left.why}: {left.reason}" for left in refused)
             *problems, last = (Problem(message=line, where=where) for line in lines)
             raise ConfigError([*problems, replace(last, hint=hint)])
         if not self.rewrites:
@@ -142,11 +141,11 @@ class Imported:
 def import_file(
     path: Path, kind: str = "", devices: int | None = None, without: Sequence[str] = (), to: Path | None = None
 ) -> Imported:
-    """Read a YAML or JSON file in our words; `devices` are those that its run trains on, `without` the keys that are
-    not read, `to` is where the config will be written.
+    """Import a YAML or JSON file. `devices` is the number of devices of its run, `without` are keys that are not read,
+    and `to` is the path that the config will be written to.
 
-    Raises ConfigError where it cannot be read, its kind is not clear, or it says nothing that goes with the devices.
-    """
+    Raises ConfigError if it cannot be read, its kind is not clear, or it has no batch size that `devices` could
+    multiply."""
     raw = read_foreign(path)
     refuse_no_training(raw, str(path))
     if path.suffix.lower() == ".toml":
@@ -178,18 +177,18 @@ def import_file(
 
 
 def _defaults(done: Conversion, importer: Importer) -> Iterator[Rewrite]:
-    """Yield what the other tool takes where a whole file does not say it."""
+    """Yield the tool's defaults for settings that a whole file does not contain."""
     values = done.values
     if MODEL_KEY not in values and len(values) < _WHOLE_FROM:
         return
-    rules = (importer.rule(left.key) for left in done.left_out if left.why is Why.DOES_NOT_FIT or not empty(left.value))
-    said = {*values, *(rule.key for rule in rules if isinstance(rule, To))}
+    keys_with_value = (left.key for left in done.left_out if left.why is Why.DOES_NOT_FIT or not is_empty(left.value))
+    set_keys = {*values, *(rule.key for rule in map(importer.rule, keys_with_value) if isinstance(rule, To))}
     method = values.get(METHOD_KEY)
     for key, value in importer.defaults.items():
         is_of_other_method = (key.startswith("tuning.") and (method not in ("lora", "qlora") or done.goes_on)) or (
             key.startswith("quantization.") and method != "qlora"
         )
-        if key in said or is_of_other_method:
+        if key in set_keys or is_of_other_method:
             continue
         reason = f"the default of {importer.name}"
         if key == EFFECTIVE:
@@ -198,32 +197,32 @@ def _defaults(done: Conversion, importer: Importer) -> Iterator[Rewrite]:
 
 
 def _packed(rewrite: Rewrite, values: Mapping[str, Any]) -> Rewrite:
-    """Add to the batch of packed rows what differs: a step is so many documents here, so many filled rows there."""
+    """Add to the reason of a batch size that a step counts documents here, but filled rows in the other tool."""
     if rewrite.key != EFFECTIVE or values.get("data.packing") is not True:
         return rewrite
-    more = "the batch size counts documents here, but packed rows of several documents in the other tool"
+    note = "the batch size counts documents here, but packed rows of several documents in the other tool"
     if length := values.get("data.max_length"):
         tokens = f"{rewrite.value * length:,}"
-        more += f"; for the same {tokens} tokens per step, set it to {tokens} / tokens per document (see the plan)"
-    return replace(rewrite, reason="; ".join(filter(None, (rewrite.reason, more))))
+        note += f"; for the same {tokens} tokens per step, set it to {tokens} / tokens per document (see the plan)"
+    return replace(rewrite, reason="; ".join(filter(None, (rewrite.reason, note))))
 
 
 def write_config(imported: Imported, path: Path, *, force: bool = False) -> None:
-    """Write the config, and its template beside it; over old files only when forced. Raises ConfigError."""
+    """Write the config and its chat template. Existing files are replaced only with `force`. Raises ConfigError."""
     texts = {path: imported.toml}
     if imported.template:
         texts = {Path(imported.values[TEMPLATE_KEY]): imported.template, **texts}
-    if there := [place for place in texts if is_here(str(place)) and not force]:
-        raise ConfigError("already exists", where=str(there[0]), hint="use --force to overwrite it")
-    for place, text in texts.items():
+    if existing := [target for target in texts if is_here(str(target)) and not force]:
+        raise ConfigError("already exists", where=str(existing[0]), hint="use --force to overwrite it")
+    for target, text in texts.items():
         try:
-            place.write_text(text, encoding="utf-8")
+            target.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"cannot be written: {system_reason(error)}", where=str(place)) from None
+            raise ConfigError(f"cannot be written: {system_reason(error)}", where=str(target)) from None
 
 
 def plain(value: Any) -> Any:
-    """Return the value with nothing in it that JSON does not have: dates, `.inf` and bytes as texts."""
+    """Return the value with dates, infinity and bytes as texts, because JSON does not have them."""
     if isinstance(value, dict):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set):
@@ -234,15 +233,15 @@ def plain(value: Any) -> Any:
 
 
 def _check(imported: Imported) -> None:
-    """Raise ConfigError unless what is written is what the loader reads."""
+    """Raise ConfigError unless the loader reads the written config with the same values."""
     problems: list[Problem] = []
     where = "the imported config"
-    found = flatten(parse_toml(imported.toml, where), where, problems)
-    validate(found, {}, problems)
-    if profile := found.get("profile"):
+    loaded = flatten(parse_toml(imported.toml, where), where, problems)
+    validate(loaded, {}, problems)
+    if profile := loaded.get("profile"):
         find_profile(profile, "recipes")
     for key, value in imported.values.items():
-        if key not in found or not same(found[key], value):
+        if key not in loaded or not same(loaded[key], value):
             problems.append(Problem(message=f"{_shown(value)} could not be written unchanged", where=where, key=key))
     if problems:
         raise ConfigError(problems)
@@ -255,28 +254,28 @@ def _wrapped(line: str, width: int, start: str = "") -> list[str]:
         width,
         initial_indent=indent,
         subsequent_indent=f"{indent}    ",
-        # Paths and values are copied from here.
+        # Users copy paths and values.
         break_long_words=False,
         break_on_hyphens=False,
     )
 
 
 def _sources(rewrite: Rewrite) -> str:
-    """`lora_r: 16`, or `micro_batch_size 2 x gradient_accumulation_steps 8`."""
+    """Return the sources of a setting: `lora_r: 16`, or `micro_batch_size 2 x gradient_accumulation_steps 8`."""
     mark, joint = (" ", " x ") if rewrite.product else (": ", ", ")
     given = joint.join(f"{_key(name)}{mark}{_shown(value)}" for name, value in rewrite.sources.items())
     return given or _NOT_IN_FILE
 
 
 def _rewrite_line(rewrite: Rewrite) -> str:
-    """`lora_r: 16 -> tuning.r = 16`, with the reason where there is one."""
+    """Return a line of the report: `lora_r: 16 -> tuning.r = 16`, and the reason if there is one."""
     reason = f" ({rewrite.reason})" if rewrite.reason else ""
     value = one_line(toml_text(rewrite.value), _TARGET_WIDTH)
     return f"{_sources(rewrite)} -> {rewrite.key} = {value}{reason}"
 
 
 def _left_out_line(left: LeftOut) -> str:
-    """`report_to: none (not needed: ...)`."""
+    """Return a line of the report: `report_to: none (not needed: ...)`."""
     return f"{_given(left)} ({left.why}: {left.reason})"
 
 

@@ -1,31 +1,29 @@
-"""Features of other tools that tui-trainer does not have: one list, for all of them.
+"""Features of other tools that tui-trainer does not have.
 
-A file that uses one is refused, because the rest of it would be another run. A feature that is added here is removed
-from the list, and gets its row in the importers.
-"""
+A file that uses one of them is refused, because without it the rest would be another run. If a feature is added to tui-
+trainer, it is removed here and gets a row in the importers."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
-from tui_trainer.importing.rules import off
+from tui_trainer.importing.rules import is_off
 
 _PREFERENCES = "models are trained on texts and answers, not on preferences or rewards"
 _ARGUMENTS = "transformers trl training_script modelforge llama_factory axolotl"
-# Plugins of axolotl that change only how it computes, or where it reports.
+# Plugins of axolotl that change only kernels or reporting.
 _PLUGINS = "*liger*|*cut_cross_entropy*|*swanlab*|*lm_eval*|*lmeval*|*kernels*|*expert_parallel*"
 _INITS = "eva|corda|loftq|orthogonal|lora_ga|mica|false"
 _LOSSES = "!=cross_entropy|crossentropy|crossentropyloss|cross-entropy|ce|nll|mse|bce*"
-# Templates of models that see or hear, as LLaMA-Factory and axolotl call them; Qwen's are trained on text.
+# Templates of LLaMA-Factory and axolotl for models with images or sound. Those of Qwen are trained on text here.
 _SEEING = "[!q]*_vl|[!q]*_vl_*|*llava*|*_omni|*paligemma*|pixtral|mllama|minicpm_v|minicpm_o|*internvl*|intern_vl|*_vision|*_audio|glm4v|glm4_5v"  # noqa: E501
 
-# The keys that turn a feature on, by the importers that read them, with the end of "cannot be trained here: ".
-#
-# `name` alone is on with every value that is not off, `name=a|b` with these patterns of values, `name!=a|b` with
-# all others. `table.name` is also a name in the entries of a list.
+# Reason (after "cannot be trained here: "), and by importers the keys that turn the feature on: `name` with any value
+# that is not off, `name=a|b` with values of these patterns, and `name!=a|b` with all others. `table.name` is also a key
+# in the entries of the list `table`.
 MISSING: Mapping[str, Mapping[str, str]] = {
-    # What is learnt from.
+    # The data.
     _PREFERENCES: {
         _ARGUMENTS: """reward_funcs reward_weights reward_model reward_model_path reward_model_name_or_path
         num_generations num_ppo_epochs num_sample_generations""",
@@ -124,7 +122,7 @@ MISSING: Mapping[str, Mapping[str, str]] = {
         "axolotl": "added_tokens_overrides shrink_embeddings tokenizer_use_mistral_common",
         "llama_factory": "new_special_tokens_config",
     },
-    # What is of none of these kinds.
+    # Other features.
     "the effect of custom code is unknown": {
         "axolotl": f"plugins!={_PLUGINS} trainer_cls dense_mixer grokfast_alpha grokfast_lamb hatchery",
     },
@@ -132,17 +130,17 @@ MISSING: Mapping[str, Mapping[str, str]] = {
 
 
 def missing_names(tool: str) -> frozenset[str]:
-    """Return the keys of a tool that turn on what is missing, whatever their value."""
+    """Return the keys of a tool that turn on missing features with any value."""
     return frozenset(name for name, condition, _, _ in _rows(tool) if not condition and "*" not in name)
 
 
 def conditional_names(tool: str) -> frozenset[str]:
-    """Return the keys of a tool of which some values turn on what is missing."""
+    """Return the keys of a tool that turn on missing features with some values only."""
     return frozenset(name for name, condition, _, _ in _rows(tool) if condition and not {"*", "."} & set(name))
 
 
 def missing_reason(tool: str, name: str, value: Any) -> str:
-    """Return why a file of this tool with this key is refused; empty: it is not."""
+    """Return why a file with this key of a tool is refused; empty if it is not."""
     for pattern, condition, values, reason in _rows(tool):
         table, _, inner = pattern.rpartition(".")
         if fnmatchcase(name, pattern):
@@ -153,14 +151,14 @@ def missing_reason(tool: str, name: str, value: Any) -> str:
             continue
         texts = [str(text).lower() for text in given if text is not None]
         fits = (any(fnmatchcase(text, pattern) for pattern in values) for text in texts)
-        if (condition == "=") in fits if condition else not off(value):
+        if (condition == "=") in fits if condition else not is_off(value):
             return reason
     return ""
 
 
 @cache
 def _rows(tool: str) -> tuple[tuple[str, str, list[str], str], ...]:
-    """Return name, condition, values and reason of each key."""
+    """Return name, condition, values and reason for each key."""
     rows = []
     for reason, keys_by_tools in MISSING.items():
         words = [word for tools, keys in keys_by_tools.items() if tool in tools.split() for word in keys.split()]

@@ -1,7 +1,6 @@
-"""A YAML, JSON or TOML file as keys and values. JSON may hold comments and trailing commas, as documentation prints it.
+"""Read a YAML, JSON or TOML file of another tool as keys and values. JSON may have comments and trailing commas.
 
-What would be lost in silence is an error here: a key that stands there twice, text after the end.
-"""
+Errors are raised for what would otherwise be lost silently: duplicate keys, and text after the end."""
 
 import json
 import re
@@ -16,9 +15,9 @@ from tui_trainer.config.toml_files import parse_toml, read_config
 from tui_trainer.errors import ConfigError
 from tui_trainer.terminal.safe_text import one_line
 
-# PyYAML reads about 20 kB a second.
+# PyYAML reads about 20 kB per second.
 MAX_YAML_BYTES = 64 * 1024
-# YAML's aliases make a few lines into billions of values.
+# With YAML's aliases, a few lines can become billions of values.
 MAX_VALUES = 10_000
 MAX_DEPTH = 20
 MAX_NUMBER_BITS = 1024
@@ -31,7 +30,7 @@ _JSON_LAST_COMMA = re.compile(r'("(?:\\.|[^"\\\n])*")|,(?=\s*[}\]])', re.DOTALL)
 
 
 def read_foreign(path: Path) -> dict[str, Any]:
-    """The keys of a config file and their values. Raises ConfigError with the file, the line and the reason."""
+    """Read a config file as keys and values. Raises ConfigError with the file, the line and the reason."""
     where = str(path)
     if path.suffix.lower() in _PROSE:
         hint = "copy its keys and values into a YAML file"
@@ -46,58 +45,59 @@ def read_foreign(path: Path) -> dict[str, Any]:
     if not as_json and len(text) > MAX_YAML_BYTES:
         raise ConfigError(f"is larger than {MAX_YAML_BYTES // 1024} KiB, so it is not a config file", where=where)
     try:
-        found = parse_json(text, where) if as_json else parse_yaml(text, where)
-        _refuse_too_much(found, where)
+        content = parse_json(text, where) if as_json else parse_yaml(text, where)
+        _refuse_too_much(content, where)
     except RecursionError:
         raise ConfigError("is nested too deeply", where=where) from None
-    if not isinstance(found, dict):
-        what = "is empty" if found is None else f"contains a {type(found).__name__}, not keys with values"
-        raise ConfigError(what, where=where, hint="use a config in YAML or JSON")
-    if not found:
+    if not isinstance(content, dict):
+        message = "is empty" if content is None else f"contains a {type(content).__name__}, not keys with values"
+        raise ConfigError(message, where=where, hint="use a config in YAML or JSON")
+    if not content:
         raise ConfigError("contains no keys", where=where)
-    return {str(key): value for key, value in found.items()}
+    return {str(key): value for key, value in content.items()}
 
 
 def parse_json(text: str, where: str) -> Any:
-    """The value of a JSON text. Raises ConfigError with the line."""
-    # A comment as spaces, its line breaks kept, so that errors name the right line.
-    bare = _JSON_TOKENS.sub(lambda match: match[0] if match[0][0] == '"' else re.sub(r"[^\n]", " ", match[0]), text)
-    bare = _JSON_LAST_COMMA.sub(lambda match: match[1] or " ", bare)
+    """Parse a JSON text. Raises ConfigError with the line."""
+    # Comments become spaces, but line breaks remain so that errors have the right line.
+    plain = _JSON_TOKENS.sub(lambda match: match[0] if match[0][0] == '"' else re.sub(r"[^\n]", " ", match[0]), text)
+    plain = _JSON_LAST_COMMA.sub(lambda match: match[1] or " ", plain)
     try:
-        return json.loads(bare, object_pairs_hook=lambda pairs: _once(pairs, where))
+        return json.loads(plain, object_pairs_hook=lambda pairs: _unique(pairs, where))
     except json.JSONDecodeError as error:
         reason = f"line {error.lineno} is not valid JSON: {error.msg}"
         raise ConfigError(reason, where=where) from None
-    except ValueError as error:  # a whole number of more digits than Python reads
+    except ValueError as error:  # a whole number with more digits than Python reads
         raise ConfigError(f"cannot be read: {one_line(str(error), 80)}", where=where) from None
 
 
-def _once(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _unique(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
+    """Return the pairs as a dictionary. Raises ConfigError for a duplicate key."""
+    values: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in values:
             raise ConfigError(f"has the key {one_line(key, 60)!r} twice", where=where, hint="remove one of them")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """Plain values only, and each key once."""
+    """Loader for plain values that refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
+        names: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-                if key.value in seen:
+                if key.value in names:
                     reason = f"the key {one_line(key.value, 60)!r} appears twice"
                     raise yaml.MarkedYAMLError(problem=reason, problem_mark=key.start_mark)
-                seen.add(key.value)
-        found: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        return found
+                names.add(key.value)
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """The value of a YAML text. Raises ConfigError with the line."""
+    """Parse a YAML text. Raises ConfigError with the line."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -109,22 +109,22 @@ def parse_yaml(text: str, where: str) -> Any:
         number = text.count("\n", 0, error.position) + 1
         reason = f"the character U+{error.character:04X} is not allowed"
         raise ConfigError(f"line {number} is not valid YAML: {reason}", where=where) from None
-    except ValueError as error:  # a date that there is not, a number of too many digits
+    except ValueError as error:  # for example an impossible date or a number with too many digits
         raise ConfigError(f"cannot be read: {one_line(str(error), 80)}", where=where) from None
 
 
 def _refuse_too_much(value: Any, where: str) -> None:
-    """Counts as if every alias were written out."""
+    """Raise ConfigError if there are too many values or levels. Aliases count as often as they are used."""
     count = 0
-    waiting = [(value, 0)]
-    while waiting:
-        found, depth = waiting.pop()
+    unvisited = [(value, 0)]
+    while unvisited:
+        item, depth = unvisited.pop()
         count += 1
         if count > MAX_VALUES:
             raise ConfigError(f"contains more than {MAX_VALUES} values, so it is not a config file", where=where)
-        if isinstance(found, int) and found.bit_length() > MAX_NUMBER_BITS:
+        if isinstance(item, int) and item.bit_length() > MAX_NUMBER_BITS:
             raise ConfigError("contains a number with too many digits", where=where)
         if depth > MAX_DEPTH:
             raise ConfigError("is nested too deeply", where=where)
-        inner = found.values() if isinstance(found, dict) else found if isinstance(found, list | tuple | set) else ()
-        waiting.extend((one, depth + 1) for one in inner)
+        inner = item.values() if isinstance(item, dict) else item if isinstance(item, list | tuple | set) else ()
+        unvisited.extend((child, depth + 1) for child in inner)

@@ -1,10 +1,8 @@
-"""What a row of an importer's table says of a key of the file: our key, or why it has none.
+"""Rules for the keys of a file: which of our settings a key becomes, or why it becomes none.
 
-A table is a mapping. Its keys are the other tool's names: several with blanks between them where one row is about all
-of them, with `*` in them for all names of a pattern, which count where there is no row of the name itself. A row is a
-rule. A text is the key of our setting, `training.*` the one of the same name in [training]; None takes a row of an
-earlier table back.
-"""
+A table maps names of another tool to rules. A name may be several names separated by blanks, or a pattern with `*`,
+which applies to names without a row of their own. A string is the key of our setting; in `training.*` the star stands
+for the same name. None removes a row of an earlier table."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -30,10 +28,10 @@ from tui_trainer.terminal.safe_text import one_line
 
 
 class Why(StrEnum):
-    """Why a key of the file has no line in ours; what needs a decision comes first.
+    """Reason why a key of the file does not become a setting. Reasons that need a decision come first.
 
-    The first three are refused: without the key, the rest could be another run. The others change nothing learnt.
-    """
+    The first three are refused, because without the key the rest could be another run. The others do not change what is
+    learned."""
 
     REFUSED = "cannot be trained here"
     DOES_NOT_FIT = "cannot be imported"
@@ -47,7 +45,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The key has no line in ours, whatever its value."""
+    """Rule: the key does not become a setting, whatever its value."""
 
     why: Why
     reason: str
@@ -55,7 +53,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """Something that tui-trainer does not have: no loss where the file has it off."""
+    """Rule for a feature that tui-trainer does not have. Nothing is lost if the file turns it off."""
 
     reason: str
     why: Why = Why.NOT_SUPPORTED
@@ -63,22 +61,21 @@ class Off:
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """These values are what tui-trainer does anyway; others are not supported, or refused where they change the run."""
+    """Rule: tui-trainer always does what these values say. Others are left out for the reason `why`."""
 
     values: tuple[Any, ...]
     reason: str
     otherwise: str = "{}"
-    """The reason for all other values, in which {} is the usual one."""
+    """Explanation of all other values, in which {} stands for `reason`."""
     why: Why = Why.NOT_SUPPORTED
 
 
 @dataclass(frozen=True, slots=True)
 class To:
-    """The key is one of our settings. `values` translates spellings, or says which of them need no line.
+    """Rule: the key becomes one of our settings. `values` maps values of the file to ours, or to rules.
 
-    `convert` is asked for every other value; it raises ValueError with what is wrong with one. With `otherwise`, no
-    other value is taken.
-    """
+    `convert` translates all other values, and raises ValueError for invalid ones. With `otherwise`, no other value is
+    accepted."""
 
     key: str
     reason: str = ""
@@ -87,7 +84,7 @@ class To:
     otherwise: Left | Off | None = None
 
     def translate(self, value: Any) -> Any:
-        """Return the value of our setting, or the rule for this value. Raise ValueError with what is wrong with it."""
+        """Return the value of our setting, or a rule for this value. Raises ValueError for an invalid value."""
         for spelling, ours in self.values.items():
             if same(value, spelling):
                 return ours
@@ -109,7 +106,7 @@ REFUSALS = (Why.REFUSED, Why.DOES_NOT_FIT, Why.UNKNOWN)
 
 
 def merge(*tables: Table) -> dict[str, Rule]:
-    """Return one rule for each name; a later table wins."""
+    """Return one rule for each name. Later tables take precedence."""
     rules: dict[str, Rule] = {}
     for names, rule in (row for table in tables for row in table.items()):
         for name in names.split():
@@ -121,44 +118,40 @@ def merge(*tables: Table) -> dict[str, Rule]:
 
 
 def under(prefix: str, table: Table) -> dict[str, Rule]:
-    """Return the rules of the same names inside a table of the file."""
+    """Return the same rules for keys inside the table `prefix` of a file."""
     return {f"{prefix}.{name}": rule for name, rule in merge(table).items()}
 
 
-# Values of other tools' files: what they say, whether one of our settings takes one, and in what form.
-#
-# The config's own schema is asked, nothing else. What reads a spelling raises ValueError with what is wrong with one.
-
-# As a whole number it would have more digits than a float is sure of.
+# Below this, floats represent all whole numbers exactly.
 _WHOLE_BELOW = 1e15
 _FOLDERS_ABOVE = 3
 _FILES = (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".txt", ".gz", ".md")
 
 
 def fit(key: str, value: Any) -> Any:
-    """Return the value as the setting holds it. Raises ValueError with what the setting takes."""
+    """Return the value in the type of a setting. Raises ValueError if our config does not accept it."""
     setting = all_settings()[key]
     problems: list[Problem] = []
     config = validate({key: _number(setting, value)}, {}, problems)
     if config is None:
         raise ValueError(f"{key} must be {setting.expected}")
-    fitting = value_of(config, key)
-    if key == "task.type" and fitting not in task_names():
+    accepted = value_of(config, key)
+    if key == "task.type" and accepted not in task_names():
         raise ValueError(f"{key} must be one of {', '.join(task_names())}")
-    if isinstance(fitting, float):
-        return fitting if whole(fitting) is None else int(fitting)
-    if isinstance(fitting, str):
+    if isinstance(accepted, float):
+        return accepted if whole(accepted) is None else int(accepted)
+    if isinstance(accepted, str):
         try:
-            fitting.encode()
+            accepted.encode()
         except UnicodeEncodeError:
             raise ValueError(f"{key} must be valid Unicode text") from None
-        if len(toml_text(fitting)) + len(key) + 8 > MAX_LINE_CHARACTERS:
+        if len(toml_text(accepted)) + len(key) + 8 > MAX_LINE_CHARACTERS:
             raise ValueError(f"{key} must be a text of fewer than {MAX_LINE_CHARACTERS} characters")
-    return fitting
+    return accepted
 
 
 def number(value: Any) -> float | None:
-    """Return a number, also one in quotes; None for everything else. YAML reads `5e-5`, without a point, as a text."""
+    """Return a number, also from a text; None for other values. YAML reads `5e-5`, without a point, as a text."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -170,35 +163,36 @@ def number(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """Return a whole number, also one like `8.0`; None for everything else."""
+    """Return a whole number, also from `8.0`; None for other values."""
     given = number(value)
     return int(given) if given is not None and abs(given) < _WHOLE_BELOW and given == int(given) else None
 
 
-def empty(value: Any) -> bool:
-    """Return whether a key stands there without saying anything."""
+def is_empty(value: Any) -> bool:
+    """Return whether a key has no value."""
     return value is None or value in ("", [], {})
 
 
 def file_near(folder: Path, name: str) -> Path | None:
-    """Return a file that a config in `folder` names: other tools look for it where they are started, which is that
-    folder, one above it or the current one."""
-    steps = (folder, *list(folder.absolute().parents)[:_FOLDERS_ABOVE], Path())
+    """Return the path of a file that a config in `folder` names, or None. Other tools are started in that folder, in
+    one above it or in the current one, and look for the file there."""
+    folders = (folder, *list(folder.absolute().parents)[:_FOLDERS_ABOVE], Path())
     with suppress(OSError, ValueError):
-        return next((path for step in steps if (path := step / name).is_file()), None)
+        return next((path for start in folders if (path := start / name).is_file()), None)
     return None
 
 
-def off(value: Any) -> bool:
-    return empty(value) or value is False or value in (0, "none", "no", "off", "false")
+def is_off(value: Any) -> bool:
+    """Return whether a value turns a feature off."""
+    return is_empty(value) or value is False or value in (0, "none", "no", "off", "false")
 
 
 def _number(setting: Setting, value: Any) -> Any:
-    """Return the number that a setting of numbers takes from a text, or else the value."""
+    """Return the number in a text if the setting is a number, or else the value."""
     if str in setting.kinds or value in setting.choices:
         return value
-    for kind, read in ((int, whole), (float, number)):
-        if kind in setting.kinds and (given := read(value)) is not None:
+    for kind, parse in ((int, whole), (float, number)):
+        if kind in setting.kinds and (given := parse(value)) is not None:
             return given
     return value
 
@@ -210,13 +204,12 @@ DTYPES: Mapping[Any, Any] = {
 }
 OPTIMIZERS: Mapping[Any, Any] = {
     **{alias: name for name, optimizer in optimizers.OPTIMIZERS.items() for alias in optimizer.aliases},
-    # The default of older versions of transformers, so mostly nobody's choice: the fused one makes the same update.
+    # Default of older versions of transformers, rarely chosen on purpose. The fused optimizer makes the same update.
     "adamw_torch": optimizers.DEFAULT,
 }
 SCHEDULERS: Mapping[Any, Any] = {"warmup_linear": "linear", "constant_warmup": "constant_with_warmup"}
 
-# What is nearest by its meaning, where the name does not tell. The names are those of Hugging Face's pipelines and
-# of peft's task types.
+# The nearest tasks by meaning, for names that are not similar: those of Hugging Face's pipelines and peft's task types.
 _NEAREST: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("text-classification", "sentiment-analysis"), ("sequence_classification",)),
     **dict.fromkeys(("named-entity-recognition", "ner"), ("token_classification",)),
@@ -226,7 +219,7 @@ _NEAREST: Mapping[str, tuple[str, ...]] = {
 
 
 def module_names(value: Any) -> Any:
-    """Return names of layers as one text, or a regular expression; `all` as `all-linear`."""
+    """Return names of layers as given, and `all` as `all-linear`. Raises ValueError for a pattern in a list."""
     names = listed(value)
     if isinstance(value, list) and any(isinstance(name, str) and is_pattern(name) for name in names):
         raise ValueError("a list must contain layer names; give a regular expression as a single string")
@@ -239,26 +232,25 @@ def percent(value: Any) -> Any:
 
 
 def metric_name(value: Any) -> Any:
-    """Return `eval_loss` as `loss`."""
+    """Return `loss` for `eval_loss`."""
     return value.removeprefix("eval_") if isinstance(value, str) else value
 
 
 def data_place(value: Any) -> Any:
-    """Return `owner/name` as `hub:owner/name` where no such path is here; everything else as it is.
+    """Return `hub:owner/name` for `owner/name` if there is no such local path, and other values unchanged.
 
-    Most tools take a path and a name on the hub in the same place.
-    """
+    Most tools accept a path or a name on the Hub in the same key."""
     is_name = isinstance(value, str) and "/" in value and could_be_on_the_hub(value) and not is_here(value)
     return f"{HUB_PREFIX}{value}" if is_name else value
 
 
 def listed(value: Any) -> list[Any]:
-    """Return a list as it is, another value as the only one."""
+    """Return a list unchanged, and another value as a list."""
     return value if isinstance(value, list) else [value]
 
 
 def listed_names(value: Any) -> list[str]:
-    """Return the names in a list or a text, in which commas divide them."""
+    """Return the names in a list or in a text with commas."""
     return [name for text in listed(value) if isinstance(text, str) for name in names_in(text)]
 
 
@@ -266,41 +258,40 @@ def is_data_file(place: str) -> bool:
     return place.endswith(_FILES)
 
 
-def listed_places(one: Mapping[str, Any]) -> list[str]:
-    """Return the paths of one entry of a list of data sets, as `datasets` is asked for it; none where it names none."""
-    path = one.get("path")
-    files = [str(name) for name in listed(one.get("data_files") or [])]
+def listed_places(entry: Mapping[str, Any]) -> list[str]:
+    """Return the paths of an entry in a list of data sets, as `datasets` resolves them; empty if it names none."""
+    path = entry.get("path")
+    files = [str(name) for name in listed(entry.get("data_files") or [])]
     if str(data_place(path)).startswith(HUB_PREFIX):
-        revision = str(one.get("revision") or MAIN)
-        return [str(HubPath(str(path), revision, inside)) for inside in files or [str(one.get("data_dir") or "")]]
-    local = files or ([str(path)] if path else [])
-    is_local = (is_data_file(one) or one.startswith(("/", "./", "../", "~")) or is_here(one) for one in local)
-    return local if all(is_local) else []
+        revision = str(entry.get("revision") or MAIN)
+        return [str(HubPath(str(path), revision, inside)) for inside in files or [str(entry.get("data_dir") or "")]]
+    paths = files or ([str(path)] if path else [])
+    is_local = (is_data_file(entry) or entry.startswith(("/", "./", "../", "~")) or is_here(entry) for entry in paths)
+    return paths if all(is_local) else []
 
 
 def data_set_name(value: Any) -> Any:
-    """Return the same where the name is never a file's. Raise ValueError for a name without its owner."""
+    """Return a data set's name as `data_place` does. Raises ValueError for a name on the Hub without its owner."""
     if isinstance(value, str) and is_hub_name(value) and "/" not in value and not is_here(value):
         raise ValueError("data sets on the Hub need the name of their owner; set data.path to hub:owner/name")
     return data_place(value)
 
 
 def task_by(names: Mapping[str, str]) -> Callable[[Any], str]:
-    """Return the reader of a tool's own names for tasks, in any spelling: case, blanks and underscores do not matter.
+    """Return a function that reads a tool's names for tasks. Case, blanks and underscores do not matter.
 
-    Of all other names it says the nearest tasks.
-    """
-    known = {_plain(name): task for name, task in names.items()}
+    For unknown names it raises ValueError with the nearest tasks."""
+    by_name = {_plain(name): task for name, task in names.items()}
 
     def task(value: Any) -> str:
         tasks = f"tasks: {', '.join(task_names())}"
         if not isinstance(value, str):
             raise ValueError(f"not a task; {tasks}")
         name = _plain(value)
-        if name in known:
-            return known[name]
-        spelt = {**{_plain(task): task for task in task_names()}, **known}
-        near = _NEAREST.get(name) or [f"{spelt[found]} ({found})" for found in get_close_matches(name, spelt, n=2)]
+        if name in by_name:
+            return by_name[name]
+        spelt = {**{_plain(task): task for task in task_names()}, **by_name}
+        near = _NEAREST.get(name) or [f"{spelt[match]} ({match})" for match in get_close_matches(name, spelt, n=2)]
         nearest = f"nearest: {', '.join(near)}" if near else tasks
         raise ValueError(f"no matching task; {nearest}")
 

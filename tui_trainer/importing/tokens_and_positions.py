@@ -1,4 +1,4 @@
-"""Tokens and rotary positions that files of other tools give a model, as settings of [model]."""
+"""Read new tokens, rotary positions and router losses of other tools, as settings of [model]."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from tui_trainer.config.sections import RopeScalingSection
 from tui_trainer.config.token_list import TOKENS
 from tui_trainer.errors import ConfigError
 from tui_trainer.importing.conversion import Conversion, Given
-from tui_trainer.importing.rules import Why, off, whole
+from tui_trainer.importing.rules import Why, is_off, whole
 from tui_trainer.models.added_tokens import is_chat_mark
 from tui_trainer.models.config_json import ConfigFields
 from tui_trainer.models.facts import find_model
@@ -21,31 +21,30 @@ from tui_trainer.terminal.safe_text import one_line
 _NAMED = ("rope_scaling", "rope_parameters")
 OUTPUT, WEIGHT, OWN = "output_router_logits", "router_aux_loss_coef", "model"
 MEAN_ROWS = "new embedding rows start at the mean of the existing ones"
-# LLaMA-Factory's, where a file does not say it (hparams/data_args.py).
+# Default of LLaMA-Factory (hparams/data_args.py).
 _CUTOFF = 2048
 
 
 def rope_table(done: Conversion, given: Given) -> None:
-    """Read a table in the words of transformers, of any of its versions."""
+    """Read a table of rotary positions in the format of any version of transformers."""
     if isinstance(given.value, Mapping):
         _write_rope(done, given, given.value)
 
 
 def write_routers(done: Conversion, on: Any, weight: Any, *sources: Given | None) -> None:
-    """Write the weight of the loss of routers: that of the model's config.json where only `on` is said."""
+    """Write the weight of the router loss. If only `on` is given, it is that of the model's config.json."""
     done.write(ROUTERS, (OWN if weight is None else weight) if on is True else 0, *sources)
 
 
 def changed_config(done: Conversion, given: Given) -> None:
-    """Read a table whose fields are written over those of config.json: the positions and the routers have settings
-    here."""
+    """Read a table that overrides fields of config.json. Only positions and routers have settings here."""
     table = given.value if isinstance(given.value, Mapping) else {}
     fields = {key: value for key, value in table.items() if value is not None}
     ropes = [key for key in _NAMED if isinstance(fields.get(key), Mapping)]
     routers = (OUTPUT, WEIGHT) if OUTPUT in fields else ()
-    others = [key for key in fields if key not in (*ropes, *routers)]
-    if len(ropes) > 1 or others:
-        shown, settings = one_line(", ".join(map(str, others or ropes)), 60), f"{KEY} and {ROUTERS}"
+    unsupported = [key for key in fields if key not in (*ropes, *routers)]
+    if len(ropes) > 1 or unsupported:
+        shown, settings = one_line(", ".join(map(str, unsupported or ropes)), 60), f"{KEY} and {ROUTERS}"
         done.leave(Why.REFUSED, f"config.json cannot be changed, except for {settings}; unsupported: {shown}", given)
         return
     for key in ropes:
@@ -61,8 +60,8 @@ def _write_rope(done: Conversion, given: Given, table: Mapping[str, Any]) -> Non
         done.leave(Why.NOT_NEEDED, "it does not change the positions of the model", given)
     elif kind not in FIELDS:
         done.leave(Why.REFUSED, f"the rope type {one_line(str(kind), 40)} is not one of {', '.join(FIELDS)}", given)
-    elif strange := [key for key in fields if key not in RopeScalingSection.model_fields]:
-        done.leave(Why.REFUSED, f"unsupported fields: {one_line(', '.join(map(str, strange)), 60)}", given)
+    elif unknown := [key for key in fields if key not in RopeScalingSection.model_fields]:
+        done.leave(Why.REFUSED, f"unsupported fields: {one_line(', '.join(map(str, unknown)), 60)}", given)
     else:
         done.write(TYPE_KEY, kind, given)
         for key, value in fields.items():
@@ -70,8 +69,9 @@ def _write_rope(done: Conversion, given: Given, table: Mapping[str, Any]) -> Non
 
 
 def rope_by_length(done: Conversion, given: Given) -> None:
-    """Read the type alone, as LLaMA-Factory names it: the factor is what `cutoff_len` needs, as a whole number, of the
-    positions that the model was pretrained with; rows that fit into these have none (model/model_utils/rope.py)."""
+    """Read a RoPE type of LLaMA-Factory, whose factor is `cutoff_len` / the model's original positions, rounded up.
+
+    Rows that fit into the original positions have no factor. Source: model/model_utils/rope.py."""
     if not isinstance(kind := given.value, str):
         return
     length = whole(done.given.get("cutoff_len", _CUTOFF))
@@ -85,30 +85,30 @@ def rope_by_length(done: Conversion, given: Given) -> None:
     config: Mapping[str, Any] = {}
     with suppress(ConfigError):
         config = find_model(str(done.given.get("model_name_or_path") or "")).config
-    before = own_parameters(config).get("original_max_position_embeddings") or ConfigFields(config).optional(POSITIONS)
-    if not before or length is None:
+    known = own_parameters(config).get("original_max_position_embeddings") or ConfigFields(config).optional(POSITIONS)
+    if not known or length is None:
         why = "the factor is cutoff_len / the positions of the model, but the model is not on this machine"
         done.leave(Why.REFUSED, f"{why}; set {KEY} yourself", given)
-    elif length <= before:
-        done.leave(Why.NOT_NEEDED, f"rows of {length:,} tokens fit into the {before:,} positions of the model", given)
+    elif length <= known:
+        done.leave(Why.NOT_NEEDED, f"rows of {length:,} tokens fit into the {known:,} positions of the model", given)
     else:
-        reason = f"cutoff_len {length:,} / {before:,} positions of the model, rounded up"
+        reason = f"cutoff_len {length:,} / {known:,} positions of the model, rounded up"
         done.write(TYPE_KEY, kind, given)
-        done.write(f"{KEY}.factor", math.ceil(length / before), given, reason=reason)
+        done.write(f"{KEY}.factor", math.ceil(length / known), given, reason=reason)
         if kind != "linear":
-            done.write(f"{KEY}.original_max_position_embeddings", before, given)
+            done.write(f"{KEY}.original_max_position_embeddings", known, given)
         if kind == "llama3":
             done.write(f"{KEY}.low_freq_factor", 1, given)
             done.write(f"{KEY}.high_freq_factor", 4, given)
 
 
 def tokens(done: Conversion, *given: Given | None, special: str = "") -> None:
-    """Read lists of new tokens, or texts with commas; `special` names the keys of special tokens."""
-    write_tokens(done, {key.name: key.value for key in given if key and not off(key.value)}, special)
+    """Read lists of new tokens, or texts with commas. `special` has the names of keys with special tokens."""
+    write_tokens(done, {key.name: key.value for key in given if key and not is_off(key.value)}, special)
 
 
 def write_tokens(done: Conversion, given: Mapping[str, Any], special: str = "") -> None:
-    """Write the lists of new tokens `given`, by the key of the file that has them."""
+    """Write lists of new tokens, given by the keys of the file."""
     tokens: list[str] = []
     for name, value in given.items():
         words = list(names_in(value)) if isinstance(value, str) else value

@@ -67,6 +67,7 @@ from tui_trainer.training.checkpoint_folder import (
     steps_saved,
 )
 from tui_trainer.training.job import Job, Reason, Result
+from tui_trainer.units import quantity
 from tui_trainer.worker.asking import shapes_worker
 from tui_trainer.worker.child import Child
 
@@ -266,7 +267,7 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
         event = RunProblem(step=step, kind="process ended", message=str(failure), hint=hint)
         if isinstance(failure, GroupOutOfMemory):
             event = reduced = _halve_micro_batch(job.plan, event)
-            reason = f"{failure}, with {reduced.rows_before} rows"
+            reason = f"{failure}, with {quantity(reduced.rows_before, 'row')}"
             smaller = with_smaller_passes(job.plan, reduced, reason)
             # If one process of a sharded model runs out of memory in an evaluation, the others wait for it forever.
             eval_rows = min(reduced.rows, -(-smaller.per_device_eval_batch_size.value // 2))
@@ -311,7 +312,7 @@ def _halve_micro_batch(plan: Plan, event: RunProblem) -> MicroBatchReduced:
         step=event.step,
         kind="out of memory",
         message=event.message,
-        hint=f"{event.hint} with {rows} rows per pass",
+        hint=f"{event.hint} with {quantity(rows, 'row')} per pass",
         what="training",
         rows_before=rows_before,
         rows=rows,

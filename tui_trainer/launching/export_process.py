@@ -1,6 +1,6 @@
-"""A run's model taken elsewhere from the screens: what it can be exported to, and an export in a process of its own.
+"""Exports that the screens offer and start.
 
-The process is `tui-trainer export --json`: it loads torch, and the screens neither do nor wait.
+An export is a process `tui-trainer export --json`, because it loads torch, which the screens must not wait for.
 """
 
 import shutil
@@ -12,7 +12,7 @@ from tui_trainer.exporting.contract import Format, all_formats, require_librarie
 from tui_trainer.exporting.export import expected_seconds, remove_unfinished, target_of
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.command_process import JsonProcess
-from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.folder import RunFolder, folder_size
 from tui_trainer.terminal.safe_text import one_line
 
 _REASON_CHARACTERS: Final = 600
@@ -20,26 +20,27 @@ _REASON_CHARACTERS: Final = 600
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportChoice:
-    """A format. `refusal` says why this run cannot be exported to it here, and what would help; empty: it can.
-    `expected_seconds` go by earlier exports here; None where there were none."""
+    """A format that a run may be exported to.
+
+    `size_bytes` is exact if the export exists (`is_there`), and estimated otherwise. Writing it needs `needed_bytes` of
+    the `free_bytes` on the disk, and takes `expected_seconds`, the time of earlier exports here; None if there were
+    none. `refusal` says why the run cannot be exported to the format, and what would help; it is empty if it can.
+    """
 
     name: str
     title: str
+    size_bytes: int
     needed_bytes: int
+    free_bytes: int
     expected_seconds: float | None
     refusal: str
     is_there: bool
 
 
 def choices(run: RunFolder) -> tuple[ExportChoice, ...]:
-    """All formats, in the order of their names. Raises InputError for a run that has no final model."""
+    """Return all formats in the order of their names. Raises InputError if the run has no final model."""
     trained = TrainedModel.of(run)
     return tuple(_choice(trained, one) for one in all_formats())
-
-
-def free_bytes(run: RunFolder) -> int:
-    """On the disk where its exports lie."""
-    return shutil.disk_usage(run.root).free
 
 
 def _choice(trained: TrainedModel, found: Format) -> ExportChoice:
@@ -51,24 +52,28 @@ def _choice(trained: TrainedModel, found: Format) -> ExportChoice:
     except InputError as error:
         problem = error.problems[0]
         why = why or f"{problem.message}; {problem.hint}"
+    folder = trained.run.exports / found.name
+    is_there = folder.is_dir()
     return ExportChoice(
         name=found.name,
         title=found.title,
+        size_bytes=folder_size(folder).bytes if is_there else found.size_bytes(trained),
         needed_bytes=found.needed_bytes(trained),
+        free_bytes=shutil.disk_usage(trained.run.root).free,
         expected_seconds=expected_seconds(trained, found),
         refusal=one_line(why, _REASON_CHARACTERS),
-        is_there=(trained.run.exports / found.name).is_dir(),
+        is_there=is_there,
     )
 
 
 class ExportProcess(JsonProcess):
-    """One export that goes on whether anybody looks or not. It outlives the screens."""
+    """One export. It continues after the screens are closed."""
 
     cancelled = "cancelled; nothing was saved"
     part = "loading libraries and the model"
 
     def __init__(self, run: RunFolder, name: str) -> None:
-        """Raises OSError where no process can be started."""
+        """Start the export. Raises OSError if no process can be started."""
         self.run, self.name = run, name
         # Exports are written on the CPU, and the card may be a run's.
         super().__init__(["export", str(run.root), "--to", name], {"CUDA_VISIBLE_DEVICES": ""})
@@ -79,7 +84,7 @@ class ExportProcess(JsonProcess):
 
     @property
     def words(self) -> list[str]:
-        """The lines of its certificate, or why there is none."""
+        """Lines of the certificate, or the reason why there is none."""
         words = self.result["words"] if self.result else [self.reason]
         return [one_line(str(line), _REASON_CHARACTERS) for line in words]
 

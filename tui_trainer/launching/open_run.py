@@ -14,7 +14,7 @@ from tui_trainer.config.save import to_toml
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.exporting.trained_model import model_again
+from tui_trainer.exporting.trained_model import rewriting_words
 from tui_trainer.files.local_paths import short_name
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
@@ -137,7 +137,7 @@ def open_again(
     try:
         notes = list[str]()
         reports = [mend_plan_file(folder)]
-        if message := model_again(folder):
+        if message := rewriting_words(folder):
             reports += [RunProblem(kind="model gone", message=message)]
         plan, moved_words = read_plan(folder, notes), ""
         if plan:

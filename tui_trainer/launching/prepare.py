@@ -31,6 +31,7 @@ from tui_trainer.planning.ancestry import chain_words
 from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.batch_cut import EFFECTIVE
 from tui_trainer.planning.conflicts import setting_problems
+from tui_trainer.planning.effective_batch import EPOCHS
 from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.memory.parts import KERNELS
 from tui_trainer.planning.plan import MadeFrom, Plan
@@ -202,12 +203,13 @@ def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
         message = f"config.toml was edited, but cannot be read: {one_line(str(problems[0]), 300)}"
     else:
         config, recipes = with_absolute_paths(config), (plan.recipe, absolute(plan.config.profile))
+        decided = {EFFECTIVE: plan.effective_batch_is_auto, EPOCHS: plan.num_train_epochs is not None}
         found = {
             key: (value_of(config, key), value_of(plan.config, key))
             for key in values
             if not (key == "profile" and values[key] in recipes)
             and not (key in MERGED and plan.config.model.model_name_or_path == str(folder.base))
-            and not (key == EFFECTIVE and plan.effective_batch_is_auto and values[key] == "auto")
+            and not (values[key] == "auto" and decided.get(key))
         }
         edits = [
             f"{key} = {json.dumps(now)} ({json.dumps(before)} in this run)"

@@ -36,6 +36,7 @@ from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.tasks.parts.task import Task
 from tui_trainer.terminal.safe_text import one_line, visible
+from tui_trainer.units import quantity
 
 Choice = Literal["padded", "grouped", "packed"]
 Learns = Literal["tokens", "labels of rows", "answers"]
@@ -242,7 +243,7 @@ def _sizes(sample: ShownSample) -> str:
 def _tokens(shown: ShownSample | ShownDocument) -> str:
     """Return `12 tokens, 11 trained (92 %)`. A row with a label of its own trains on the label alone."""
     parts = shown.documents if isinstance(shown, ShownSample) else (shown,)
-    counted = f"{shown.tokens:,} token{'' if shown.tokens == 1 else 's'}"
+    counted = quantity(shown.tokens, "token")
     if parts and all(part.label for part in parts):
         return f"{counted}, labelled"
     return f"{counted}, {shown.trained_tokens:,} trained ({shown.trained_tokens / max(shown.tokens, 1):.0%})"
@@ -412,13 +413,13 @@ def _read(preview: Preview) -> str:
     faults = f"{counts.bad_rows:,} bad, {counts.repeated_rows:,} duplicate, {counts.leaked_rows:,} leaked"
     if counts.rows_read:
         lost = f"{counts.truncated_rows:,} truncated, {counts.untrained_rows:,} without a trained token"
-        return f"{counts.rows_read:,} rows: {faults}, {lost}"
+        return f"{quantity(counts.rows_read, 'row')}: {faults}, {lost}"
     if counts.documents_read:
         pieces = f" into {counts.pieces:,} pieces" if counts.cut_documents else ""
         short = f"{counts.short_documents:,} shorter than two tokens"
-        return f"{counts.documents_read:,} documents: {faults}, {counts.cut_documents:,} cut{pieces}, {short}"
+        return f"{quantity(counts.documents_read, 'document')}: {faults}, {counts.cut_documents:,} cut{pieces}, {short}"
     documents = counts.train_documents + counts.eval_documents
-    return f"{documents:,} documents: one stream of text, cut at every {preview.max_length:,} tokens"
+    return f"{quantity(documents, 'document')}: one stream of text, cut at every {preview.max_length:,} tokens"
 
 
 def _classes(class_rows: Mapping[str, int]) -> str:

@@ -35,13 +35,13 @@ def print_checks(
 
     Returns the exit code: 0, or 1 if a check fails. Raises InputError if `fix` exists or cannot be written.
     """
-    look = partial(gather, progress=progress, gpu=gpu, counts=True)
+    gather_evidence = partial(gather, progress=progress, gpu=gpu, counts=True)
     changes: dict[str, Any] = {}
     if fix is None:
-        findings = run_checks(look(loaded))
+        findings = run_checks(gather_evidence(loaded))
     else:
         refuse_existing(fix)
-        loaded, changes, findings = apply_fixes(loaded, look)
+        loaded, changes, findings = apply_fixes(loaded, gather_evidence)
         write_new(fix, to_toml(loaded))
     print(_as_json(findings, changes, fix) if as_json else "\n".join(check_lines(findings, changes, fix)))
     return EXIT_FAILED if worst(findings) in ("fail", "error") else EXIT_DONE

@@ -18,7 +18,7 @@ from tui_trainer.measure.trial import Trial, kept_trial, trial_problems, trial_r
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.planning.records import KINDS, KindCount, clear_records, count_kinds, set_aside
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_bytes
+from tui_trainer.units import format_bytes, quantity
 
 _LABEL_WIDTH = 15
 _LEAST_WIDTH = 40
@@ -55,12 +55,12 @@ def diagnosis_lines(
     measured: Sequence[Row] = (),
 ) -> list[str]:
     """Return the diagnosis as lines. A line is wider than `width` only if one word is."""
-    tried = [("not run", "tui-trainer diagnose --try runs quick tests (a few seconds)")]
+    benchmarks = [("not run", "tui-trainer diagnose --try runs quick tests (a few seconds)")]
     if trial is not None:
-        tried = [*trial_rows(trial, hardware), *_problem_rows(trial_problems(trial))]
+        benchmarks = [*trial_rows(trial, hardware), *_problem_rows(trial_problems(trial))]
     sections = [
         *_sections(hardware, diagnosis, profile),
-        ("benchmarks", tried),
+        ("benchmarks", benchmarks),
         *([("measured", measured)] if measured else []),
     ]
     return [line for title, rows in sections for line in _section(title, rows, width)]
@@ -96,7 +96,7 @@ def clear_measured(names: Sequence[str]) -> str:
         if name not in allowed:
             raise InputError(f"unknown kind of measurement {one_line(name, 40)!r}", hint=name_hint(name, allowed))
     count = clear_records(KINDS if _ALL in names else names)
-    return f"cleared {count} record{'' if count == 1 else 's'}: {', '.join(names)}"
+    return f"cleared {quantity(count, 'record')}: {', '.join(names)}"
 
 
 def _record_rows(kinds: Sequence[KindCount]) -> list[Row]:
@@ -105,7 +105,7 @@ def _record_rows(kinds: Sequence[KindCount]) -> list[Row]:
     for kind in kinds:
         subject = ", ".join(filter(None, (kind.newest.task, kind.newest.shape, kind.newest.device)))
         time = kind.newest_at[:16].replace("T", " ")
-        records = f"{kind.count} record{'' if kind.count == 1 else 's'}"
+        records = quantity(kind.count, "record")
         rows.append((kind.kind, one_line(f"{records}, latest {time} UTC: {subject}", 200)))
     rows += [("damaged", f"the damaged file is kept as {one_line(str(path))}") for path in set_aside()]
     if find_spec("_sqlite3") is None:
@@ -123,9 +123,9 @@ def _problem_rows(problems: Iterable[HardwareProblem]) -> Iterator[Row]:
 def _gpu_words(gpu: Gpu) -> str:
     if gpu.problem:
         return f"{describe.full_name(gpu)}: {one_line(gpu.problem)}"
-    use = "" if gpu.utilisation_share is None else f", {gpu.utilisation_share:.0%} busy"
+    busy = "" if gpu.utilisation_share is None else f", {gpu.utilisation_share:.0%} busy"
     hidden = "" if gpu.visible else ", hidden by CUDA_VISIBLE_DEVICES"
-    return f"{describe.full_name(gpu)}, {describe.memory_words(gpu)}{use}{hidden}"
+    return f"{describe.full_name(gpu)}, {describe.memory_words(gpu)}{busy}{hidden}"
 
 
 def _section(title: str, rows: Iterable[Row], width: int) -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import Any
 from tui_trainer.lines.plan_and_events import table_lines
 from tui_trainer.runs.result import plain
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import quantity
 
 _NAME_WIDTH, _TEXT_WIDTH, _ANSWER_WIDTH = 40, 100, 150
 
@@ -29,7 +30,7 @@ def evaluation_lines(evaluation: Mapping[str, Any], width: int = 160) -> list[st
         if reference:
             pairs = zip(values(model), values(reference), strict=True)
             add("  difference", [after - before for after, before in pairs], "+")
-    title = f"{evaluation['rows']:,} rows: {one_line(evaluation['data'])}"
+    title = f"{quantity(evaluation['rows'], 'row')}: {one_line(evaluation['data'])}"
     lines = [title, *table_lines(table, width, right=table[0][1:])]
     if evaluation["changed"] and reference:
         old_name, new_name = (one_line(model["name"], _NAME_WIDTH) for model in (reference, models[0]))

@@ -56,8 +56,8 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
         if outcome.failure:
             tell(outcome.failure)
     if allocation and signals.limit_is_near and outcome.exit_code == EXIT_STOPPED and not run.is_new:
-        newer = set(steps_saved(run.folder.checkpoints)) - set(saved_before)
-        _queue_again(allocation, max(newer, default=0))
+        new_steps = set(steps_saved(run.folder.checkpoints)) - set(saved_before)
+        _queue_again(allocation, max(new_steps, default=0))
     return outcome.exit_code
 
 
@@ -71,7 +71,7 @@ def _queue_again(allocation: slurm.Allocation, step: int) -> None:
         words = "reached its time limit before it saved a new checkpoint: submit it with a longer --time"
         tell(f"job {allocation.job} {words}")
         return
-    # Reported before the requeue, because Slurm then ends this process.
+    # The report comes before the requeue, because Slurm then ends this process.
     tell(f"job {allocation.job} is near its time limit: the run is saved at step {step}, and the job is queued again")
     try:
         slurm.requeue(allocation.job)
@@ -94,11 +94,11 @@ def join_run(folder: RunFolder, node_rank: int) -> int:
     with _Signals(request_stop) as signals, ThreadPoolExecutor(1) as pool:
         # The first node gets this signal too, and stops the run.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        working = pool.submit(join, folder, node_rank, show_progress, stop)
-        while not working.done():
+        exit_code = pool.submit(join, folder, node_rank, show_progress, stop)
+        while not exit_code.done():
             sleep(_POLL_SECONDS)
             signals.pass_on(tell)
-    return working.result()
+    return exit_code.result()
 
 
 def watch(folder: RunFolder, *, as_json: bool) -> int:
@@ -108,7 +108,7 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
     """
     follower, job, reported_words, is_over = Follower(folder, as_json=as_json), slurm.WatchedJob(folder), "", False
     try:
-        # Within `try`, because a user may press Ctrl+C as soon as the first line appears.
+        # A user may press Ctrl+C as soon as the first line appears.
         follower.start()
         while is_under_way(folder.lock, job):
             if job.words != reported_words and (reported_words := job.words):
@@ -127,8 +127,8 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
     # The follower's state may be older than the journal.
     state = follower.state if is_read else read_run(folder)
     if state.finished is None:
-        unknown = "the process of the run has ended for an unknown reason"
-        reason = one_line(state.failed.message) if state.failed else job.words or unknown
+        unknown_reason = "the process of the run has ended for an unknown reason"
+        reason = one_line(state.failed.message) if state.failed else job.words or unknown_reason
         tell(f"{folder.name}: {reason}; resume the run with `tui-trainer resume {shell_word(folder.name)}`")
         return EXIT_FAILED
     return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE

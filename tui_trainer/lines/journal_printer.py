@@ -16,7 +16,16 @@ from time import monotonic
 from tui_trainer.advice.examine import Doctor, examine
 from tui_trainer.exporting.trained_model import adapter_base
 from tui_trainer.lines import plan_and_events as lines
-from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone, to_line
+from tui_trainer.runs.events import (
+    DataPrepared,
+    EpochDone,
+    Event,
+    GaugesRead,
+    PhaseChanged,
+    Progress,
+    StepDone,
+    to_line,
+)
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import FollowedJournal, GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import is_off_plan, time_words, whole_seconds
@@ -37,7 +46,7 @@ class Output:
     """Standard output, which discards everything after its reader is gone."""
 
     def __init__(self) -> None:
-        # Kept, because sys.stdout may be replaced later to capture the output of libraries.
+        # sys.stdout may be replaced later to capture the output of libraries.
         self._stream, self._fd = sys.stdout, fd_of(sys.stdout)
         self.open = self._stream is not None
         self.is_terminal = self.open and self._stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -47,8 +56,8 @@ class Output:
     @property
     def seconds_of_this_wait(self) -> float:
         """Seconds since the present write began to wait for the reader; 0 if there is none."""
-        since = self._waits_since
-        return 0.0 if since is None else monotonic() - since
+        start = self._waits_since
+        return 0.0 if start is None else monotonic() - start
 
     @property
     def seconds_waited(self) -> float:
@@ -64,7 +73,7 @@ class Output:
                 self._stream.write(text)
                 self._stream.flush()
             else:
-                # Without the stream's buffer, which the interpreter would flush at its exit, waiting for the reader.
+                # The stream's buffer is bypassed, because the interpreter would flush it at its exit and wait.
                 write_all(self._fd, text.encode(self._stream.encoding, "replace"))
         except (OSError, ValueError):
             self.open = False
@@ -115,7 +124,7 @@ class Follower(threading.Thread):
         elif isinstance(event, GaugesRead):
             self._gauges.add(event)
         else:
-            if isinstance(event, PhaseChanged):
+            if isinstance(event, PhaseChanged | DataPrepared):
                 self._live = ""
             if isinstance(event, EpochDone):
                 # Small data has several epochs per second, too many to print.
@@ -143,8 +152,8 @@ class Follower(threading.Thread):
             self.print(line)
         if state.steps:
             verdict = examine(state)
-            more = f"; `tui-trainer doctor {shell_word(folder.name)}` shows all findings" if verdict.findings else ""
-            self.print(f"{'doctor':<14} {verdict.words}{more}")
+            hint = f"; `tui-trainer doctor {shell_word(folder.name)}` shows all findings" if verdict.findings else ""
+            self.print(f"{'doctor':<14} {verdict.words}{hint}")
         self._refresh()
 
     def _correct_time(self, step: int) -> None:

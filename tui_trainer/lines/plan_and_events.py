@@ -31,10 +31,27 @@ from tui_trainer.runs.result import (
 )
 from tui_trainer.runs.state import GaugeSummary, RunState
 from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows
-from tui_trainer.runs.wording import held_out_words, plan_time, rows_words, split_words, takes_words
+from tui_trainer.runs.wording import (
+    come_back_words,
+    gone_words,
+    held_out_words,
+    plan_time,
+    rows_words,
+    sample_words,
+    split_words,
+    takes_words,
+)
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line, shell_word
-from tui_trainer.units import figure_text, format_bytes, format_bytes_of, format_count, format_rate, format_seconds
+from tui_trainer.units import (
+    figure_text,
+    format_bytes,
+    format_bytes_of,
+    format_count,
+    format_rate,
+    format_seconds,
+    quantity,
+)
 
 if TYPE_CHECKING:
     from tui_trainer.config.toml_files import Profile
@@ -42,6 +59,7 @@ if TYPE_CHECKING:
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs.overview import RunOverview, RunResult
 
+_PROMPT_CHARACTERS, _SAMPLE_CHARACTERS = 40, 200
 _PHASES = {"loading": "loading torch and transformers, building the model", "saving": "writing the final model"}
 
 
@@ -59,6 +77,8 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return _baselines_line(event)
         case events.PhaseChanged(phase="paused"):
             return f"step {event.step}: paused; resume with: tui-trainer ask {shell_word(state.name)} resume"
+        case events.PhaseChanged(phase="training") if state.resumed_from_step and not state.steps_since_start:
+            return f"resumed from step {state.resumed_from_step}"
         case events.PhaseChanged(phase=phase):
             return _PHASES.get(phase)
         case events.StepDone():
@@ -92,7 +112,8 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return f"step {event.step}: saved {event.path} ({cost})"
         case events.TextSampled():
             verb = "writes" if not labels_rows(state.task) else "reads"
-            return f"step {event.step}: {verb}: {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
+            text = sample_words(event.prompt, event.text, _PROMPT_CHARACTERS)
+            return f"step {event.step}: {verb}: {one_line(text, _SAMPLE_CHARACTERS)}"
         case events.ControlApplied(action="resume" | "stop"):  # other actions have their own events
             return f"step {event.step}: {event.action} (requested)"
         case events.RunProblem():
@@ -110,8 +131,8 @@ def _baselines_line(event: events.BaselinesMeasured) -> str | None:
 
 def _plan_made_line(event: events.PlanMade) -> str:
     return (
-        f"plan: {takes_words(event)}; {event.steps_per_epoch:,} steps per epoch, {format_count(event.parameters)} "
-        f"parameters, {format_bytes(event.disk_bytes)} of disk"
+        f"plan: {takes_words(event)}; {quantity(event.steps_per_epoch, 'step')} per epoch, "
+        f"{format_count(event.parameters)} parameters, {format_bytes(event.disk_bytes)} of disk"
         + (f"\nattention: {one_line(event.attention)}" if event.attention else "")
         + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
     )
@@ -119,9 +140,11 @@ def _plan_made_line(event: events.PlanMade) -> str:
 
 def _data_line(event: events.DataPrepared) -> str:
     source = "read from the cache" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
-    held_out = held_out_words(event.eval_rows) + (f" ({event.eval_documents:,} documents)" if event.eval_rows else "")
+    held_out = held_out_words(event.eval_rows) + f" ({quantity(event.eval_documents, 'document')})" * bool(
+        event.eval_rows
+    )
     line = (
-        f"data: {rows_words(event.rows, event.tokens)} to train on ({event.documents:,} documents), "
+        f"data: {rows_words(event.rows, event.tokens)} to train on ({quantity(event.documents, 'document')}), "
         f"{held_out}, vocabulary {event.vocabulary:,}; {source}"
     )
     return "\n".join([line, *(f"data: {one_line(note)}" for note in event.notes)])
@@ -144,7 +167,7 @@ def step_line(event: events.StepDone, state: RunState) -> str:
 
 
 def progress_line(event: events.Progress) -> str:
-    """Return `tokenising 42 % of 1.2 M characters`."""
+    """Return the progress of an operation as text: `tokenising 42 % of 1.2 M characters`."""
     operation = one_line(event.what, 60)
     if event.total:
         return f"{operation} {event.done / event.total:4.0%} of {format_count(event.total)} {event.unit}"
@@ -164,18 +187,18 @@ def gauges_words(summary: GaugeSummary) -> str:
     """
     mean, peak = summary.mean, summary.peak
 
-    def text(write: Callable[..., str], *values: float | None) -> str:
+    def text_or_empty(write: Callable[..., str], *values: float | None) -> str:
         return "" if None in values else write(*values)
 
     gpu = [
-        text(lambda share: f"{100 * share:.0f} %", mean("utilization_share")),
-        text(format_bytes_of, peak("memory_used_bytes"), peak("memory_bytes") or None),
-        text("{:.0f} W".format, mean("power_watts")),
-        text("{:.0f} \u00b0C".format, peak("temperature_celsius")),
+        text_or_empty(lambda share: f"{100 * share:.0f} %", mean("utilization_share")),
+        text_or_empty(format_bytes_of, peak("memory_used_bytes"), peak("memory_bytes") or None),
+        text_or_empty("{:.0f} W".format, mean("power_watts")),
+        text_or_empty("{:.0f} \u00b0C".format, peak("temperature_celsius")),
     ]
     process = [
-        text(lambda memory_bytes: f"process {format_bytes(memory_bytes)}", peak("process_memory_bytes")),
-        text("CPU {:.1f} of {:g} cores".format, mean("busy_cores"), summary.usable_cores),
+        text_or_empty(lambda memory_bytes: f"process {format_bytes(memory_bytes)}", peak("process_memory_bytes")),
+        text_or_empty("CPU {:.1f} of {:g} cores".format, mean("busy_cores"), summary.usable_cores),
     ]
     on_gpu = ", ".join(filter(None, gpu))
     return "; ".join(filter(None, [on_gpu and f"GPU {on_gpu}", ", ".join(filter(None, process))]))
@@ -212,7 +235,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     if (loss := finished.eval_loss) is not None:
         rows.append(("held-out loss", f"{loss:.4f}{loss_unit(state.task)}{kept_at_words(state)}"))
         losses = state.baselines.losses if state.baselines else {}
-        rows += [(f"  {label:<15}", f"{other:.4f}  ({beaten_words(loss < other)})") for label, other in losses.items()]
+        rows += [(f"  {label:<15}", f"{value:.4f}  ({beaten_words(loss < value)})") for label, value in losses.items()]
     for score in scores_of(state):
         baseline = f"  ({score.baseline_words}: {beaten_words(score.beaten)})" if score.baseline else ""
         rows.append((one_line(score.name), number(score.value) + one_line(baseline)))
@@ -235,6 +258,16 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     command = "chat" if holds_conversations(state.task) else "generate"
     rows.append(("try it", f"tui-trainer {command} {shell_word(name)}"))
     return [*lines, *(f"{label:<14} {words}" for label, words in rows)]
+
+
+def left_line(state: RunState, name: str, *, is_active: bool) -> str:
+    """Return the state of a run whose screens were left, and the commands that show or stop it."""
+    name = one_line(name)
+    if not is_active:
+        how = ending_words(state) or gone_words(state)
+        return f"{name}: {how}; `tui-trainer attach {shell_word(name)}` shows it again"
+    where = f" at step {state.step:,} of {state.total_steps:,}" if state.steps else ""
+    return f"{name} is {state.status}{where}; {come_back_words(name)}"
 
 
 _ADDED = "what training needs in addition to the loaded libraries"
@@ -304,12 +337,12 @@ def _card_row(item: CardPlan) -> tuple[str, ...]:
     if (plan := item.plan) is None:
         return (_cards_words(item), "too large", "-", "-", "-", "-", "-", item.profile or "none")
     on_card = plan.device == "cuda"
-    step, whole = (value.value if on_card else None for value in (plan.step_seconds, plan.duration_seconds))
+    step_seconds, total_seconds = plan.step_seconds.value, plan.duration_seconds.value
     return (
         _cards_words(item),
         f"{format_bytes(plan.memory_bytes.value)} of {item.card.memory_gib} GiB" if on_card else "on the CPU",
-        "-" if step is None else format_seconds(step),
-        "-" if whole is None or step is None else plan_time(plan),
+        "-" if step_seconds is None or not on_card else format_seconds(step_seconds),
+        "-" if step_seconds is None or total_seconds is None or not on_card else plan_time(plan),
         plan.precision.value,
         f"{plan.effective_batch_size.value}: "
         + split_words(plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value),
@@ -337,23 +370,23 @@ _RUN_COLUMNS: dict[str, Callable[[RunOverview, datetime], str]] = {
 def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> list[str]:
     """Return the table of `tui-trainer runs`, with the columns that fit, without empty columns for rare values."""
     columns = [[title, *(text(run, now) for run in overviews)] for title, text in _RUN_COLUMNS.items()]
-    shown = [column for column in columns if any(column[1:]) or column[0] not in ("score", "tags and note", "from")]
-    rows = [[cell or "--" for cell in row] for row in zip(*shown, strict=True)]
+    visible = [column for column in columns if any(column[1:]) or column[0] not in ("score", "tags and note", "from")]
+    rows = [[cell or "--" for cell in row] for row in zip(*visible, strict=True)]
     return table_lines(rows, width, right=("steps", "loss", "held out", "last event", "size"))
 
 
 def table_lines(rows: Sequence[Sequence[str]], width: int, right: Collection[str] = ()) -> list[str]:
     """Return a table with the columns that fit. The columns with the titles `right` are aligned to the right."""
     columns = [(max(map(cell_len, cells)), cells[0] in right) for cells in zip(*rows, strict=True)]
-    ends = list(accumulate(column_width + 2 for column_width, _ in columns))
-    fitting = max(sum(end - 2 <= width for end in ends), 1)
+    right_edges = list(accumulate(column_width + 2 for column_width, _ in columns))
+    visible_count = max(sum(end - 2 <= width for end in right_edges), 1)
 
     def aligned(cell: str, column_width: int, to_right: bool) -> str:
         blanks = " " * (column_width - cell_len(cell))
         return blanks + cell if to_right else cell + blanks
 
     lines = [[aligned(cell, *column) for cell, column in zip(row, columns, strict=True)] for row in rows]
-    return ["  ".join(cells[:fitting]).rstrip() for cells in lines]
+    return ["  ".join(cells[:visible_count]).rstrip() for cells in lines]
 
 
 def age_words(run: RunOverview, now: datetime) -> str:

@@ -1,1 +1,1 @@
-"""What a batch costs: losses as a sum and a count. torch lives here; tasks choose a loss inside their functions."""
+"""Losses of a batch, each as a sum and a count. Tasks import them inside functions only, because they load torch."""

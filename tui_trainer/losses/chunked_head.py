@@ -2,9 +2,9 @@
 
 Standard cross entropy keeps 12 bytes for each token and word of the vocabulary at its peak. A loss that is a sum has
 its gradient computed with it, chunk by chunk in the forward pass, and only the gradients of the hidden states and of
-the head are kept: three matmuls a chunk as in the plain form, no second pass. Losses by label, of which the caller
-makes something whose gradient is known later, have their logits computed once more in the backward pass: four matmuls,
-and nothing is kept but the hidden states.
+the head are kept: three matmuls a chunk, as without chunks. Losses by label are for callers whose own loss is a
+function of them, so that gradients are known only later. Their logits are computed again in the backward pass: four
+matmuls a chunk, and only the hidden states are kept.
 
 A chunk's logits are turned into their gradient in place: by torch's operations in fp32, 4 bytes for each token and
 word, and 4 more for the slope of a soft cap; by a kernel (`fused_cross_entropy.py`) in the dtype of the product.
@@ -21,25 +21,24 @@ from torch.autograd.function import FunctionCtx
 from tui_trainer.losses.fused_cross_entropy import CrossEntropy
 from tui_trainer.models.modules import LogitTransform
 
-# p - y in fp16 would be 0 below 6e-8. What no loss scale has reached yet is that much larger, and in the end smaller.
+# p - y in fp16 would be 0 below 6e-8. Gradients that the loss scale has not reached yet are multiplied by this factor,
+# and divided by it in the backward pass.
 FP16_LIFT = 256.0
-_AS_THEY_ARE = LogitTransform()
-Three = tuple[Tensor | None, Tensor | None, Tensor | None]
+_NO_TRANSFORM = LogitTransform()
+HeadGradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeadLoss:
-    """How logits are made of hidden states, and losses of logits.
-
-    `label_smoothing` as in torch's cross entropy: that share of each label is spread evenly over the vocabulary.
-    `transform`: what becomes of the product before it is called logits. `kernel`: computes losses and gradients of a
-    chunk; None: torch's operations do.
-    """
+    """Head and cross entropy of `chunk_tokens` labels at a time."""
 
     chunk_tokens: int
     label_smoothing: float = 0.0
-    transform: LogitTransform = _AS_THEY_ARE
+    """Share of each label that is spread evenly over the vocabulary, as in torch's cross entropy."""
+    transform: LogitTransform = _NO_TRANSFORM
+    """Scale and soft cap that turn the product of hidden states and weight into logits."""
     kernel: CrossEntropy | None = None
+    """Kernel for the losses and gradients of a chunk; None for torch's operations."""
 
     def sum(
         self,
@@ -50,14 +49,16 @@ class HeadLoss:
         bias_V: Tensor | None = None,
         weights_N: Tensor | None = None,
     ) -> Tensor:
-        """The cross entropy in nats, summed over N labels, each times its weight; gradients go to the hidden states,
-        the head's weight and its bias, and are made in the forward pass."""
+        """Return the cross entropy in nats, summed over N labels, each multiplied by its weight.
+
+        Gradients of the hidden states, of the head's weight and of its bias are computed in the forward pass.
+        """
         return self._apply(_Sum, hidden_Nh, weight_Vh, bias_V, labels_N, weights_N)
 
     def by_label(
         self, hidden_Nh: Tensor, weight_Vh: Tensor, labels_N: Tensor, *, bias_V: Tensor | None = None
     ) -> Tensor:
-        """The cross entropy in nats of each label, fp32 [N]; the backward pass computes the logits again."""
+        """Return the cross entropy of each label in nats, fp32 [N]. The backward pass computes the logits again."""
         return self._apply(_ByLabel, hidden_Nh, weight_Vh, bias_V, labels_N, None)
 
     def _apply(
@@ -67,7 +68,7 @@ class HeadLoss:
             dtype = torch.get_autocast_dtype(hidden_Nh.device.type)
             hidden_Nh, weight_Vh = hidden_Nh.to(dtype), weight_Vh.to(dtype)
         if not torch.is_grad_enabled():
-            # A Function is told which arguments require a gradient, and not whether anybody will ask for it.
+            # A Function sees which arguments require a gradient, but not that gradients are switched off.
             hidden_Nh, weight_Vh = hidden_Nh.detach(), weight_Vh.detach()
             bias_V = None if bias_V is None else bias_V.detach()
         with torch.autocast(hidden_Nh.device.type, enabled=False):
@@ -132,8 +133,8 @@ class _ByLabel(torch.autograd.Function):
         chunks = _Chunks(how, hidden_Nh, weight_Vh, bias_V, labels_N, needs, grads[0])
         for chunk in chunks.slices:
             chunks.run(chunk, by_label=True)
-        found = (None if x is None else x.to(of.dtype) for x, of in zip(chunks.gradients, given[:3], strict=True))
-        return *found, *(None,) * 3
+        pairs = zip(chunks.gradients, given[:3], strict=True)
+        return *(None if grad is None else grad.to(x.dtype) for grad, x in pairs), *(None,) * 3
 
 
 def _times(x: Tensor, scale: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -145,9 +146,11 @@ def _times(x: Tensor, scale: Tensor, dtype: torch.dtype | None = None) -> Tensor
 
 
 class _Chunks:
-    """Logits, losses and the sums of gradients, chunk by chunk. `factors_N`: by which each label's gradient is
-    multiplied; 16-bit gradients are rounded behind it where torch's operations compute them. `lift`: all gradients are
-    so many times as large."""
+    """Losses and summed gradients, computed chunk by chunk.
+
+    `factors_N` multiplies the gradient of each label. torch's operations multiply before they round to 16 bits.
+    All gradients are `lift` times too large.
+    """
 
     def __init__(
         self,
@@ -161,7 +164,7 @@ class _Chunks:
     ) -> None:
         self._how, self._hidden, self._weight, self._bias, self._labels = how, hidden_Nh, weight_Vh, bias_V, labels_N
         self._factors = None if factors_N is None else factors_N.float()
-        # Without labels there is one chunk of none, whose gradients are zeros: other processes wait for some.
+        # Without labels there is one empty chunk, whose gradients are zeros: other processes wait for gradients.
         starts = range(0, max(len(hidden_Nh), 1), how.chunk_tokens)
         self.slices = [slice(start, start + how.chunk_tokens) for start in starts]
         self._needs_hidden, self._needs_weight, self._needs_bias = needs
@@ -172,12 +175,12 @@ class _Chunks:
         self.lift = FP16_LIFT if hidden_Nh.dtype == torch.float16 and factors_N is None else 1.0
 
     @property
-    def gradients(self) -> Three:
-        """Of the hidden states, of the weight and of the bias; None where there is none."""
+    def gradients(self) -> HeadGradients:
+        """Gradients of hidden states, weight and bias; None for each that needs none."""
         return self._hidden_grad, self._weight_grad, self._bias_grad
 
     def run(self, chunk: slice, *, by_label: bool) -> Tensor:
-        """The losses of a chunk's labels, or their sum; gradients are added to what there is."""
+        """Return the losses of a chunk's labels, or their sum, and add the chunk's gradients to the sums."""
         if self._how.kernel is not None:
             return self._run_kernel(chunk, self._how.kernel)
         smoothing, labels = self._how.label_smoothing, self._labels[chunk, None]
@@ -187,7 +190,7 @@ class _Chunks:
         slope = transform_product(logits, self._how.transform, with_slope=self._needs_any)
         factor: Tensor | float = self.lift if self._factors is None else self._factors[chunk, None]
         losses, shares = _loss(logits, labels, smoothing, by_label=by_label, factor=factor)
-        # The next chunk's logits take the place of these, and do not come beside them.
+        # The next chunk's logits reuse this memory.
         del logits
         if not self._needs_any:
             return losses
@@ -228,8 +231,10 @@ class _Chunks:
         return losses
 
     def _add(self, chunk: slice, grad_NV: Tensor, factors_N1: Tensor | None = None, scale: float = 1.0) -> None:
-        """What a gradient of the logits, or of the scaled product, gives to the hidden states and the weight. Its rows
-        are multiplied by their factors where they are as short as the hidden states."""
+        """Add a gradient of the logits, or of the scaled product, to those of the hidden states and the weight.
+
+        Factors multiply rows as wide as the hidden states, which are shorter than rows of logits.
+        """
         hidden = self._hidden[chunk]
         if self._hidden_grad is not None:
             _product(grad_NV, self._weight, scale, out=self._hidden_grad[chunk])
@@ -237,30 +242,31 @@ class _Chunks:
                 self._hidden_grad[chunk].mul_(factors_N1)
         if self._needs_weight:
             hidden = hidden if factors_N1 is None else hidden * factors_N1.to(hidden.dtype)
-            found = _product(grad_NV.T, hidden, scale)
+            weight_grad = _product(grad_NV.T, hidden, scale)
             if len(self.slices) > 1:
                 # Sums over many chunks lose bits in 16-bit numbers.
-                found = found.float() if self._weight_grad is None else self._weight_grad.add_(found)
-            self._weight_grad = found
+                before = self._weight_grad
+                weight_grad = weight_grad.float() if before is None else before.add_(weight_grad)
+            self._weight_grad = weight_grad
 
-    def _add_to_bias(self, found: Tensor) -> None:
-        self._bias_grad = found if self._bias_grad is None else self._bias_grad.add_(found)
+    def _add_to_bias(self, bias_grad: Tensor) -> None:
+        self._bias_grad = bias_grad if self._bias_grad is None else self._bias_grad.add_(bias_grad)
 
 
-def _product(one: Tensor, other: Tensor, scale: float, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-    """scale x (one @ other + bias), rounded once."""
+def _product(x: Tensor, y: Tensor, scale: float, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """Return `scale * (x @ y + bias)`, rounded once."""
     if bias is not None:
-        return torch.addmm(bias.to(one.dtype), one, other, beta=scale, alpha=scale)
+        return torch.addmm(bias.to(x.dtype), x, y, beta=scale, alpha=scale)
     if scale == 1:
-        return torch.mm(one, other, out=out)
-    out = one.new_empty((len(one), other.shape[1])) if out is None else out
-    return torch.addmm(out, one, other, beta=0, alpha=scale, out=out)
+        return torch.mm(x, y, out=out)
+    out = x.new_empty((len(x), y.shape[1])) if out is None else out
+    return torch.addmm(out, x, y, beta=0, alpha=scale, out=out)
 
 
 def transform_product(
     logits_NV: Tensor, transform: LogitTransform, *, with_slope: bool = False
 ) -> Tensor | float | None:
-    """Changes a product into logits, in place; gives the derivative of the one by the other, None where it is 1."""
+    """Turn the product into logits, in place, and return the derivative of the logits by the product; None for 1."""
     scale, cap = transform.scale, transform.soft_cap
     if cap is None:
         if scale == 1:
@@ -276,8 +282,10 @@ def transform_product(
 def _loss(
     logits_NV: Tensor, labels_N1: Tensor, label_smoothing: float, *, by_label: bool, factor: Tensor | float
 ) -> tuple[Tensor, Tensor]:
-    """The cross entropy of each label or their sum, and the softmax times a factor, which takes the place of the
-    logits."""
+    """Return the cross entropy of each label, or their sum, and the softmax multiplied by a factor.
+
+    The softmax is written over the logits.
+    """
 
     def reduced(x: Tensor) -> Tensor:
         return x.flatten() if by_label else x.sum()
@@ -288,5 +296,5 @@ def _loss(
         loss -= label_smoothing * reduced(logits_NV.mean(dim=-1))
     sums = logits_NV.exp_().sum(dim=-1, keepdim=True)
     loss += reduced(sums.log())
-    one = isinstance(factor, float) and factor == 1
-    return loss, logits_NV.div_(sums) if one else logits_NV.mul_(factor / sums)
+    is_unscaled = isinstance(factor, float) and factor == 1
+    return loss, logits_NV.div_(sums) if is_unscaled else logits_NV.mul_(factor / sums)

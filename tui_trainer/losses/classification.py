@@ -1,8 +1,7 @@
-"""Losses of whole rows: cross entropy, one for each class of several, or the squared error of a number; and cross
-entropy of a class for each word, on the token that stands for it.
+"""Losses of classifiers: cross entropy of a row's class, one for each class of rows with several labels, the squared
+error of a number, and cross entropy of each word's class, on one token of the word.
 
-Each is a sum over `batch.label_count` labels: of B rows or N words, and of B x C answers where each class has one of
-its own.
+Each is a sum over `batch.label_count` labels: B rows, N words, or B x C answers for rows with several labels.
 """
 
 import inspect
@@ -17,16 +16,19 @@ from tui_trainer.losses.micro_batch import MicroBatch, known_masks
 
 
 class ClassificationLoss:
-    """`loss(batch)`: the sum over its labels, with the graph behind it.
+    """Loss of whole rows: a call returns the sum over the labels of a batch, differentiable.
 
-    Shapes: logits_BC in the model's dtype; labels int64 [B], or float32 [B, C] of 0 and 1 for several labels a row, or
-    float32 [B] for a number, of which C is 1.
+    Shapes: logits_BC in the model's dtype. Labels are int64 [B], float32 [B, C] of 0 and 1 for several labels a row, or
+    float32 [B] for a number, whose logits have C = 1.
     """
 
     def __init__(self, model: Any, problem_type: str, *, weights: Sequence[float] = (), smoothing: float = 0.0) -> None:
-        """`weights`: of each class; with several labels a row, of the ones of each class. `smoothing` as in
-        torch: this share of a label is spread over all classes; of a 0 or a 1 half of it over both. What is held out
-        is measured without it."""
+        """Keep what the loss needs.
+
+        `weights` has one for each class; with several labels a row it multiplies the answers that are 1. `smoothing`
+        spreads this share of a label over all classes, as in torch, or half of it over 0 and 1. Evaluations do without
+        it.
+        """
         self._model, self._kind, self._smoothing = model, problem_type, smoothing
         device = next(model.parameters()).device
         self._weights = torch.tensor(weights, dtype=torch.float32, device=device) if len(weights) else None
@@ -39,14 +41,14 @@ class ClassificationLoss:
         return self.of_logits(self.logits(batch), batch.labels)
 
     def logits(self, batch: MicroBatch) -> Tensor:
-        """float32 [B, C]."""
+        """Return the model's logits, float32 [B, C]."""
         with known_masks(batch):
             logits_BC: Tensor = self._model(**batch.inputs, **self._more).logits
         return logits_BC.float()
 
     def of_logits(self, logits_BC: Tensor, labels: Tensor) -> Tensor:
         if self._weights is not None:
-            # A model whose weights are split, or stay on the host, was there when this was made.
+            # A model that is split, or kept on the host, was on the CPU when this loss was made.
             self._weights = self._weights.to(logits_BC.device)
         if self._kind == "regression":
             return F.mse_loss(logits_BC.squeeze(-1), labels, reduction="sum")
@@ -62,5 +64,5 @@ class TokenLabelLoss(ClassificationLoss):
         super().__init__(model, "single_label_classification", weights=weights, smoothing=smoothing)
 
     def logits(self, batch: MicroBatch) -> Tensor:
-        """float32 [N, C]: of the tokens that have a label."""
+        """Return the logits of the tokens that have a label, float32 [N, C]."""
         return super().logits(batch).flatten(0, 1).index_select(0, batch.places)

@@ -17,16 +17,16 @@ from tui_trainer.hardware.gpu_models import BLACKWELL_FROM
 _MODULE = "liger_kernel.ops.cross_entropy"
 # Source: liger_kernel/ops/cross_entropy.py of 0.8.5, `cross_entropy_forward`.
 _LARGEST_BLOCK = 32768
-# So far may a loss be off, of itself, and a gradient of 16 bits before it is rounded.
+# Largest relative error of a loss, and largest error of a gradient beyond its rounding to 16 bits.
 _OFF, _OFF_GRADIENT = 1e-6, 1e-6
 _CHECKED_LABELS = 8
 
 
 class CrossEntropy(Protocol):
-    """Losses of logits in nats, fp32 [N].
+    """Kernel that returns the losses of logits in nats, fp32 [N].
 
-    Changes `logits_NV`, which have rows of one piece, into `gradient_scale` times the gradient of the sum of losses;
-    None: no gradient is asked for. `soft_cap` as in `LogitTransform`.
+    It overwrites `logits_NV`, whose rows are contiguous, with `gradient_scale` times the gradient of the summed losses;
+    with None it computes no gradient. `soft_cap` is that of `LogitTransform`.
     """
 
     def __call__(
@@ -41,7 +41,7 @@ class CrossEntropy(Protocol):
 
 
 def find_kernel() -> CrossEntropy:
-    """Liger's. Raises ImportError or AttributeError where there is none."""
+    """Return Liger's kernel. Raises ImportError or AttributeError if the library does not have it."""
     kernel = import_module(_MODULE).liger_cross_entropy_kernel
     takes = frozenset(kernel.arg_names)
 
@@ -65,7 +65,7 @@ def find_kernel() -> CrossEntropy:
             "HAS_GRADIENTS": gradient_scale is not None,
             "BLOCK_SIZE": min(_LARGEST_BLOCK, 1 << (vocabulary - 1).bit_length()),
         }  # fmt: skip
-        # What else it could compute: losses by class, the square of the normaliser, how often a token is right.
+        # Switched off: weights of classes, the squared normaliser, and the share of correct tokens.
         unused = {
             "weight_ptr": None, "HAS_WEIGHT": False, "sum_non_ignore_weight": 1.0, "weight_sum": 0.0,
             "lse_square_scale": 0.0, "z_loss_ptr": None, "RETURN_Z_LOSS": False,
@@ -91,9 +91,11 @@ def _warps(logits: Tensor) -> int:
 def reason_against(
     kernel: CrossEntropy, device: torch.device, dtype: torch.dtype, vocabulary: int, **settings: Any
 ) -> str:
-    """How the kernel differs from the formula in float64 by more than it may, a millionth of a loss and one rounding of
-    a gradient; empty: it does not. `settings` are those of `CrossEntropy` but for the scale of gradients, with which
-    the kernel is compiled here. Draws nothing."""
+    """Compare the kernel with the formula in float64, and return how they differ, or an empty string.
+
+    A loss may be off by a millionth of itself, a gradient by one rounding. `settings` are those of `CrossEntropy`
+    without the scale of gradients. The kernel is compiled here, with and without gradients. No random numbers are used.
+    """
     numbers = torch.arange(_CHECKED_LABELS * vocabulary, dtype=torch.float64, device=device)
     logits = (8 * torch.sin(numbers * 12.9898)).view(_CHECKED_LABELS, vocabulary).to(dtype)
     labels = torch.arange(_CHECKED_LABELS, device=device) * (vocabulary // _CHECKED_LABELS)
@@ -105,10 +107,10 @@ def reason_against(
         (wanted,) = torch.autograd.grad(losses.sum(), wide)
     losses = losses.detach()
     for scale in (None, 1.0):
-        found = kernel(logits, labels, gradient_scale=scale, **settings)
-        # Not `>`: what is no number is no agreement either.
-        if not bool(((found - losses).abs() <= _OFF * losses.abs()).all()):
-            return f"losses differ by {float(((found - losses) / losses).abs().max()):.1e} (relative)"
+        off = kernel(logits, labels, gradient_scale=scale, **settings) - losses
+        # Not `>`: NaN is no agreement either.
+        if not bool((off.abs() <= _OFF * losses.abs()).all()):
+            return f"losses differ by {float((off / losses).abs().max()):.1e} (relative)"
     off = (logits - wanted).abs()
     if not bool((off <= torch.finfo(dtype).eps * wanted.abs() + _OFF_GRADIENT).all()):
         return f"gradients differ by {float(off.max()):.1e}"

@@ -1,4 +1,4 @@
-"""What one forward pass takes."""
+"""The tensors of one forward pass, and attention masks that are built without a question to the device."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ _NONE = torch.zeros(0)
 class MicroBatch:
     """Tensors of one forward pass, on the device that computes it.
 
-    Shapes: `inputs` are the model's own arguments (input_ids_BT int64, position_ids_BT where documents are packed, both
-    as one row where attention goes by lengths);
-    `labels_N` are the N labels that count and `places_N` where they stand in [B x T] laid flat. Both were chosen on the
-    CPU, where the rows were padded, so nobody asks the device how many there are. Where a row has a label of its own,
-    `labels` are [B] or [B, C], and there are no places. `documents`, int64 [N] or [B], is the document that each label
-    belongs to, counted from 0 in the order of the prepared rows, of which there are `samples`: a row of several
-    documents has them one after another, packed or padded. `document_labels`, on the host, is how many each has.
-    `tokens` counts the inputs that are no padding. One that `is_idle` counts for nothing, and has no `samples`: it
-    is computed by a process that has no rows in a step of all.
+    Shapes: `inputs` are the model's own arguments: input_ids_BT int64, and position_ids_BT if documents are packed.
+    Both are one row if attention uses lengths. `labels_N` are the N labels that count, and `places_N` are their
+    positions in the flattened [B x T]. Both were chosen on the CPU, so nobody asks the device how many there are. If a
+    whole row has a label, `labels` are [B] or [B, C], and there are no places. `documents`, int64 [N] or [B], is the
+    document of each label, counted from 0 in the order of the prepared rows, of which there are `samples`.
+    `document_labels`, on the host, is the number of labels of each document. `tokens` counts the inputs without
+    padding. A batch that `is_idle` has no samples and counts for nothing: a process without rows computes it.
     """
 
     inputs: Mapping[str, Any]
@@ -44,30 +42,30 @@ class MicroBatch:
     row_lengths: Tensor = field(default_factory=lambda: _NONE.long())
     """Tokens of each row of a causal model without its padding, int64 [B]; empty where nothing is padded."""
     row_values: Tensor = field(default_factory=lambda: _NONE)
-    """What was found out about each prepared row before training, fp32 [samples, width] (`training/row_values.py`)."""
+    """Values of each prepared row from the pass before training, fp32 [samples, width] (`training/row_values.py`)."""
     terms: Mapping[str, Tensor] = field(default_factory=dict)
     """Means over the whole effective batch that the loss has asked for (`losses/several_parts.py`)."""
 
     @property
     def label_count(self) -> int:
-        """What the sum of a loss is divided by."""
+        """Count that divides the sum of a loss."""
         return 0 if self.is_idle else self.labels.numel()
 
     @property
     def positions(self) -> int:
-        """Of the inputs, padding included."""
+        """Number of inputs, including padding."""
         return int(self.inputs["input_ids"].numel()) if "input_ids" in self.inputs else 0
 
     def to(self, device: torch.device) -> MicroBatch:
-        """The same on another device. Copies from pinned memory do not wait."""
+        """Return this batch on another device. Copies from pinned memory do not wait."""
         return self if device.type == "cpu" else self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> MicroBatch:
-        """The same in memory that a GPU copies from by itself."""
+        """Return this batch in pinned memory."""
         return self._each(lambda tensor: tensor.pin_memory())
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
-        # The same lengths have two names.
+        # Cached, because the lengths are one tensor under two names.
         once = cache(change)
         inputs = {name: once(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
         optional = (name for name in ("row_lengths", "row_values") if len(getattr(self, name)))
@@ -123,7 +121,7 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool =
 
 
 def _lengths(document_lengths: NDArray[np.int32]) -> dict[str, Any]:
-    """In the words of transformers: running sums from 0, int32 [documents + 1], and the longest."""
+    """Return transformers' arguments for lengths: running sums from 0, int32 [documents + 1], and the longest."""
     ends = torch.from_numpy(np.concatenate([[0], np.cumsum(document_lengths)]).astype(np.int32))
     longest = int(document_lengths.max())
     return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
@@ -131,47 +129,47 @@ def _lengths(document_lengths: NDArray[np.int32]) -> dict[str, Any]:
 
 # Attention masks that are built without a question to the device.
 #
-# Before it builds a mask, transformers asks whether all of it would be ones, or whether rows hold one document each:
-# the
-# host then waits for the GPU in every forward pass. Both are known of a batch before it goes there. On a CPU asking
-# costs
-# nothing, and leaves a mask of ones out.
+# Before it builds a mask, transformers asks whether all of it would be ones, and whether rows hold one document each.
+# The host then waits for the GPU in every forward pass, although it could know both. On a CPU the questions cost
+# nothing, and leave out a mask of ones.
 
 
 def waits(batch: MicroBatch) -> bool:
-    """Whether a question about the batch's numbers is answered only once the device has done all before it."""
+    """Return whether reading a number of the batch waits until the device has finished its queue."""
     return bool(batch.inputs["input_ids"].device.type != "cpu")
 
 
 def _without_padding(ignore: Callable[..., Any], padding_mask: Any = None, *rest: Any, **more: Any) -> Any:
-    """Whether a mask can be left out, for rows that are all full: windows and caches may need it still."""
+    """Return whether a mask can be left out for rows without padding; windows and caches may still need it."""
     return ignore(None, *rest, **more)
 
 
 @contextmanager
 def known_masks(batch: MicroBatch) -> Iterator[None]:
-    """Around a forward pass over this batch. Where something is padded or packed, its mask is built as it is, as
-    transformers does while it traces; otherwise positions are not looked at for documents, and a mask of ones is left
-    out: with one no flash kernel would be taken."""
+    """Replace transformers' questions about masks during a forward pass over this batch.
+
+    The mask of padded or packed rows is always built, as transformers does while it traces. Otherwise no documents are
+    searched in positions, and a mask of ones is left out, because no flash kernel takes a mask.
+    """
     if not waits(batch):
         yield
         return
     from transformers import masking_utils
 
     is_packed = "position_ids" in batch.inputs
-    known: dict[str, Callable[..., Any]] = {}
+    replacements: dict[str, Callable[..., Any]] = {}
     if is_packed or any(name.endswith("attention_mask") for name in batch.inputs):
         is_full = not is_packed and batch.tokens == batch.positions
         # None stands for a mask that is left out, about which nothing has to be asked.
-        known["is_tracing"] = lambda *asked: not is_full or asked != (None,)
+        replacements["is_tracing"] = lambda *asked: not is_full or asked != (None,)
         for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa") if is_full else ():
             if ignore := getattr(masking_utils, name, None):
-                known[name] = partial(_without_padding, ignore)
+                replacements[name] = partial(_without_padding, ignore)
     if not is_packed:
-        known["find_packed_sequence_indices"] = lambda position_ids: None
+        replacements["find_packed_sequence_indices"] = lambda position_ids: None
     # Names of transformers 5.23; where another version lacks one, it asks the device.
-    before = {name: getattr(masking_utils, name) for name in known if hasattr(masking_utils, name)}
-    vars(masking_utils).update({name: known[name] for name in before})
+    before = {name: getattr(masking_utils, name) for name in replacements if hasattr(masking_utils, name)}
+    vars(masking_utils).update({name: replacements[name] for name in before})
     try:
         yield
     finally:

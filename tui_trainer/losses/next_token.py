@@ -1,8 +1,8 @@
 """Cross entropy of the next token, summed over the labels that count.
 
-The head sees only the places that have a label: what is padding, a prompt or the end of a document costs no logits.
-That is done in front of the head itself, so whatever the model does to its logits afterwards (scales, soft caps) stays.
-In chunks it is done here, by what `models/modules.py` knows of the model.
+The head computes only positions that have a label: padding, prompts and ends of documents cost no logits. Its input is
+selected right before the head, so the model still changes its logits afterwards (scales, soft caps). Logits in chunks
+are changed here, as `models/modules.py` describes the model.
 """
 
 from typing import Any, Literal
@@ -18,29 +18,29 @@ from tui_trainer.losses.micro_batch import MicroBatch, known_masks
 from tui_trainer.models.modules import LogitTransform, in_chunks, logit_transform
 from tui_trainer.models.towers import language_config
 
-# Of the largest logit: matmuls in 16 bits are rounded to a 256th, and models round once more after the head.
+# Share of the largest logit: matmuls in 16 bits are rounded to a 256th, and models round once more after the head.
 _MOST_DIFFERENCE = 0.02
 
 
 class NextTokenLoss:
-    """`loss(batch)`: nats summed over `batch.label_count` labels, with the graph behind it."""
+    """Loss of language models: a call returns nats summed over `batch.label_count` labels, differentiable."""
 
     def __init__(self, model: Any, *, chunk_tokens: int = 0, label_smoothing: float = 0.0) -> None:
-        """`chunk_tokens` > 0: head and loss for so many labels at a time, where `logit_transform` knows the model.
+        """Compute `chunk_tokens` labels at a time if `logit_transform` knows the model; with 0 all of a batch.
 
-        `label_smoothing`: that share of each label is spread evenly over the vocabulary while the model trains; what
-        is held out is measured without it. Source: Szegedy et al., arXiv:1512.00567, section 7.
+        `label_smoothing` spreads this share of each label evenly over the vocabulary. Evaluations do without it.
+        Source: Szegedy et al., arXiv:1512.00567, section 7.
         """
         self._model = model
         self._head: nn.Module = model.get_output_embeddings()
-        known = logit_transform(language_config(model.config).to_dict())
-        self._transform = known or LogitTransform()
-        self.chunk_tokens = chunk_tokens if known and type(_layer_of(self._head)) is nn.Linear else 0
-        """Labels whose logits are there at one time; 0: all of a batch."""
+        transform = logit_transform(language_config(model.config).to_dict())
+        self._transform = transform or LogitTransform()
+        self.chunk_tokens = chunk_tokens if transform and type(_layer_of(self._head)) is nn.Linear else 0
+        """Labels whose logits exist at one time; 0 for all of a batch."""
         self.always_in_chunks = False
-        """Also for fewer labels: every pass then goes the same way."""
+        """Whether batches with fewer labels than a chunk use chunks too, so that all passes run the same code."""
         self.kernel: CrossEntropy | None = None
-        """Computes what is in chunks; None: torch's operations do."""
+        """Kernel for the losses of chunks; None for torch's operations."""
         self._label_smoothing = label_smoothing
         self._batch: MicroBatch | None = None
         self._hidden: Tensor | None = None
@@ -49,13 +49,13 @@ class NextTokenLoss:
         return self._losses(batch, "sum")
 
     def by_label(self, batch: MicroBatch) -> Tensor:
-        """Nats of each label, fp32 [N]. What is in chunks is computed again in the backward pass."""
+        """Return the loss of each label in nats, fp32 [N]. The backward pass computes chunks again."""
         return self._losses(batch, "none")
 
     def _losses(self, batch: MicroBatch, reduction: Literal["sum", "none"]) -> Tensor:
         self._batch = batch
         smoothing = self._label_smoothing if self._model.training else 0.0
-        # Not for the model's whole life: it would hold this loss, which holds the model. Text samples need all places.
+        # A lasting hook would hold this loss, which holds the model. And text samples need the logits of all positions.
         hook = self._head.register_forward_pre_hook(self._select)
         try:
             with known_masks(batch):
@@ -72,8 +72,10 @@ class NextTokenLoss:
         return losses[: len(batch.labels)] if more and reduction == "none" else losses
 
     def chunk_as_the_model(self, batch: MicroBatch) -> bool:
-        """Compares the model's own logits of one place of a batch with those of a chunk. Where they differ, logits are
-        computed all at once from now on, and the answer is False."""
+        """Return whether a chunk has the model's own logits, at one position of a batch.
+
+        If it has not, all logits are computed at once from now on.
+        """
         products: list[Tensor] = []
         hooks = (
             self._head.register_forward_pre_hook(lambda _, args: (args[0].flatten(0, -2)[:1], *args[1:])),
@@ -96,7 +98,10 @@ class NextTokenLoss:
         return is_same
 
     def use_kernel(self, kernel: CrossEntropy, device: torch.device, dtype: torch.dtype) -> str:
-        """Use it from now on where it computes what this loss does; else the reason why not. Raises what it raises."""
+        """Use the kernel from now on if it computes this loss; otherwise return the reason why not.
+
+        Raises whatever the kernel raises.
+        """
         reason = reason_against(
             kernel,
             device,
@@ -125,7 +130,7 @@ class NextTokenLoss:
         return None if added is None else added.flatten()
 
     def _select(self, _head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Before the head: only the places with a label; where a CPU multiplies 16 bits a `coarse` number of them."""
+        """Select the positions that have a label, before the head; for 16 bits on a CPU a `coarse` number of them."""
         assert self._batch is not None, "the hook is there while a batch is"
         hidden_Nh, places = args[0].flatten(0, -2), self._batch.places
         always = self.always_in_chunks or self.kernel is not None
@@ -143,8 +148,10 @@ class NextTokenLoss:
 
 
 def _layer_of(head: Any) -> Any:
-    """The layer that computes: inside of peft's wrapper of a module that is saved, the copy that trains; inside of that
-    of a table some of whose rows train, the frozen one."""
+    """Return the head's layer inside peft's wrappers.
+
+    That is the copy that trains if peft saves the head, and the frozen layer if only some rows of it train.
+    """
     if (rows := getattr(head, "token_adapter", None)) is not None:
         return rows.get_base_layer()
     saved = getattr(head, "modules_to_save", None)
@@ -152,7 +159,7 @@ def _layer_of(head: Any) -> Any:
 
 
 def _weight_of(head: Any) -> Tensor:
-    """Of the layer that computes, with the rows that train in it."""
+    """Return the weight of the head's layer, with the rows that train put into it."""
     rows = getattr(head, "token_adapter", None)
-    found: Tensor = _layer_of(head).weight if rows is None else rows.get_merged_weights(rows.active_adapters)
-    return found
+    weight: Tensor = _layer_of(head).weight if rows is None else rows.get_merged_weights(rows.active_adapters)
+    return weight

@@ -1,8 +1,8 @@
-"""The loss that spreads tokens over the experts of a mixture, beside that of the next token.
+"""The loss that spreads tokens over the experts of a mixture, added to that of the next token.
 
-It is what the model's own class computes for `output_router_logits`: of all its routers together, from the tokens of
-one micro-batch, without padding. A step has the mean over its micro-batches, by their tokens; with one micro-batch that
-is the loss of transformers.
+The model's own class computes it for `output_router_logits`: for all routers together, from the tokens of one
+micro-batch without padding. A step uses the mean over its micro-batches, weighted by their tokens. With one micro-batch
+that is the loss of transformers.
 
 Source: Fedus et al., Switch Transformers, arXiv:2101.03961, section 2.2; `load_balancing_loss_func` of transformers.
 """
@@ -27,7 +27,7 @@ _TOKENS = "tokens"
 
 
 class RouterLoss(NamedLoss):
-    """Of training alone: what is held out is measured by the loss of the next token."""
+    """Loss of training. Evaluations use the loss of the next token alone."""
 
     parts: Mapping[str, str] = {NEXT_TOKEN: LABELS, ROUTER: _TOKENS}
 
@@ -40,29 +40,34 @@ class RouterLoss(NamedLoss):
         return {LABELS: batch.label_count, _TOKENS: batch.tokens}
 
     def __call__(self, batch: MicroBatch) -> Mapping[str, Tensor]:
-        """Nats, and the weighted loss of the routers times `batch.tokens`."""
-        with self._balanced(_mask_BT(batch)) as found:
+        """Return the sum of the next token's loss in nats, and the weighted router loss times `batch.tokens`.
+
+        Raises RunError if the model has returned no router logits.
+        """
+        with self._balanced(_mask_BT(batch)) as router_losses:
             nats = self._loss(replace(batch, inputs={**batch.inputs, OUTPUT: True}))
-        if not found or not isinstance(found[-1], Tensor):
+        if not router_losses or not isinstance(router_losses[-1], Tensor):
             hint = "set training.router_aux_loss_coef = 0 to train without a router loss"
             raise RunError(f"the model returned no router logits; {hint}")
-        return {NEXT_TOKEN: nats, ROUTER: self._coefficient * batch.tokens * found[-1].to(nats.device)}
+        return {NEXT_TOKEN: nats, ROUTER: self._coefficient * batch.tokens * router_losses[-1].to(nats.device)}
 
     @contextmanager
     def _balanced(self, mask_BT: Tensor | None) -> Iterator[list[Any]]:
-        """Around a forward pass: what the model's own function makes of its router logits, with this mask. The model is
-        given none, as its attention needs none for padding at the right."""
-        found: list[Any] = []
+        """Collect the results of the model's own loss function, called with this mask, during a forward pass.
+
+        The model itself gets no mask, because its attention needs none for padding at the right.
+        """
+        router_losses: list[Any] = []
         balance = self._names[BALANCE]
 
         def masked(*given: Any) -> Any:
             # The mask is the last argument in every family.
-            found.append(balance(*given[:-1], mask_BT))
-            return found[-1]
+            router_losses.append(balance(*given[:-1], mask_BT))
+            return router_losses[-1]
 
         self._names[BALANCE] = masked
         try:
-            yield found
+            yield router_losses
         finally:
             self._names[BALANCE] = balance
 

@@ -26,7 +26,7 @@ from tui_trainer.planning.measured_steps import keep_micro_batch
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.records import Key
 from tui_trainer.runs.wording import split_words
-from tui_trainer.units import format_bytes, format_seconds
+from tui_trainer.units import format_bytes, format_seconds, quantity
 from tui_trainer.worker.asking import WorkerFailed, ask
 
 _REQUEST = TypeAdapter(Request)
@@ -186,7 +186,7 @@ def _ask(tries: MicroBatches, question: dict[str, Any], seconds: float, limit: T
         nonlocal trying
         if "trying" in report:
             trying = int(report["trying"])
-            notify(f"{report['doing']} micro-batches of {trying} row{'s' if trying != 1 else ''}")
+            notify(f"{report['doing']} micro-batches of {quantity(trying, 'row')}")
         else:
             names = ("peak_memory_bytes", "seconds", "step_seconds")
             outcome = {name: report[name] for name in names if name in report}

@@ -24,7 +24,7 @@ from tui_trainer.planning.disk import run_bytes, space_words
 from tui_trainer.planning.plan import CHECKPOINTING, Plan
 from tui_trainer.runs.steps_and_eta import times
 from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL
-from tui_trainer.units import format_bytes, format_seconds
+from tui_trainer.units import format_bytes, format_seconds, quantity
 from tui_trainer.worker.asking import WorkerFailed, ask
 
 _MOST_TRIES = 6
@@ -211,7 +211,7 @@ def _words(figures: Mapping[str, Any]) -> Iterator[str]:
         yield f"FAILED: {figures['failed']}"
     if "longest" in figures and "rows" in figures:
         begins = f", which begins {figures['begins']!r}" if figures.get("begins") else ""
-        rows = f"{figures['rows']} rows" if figures["rows"] != 1 else "1 row"
+        rows = quantity(figures["rows"], "row")
         yield f"{rows}, the longest {figures['longest']:,} tokens: row {figures['row']:,}{begins}"
     if "step_seconds" in figures:
         least, most = (format_seconds(figures[name]) for name in ("least_seconds", "most_seconds"))

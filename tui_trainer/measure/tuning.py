@@ -62,7 +62,7 @@ from tui_trainer.planning.measured_steps import is_busy
 from tui_trainer.planning.plan import CHECKPOINTING, Plan
 from tui_trainer.runs.wording import split_words
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_bytes, format_seconds, utc_now
+from tui_trainer.units import format_bytes, format_seconds, quantity, utc_now
 from tui_trainer.worker.asking import WorkerFailed
 
 # Time and steps of a turn in a search. Its process takes some seconds more to start.
@@ -473,7 +473,7 @@ class Tuning(Search):
 def micro_batch_line(tries: MicroBatches) -> str:
     """Return `largest micro-batch: 32 of 32 rows; 64 failed`."""
     failed = sorted(rows for rows, tried in tries.tried.items() if tried.failed)
-    words = f"largest micro-batch: {tries.largest or 'none'} of {tries.step_rows} rows"
+    words = f"largest micro-batch: {tries.largest or 'none'} of {quantity(tries.step_rows, 'row')}"
     words += f"; {', '.join(map(str, failed))} failed" if failed else ""
     return words + (f"; {tries.cut_short}" if tries.cut_short else "")
 
@@ -615,7 +615,7 @@ class EffectiveBatches(Search):
     @property
     def most_rows(self) -> int:
         """Largest number of rows that leaves enough steps in the epochs of the run."""
-        return most_rows_of_step(self.loaded.config, self.plan.train_rows.value)
+        return most_rows_of_step(self.loaded.config.training.num_train_epochs, self.plan.train_rows.value)
 
     @property
     def best(self) -> Size | None:

@@ -1,7 +1,7 @@
-"""The table of peak learning rates: what `auto` takes, and the range that is not warned about.
+"""The table of peak learning rates: the value of `auto`, and the range without a warning.
 
-A rate goes by what trains and by the number of parameters of the whole model, adapters' base included: small models
-take rates at which large ones diverge. Everything that gives, judges or proposes a learning rate reads this table.
+A rate depends on what trains and on the number of parameters of the whole model, with the base of adapters: small
+models train at rates at which large ones diverge. All code that chooses or judges a learning rate reads this table.
 """
 
 import math
@@ -15,7 +15,7 @@ Start = Literal["scratch", "lora", "full"]
 
 @dataclass(frozen=True, slots=True)
 class PeakRate:
-    """What `auto` takes; below `least` weights hardly move, above `most` training tends to diverge."""
+    """Rate of `auto`. Below `least` weights hardly move, above `most` training tends to diverge."""
 
     auto: float
     most: float
@@ -75,5 +75,5 @@ PLAIN = (
 
 
 def rate_of_size(table: tuple[RatesOfSize, ...], start: Start, parameters: int) -> PeakRate:
-    """Return the peak rates for a model of so many parameters."""
+    """Return the peak rates for a model with this number of parameters."""
     return next(row.rates[start] for row in table if parameters <= row.most_parameters)

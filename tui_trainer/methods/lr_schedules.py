@@ -1,7 +1,7 @@
 """The learning rate schedules, one row each, under Hugging Face's names.
 
-A closed form of the step, so a resumed run needs no state of it. The formulas are those of transformers, to the bit;
-its own module for them loads peft and the Trainer's parts, which most runs do without.
+Each is a function of the step, so a resumed run needs no state. The formulas equal those of transformers to the bit.
+Its module for them is not used, because it loads peft and parts of the Trainer, which most runs do not need.
 """
 
 import math
@@ -26,18 +26,18 @@ class LrCurve:
     warmup_steps: int
     total_steps: int
     decay_steps: int = 0
-    """The last steps, in which warmup_stable_decay goes down."""
+    """Number of last steps, in which warmup_stable_decay goes down."""
     decay_type: DecayType = "cosine"
     min_lr_rate: float = 0.0
     """Share of the peak that a schedule with a floor ends at."""
 
     def above_floor(self, share: float) -> float:
-        """A share of the peak between 0 and 1 as one between the floor and 1."""
+        """Map a share of the peak from the range 0 to 1 to the range from the floor to 1."""
         return share * (1 - self.min_lr_rate) + self.min_lr_rate
 
 
 Decay = Callable[[int, LrCurve], float]
-"""Step counted from 0 and the curve make the share of the peak rate, after the warm-up."""
+"""Function of the step, counted from 0, and the curve: the share of the peak rate after the warm-up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,19 +55,19 @@ class ScheduleSpec:
     has_decay_steps: bool = False
     """Whether it takes `num_decay_steps` and `decay_type`."""
     end_rate: float = 0.0
-    """What the last rate is; the peak must be above it."""
+    """Last rate; the peak must be above it."""
 
     def learning_rate(self, curve: LrCurve) -> Callable[[int], float]:
-        """The learning rate of step 1, 2, ...; as in transformers, a warm-up begins with rate 0, or with the floor."""
+        """Return the function from a step, counted from 1, to its rate. A warm-up begins with 0, or with the floor."""
 
-        def at(step: int) -> float:
+        def rate_of(step: int) -> float:
             done = step - 1
             if self.warms_up and done < curve.warmup_steps:
                 share = done / curve.warmup_steps
                 return curve.peak * (curve.above_floor(share) if self.warms_up_from_floor else share)
             return curve.peak * self.decay(done, curve)
 
-        return at
+        return rate_of
 
 
 def _stay(_done: int, _curve: LrCurve) -> float:
@@ -79,9 +79,8 @@ def _half_cosine(progress: float) -> float:
 
 
 def _cosine(done: int, curve: LrCurve) -> float:
-    """Source: transformers.optimization.get_cosine_with_min_lr_schedule_with_warmup, which without a floor is
-    get_cosine_schedule_with_warmup.
-    """
+    # Source: transformers.optimization.get_cosine_with_min_lr_schedule_with_warmup, which without a floor is
+    # get_cosine_schedule_with_warmup.
     progress = (done - curve.warmup_steps) / max(1, curve.total_steps - curve.warmup_steps)
     return max(0.0, curve.above_floor(_half_cosine(progress)))
 
@@ -107,13 +106,13 @@ DECAY_TYPES: dict[DecayType, Callable[[float], float]] = {
     "linear": lambda progress: 1.0 - progress,
     "1-sqrt": lambda progress: 1.0 - math.sqrt(progress),
 }
-"""From 1 to 0 while `progress` goes from 0 to 1. Source: transformers.optimization.get_wsd_schedule, `decay_type`."""
+"""Functions that fall from 1 to 0 as `progress` grows from 0 to 1. Source: `decay_type` of
+transformers.optimization.get_wsd_schedule."""
 
 
 def _warmup_stable_decay(done: int, curve: LrCurve) -> float:
-    """Source: transformers.optimization.get_wsd_schedule with a linear warm-up; the stable steps are what warm-up and
-    decay leave of all steps.
-    """
+    # Source: transformers.optimization.get_wsd_schedule with a linear warm-up. All steps between warm-up and decay are
+    # stable.
     decaying = done - (curve.total_steps - curve.decay_steps)
     if decaying < 0:
         return 1.0

@@ -1,4 +1,4 @@
-"""The optimizers, one row each: what people read of it, what it needs and keeps, how it is built.
+"""The optimizers, one row each: how people call it, what it needs and keeps, and how it is built.
 
 Loads no torch: the setting's choices, the plan, the checklist and the run read the same row. A state that is not
 described here is refused before a run starts: it could not be saved, and so not be resumed.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class AdamSettings(Protocol):
-    """Those of `[training]` that a builder reads."""
+    """Settings of `[training]` that builders read."""
 
     @property
     def adam_beta1(self) -> float: ...
@@ -40,56 +40,57 @@ class OptimizerSpec:
     """One optimizer. Adding one adds a row, and its test."""
 
     label: str
-    """What people call it: `fused AdamW`."""
+    """Name for people, such as `fused AdamW`."""
     help: str
     build: Build
-    """Parameter groups, the learning rate and `[training]` make the optimizer. Raises RunError."""
+    """Function of parameter groups, learning rate and `[training]` that makes the optimizer. Raises RunError."""
     modules: tuple[str, ...] = ()
-    """What building it imports, beside torch."""
+    """Modules that building it imports, other than torch."""
     aliases: tuple[str, ...] = ()
-    """What other tools call it."""
+    """Names in other tools."""
     learning_rates: tuple[RatesOfSize, ...]
     learning_rate_reason: str = ""
     library: str = ""
-    """The distribution that it comes with, where that is none of ours."""
+    """Distribution that it comes from, if this program does not require it."""
     needs_gpu: bool = False
     compiles: bool = False
-    """Its step is compiled on first use: by triton on a GPU, on a CPU by a C++ compiler."""
+    """Whether its step is compiled on first use: by triton on a GPU, by a C++ compiler on a CPU."""
     smaller: tuple[str, ...] = ()
-    """Optimizers that learn about as well and keep less, the nearest first."""
+    """Optimizers that learn about as well and keep less, the most similar first."""
     warning: str = ""
-    """Why another one is advised for transformers."""
+    """Reason to prefer another one for transformers."""
     cpu_note: str = ""
 
     state_bytes: float = 0.0
-    """For each trained parameter."""
+    """Bytes of state for each trained parameter."""
     hidden_state_bytes: float | None = None
-    """Instead, for each of a matrix inside of the layers, where these have an update of their own: it is for models all
-    of whose weights train."""
+    """Bytes of state for each parameter of a matrix inside the layers, if these are updated in another way. Such an
+    optimizer needs a model whose weights all train."""
     factored_state: bool = False
-    """Instead, a sum in fp32 for each row and each column of a matrix, and a number for each parameter of a vector."""
+    """Whether the state is a sum in fp32 for each row and column of a matrix, and a number for each parameter of a
+    vector."""
     state_words: str = ""
     update_bytes: float = 0.0
-    """On a GPU, what an update makes and frees again for each trained parameter."""
+    """Temporary bytes of an update on a GPU, for each trained parameter."""
 
     state_keys: frozenset[str]
     """All names in a parameter's state."""
     needed_keys: frozenset[str] = frozenset()
-    """Those that must be there."""
+    """Names that a state must have."""
     hidden_keys: frozenset[str] = frozenset()
-    """Those that must be there of a hidden matrix instead."""
+    """Names that the state of a hidden matrix must have instead."""
     shaped_keys: frozenset[str] = frozenset()
-    """Those that have the parameter's shape."""
+    """Names of tensors with the parameter's shape."""
     number_keys: frozenset[str] = frozenset()
-    """Those that are plain Python numbers."""
+    """Names of plain Python numbers."""
     host_keys: frozenset[str] = frozenset()
-    """Those that stay on the host: an update reads each as a number, and would wait for the device."""
+    """Names of tensors on the host: an update reads them as numbers, and would wait for the device."""
     begin: Begin | None = None
-    """Makes the state of a parameter before its first step, for optimizers that keep it in memory of their own: a saved
-    state is copied into it."""
+    """Function that makes the state of a parameter before its first step, for optimizers that allocate it in their own
+    way. A saved state is copied into it."""
 
     def placed(self, key: str, value: Tensor, parameter: Tensor) -> Any:
-        """A saved value as the optimizer keeps it."""
+        """Return a saved value in the form and place in which the optimizer keeps it."""
         if key in self.number_keys:
             return value.item()
         return value.to("cpu" if key in self.host_keys else parameter.device)
@@ -106,15 +107,17 @@ def _fused_adamw(groups: list[dict[str, Any]], lr: float, training: AdamSettings
 
 
 def _adamw(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Optimizer:
-    """As torch chooses where nothing is asked for: all weights at once in each operation on a GPU (`foreach`), one
-    weight after the other on a CPU. With `fused=False` it would be the latter everywhere."""
+    """Build AdamW with torch's own choice: `foreach` on a GPU, a loop over the weights on a CPU.
+
+    `fused=False` would choose the loop everywhere.
+    """
     import torch
 
     return torch.optim.AdamW(groups, lr=lr, **_adam(training))
 
 
 def _adafactor(groups: list[dict[str, Any]], lr: float, _training: AdamSettings) -> Optimizer:
-    """Without the scaling of steps by the weights, as Hugging Face's Trainer has it: AdamW's learning rates hold.
+    """Build Adafactor without scaling steps by the weights, as in Hugging Face's Trainer, so that AdamW's rates suit.
 
     torch's own always scales by their root mean square, at least 0.001: LoRA's second matrices, which begin at zero,
     then go a thousandth of the way. Measured on a small Llama, 80 steps at AdamW's rates, drop of the loss against
@@ -126,8 +129,11 @@ def _adafactor(groups: list[dict[str, Any]], lr: float, _training: AdamSettings)
 
 
 def _sgd(groups: list[dict[str, Any]], lr: float, _training: AdamSettings) -> Optimizer:
-    """Without momentum: that it keeps no state is what it is taken for. The fused one cannot take weights of which each
-    process has a part: "aten._fused_sgd_.default does not have a sharding strategy" (torch 2.15)."""
+    """Build SGD without momentum, because people choose it to keep no state.
+
+    The fused version refuses sharded weights: "aten._fused_sgd_.default does not have a sharding strategy" (torch
+    2.15).
+    """
     import torch
     from torch.distributed.tensor import DTensor
 
@@ -136,7 +142,7 @@ def _sgd(groups: list[dict[str, Any]], lr: float, _training: AdamSettings) -> Op
 
 
 def _muon(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Optimizer:
-    """Muon for hidden matrices, AdamW for all else, as one optimizer: their groups and states together.
+    """Build one optimizer that uses Muon for hidden matrices and AdamW for all other weights.
 
     Updates of Muon are scaled to the size of AdamW's, 0.2 on average for each number: one learning rate and one weight
     decay suit both. Sources: Keller Jordan, kellerjordan.github.io/posts/muon, 2024; Liu et al., "Muon is Scalable for
@@ -148,7 +154,7 @@ def _muon(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Op
         def __init__(self) -> None:
             hidden = [group for group in groups if group.get(HIDDEN)]
             others = [group for group in groups if not group.get(HIDDEN)]
-            # A state that is not there yet stands in one table, whichever of the two makes it.
+            # Both share one table of states.
             self.parts: list[torch.optim.Optimizer] = [
                 torch.optim.Muon(hidden, lr=lr, adjust_lr_fn="match_rms_adamw"),
                 torch.optim.AdamW(others, lr=lr, **_adam(training), fused=True),
@@ -168,24 +174,25 @@ def _muon(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Op
 
 
 def _by_library(module: str, class_name: str) -> Build:
-    """By a class of another library, which is loaded when the optimizer is made."""
+    """Return a builder with a class of another library, which is loaded when the optimizer is made."""
 
     def build(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Optimizer:
         try:
-            found = import_module(module)
+            loaded = import_module(module)
         except ImportError as error:
             library = module.partition(".")[0]
             raise RunError(f"training.optim needs {library}, which cannot be loaded: {error}") from None
-        optimizer: Optimizer = getattr(found, class_name)(groups, lr=lr, **_adam(training))
+        optimizer: Optimizer = getattr(loaded, class_name)(groups, lr=lr, **_adam(training))
         return optimizer
 
     return build
 
 
 def _begin_bitsandbytes(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
-    """What the first step would do. Paged states lie in memory that the GPU and the host share, and that only
-    bitsandbytes gives out: as tensors of torch they would take the card's own. Source: `Optimizer8bit.step` and
-    `Optimizer2State.init_state` in bitsandbytes/optim/optimizer.py of 0.50.
+    """Make a parameter's state as the first step does.
+
+    Paged states are in memory that GPU and host share. Only bitsandbytes can allocate it; torch would use the GPU's.
+    Source: `Optimizer8bit.step` and `Optimizer2State.init_state` in bitsandbytes/optim/optimizer.py of 0.50.
     """
     for group_index, group in enumerate(optimizer.param_groups):
         for index, other in enumerate(group["params"]):
@@ -197,7 +204,7 @@ def _begin_bitsandbytes(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
 
 
 def _begin_torchao(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
-    """What the first step would do. Source: `_AdamBase.step` in torchao/optim/adam.py of 0.18."""
+    """Make a parameter's state as the first step does. Source: `_AdamBase.step` in torchao/optim/adam.py of 0.18."""
     import torch
 
     state: dict[str, Any] = optimizer.state[parameter]
@@ -210,7 +217,7 @@ def _begin_torchao(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
 OPTIMIZER_KEY = "training.optim"
 DEFAULT, ADAFACTOR, MUON = "adamw_torch_fused", "adafactor", "muon"
 HIDDEN = "is_hidden"
-"""Of a group of parameters: whether they are matrices inside of layers."""
+"""Key of a parameter group: whether it has the matrices inside layers."""
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq"})
 _OF_TORCH = partial(
     OptimizerSpec,

@@ -1,4 +1,4 @@
-"""The tuning methods, one row each, as people and the plan see them. The code of each is its file in `tuning/`."""
+"""The tuning methods, one row each, for the plan and the screens. The code of each is a file in `tuning/`."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ class TuningMethod:
     label: str
     help: str
     has_adapter: bool = False
-    """The model's own weights are frozen, and an adapter is trained."""
+    """Whether the model's own weights are frozen, and an adapter is trained."""
     in_four_bits: bool = False
-    """The frozen weights are kept in 4 bits, by bitsandbytes on a GPU."""
+    """Whether bitsandbytes keeps the frozen weights in 4 bits, on a GPU."""
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """What it needs beside torch and transformers."""
+        """Libraries that it needs in addition to torch and transformers."""
         return ("peft",) * self.has_adapter + (BITSANDBYTES,) * self.in_four_bits
 
 

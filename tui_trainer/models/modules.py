@@ -136,7 +136,7 @@ def attention_facts(model: Any, calls: list[dict[str, Any]], head_size: int, *, 
 
 @contextmanager
 def recorded_calls() -> Iterator[list[dict[str, Any]]]:
-    """Record the arguments of torch's attention for `facts_of`."""
+    """Record the arguments of torch's attention for `attention_facts`."""
     from unittest.mock import patch
 
     from torch.nn import functional

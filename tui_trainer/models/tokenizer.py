@@ -290,11 +290,8 @@ def unreadable_tokenizer(folder: Path) -> tuple[str, str] | None:
     if files & {FAST_FILE, "vocab.txt", "tekken.json"} or {"vocab.json", "merges.txt"} <= files:
         return None
     copy = "copy tokenizer.json and tokenizer_config.json of the same model into the folder"
-    if tiktoken_files := sorted((files & {"tiktoken.model"}) | {path.name for path in folder.glob("*.tiktoken")}):
-        return (
-            f"the tokenizer is only a tiktoken file ({one_line(tiktoken_files[0], 40)}), without special tokens",
-            copy,
-        )
+    if tiktoken := sorted((files & {"tiktoken.model"}) | {path.name for path in folder.glob("*.tiktoken")}):
+        return f"the tokenizer is only a tiktoken file ({one_line(tiktoken[0], 40)}), without special tokens", copy
     name = next((name for name in _SENTENCEPIECE if name in files), "")
     if not name:
         return None

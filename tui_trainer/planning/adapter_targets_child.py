@@ -30,7 +30,7 @@ _NAMED = 4
 
 
 def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
-    """The fields of `AdaptedParts`, or problems with their hints."""
+    """Return the fields of `AdaptedParts`, or problems with their hints."""
     head: Head = question["head"]
     names = ("r", "target_modules", "target_parameters", "modules_to_save")
     tuning = TuningSection(method="lora", **{name: question[name] for name in names})
@@ -44,8 +44,8 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
 
 
 def named_layers(model: Any, tuning: TuningSection) -> set[str] | None:
-    """The paths of the linear layers that the settings name; None: all-linear. Raises ConfigError for what is not
-    there, and for what gets no adapter."""
+    """Return the paths of the linear layers that the settings name; None for all-linear. Raises ConfigError for names
+    that match nothing or get no adapter."""
     problems = [found for name in names_in(tuning.target_parameters) if (found := _tensor_problem(model, name))]
     names, modules = names_in(tuning.target_modules), dict(model.named_modules())
     layers = [path for path, module in modules.items() if is_product(module)]
@@ -63,7 +63,7 @@ def named_layers(model: Any, tuning: TuningSection) -> set[str] | None:
 def _matched(
     model: Any, modules: dict[str, Any], layers: Sequence[str], tuning: TuningSection
 ) -> tuple[set[str], list[Problem]]:
-    """What a regular expression matches, and what is wrong with that."""
+    """Return the paths that a regular expression matches, and the problems with it."""
 
     def wrong(message: str, hint: str) -> tuple[set[str], list[Problem]]:
         return set(), [Problem(message=message, key=MODULES_KEY, hint=hint)]
@@ -95,7 +95,7 @@ def _matched(
 
 
 def _tensor_problem(model: Any, name: str) -> Problem | None:
-    """Why a name of `tuning.target_parameters` gets no adapter."""
+    """Return the problem if a name in `tuning.target_parameters` gets no adapter; None if it gets one."""
     from torch import nn
 
     owners = {
@@ -125,7 +125,7 @@ def _tensor_problem(model: Any, name: str) -> Problem | None:
 
 
 def _found(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
-    """What peft has adapted, counted. Raises ConfigError where it is not what was named."""
+    """Return the parts that peft has adapted, counted. Raises ConfigError if they are not those that were named."""
     from peft.tuners.lora.layer import LoraLayer, ParamWrapper
 
     linears: Counter[Linear] = Counter()

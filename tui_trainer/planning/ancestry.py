@@ -47,7 +47,7 @@ class Ancestor(BaseModel):
 
 
 def run_of_model(folder: Path) -> RunFolder | None:
-    """The run whose final model lies in `folder`; None for any other folder."""
+    """Return the run whose final model is in `folder`; None for any other folder."""
     with suppress(FolderError):
         run = RunFolder.open(folder.parent)
         return run if run.plan.is_file() and run.model.name == folder.name else None
@@ -55,7 +55,8 @@ def run_of_model(folder: Path) -> RunFolder | None:
 
 
 def ancestors_of(config: Config) -> tuple[Ancestor, ...]:
-    """The chain that a new run of these settings goes on from, the oldest first; empty where its model is of no run."""
+    """Return the runs that a new run of these settings continues, the oldest first; empty if its model was made by no
+    run."""
     model = config.model
     if not model.model_name_or_path or config.is_from_scratch:
         return ()
@@ -79,13 +80,13 @@ def ancestors_of(config: Config) -> tuple[Ancestor, ...]:
 
 
 def write_ancestors(folder: Path, ancestors: tuple[Ancestor, ...]) -> None:
-    """Beside a model that a run has made to start from."""
+    """Write the chain next to a model that a run has made to start from."""
     content = {"ancestors": [one.model_dump() for one in ancestors]}
     (folder / _ANCESTORS).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def chain_words(ancestors: tuple[Ancestor, ...]) -> str:
-    """`tiny-llama > run a (all weights, 20 steps) > run b (LoRA, 10 steps)`; empty where there is no chain."""
+    """Return `tiny-llama > run a (all weights, 20 steps) > run b (LoRA, 10 steps)`; empty if there is no chain."""
     return " > ".join(one.words for one in ancestors)
 
 

@@ -1,4 +1,4 @@
-"""Which kernel computes a run's attention, and why: from the card, the precision, the rows and the model.
+"""Chooses the attention kernel of a run, with the reason, from the GPU, the precision, the rows and the model.
 
 The order and the refusals are those of torch's `scaled_dot_product_attention`. Sources: `priority_order`,
 `use_flash_attention`, `use_mem_efficient_attention` and `check_prefer_cudnn_attention` in
@@ -68,7 +68,8 @@ NOT_PLANNED = Attention(kernel="", reason="not in the plan")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionRows:
-    """What attention reads. `longest` in tokens; `widths_vary`: passes are as wide as their longest row."""
+    """The rows that attention reads. `longest` is in tokens. With `widths_vary`, each pass is as wide as its longest
+    row."""
 
     packed: bool
     longest: int
@@ -77,7 +78,8 @@ class AttentionRows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionMachine:
-    """What computes: `capability` is None on a CPU, and of cards that do not report it. `libraries` by distribution."""
+    """The device that computes. `capability` is None on a CPU, and for GPUs that do not report it. `libraries` holds
+    versions by distribution."""
 
     device: Device
     capability: Version | None
@@ -87,7 +89,7 @@ class AttentionMachine:
 
 
 def attention_of(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine, requested: str) -> Attention:
-    """The kernel of a run whose `model.attn_implementation` is `requested`."""
+    """Return the kernel of a run whose `model.attn_implementation` is `requested`."""
     chosen = _chosen(shape, requested) or _of_sdpa(shape, rows, machine)
     wait = ""
     if machine.device == "cuda" and (kind := shape.attention.waiting_rope):
@@ -98,7 +100,7 @@ def attention_of(shape: ModelShape, rows: AttentionRows, machine: AttentionMachi
 
 
 def _chosen(shape: ModelShape, requested: str) -> Attention | None:
-    """What leaves torch no choice."""
+    """Return the kernel if the settings or the model leave torch no choice; None if torch chooses."""
     facts = shape.attention
     if requested not in ("auto", "sdpa"):
         unknown = "" if is_known_attention(requested) else "; the plan assumes as much memory as for sdpa"
@@ -145,7 +147,7 @@ def _on_cpu(shape: ModelShape) -> Attention:
 
 
 def planned_mask(shape: ModelShape, rows: AttentionRows) -> str:
-    """Why a pass has one; empty: it has none. A batch without padding leaves that of an encoder out."""
+    """Return why a pass needs a mask; empty if it needs none. An encoder needs none for a batch without padding."""
     facts = shape.attention
     if facts.learnt_bias:
         return "a learned bias"
@@ -161,7 +163,7 @@ def planned_mask(shape: ModelShape, rows: AttentionRows) -> str:
 def _refused(
     shape: ModelShape, rows: AttentionRows, machine: AttentionMachine, masked: str
 ) -> Iterator[tuple[str, str, str]]:
-    """torch's kernels as it asks them: (kernel, why it refuses or empty, source)."""
+    """Yield torch's kernels in the order that it tries them: (kernel, why it refuses or empty, source)."""
     capability, facts = machine.capability, shape.attention
     if capability and capability[0] in _CUDNN_FIRST:
         yield CUDNN, _against_cudnn(shape, rows, machine), f"{_SDP_UTILS}, check_prefer_cudnn_attention"
@@ -213,7 +215,8 @@ def _against_flash(shape: ModelShape, machine: AttentionMachine, masked: str) ->
 
 
 def _against_lengths(shape: ModelShape, machine: AttentionMachine) -> str:
-    """Why rows of several documents cannot go by their lengths; what a kernel computes is asked at the start."""
+    """Return why packed rows cannot be computed by the lengths of their documents. The start of a run tests the kernel
+    itself."""
     facts = shape.attention
     if against := _against_flash(shape, machine, ""):
         return against
@@ -229,7 +232,7 @@ def _against_lengths(shape: ModelShape, machine: AttentionMachine) -> str:
 
 
 def _library_by_lengths(machine: AttentionMachine) -> str:
-    """What is tried first at the start, by `training/varlen.py`; empty: there is none."""
+    """Return the kernel that `training/varlen.py` tries first at the start; empty if there is none."""
     libraries, hopper = machine.libraries, machine.capability is not None and machine.capability[0] == HOPPER
     torch = libraries.get("torch")
     has_own = torch is None or numbers_of(torch) >= _LENGTHS_SINCE

@@ -1,4 +1,4 @@
-"""What `auto` becomes on this machine, each with its reason: device, precision, weights, loss, loader."""
+"""Decides values of `auto` on this machine, each with its reason: device, precision, weights, loss, loader."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -52,7 +52,7 @@ CPU_BF16_LEAST_WIDTH = 512
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingDevice:
-    """What a run computes on. `gpu` is None on a CPU."""
+    """The device that a run computes on. `gpu` is None on a CPU."""
 
     device: Device
     reason: str
@@ -66,7 +66,7 @@ class TrainingDevice:
 
     @classmethod
     def planned(cls, hardware: Hardware, device: Device, reason: str, gpu_uuid: str) -> Self:
-        """What a plan was made for, as the hardware is now; chosen anew where that card is no longer there."""
+        """Return the device of a plan with its present hardware; if its GPU is gone, the device is chosen again."""
         if device == "cpu":
             return cls(device=device, reason=reason, gpu=None)
         gpus = [gpu for gpu in hardware.gpus if gpu_uuid and gpu.cuda_uuid == gpu_uuid]
@@ -82,7 +82,7 @@ class TrainingDevice:
 def precision(
     loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape
 ) -> Planned[Precision]:
-    """What matmuls are computed in. Refusals are the matter of `precision_problems`."""
+    """Return the data type of matmuls. `precision_problems` checks whether it is possible."""
     requested = loaded.config.training.mixed_precision
     if requested != "auto":
         return exact("fp32" if requested == "no" else requested, f"from {loaded.where(MIXED)}")
@@ -90,7 +90,7 @@ def precision(
 
 
 def best_precision(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> Planned[Precision]:
-    """What `auto` is here."""
+    """Return the data type that `auto` chooses here."""
     if target.device == "cuda":
         return _gpu_precision(target, shape)
     native = sorted(hardware.cpu_flags & BF16_FLAGS)
@@ -114,7 +114,7 @@ def _gpu_precision(target: TrainingDevice, shape: ModelShape) -> Planned[Precisi
 
 
 def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice) -> list[Problem]:
-    """16 bits that are not there, and kernels that cannot do what is asked of them."""
+    """Return a problem for each setting that this device or its libraries do not support."""
     problems = [loaded.problem(*refusal) for refusal in _refusals(loaded.config, hardware, target)]
     if loaded.config.training.deterministic and target.device == "cuda":
         problems += [loaded.placed(problem) for problem in determinism_problems()]
@@ -122,7 +122,7 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Trainin
 
 
 def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Iterator[tuple[str, str, str]]:
-    """(key, what is not here, what to set instead)"""
+    """Yield the key, the message and the hint of each unsupported setting."""
     requested, on_cpu, libraries = config.training.mixed_precision, target.device == "cpu", hardware.libraries
     no_gpu, native = "and this run is on the CPU", hardware.cpu_flags & BF16_FLAGS
     if requested == "fp16" and on_cpu:
@@ -217,7 +217,7 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
 
 
 class Chosen(NamedTuple):
-    """What `auto` became, as figures of a plan. Only a mixture of experts has a router loss."""
+    """The decided values, as figures of a plan. Only a mixture of experts has a router loss."""
 
     precision: Planned[Precision]
     weights_dtype: Planned[Dtype]
@@ -305,7 +305,8 @@ def choose(
 
 
 def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | None, Planned[float] | None]:
-    """The routers of a mixture and the weight of their loss; None for other models. Raises ConfigError."""
+    """Return the routers of a mixture of experts and the weight of their loss; None for other models. Raises
+    ConfigError."""
     config = loaded.config
     requested = config.training.router_aux_loss_coef
     if requested == 0:
@@ -330,7 +331,8 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
 
 
 def _merged_parameters(config: Config, shape: ModelShape) -> int:
-    """Of the adapter that is put into the model; 0 where none is, or its file is damaged, which is told elsewhere."""
+    """Return the parameters of the adapter that is merged into the model; 0 if there is none, or if its file is
+    damaged, which other code reports."""
     adapter = adapter_of(config, shape.head)
     if adapter is None or goes_on(config.tuning):
         return 0

@@ -1,4 +1,4 @@
-"""What a plan was reckoned from, and how it would be with some settings changed, by the plan's own rules."""
+"""The inputs of a plan, from which it can be computed again with some settings changed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ Loaded = TypeVar("Loaded", bound=LoadedConfig)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Basis:
-    """Where the run computes, the memory that is there, the model's shape, how it is trained, and the rows of a pass.
+    """The device of a run, its free memory, the model's shape, how it is trained, and the rows of a pass.
 
     All of it was decided once, for the plan; `changed` decides anew only what settings decide.
     """
@@ -43,7 +43,8 @@ class Basis:
         return self.loaded.config
 
     def changed(self, patch: Mapping[str, Any]) -> Self:
-        """The same with some settings changed, of which nothing is checked. Raises ConfigError for wrong LoRA targets.
+        """Return the inputs with some settings changed, without checking them. Raises ConfigError for wrong LoRA
+        targets.
 
         A dry run of what is new takes a second.
         """
@@ -58,7 +59,7 @@ class Basis:
         return changed.trained_otherwise(setup)
 
     def trained_otherwise(self, setup: TrainingSetup, shape: ModelShape | None = None) -> Self:
-        """The same with another setup, or another model."""
+        """Return the inputs with another setup, or another model."""
         shape = shape or self.shape
         if setup == self.setup and shape == self.shape:
             return self
@@ -68,8 +69,8 @@ class Basis:
         return replace(self, setup=setup, shape=shape, correction=times * self.correction)
 
     def needed_bytes(self, micro_batch: int = 0, eval_batch: int = 0) -> int:
-        """Memory at the peak, with other rows in a pass than planned if given. Evaluations take as many as training
-        where their setting says so."""
+        """Return the peak memory in bytes, with other rows in a pass if given. Evaluations have as many rows as
+        training if their setting says so."""
         rows = micro_batch or self.micro_batch
         as_in_training = self.config.evaluation.per_device_eval_batch_size == "auto"
         eval_rows = eval_batch or (rows if as_in_training else self.eval_batch)

@@ -17,6 +17,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.units import quantity
 
 EFFECTIVE = "training.effective_batch_size"
 MICRO = "training.per_device_train_batch_size"
@@ -52,7 +53,7 @@ class BatchCut:
 
 
 def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[Problem]:
-    """Three numbers from the user that contradict each other; `processes`: where it is known how many there are."""
+    """Return a problem if the user set three sizes that contradict each other. `processes` is None if not known yet."""
     training = loaded.config.training
     micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
     effective = training.effective_batch_size
@@ -77,8 +78,8 @@ def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[P
 
 
 def effective_rows(loaded: LoadedConfig, processes: int | None = None) -> int:
-    """Rows behind one optimizer step: the effective batch, or the product of the other numbers where both of a process
-    were written.
+    """Return the rows per optimizer step: the effective batch, or the product of micro-batch, accumulation and
+    processes if the user set the first two.
     """
     training = loaded.config.training
     micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
@@ -89,8 +90,8 @@ def effective_rows(loaded: LoadedConfig, processes: int | None = None) -> int:
 
 
 def base_rows(loaded: LoadedConfig) -> tuple[int, str]:
-    """Rows that the learning rate is meant for, and who says so: the recipe's own effective batch where nobody says
-    another number."""
+    """Return the rows per step that the learning rate is meant for, and the source of this number: the setting
+    `base_batch_size`, or the recipe's effective batch."""
     recipe, written = loaded.recipe, loaded.origin(BASE) is not Origin.DEFAULT
     rows = recipe.values.get("training", {}).get("effective_batch_size") if recipe and not written else None
     if isinstance(rows, int) and recipe:
@@ -99,18 +100,18 @@ def base_rows(loaded: LoadedConfig) -> tuple[int, str]:
 
 
 def _requested(loaded: LoadedConfig) -> int:
-    """Processes among which the rows of a step are shared; 0 with `auto`."""
+    """Return the number of processes that share the rows of a step; 0 with `auto`."""
     distributed = loaded.config.distributed
     return 0 if distributed.processes == "auto" else distributed.processes * distributed.nodes
 
 
 def even_parts(rows: int) -> list[int]:
-    """The micro-batches that cut so many rows into equal parts, the smallest first: 12 into 1, 2, 3, 4, 6 or 12."""
+    """Return the micro-batches that cut `rows` into equal parts, the smallest first: 12 into 1, 2, 3, 4, 6 or 12."""
     return sorted({-(-rows // parts) for parts in range(1, rows + 1)})
 
 
 def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], processes: int = 1) -> BatchCut | Problem:
-    """The cut that the config asks for. `largest_fit(limit)`: the most rows up to `limit` whose memory fits."""
+    """Return the cut that the config asks for. `largest_fit(limit)` returns the most rows up to `limit` that fit."""
     if problems := batch_problems(loaded, processes):
         return problems[0]
     training = loaded.config.training
@@ -118,7 +119,7 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
     effective, effective_reason = step_rows(loaded.config), f"from {loaded.where(EFFECTIVE)}"
     micro_written, accumulation_written = (loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
     share = -(-effective // processes)
-    of = "the effective batch" if processes == 1 else f"a process's share of {share} rows"
+    of = "the effective batch" if processes == 1 else f"a process's share of {quantity(share, 'row')}"
     if isinstance(micro, int) and isinstance(accumulation, int) and micro_written and accumulation_written:
         product = "micro-batch x accumulation" + (" x processes" if processes > 1 else "")
         return _cut(effective_rows(loaded, processes), micro, product, f"from {loaded.where(MICRO)}", processes)
@@ -128,7 +129,7 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
             reason += f", where it is {micro}: limited to {of}"
         return _cut(effective, min(micro, share), effective_reason, reason, processes)
     if isinstance(accumulation, int) and micro != TUNE:
-        rows = "effective batch" if processes == 1 else f"{share} rows of a process"
+        rows = "effective batch" if processes == 1 else f"{quantity(share, 'row')} of a process"
         reason = f"{rows} / {ACCUMULATION} from {loaded.where(ACCUMULATION)}"
         cut = _cut(effective, -(-share // min(accumulation, share)), effective_reason, reason, processes)
         if cut.accumulation == accumulation:
@@ -156,7 +157,7 @@ def _cut(effective: int, micro: int, effective_reason: str, micro_reason: str, p
         accumulation=-(-share // micro),
         effective_reason=effective_reason,
         micro_reason=micro_reason,
-        accumulation_reason=f"{share} rows in micro-batches of {micro}",
+        accumulation_reason=f"{quantity(share, 'row')} in micro-batches of {micro}",
         processes=processes,
     )
 
@@ -170,7 +171,7 @@ def is_cut_freely(loaded: LoadedConfig) -> bool:
 
 
 def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], float], starting_tokens: float) -> BatchCut:
-    """Return a cut into more passes where that computes clearly less: rows of one pass are then of similar length.
+    """Return a cut into more passes if it computes clearly less, because rows of similar length then share a pass.
 
     `padding(micro)` is the share of padding with passes of `micro` rows. Starting a pass takes as long as computing
     `starting_tokens`.
@@ -210,11 +211,11 @@ SEES_OTHERS = {
     "qwen3_5": "Qwen 3.5's recurrent layers carry their state through the whole row",
     "qwen3_5_text": "Qwen 3.5's recurrent layers carry their state through the whole row",
 }
-# Below this saving, rows are nearly full as they are.
+# With a smaller saving, rows are nearly full without packing.
 LEAST_SAVING = 0.1
-# The rows of a step differ in number; so many more than the mean are still taken in as few passes.
+# The number of packed rows differs from step to step; passes have room for this many times the mean.
 _SPREAD = 1.2
-# The tokens of a batch above their mean, and the longest document above the longest that was looked at.
+# The largest batch has this many times the mean tokens; the longest document, this many times the longest sampled one.
 _BATCH_SPREAD, _GUESSED_SPREAD = 1.3, 1.5
 
 
@@ -242,7 +243,7 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
 
 
 def grouping(loaded: LoadedConfig, shares: PaddingShares | None, *, is_exact: bool) -> Planned[bool]:
-    """Return whether batches are drawn by length. `shares` is None where rows have no padding."""
+    """Return whether batches are drawn by length. `shares` is None if rows have no padding."""
     requested = loaded.config.data.group_by_length
     if requested != "auto":
         where = loaded.where(GROUP_BY_LENGTH)
@@ -259,22 +260,22 @@ def spares_padding(shares: PaddingShares) -> bool:
 
 
 def packing_problems(loaded: LoadedConfig, shape: ModelShape) -> list[Problem]:
-    """Packing that was asked for, and would let documents see each other."""
+    """Return a problem if packing was requested and documents of this model would attend to each other."""
     if loaded.config.data.packing is True and (why := against_packing(shape.model_type)):
         return [loaded.problem(PACKING, f"is true, but {why}", "set it to auto")]
     return []
 
 
 def against_packing(model_type: str) -> str:
-    """Why rows of a kind of model are not packed, as a clause; empty where the probe decides."""
+    """Return why rows of a kind of model are not packed, as a clause; empty if the probe decides."""
     return f"{SEES_OTHERS[model_type]}: packed documents would mix" if model_type in SEES_OTHERS else ""
 
 
 def longest_row(config: ResolvedConfig, facts: DataFacts, packed: bool) -> int:
-    """Tokens of the longest row that a pass gets: what memory is reckoned with, and what packing keeps to.
+    """Return the tokens of the longest row in a pass. Memory is planned for it, and packing does not exceed it.
 
-    Documents of a small batch that fit into one row do not fill it; otherwise packed rows are full. Documents that are
-    one prepared row share a row whether or not that is more than `data.max_length`, which is for each of them.
+    Packed rows are full, unless all documents of a small batch fit into one. Documents of one prepared row stay in one
+    row even if together they exceed `data.max_length`, which limits each of them.
     """
     longest = _longest(config, facts)
     if not packed:
@@ -285,13 +286,13 @@ def longest_row(config: ResolvedConfig, facts: DataFacts, packed: bool) -> int:
 
 
 def _longest(config: Config, facts: DataFacts) -> int:
-    """Tokens of the longest document."""
+    """Return the tokens of the longest document."""
     length, spread = config.data.max_length, 1.0 if facts.exact else _GUESSED_SPREAD
     return min(length, math.ceil((facts.longest_row or length) * spread))
 
 
 def most_rows(config: ResolvedConfig, facts: DataFacts, packed: bool, effective: int) -> int:
-    """Rows that a step can have at the most.
+    """Return the largest number of rows that a step can have.
 
     Best fit begins a row only with a document that no other row has room for, so all rows but the last hold as many
     documents as the longest would fit in.
@@ -305,7 +306,7 @@ def most_rows(config: ResolvedConfig, facts: DataFacts, packed: bool, effective:
 def packed_cut(
     loaded: ResolvedLoaded, cut: BatchCut, facts: DataFacts, widest: int, largest_fit: Callable[[int], int]
 ) -> BatchCut:
-    """The cut of a step whose documents share rows: a micro-batch counts those rows."""
+    """Return the cut of a step with packed rows, in which a micro-batch counts packed rows."""
     in_one_row = widest < loaded.config.data.max_length
     most = -(-most_rows(loaded.config, facts, True, cut.effective) // cut.processes)
     rows = 1 if in_one_row else min(most, math.ceil((facts.packed_rows or 1) * _SPREAD / cut.processes))

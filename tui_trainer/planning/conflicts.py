@@ -1,4 +1,4 @@
-"""What does not go together: settings with each other, and settings with the machine."""
+"""Finds settings that contradict each other, and settings that do not suit the machine."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ DISK_MARGIN = 1.05
 
 
 def shape_problems(loaded: LoadedConfig) -> list[Problem]:
-    """Sizes of [model.scratch] that make no model."""
+    """Return problems with the sizes in [model.scratch]."""
     scratch = loaded.config.model.scratch
     width, heads, shared = scratch.hidden_size, scratch.num_attention_heads, scratch.key_value_heads
     problems = []
@@ -52,9 +52,8 @@ def shape_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list[Problem]:
-    """Settings that contradict each other, known before the machine is looked at, and before the data is where
-    `eval_rows`, held out, are None.
-    """
+    """Return problems of settings that contradict each other, which are known without the machine. `eval_rows` is the
+    number of held-out rows; None before the data is read."""
     config = loaded.config
     problems = [*shape_problems(loaded), *batch_problems(loaded), *provider_problems(loaded)]
     nothing_named = config.data.eval_fraction == 0 and not config.data.eval_path
@@ -110,7 +109,7 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
 
 
 def _init_problems(loaded: LoadedConfig) -> list[Problem]:
-    """Beginnings of adapters that their method does not have."""
+    """Return problems with initial values of adapters that the tuning method does not support."""
     tuning = loaded.config.tuning
     init, why, hint = tuning.init_lora_weights, "", "set it to default"
     if init != "default" and not tuning.has_adapter:
@@ -132,7 +131,7 @@ def _init_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def _task_problems(loaded: LoadedConfig) -> list[Problem]:
-    """A task that there is not, and what it cannot do."""
+    """Return problems with an unknown task, and with settings that the task does not support."""
     try:
         task = find_task(loaded.config.task.type)
         found = [loaded.placed(problem) for problem in task.problems(loaded.config)]
@@ -146,7 +145,7 @@ def _task_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def memory_problem(loaded: LoadedConfig, room: MemoryBudget, needed_bytes: int) -> Problem:
-    """A plan that needs more memory than there is."""
+    """Return the problem of a plan that needs more memory than there is."""
     message = f"needs about {format_bytes(needed_bytes)} of memory; {room.where} has {format_bytes(room.total_bytes)}"
     return loaded.problem("training.per_device_train_batch_size", message)
 
@@ -159,7 +158,7 @@ def disk_problems(loaded: LoadedConfig, disk_bytes: int, free_bytes: int | None)
 
 
 def provider_problems(loaded: LoadedConfig) -> list[Problem]:
-    """What Unsloth cannot do, or does without our help."""
+    """Return problems with settings that Unsloth does not support, or applies on its own."""
     config = loaded.config
     if not is_asked(config):
         return []
@@ -212,7 +211,8 @@ def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -
 def four_bit_problems(
     loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, shape: ModelShape, setup: TrainingSetup
 ) -> list[Problem]:
-    """Weights in 4 bits without a GPU, or without the library that packs them. `setup` is the one with 4 bits."""
+    """Return problems of 4-bit weights without a GPU, or without the library that packs them. `setup` is the one with 4
+    bits."""
     if setup.four_bits is None:
         return []
     instead = _sixteen_bits(loaded, shape, setup)

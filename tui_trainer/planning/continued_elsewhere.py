@@ -28,7 +28,7 @@ from tui_trainer.planning.processes import cards_for, split_over, threads_of, ti
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_bytes
+from tui_trainer.units import format_bytes, quantity
 
 
 def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]:
@@ -244,7 +244,9 @@ def _split(
         fits = largest_micro_batch(shape, setup, plan.config, room, micro)
         micro = -(-rows // -(-rows // fits))
         if micro != plan.per_device_train_batch_size.value:
-            words += f", with micro-batches of {micro} rows instead of {plan.per_device_train_batch_size.value}"
+            words += (
+                f", with micro-batches of {quantity(micro, 'row')} instead of {plan.per_device_train_batch_size.value}"
+            )
         accumulation, eval_batch = -(-rows // micro), min(eval_batch, micro)
         parts = parts_of_run(shape, setup, plan.config, micro, eval_batch)
     needed = memory.total_bytes(parts)

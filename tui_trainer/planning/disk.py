@@ -1,4 +1,4 @@
-"""What a run writes, and the words for what a disk has no room for.
+"""Computes how many bytes a run writes, and words the problem of a disk without room for them.
 
 When a disk is found full while something is written, `full_disk_words` of `errors.py` has the words.
 """
@@ -15,7 +15,8 @@ JOURNAL_LINE_BYTES = 480
 
 
 def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]:
-    """The trained weights, their fp32 copies where they have 16 bits, the optimizer's state, and small files."""
+    """Return the bytes of a checkpoint: the trained weights, their fp32 copies if they have 16 bits, the optimizer
+    state, and small files."""
     each, trained = _trained_bytes_each(setup), setup.trained_parameters
     copies = 4 if each < 4 else 0
     total = (each + copies) * trained + state_bytes(shape, setup, trained) + begun_bytes(setup)
@@ -27,7 +28,7 @@ def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]
 
 
 def final_model_bytes(parameters: int, setup: TrainingSetup) -> int:
-    """The whole model, or with LoRA the adapter."""
+    """Return the bytes of the final model, or with LoRA of the adapter."""
     trained = setup.trained_parameters if setup.has_adapter else parameters
     return _trained_bytes_each(setup) * trained + begun_bytes(setup) + SMALL_FILES_BYTES
 
@@ -35,7 +36,8 @@ def final_model_bytes(parameters: int, setup: TrainingSetup) -> int:
 def run_bytes(
     checkpoint: int, final_model: int, *, save_total_limit: int, saves: int, keeps_best: bool, total_steps: int
 ) -> tuple[int, str]:
-    """The most that a run folder holds at one time: an old checkpoint goes only when the new one is safe.
+    """Return the most bytes that a run folder holds at a time: an old checkpoint is deleted only once the new one is
+    safe.
 
     With early stopping the best one is kept beside the newest.
     """
@@ -45,7 +47,7 @@ def run_bytes(
 
 
 def space_words(what: str, needed_bytes: float, free_bytes: float) -> str:
-    """`the run writes up to 3.0 GiB, 1.2 GiB are free`."""
+    """Return `the run writes up to 3.0 GiB, 1.2 GiB are free`."""
     return f"{what} {format_bytes(needed_bytes)}, {format_bytes(free_bytes)} are free"
 
 

@@ -56,9 +56,11 @@ DECOMPOSING_SHARE, DECOMPOSING_HALF_SHARE_WIDTH, NARROW_SHARE = 0.55, 130, 0.5
 # is 0.04 to 0.07 of what cards of that name can do; PiSSA's README has a fast SVD of 7B in "a few seconds".
 DECOMPOSING_CARD_SHARE = 0.05
 
-# Operations of a layer in a pass, forward and backward. Counted by `python -m tests.benchmarks.roofline --only bert`:
-# 969 kernels in 12 layers.
-OPERATIONS_OF_LAYER = 80
+# Operations of a layer in a pass, forward and backward, and how many more an adapter on a matrix of it has: fused with
+# its layer, or computed by peft with dropout or DoRA. Counted by `python -m tests.benchmarks.roofline`: 969 kernels in
+# the 12 layers of BERT; with adapters on 7 matrices, 28 layers of Qwen3 have 81 kernels each in place of 46, with
+# dropout 151.
+OPERATIONS_OF_LAYER, OPERATIONS_OF_ADAPTER, OPERATIONS_OF_SEPARATE_ADAPTER = 80, 5, 15
 # How long starting one takes, however little it computes: the seconds that one layer more adds to a step in which next
 # to nothing is computed, 0.93 ms for BERT and 0.92 ms for Llama, between 1 and 8 layers of width 16 with 8 tokens (CPU
 # time on one core, AMD EPYC, torch 2.15). There numpy takes 0.39 us to start an addition. On a card the processor
@@ -104,7 +106,8 @@ def training_share(hidden_size: int) -> float:
 def training_flops(
     shape: ModelShape, setup: TrainingSetup, *, tokens: int, row_tokens: int, document_tokens: float | None = None
 ) -> float:
-    """Floating-point operations of one step over so many tokens, padding not counted where it is not computed.
+    """Return the floating-point operations of one step over this many tokens. Padding that is not computed is not
+    counted.
 
     Each weight in a product costs 2 forward, 2 for the gradient of its input and, where it trains, 2 for its own;
     attention 12 x heads x head size x row, not halved for the causal mask (PaLM, arXiv:2204.02311, appendix B).
@@ -182,7 +185,11 @@ def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
 
     It is 0 for compiled layers: they have fewer operations, and nobody has counted them.
     """
-    operations = 0 if setup.compiled else (shape.layers + shape.decoder_layers) * OPERATIONS_OF_LAYER
+    is_separate = setup.lora_dropout or setup.use_dora
+    of_adapter = OPERATIONS_OF_SEPARATE_ADAPTER if is_separate else OPERATIONS_OF_ADAPTER
+    operations = (shape.layers + shape.decoder_layers) * OPERATIONS_OF_LAYER
+    operations += of_adapter * sum(kind.count * kind.uses for kind in setup.adapted(shape))
+    operations *= not setup.compiled
     slower = 1.0 if setup.device == "cuda" else _numpy_operation_seconds() / NUMPY_OPERATION_SECONDS
     return operations * OPERATION_SECONDS * slower
 
@@ -341,7 +348,7 @@ def compute_rates(
 
 
 def _fastest_rate(device: str) -> float:
-    """The fastest of what the last processes have measured on this machine, this one among them.
+    """Return the fastest rate that recent processes have measured on this machine, this one included.
 
     Others only ever slow matmuls down, and a plan should not move because of what they do.
     """
@@ -368,7 +375,8 @@ def _matmuls_key(device: str) -> Key:
 
 
 def bf16_gain(hidden_size: int) -> float:
-    """How many times as fast as in fp32 a step is on a CPU with native bf16: `BF16_GAIN` says how measured."""
+    """Return how many times as fast as in fp32 a step is on a CPU with native bf16. `BF16_GAIN` says how it was
+    measured."""
     return BF16_GAIN * hidden_size / (hidden_size + BF16_HALF_GAIN_WIDTH)
 
 
@@ -425,7 +433,7 @@ class Decomposition:
         return cls(how, count, operations, matmuls)
 
     def seconds(self, card: Card | None, *, on_card: bool) -> Planned[float | None]:
-        """How long a process takes for it, and where the figure comes from."""
+        """Return how many seconds a process takes for it, and the source of the figure."""
         what = f"{self.how} of each of {self.count:,} matrices before the first step"
         if not on_card:
             rate, share = core_flops_per_second(), self.operations / self.fp32_matmuls
@@ -441,7 +449,7 @@ class Decomposition:
 def roofline_seconds(
     flops: float, passes: int, shape: ModelShape, setup: TrainingSetup, card: Card | None
 ) -> float | None:
-    """Seconds of a step of so many operations and passes, by the maker's rates alone: for comparing two batches.
+    """Return the seconds of a step by the maker's rates alone, for comparing two batches.
 
     A pass takes as long as computing, as reading the weights three times or as starting its operations, whichever is
     longest; then the optimizer moves weights, gradients and its state. None where a rate is not known.
@@ -458,7 +466,7 @@ def roofline_seconds(
 
 
 def card_flops_per_second(card: Card, setup: TrainingSetup) -> float | None:
-    """The maker's rate for the products of this setup; fp32 ones run as TF32 where that is allowed."""
+    """Return the maker's rate for the matmuls of this setup; fp32 ones run as TF32 if that is allowed."""
     rates = card.teraflops
     fp32 = rates.tf32 if setup.tf32 and rates.tf32 else rates.fp32
     found = {"fp32": fp32, "bf16": rates.bf16, "fp16": rates.fp16}[setup.precision]
@@ -467,7 +475,7 @@ def card_flops_per_second(card: Card, setup: TrainingSetup) -> float | None:
 
 @cache
 def matrix_flops_per_second(size: int = 512, at_least_seconds: float = 0.05, at_least_times: int = 8) -> float:
-    """The rate of fp32 matmuls: the best of some on all cores and of some on one.
+    """Return the rate of fp32 matmuls: the best of several runs on all cores and of several on one.
 
     Beside another program, which has one of two cores, threads that wait for each other reach a 20th of their rate.
     """
@@ -477,7 +485,7 @@ def matrix_flops_per_second(size: int = 512, at_least_seconds: float = 0.05, at_
 
 @cache
 def core_flops_per_second(size: int = 512, at_least_seconds: float = 0.05, at_least_times: int = 8) -> float:
-    """The rate of fp32 matmuls on one core."""
+    """Return the rate of fp32 matmuls on one core."""
     from threadpoolctl import ThreadpoolController
 
     # numpy's own library alone: a run that trains meanwhile keeps its threads.

@@ -1,4 +1,4 @@
-"""What fits: how much memory a run may take, and the largest micro-batch that stays below it."""
+"""Computes how much memory a run may use, and the largest micro-batch that fits into it."""
 
 import math
 from bisect import bisect_left
@@ -20,7 +20,7 @@ from tui_trainer.tasks import find_task
 CPU_SHARE, GPU_SHARE = 0.8, 0.9
 # Passes whose rows an evaluation sorts or packs together (`training/batches.py`).
 EVALUATION_WINDOW = 4
-# So many deviations above its mean is the fullest of some hundred passes.
+# The fullest of some hundred passes is this many standard deviations above their mean.
 _DEVIATIONS = 3.0
 
 
@@ -35,12 +35,12 @@ class MemoryBudget:
 
     @property
     def budget_bytes(self) -> int | None:
-        """What a run may take of what is free now."""
+        """Bytes of the free memory that a run may use."""
         return None if self.free_bytes is None else int(self.free_bytes * self.share)
 
     @classmethod
     def of(cls, hardware: Hardware, target: TrainingDevice, processes: int = 1) -> Self:
-        """Of one of so many processes: each has a card of its own, and all share the memory of the machine."""
+        """Return the budget of one of `processes` processes. Each has its own GPU; the machine's memory is shared."""
         if target.gpu is None:
             free, total = hardware.memory_available_bytes, hardware.memory_bytes
             return cls(
@@ -55,7 +55,7 @@ class MemoryBudget:
 
 
 def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup) -> tuple[TrainingSetup, str]:
-    """The setup with what a dry run counted, and what the memory is reckoned from."""
+    """Return the setup with the counts of a dry run, and how the memory is computed, in words."""
     reason = "sum of the parts at the peak of a step"
     model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
     layer, why_not = measure_layer(model, shape, setup, row_tokens(config, setup))
@@ -68,7 +68,7 @@ def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup) -> tup
 def largest_micro_batch(
     shape: ModelShape, setup: TrainingSetup, config: ResolvedConfig, room: MemoryBudget, limit: int
 ) -> int:
-    """The most rows up to `limit` in one forward pass whose step fits in the memory that is free; at least 1."""
+    """Return the most rows up to `limit` in one forward pass whose step fits in the free memory; at least 1."""
     budget = room.budget_bytes
     if budget is None:
         return limit
@@ -77,13 +77,13 @@ def largest_micro_batch(
 
 
 def row_tokens(config: Config, setup: TrainingSetup) -> int:
-    """Tokens of the longest row: never more than the config allows now."""
+    """Return the tokens of the longest row, at most as many as the config allows now."""
     allowed = config.data.max_length * (setup.row_documents if setup.packed else 1)
     return min(allowed, setup.longest_row or config.data.max_length)
 
 
 def pass_rows(setup: TrainingSetup, rows: int) -> int:
-    """Rows of a pass over so many rows of the data, or over so many packed ones."""
+    """Return the rows in a pass over `rows` rows of the data, or over as many packed rows."""
     return rows if setup.packed else rows * setup.row_documents
 
 
@@ -93,14 +93,14 @@ def most_passes(config: ResolvedConfig, setup: TrainingSetup, micro_batch: int) 
 
 
 def needed_bytes(shape: ModelShape, setup: TrainingSetup, config: ResolvedConfig, micro_batch: int) -> int:
-    """Memory at the peak with so many rows in a pass, evaluations alike."""
+    """Return the peak memory in bytes with `micro_batch` rows in each pass of training and evaluation."""
     return memory.total_bytes(parts_of_run(shape, setup, config, micro_batch, micro_batch))
 
 
 def parts_of_run(
     shape: ModelShape, setup: TrainingSetup, config: ResolvedConfig, micro_batch: int, eval_batch: int
 ) -> tuple[MemoryPart, ...]:
-    """Memory at the peak, by part, with so many rows in a pass; corrected by what was measured here."""
+    """Return the parts of the peak memory for these sizes of passes, corrected by peaks that were measured here."""
 
     def labels(rows: int, among: int) -> int:
         return most_labels(config, setup, pass_rows(setup, rows), pass_rows(setup, among))
@@ -122,16 +122,16 @@ def parts_of_run(
 
 
 def most_labels(config: ResolvedConfig, setup: TrainingSetup, rows: int, among: int) -> int:
-    """Labels of the fullest pass; 0: all tokens that its rows have room for."""
+    """Return the labels of the fullest pass; 0 if they may fill its rows."""
     tokens, share = _most_tokens(config, setup, rows, among), setup.label_share
-    # Of so many documents that are each learnt or not, which spreads more than parts of each.
+    # Each document is assumed to be trained on as a whole or not at all, which spreads the counts most.
     documents = step_rows(config) / most_passes(config, setup, rows)
     share += _DEVIATIONS * math.sqrt(share * (1 - share) / documents)
     return tokens if share >= 1 else math.ceil(share * (tokens or rows * row_tokens(config, setup)))
 
 
 def _most_tokens(config: Config, setup: TrainingSetup, rows: int, among: int) -> int:
-    """Those of the longest `rows` of `among` padded documents, drawn many times; 0: their rows are full.
+    """Return the tokens of the longest `rows` of `among` padded documents, drawn many times; 0 if rows are full.
 
     Documents are taken to spread as widely as an exponential distribution, and never more than their mean and longest
     allow (Bhatia and Davis, Amer. Math. Monthly 107, 2000); the top share p of them is then no longer on average than

@@ -32,7 +32,7 @@ NOT_USED: Planned[Kernels] = exact("none", "the model's own operations")
 def fused_kernels(
     loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape
 ) -> Planned[Kernels]:
-    """What `auto` becomes. Refusals are the matter of `kernel_problems`."""
+    """Return the kernels that `auto` chooses. `kernel_problems` checks whether requested ones are possible."""
     config = loaded.config
     if config.model.kernels != "auto":
         return exact(config.model.kernels, f"from {loaded.where(KERNELS)}")
@@ -54,7 +54,7 @@ def fuses_loss(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice,
 
 
 def adapters_apart(config: Config, strategy: str) -> str:
-    """Why adapters are computed beside their layers, as a clause; empty where each is one function with its layer."""
+    """Return why adapters are computed apart from their layers, as a clause; empty if each is fused with its layer."""
     tuning = config.tuning
     if not tuning.has_adapter:
         return "there are no adapters"
@@ -74,14 +74,14 @@ def adapters_apart(config: Config, strategy: str) -> str:
 def kernel_problems(
     loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape
 ) -> list[Problem]:
-    """Kernels that were asked for by name and cannot be here."""
+    """Return problems with kernels that were requested by name and are not possible here."""
     if loaded.config.model.kernels != "liger" or not (why_not := lack(hardware, target, shape)):
         return []
     return [loaded.problem(KERNELS, f"liger: {why_not}", "set it to auto to use what is available")]
 
 
 def lack(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> str:
-    """Why this machine or this model has none of them, as a clause; empty where both have."""
+    """Return why this machine or this model has no fused kernels, as a clause; empty if it has them."""
     if target.device == "cpu":
         return "fused kernels need a GPU, and this run is on the CPU"
     if hardware.libraries.get(LIBRARY) is None:

@@ -1,4 +1,4 @@
-"""Which hardware profile suits this machine, and why.
+"""Chooses the hardware profile for this machine, with the reason.
 
 A profile's [match] may hold
 
@@ -33,7 +33,8 @@ _CUDA_KEYS = ("device", "name", "capability_at_least", "capability_below", "memo
 def choose_hardware_profile(
     requested: str, hardware: Hardware, chosen_gpu: GpuChoice = None
 ) -> tuple[Profile | None, str]:
-    """The profile for `hardware_profile = "auto" | NAME | "none"`, and why; of several that match, the most specific.
+    """Return the profile for `hardware_profile = "auto" | NAME | "none"` and the reason. If several match, the most
+    specific one is chosen.
 
     Raises ConfigError for an unknown name or a [match] that is not understood, InputError for a wrong `chosen_gpu`.
     """
@@ -55,12 +56,12 @@ def choose_hardware_profile(
 
 
 def specificity(profile: Profile) -> tuple[bool, int]:
-    """How closely a [match] describes a machine: sorts the closest last."""
+    """Return how closely a [match] describes a machine, as a sort key that puts the closest last."""
     return "name" in profile.match, len(profile.match)
 
 
 def why_it_matches(profile: Profile, hardware: Hardware, gpu: Gpu | None = None, device: Device | None = None) -> str:
-    """One sentence when the profile's [match] fits this machine, else empty. Raises ConfigError.
+    """Return a sentence if the profile's [match] fits this machine, else an empty text. Raises ConfigError.
 
     `gpu` is the card that would be used (None: the freest), `device` what training runs on (None: as it is decided).
     """
@@ -78,7 +79,7 @@ def why_it_matches(profile: Profile, hardware: Hardware, gpu: Gpu | None = None,
 
 
 def match_problems(profile: Profile) -> list[Problem]:
-    """What is wrong with a [match]: it is not guessed at, and not ignored."""
+    """Return the problems of a [match], which is neither guessed at nor ignored."""
     match, where = profile.match, one_line(str(profile.path))
     allowed = _CPU_KEYS if match.get("device") == "cpu" else _CUDA_KEYS
     hint = f"valid keys with device = {one_line(repr(match.get('device')), 20)}: " + ", ".join(allowed[1:])

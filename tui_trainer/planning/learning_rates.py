@@ -20,7 +20,7 @@ _WORDS: dict[Start, tuple[str, str]] = {
 
 
 def learning_rate(loaded: LoadedConfig, parameters: int, rows: int) -> Planned[float]:
-    """Return the peak rate for a model of so many parameters, in steps of so many rows."""
+    """Return the peak rate for a model with `parameters` parameters and `rows` rows per step."""
     config, written = loaded.config, loaded.config.training.learning_rate
     if written != "auto":
         return _scaled(loaded, exact(written, f"from {loaded.where(LEARNING_RATE)}"), parameters, rows)
@@ -30,8 +30,8 @@ def learning_rate(loaded: LoadedConfig, parameters: int, rows: int) -> Planned[f
 
 
 def scaling_of(loaded: LoadedConfig) -> Literal["none", "sqrt", "linear"]:
-    """How the learning rate grows with the effective batch. `auto`: not at all, but where the recipe or the user leaves
-    the batch to the card."""
+    """Return how the learning rate grows with the effective batch. With `auto` it grows only if the recipe or the user
+    leaves the batch to the GPU."""
     training, recipe = loaded.config.training, loaded.recipe
     if training.lr_scaling != "auto":
         return training.lr_scaling
@@ -42,19 +42,19 @@ def scaling_of(loaded: LoadedConfig) -> Literal["none", "sqrt", "linear"]:
 
 
 def usual_scaling(optim: str) -> Literal["sqrt", "linear"]:
-    """With the root of the batch, as the noise of Adam's updates goes (Malladi et al., arXiv:2205.10287), and in
-    proportion with SGD (Goyal et al., arXiv:1706.02677)."""
+    """Return the scaling that suits an optimizer: by the root of the batch for Adam and its kind (Malladi et al.,
+    arXiv:2205.10287), in proportion for SGD (Goyal et al., arXiv:1706.02677)."""
     return "linear" if optim == "sgd" else "sqrt"
 
 
 def scaled(rate: float, scaling: Literal["none", "sqrt", "linear"], before: int, now: int) -> float:
-    """A learning rate that is meant for `before` rows, for `now` rows, in three digits."""
+    """Return the rate for `now` rows per step, from a rate that is meant for `before` rows, in three digits."""
     factor = {"none": 1.0, "sqrt": math.sqrt(now / before), "linear": now / before}[scaling]
     return float(f"{rate * factor:.3g}")
 
 
 def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, now: int) -> Planned[float]:
-    """As `training.lr_scaling` asks for, from the effective batch of the presets to that of the run."""
+    """Return the rate scaled by `training.lr_scaling` from the effective batch of the presets to that of the run."""
     scaling = scaling_of(loaded)
     if scaling == "none":
         return rate
@@ -74,7 +74,7 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, now: in
 
 
 def peak_rate(config: Config, parameters: int) -> PeakRate:
-    """Return the rates of its optimizer and method for a model of so many parameters."""
+    """Return the rates of the config's optimizer and method for a model with `parameters` parameters."""
     return rate_of_size(OPTIMIZERS[config.training.optim].learning_rates, _start(config), parameters)
 
 
@@ -98,6 +98,6 @@ def _words(config: Config) -> tuple[str, str]:
 
 
 def _is_pissa(config: Config) -> bool:
-    """What then trains are pretrained weights: PiSSA's own rate for 7 B is that of all weights, 2e-5 (arXiv:2404.02948,
-    section 5.1). OLoRA's is LoRA's."""
+    """Return whether adapters start as a part of the pretrained weights. They then take the rate of all weights:
+    PiSSA's own rate for 7 B is 2e-5 (arXiv:2404.02948, section 5.1). OLoRA's is LoRA's."""
     return config.tuning.mutates_weights and config.tuning.init_lora_weights != "olora"

@@ -30,7 +30,7 @@ from tui_trainer.planning.records import (
 )
 from tui_trainer.planning.training_setup import MeasuredPeak, TrainingSetup
 from tui_trainer.runs.wording import split_words
-from tui_trainer.units import MIB, format_bytes, format_seconds
+from tui_trainer.units import MIB, format_bytes, format_seconds, quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +358,6 @@ def _passing(parts: Sequence[MemoryPart]) -> int:
 
 def measured_words(peak: MeasuredPeak) -> str:
     """`1 run here with 8 rows per pass had a peak of 1.2 GiB`."""
-    runs = "1 run" if peak.runs == 1 else f"{peak.runs} runs"
-    rows = f"{peak.rows} row{'s' if peak.rows != 1 else ''}"
+    runs = quantity(peak.runs, "run")
+    rows = quantity(peak.rows, "row")
     return f"{runs} here with {rows} per pass had a peak of {format_bytes(peak.bytes)}"

@@ -72,7 +72,14 @@ from tui_trainer.planning.duration import (
     times_of_packing,
     training_flops,
 )
-from tui_trainer.planning.effective_batch import decided, is_automatic, resolved, with_rows, with_rows_of_step
+from tui_trainer.planning.effective_batch import (
+    decided,
+    epochs_figure,
+    is_automatic,
+    resolved,
+    resolved_like,
+    with_rows_of_step,
+)
 from tui_trainer.planning.fit import (
     MemoryBudget,
     largest_micro_batch,
@@ -122,7 +129,7 @@ from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import Figure, figures_of, format_count, format_seconds
+from tui_trainer.units import Figure, figures_of, format_count, format_seconds, quantity
 
 CHECKPOINTING = "training.gradient_checkpointing"
 
@@ -213,6 +220,8 @@ class Plan(BaseModel):
     """Under which its micro-batch is kept once it is measured; empty: nothing is to be measured."""
     gradient_accumulation_steps: Annotated[Planned[int], Figure(title="accumulation")]
     per_device_eval_batch_size: Annotated[Planned[int], Figure(title="evaluation batch")]
+    num_train_epochs: Annotated[Planned[float] | None, Figure(title="epochs", unit="number")] = None
+    """None if the user or the recipe wrote a number of epochs, or of steps."""
     steps_per_epoch: Annotated[Planned[int], Figure(title="steps per epoch")]
     total_steps: Annotated[Planned[int], Figure(title="steps", config_place=4)]
     warmup_steps: Annotated[Planned[int], Figure(title="warm-up steps")]
@@ -403,10 +412,9 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
 
     Raises InputError where the model is no longer what it was when the plan was made.
     """
-    is_auto = loaded.config.training.effective_batch_size == "auto"
     target = choices.TrainingDevice.planned(hardware, plan.training_setup.device, plan.device_reason, plan.gpu_uuid)
     return Basis(
-        loaded=with_rows(loaded, step_rows(plan.config)) if is_auto else resolved(loaded),
+        loaded=resolved_like(loaded, plan.config),
         hardware=hardware,
         target=target,
         room=MemoryBudget.of(hardware, tightest(hardware, target, plan.gpu_uuids), plan.processes_per_node),
@@ -583,7 +591,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     # Steps and batches.
     effective_reason = cut.effective_reason
     if facts.rows < cut.effective:
-        effective_reason += f"; the data has only {facts.rows} rows, so every step uses all of them"
+        effective_reason += f"; the data has only {quantity(facts.rows, 'row')}, so every step uses all of them"
     eval_batch, eval_reason = cut.micro, "as in training"
     if (requested := config.evaluation.per_device_eval_batch_size) != "auto":
         eval_batch = min(requested, max(facts.eval_rows, 1))
@@ -653,7 +661,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         evaluation = step.value / rows * steps.eval_rows.value / cut.processes * EVALUATION_SHARE
         training_seconds = steps.total.value * step.value
         total = training_seconds + steps.evaluations * evaluation
-    time_reason = f"{steps.total.value} steps and {steps.evaluations} evaluations"
+    time_reason = f"{quantity(steps.total.value, 'step')} and {quantity(steps.evaluations, 'evaluation')}"
     beginning = None
     if begins:
         beginning = begins.seconds(card, on_card=setup.device == "cuda")
@@ -726,6 +734,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         untuned_key=str(made.memory_key) if made.is_untuned else "",
         gradient_accumulation_steps=exact(cut.accumulation, cut.accumulation_reason),
         per_device_eval_batch_size=exact(eval_batch, eval_reason),
+        num_train_epochs=epochs_figure(asked, loaded),
         steps_per_epoch=steps.per_epoch,
         total_steps=steps.total,
         warmup_steps=warmup,

@@ -31,7 +31,7 @@ class DamagedPlanError(ValueError):
 
 
 def write_plan_file(folder: RunFolder, plan: Plan) -> None:
-    """Into plan.json, whole or not at all. Raises FolderError."""
+    """Write the plan to plan.json atomically. Raises FolderError."""
     folder.write_file(folder.plan, plan_bytes(plan))
 
 
@@ -40,7 +40,7 @@ def plan_bytes(plan: Plan) -> bytes:
 
 
 def read_plan_file(content: bytes, notes: list[str] | None = None, *, finished: bool = False) -> Plan:
-    """The plan; what of its settings is not used any more is reported in `notes`.
+    """Return the plan of a file. Settings that are no longer used are reported in `notes`.
 
     `finished`: the run will not be trained any further, so a setting that this version does not understand is reported
     and left out. Otherwise it is refused: raises ConfigError for what is gone on purpose, and ValueError with a clause
@@ -121,7 +121,7 @@ def _refusal(found: dict[str, Any], problem: ValidationError) -> str:
 
 
 def _named(what: str, names: list[str]) -> str:
-    """`missing: most_rows`."""
+    """Return a fault of the file in words: `missing: most_rows`."""
     if not names:
         return ""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
@@ -136,7 +136,7 @@ def _named(what: str, names: list[str]) -> str:
 
 
 def commit_of(config: Config) -> str:
-    """The commit of the model in the hub's cache; empty for a folder. Raises ConfigError."""
+    """Return the commit of the model in the hub's cache; empty for a folder. Raises ConfigError."""
     folder = _folder(config) if config.model.model_name_or_path else None
     return folder.name if folder and folder.parent.name == "snapshots" else ""
 

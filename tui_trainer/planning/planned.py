@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class StepGrade(StrEnum):
-    """Where the planned seconds of a step come from."""
+    """Source of the planned seconds of a step."""
 
     ESTIMATED = "estimated"
     OTHER_ROWS = "measured with other rows"
@@ -25,10 +25,10 @@ class Planned(BaseModel, Generic[T]):
 
 
 def exact(value: T, reason: str) -> Planned[T]:
-    """What is known, not guessed."""
+    """Return a figure that is known exactly."""
     return Planned(value=value, exact=True, reason=reason)
 
 
 def estimated(value: T, reason: str) -> Planned[T]:
-    """What only the run itself will tell."""
+    """Return an estimate, which the run may not meet."""
     return Planned(value=value, exact=False, reason=reason)

@@ -36,7 +36,7 @@ _Refusal = tuple[str, str, str]
 
 
 def split_problems(loaded: LoadedConfig) -> list[Problem]:
-    """What does not go together with a model that is split over processes."""
+    """Return problems of settings that contradict a model that is split over processes."""
     because = f"{OFFLOAD} = true" if loaded.config.distributed.cpu_offload else f"{STRATEGY} = fsdp or hsdp"
     return [
         loaded.problem(key, f"{message}: {because} shards the model", hint)
@@ -45,7 +45,7 @@ def split_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def whole_only(config: Config) -> Iterator[_Refusal]:
-    """What does not go together with a model that is split, whatever splits it."""
+    """Return problems of settings that contradict a split model, whatever splits it."""
     if config.tuning.in_four_bits:
         without = f" without {OFFLOAD}" if config.distributed.cpu_offload else ""
         hint = f"set tuning.method = lora, or {STRATEGY} = ddp{without}"
@@ -80,7 +80,7 @@ def _whole_states(config: Config) -> Iterator[_Refusal]:
 def deepspeed_problems(
     loaded: LoadedConfig, hardware: Hardware, strategy: Strategy, setup: TrainingSetup
 ) -> list[Problem]:
-    """What does not go together with DeepSpeed's ZeRO; empty where another strategy is planned."""
+    """Return problems of settings that contradict DeepSpeed's ZeRO; empty if another strategy is planned."""
     if strategy not in ZERO_STAGES:
         return []
     if hardware.libraries.get("deepspeed") is None:
@@ -137,7 +137,7 @@ class Group:
 
 
 def tightest(hardware: Hardware, target: TrainingDevice, gpu_uuids: tuple[str, ...]) -> TrainingDevice:
-    """Where the process with the least free memory computes."""
+    """Return the device of the process with the least free memory."""
     cards = [gpu for gpu in hardware.gpus if gpu.cuda_uuid in gpu_uuids]
     return replace(target, gpu=min(cards, key=lambda gpu: gpu.memory_free_bytes or 0)) if cards else target
 
@@ -217,7 +217,7 @@ def strategy_of(
 
 
 def split_over(setup: TrainingSetup, strategy: Strategy, processes: int, per_node: int) -> TrainingSetup:
-    """What each process has of the model."""
+    """Return how the model is divided among processes."""
     shards = {"ddp": 1, "hsdp": per_node}.get(strategy, processes)
     return replace(setup, shards=shards, zero_stage=ZERO_STAGES.get(strategy, 0))
 
@@ -233,7 +233,7 @@ def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Plann
 
 
 def cards_for(hardware: Hardware, first: Gpu) -> list[Gpu]:
-    """Cards that can be used, that one first, then those like it."""
+    """Return the usable GPUs: the given one, then GPUs of the same name, then the others."""
     others = [gpu for gpu in usable_gpus(hardware) if gpu.index != first.index]
     return [first, *sorted(others, key=lambda gpu: (gpu.name != first.name, gpu.index))]
 

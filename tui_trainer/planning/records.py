@@ -45,19 +45,19 @@ _OF_ONE_KEY = "kind = ? AND task = ? AND shape = ? AND setup = ? AND device = ? 
 
 
 def device_key(cpu_name: str, threads: int, card_name: str = "") -> str:
-    """The name under which the figures of a device are kept: those of a card, whatever processor it sits beside."""
+    """Return the name under which figures of a device are kept. For a GPU it does not depend on the processor."""
     return card_name or f"{cpu_name}, {threads} threads"
 
 
 def trial_device(hardware: "Hardware", gpu: "Gpu | None") -> str:
-    """The name under which a trial of this machine is kept (`diagnose --try`)."""
+    """Return the name under which a trial of this machine is kept (`diagnose --try`)."""
     name = f"{gpu.name} {gpu.cuda_uuid}" if gpu else ""
     return f"{hardware.host}: {device_key(hardware.cpu_name, training_threads(hardware.usable_cores), name)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a measurement holds for: elsewhere nothing was measured. Fields that say nothing of its kind are empty.
+    """The conditions of a measurement, outside of which it is not used. Fields that do not apply are empty.
 
     `shape`: the model's, with what it computes in. `setup`: how it is trained. `device`: a card, or a processor and its
     threads. `versions`: of the libraries.
@@ -74,7 +74,7 @@ class Key:
 
     @classmethod
     def read(cls, text: str) -> "Key | None":
-        """What `str(key)` gave; None for anything else."""
+        """Return the key that `str(key)` wrote; None for any other text."""
         parts = text.split(" || ")
         return cls(*parts) if len(parts) == 5 else None
 
@@ -119,13 +119,13 @@ def keep_record(kind: str, key: Key, figures: dict[str, Any], part: str = "") ->
 
 
 def find_records(kind: str, key: Key) -> list[Record]:
-    """Those of exactly this key, the oldest first."""
+    """Return the records of exactly this key, the oldest first."""
     where, values = _OF_ONE_KEY, (kind, *astuple(key))
     return _carry_out(lambda db: list(_read(db, where, values)), [])
 
 
 def records_of_device(kind: str, device: str) -> list[Record]:
-    """Those of this device, whatever else they hold for, the oldest first."""
+    """Return the records of this device, whatever their other conditions, the oldest first."""
     return _carry_out(lambda db: list(_read(db, "kind = ? AND device = ?", (kind, device))), [])
 
 
@@ -140,7 +140,7 @@ def count_kinds() -> list[KindCount]:
 
 
 def clear_records(kinds: Collection[str]) -> int:
-    """Forget all records of these kinds; how many there were."""
+    """Delete all records of these kinds, and return how many there were."""
 
     def clear(db: "Connection") -> int:
         marks = ", ".join("?" * len(kinds))
@@ -159,7 +159,7 @@ def set_aside() -> list[Path]:
 
 
 def figures_as(kind: type[T], figures: object) -> T | None:
-    """Figures of a record as fields of this class; None where they are damaged."""
+    """Return the figures of a record as an instance of a class; None if they are damaged."""
     from pydantic import TypeAdapter, ValidationError
 
     with suppress(ValidationError):

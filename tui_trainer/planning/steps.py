@@ -3,24 +3,25 @@
 import math
 
 from tui_trainer.config.fields import Auto
-from tui_trainer.config.load import LoadedConfig
-from tui_trainer.config.sections import EVALUATIONS_SHARE, LEAST_EVAL_ROWS
+from tui_trainer.config.load import ResolvedLoaded
+from tui_trainer.config.sections import EVALUATIONS_SHARE, LEAST_EVAL_ROWS, epochs_of
 from tui_trainer.data.batching.row_order import steps_per_epoch
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.planning.batch_cut import BatchCut
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.units import quantity
 
 
 class Steps:
     """The steps of a run, counted from its settings and its data."""
 
-    def __init__(self, loaded: LoadedConfig, facts: DataFacts, cut: BatchCut) -> None:
+    def __init__(self, loaded: ResolvedLoaded, facts: DataFacts, cut: BatchCut) -> None:
         training, evaluation = loaded.config.training, loaded.config.evaluation
         per_epoch = steps_per_epoch(facts.rows, cut.effective)
         self.per_epoch: Planned[int] = Planned(
-            value=per_epoch, exact=facts.exact, reason=f"{facts.rows} rows / {cut.effective}, rounded up"
+            value=per_epoch, exact=facts.exact, reason=f"{quantity(facts.rows, 'row')} / {cut.effective}, rounded up"
         )
         if training.max_steps:
             self.total: Planned[int] = exact(
@@ -28,8 +29,9 @@ class Steps:
             )
         else:
             # 0.07 x 100 is a little more than 7 in floating point, and no reason for an eighth step.
-            total = max(1, math.ceil(training.num_train_epochs * per_epoch - 1e-9))
-            reason = f"{training.num_train_epochs:g} epochs of {per_epoch} steps"
+            epochs = epochs_of(loaded.config)
+            total = max(1, math.ceil(epochs * per_epoch - 1e-9))
+            reason = f"{quantity(epochs, 'epoch')} of {quantity(per_epoch, 'step')}"
             self.total = Planned(value=total, exact=facts.exact, reason=reason)
         self.evaluations = times(self.total.value, every(evaluation.eval_steps, self.total.value))
         self.eval_rows: Planned[int] = self._eval_rows(evaluation.max_eval_rows, facts, cut)
@@ -40,7 +42,8 @@ class Steps:
             self.saves += self.evaluations
 
     def _eval_rows(self, limit: int | Auto, facts: DataFacts, cut: BatchCut) -> Planned[int]:
-        """`auto` goes by numbers of rows and no measured time: the same run is measured on the same rows each time."""
+        """Return the held-out rows of an evaluation. `auto` uses no measured time, so that equal runs are measured on
+        equal rows."""
         reason, on_the_way, rows = "evaluation.max_eval_rows, evenly spaced", self.evaluations - 1, 0
         if limit != "auto":
             rows = limit
@@ -49,7 +52,7 @@ class Steps:
             affordable = EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / on_the_way
             rows = max(LEAST_EVAL_ROWS, round(affordable))
             share = on_the_way * rows * EVALUATION_SHARE / max(training_rows, 1)
-            reason = f"of {facts.eval_rows:,}, evenly spaced: {on_the_way} evaluations during the run take {share:.0%}"
+            reason = f"of {facts.eval_rows:,}, evenly spaced: {quantity(on_the_way, 'evaluation', 'take')} {share:.0%}"
             reason += " of the time; evaluation.max_eval_rows = 0 uses all rows"
         if 0 < rows < facts.eval_rows:
             return Planned(value=rows, exact=facts.exact, reason=reason)
@@ -61,17 +64,18 @@ class Steps:
         planned = self.cadence("warmup_steps", setting)
         if 0 < setting < 1 and planned.value >= (total := self.total.value):
             # Else a run of one step would train at rate 0.
-            reason = f"all but the last of {total} steps, which has the peak learning rate"
+            reason = f"all but the last of {quantity(total, 'step')}, which has the peak learning rate"
             return Planned(value=total - 1, exact=self.total.exact, reason=reason)
         return planned if planned.value else exact(0, "starts at the peak learning rate")
 
     def decay(self, scheduler: str, setting: float, warmup_steps: int) -> Planned[int] | None:
-        """The last steps of a schedule that goes down only there, after the warm-up; None: another schedule."""
+        """Return the last steps of a schedule that decays only at its end; None for other schedules."""
         if not LR_SCHEDULES[scheduler].has_decay_steps:
             return None
         planned, left = self.cadence("num_decay_steps", setting), max(0, self.total.value - warmup_steps)
         if planned.value > left:
-            reason = f"all {left} steps after warm-up; num_decay_steps = {setting:g} asks for {planned.value} steps"
+            wanted = quantity(planned.value, "step")
+            reason = f"all {quantity(left, 'step')} after warm-up; num_decay_steps = {setting:g} asks for {wanted}"
             return Planned(value=left, exact=self.total.exact, reason=reason)
         return planned if planned.value else exact(0, "stays at the peak learning rate")
 
@@ -79,5 +83,5 @@ class Steps:
         total = self.total
         value = every(setting, total.value)
         if 0 < setting < 1:
-            return Planned(value=value, exact=total.exact, reason=f"{setting:g} of {total.value} steps")
+            return Planned(value=value, exact=total.exact, reason=f"{setting:g} of {quantity(total.value, 'step')}")
         return exact(value, f"{name} = {setting:g}" if value else f"{name} = 0: not during the run")

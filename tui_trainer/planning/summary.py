@@ -34,7 +34,7 @@ def data_words(config: Config, data: ResolvedData) -> list[str]:
 
 
 def place_words(plan: Plan) -> str:
-    """Where a run computes and in which numbers; why it does so on a CPU is said."""
+    """Return the device and the precision of a run, in words; for a CPU with the reason."""
     name, reason, precision = one_line(plan.device_name), one_line(plan.device_reason), plan.precision.value
     if plan.device == "cuda":
         places = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
@@ -57,7 +57,7 @@ def moved_words(before: Plan, now: Plan) -> str:
 
 
 def threads_words(plan: Plan) -> str:
-    """Of the kernels on the CPU."""
+    """Return the threads of the CPU kernels, in words."""
     threads, processes = plan.threads.value, plan.processes.value
     words = f"{threads} {'thread' if threads == 1 else 'threads'}"
     places = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
@@ -65,12 +65,12 @@ def threads_words(plan: Plan) -> str:
 
 
 def tuning_words(plan: Plan) -> str:
-    """How many of the weights are trainable."""
+    """Return how many of the weights are trainable, in words."""
     return f"{trained_words(plan)} are trainable"
 
 
 def model_words(plan: Plan) -> str:
-    """Which weights a run starts from."""
+    """Return which weights a run starts from, in words."""
     model = plan.config.model
     if not model.model_name_or_path or model.init == "scratch":
         return "from random weights"

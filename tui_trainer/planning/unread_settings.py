@@ -1,4 +1,4 @@
-"""Which settings mean nothing to a run: its task, method, model or machine does not read them.
+"""Finds settings that a run does not read, because of its task, method, model or machine.
 
 They are folded away on the Config screen. Most of them are refused when they are set all the same (`conflicts.py`, and
 the tasks' own `problems`).
@@ -22,7 +22,7 @@ _OF_SEVERAL = ("distributed.strategy", "distributed.cpu_offload", "distributed.r
 
 
 def unread_settings(config: Config, *, has_gpu: bool) -> dict[str, str]:
-    """Key and why, as the end of a sentence: `the task char_lm has no use for it`."""
+    """Return the keys, each with the reason as the end of a sentence: `the task char_lm has no use for it`."""
     found: dict[str, str] = {}
     for why, keys in _unread(config, has_gpu):
         for key in keys:

@@ -1,1 +1,1 @@
-"""What came of a run, written down for people: as Markdown, as one HTML page, and for the model card."""
+"""Reports of a run for people: Markdown, one HTML page, and the facts of model cards."""

@@ -1,4 +1,4 @@
-"""The charts of a run, thinned: 100,000 steps become a few hundred points."""
+"""Charts of a run. 100,000 steps are reduced to a few hundred points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Points = list[tuple[float, float]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """One line of a chart. What is not finite is left out."""
+    """One line of a chart. Points that are not finite are omitted."""
 
     name: str
     points: Points
@@ -26,8 +26,9 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """Curves over the same axis, which begins at zero where not only differences matter. `levels` are values to compare
-    with; `stacked` curves lie on top of each other; at `resumed_at` the run was gone on with."""
+    """Curves over the same x axis. `levels` are values to compare with, and `stacked` curves are added to those below.
+
+    `from_zero` says whether the y axis starts at zero. `resumed_at` are the steps at which the run resumed."""
 
     title: str
     x_unit: str
@@ -48,33 +49,33 @@ def charts_of(state: RunState) -> list[Chart]:
     scores: dict[str, Points] = {
         name: [(done.step, done.scores[name]) for done in state.evals if name in done.scores] for name in names
     }
-    in_training = {name: means(state.steps, column, MOST_POINTS) for name, column in state.step_scores.items()}
+    training_scores = {name: means(state.steps, column, MOST_POINTS) for name, column in state.step_scores.items()}
     levels = tuple((state.baselines.losses if state.baselines else {}).items())
     parts = tuple(
         Curve(name=name, points=[(step, 1e3 * seconds) for step, seconds in _means(state, f"{name}_seconds")])
         for name in STEP_PARTS
     )
-    made = [
+    charts = [
         Chart(title="Loss", x_unit="step", curves=losses, levels=levels, from_zero=False),
-        *(_alone(f"Score: {plain(name)}", plain(name), points, from_zero=False) for name, points in scores.items()),
+        *(_single(f"Score: {plain(name)}", plain(name), points, from_zero=False) for name, points in scores.items()),
         *(
-            _alone(f"In training: {plain(name)}", plain(name), points, from_zero=False)
-            for name, points in in_training.items()
+            _single(f"In training: {plain(name)}", plain(name), points, from_zero=False)
+            for name, points in training_scores.items()
         ),
-        _alone("Learning rate", "learning rate", _means(state, "lrs")),
-        _alone("Gradient norm", "gradient norm", _means(state, "grad_norms")),
+        _single("Learning rate", "learning rate", _means(state, "lrs")),
+        _single("Gradient norm", "gradient norm", _means(state, "grad_norms")),
         Chart(title="Step time, ms", x_unit="step", curves=parts, stacked=True),
     ]
     resumed_at = _resumed_at(state)
-    made = [*(replace(chart, resumed_at=resumed_at) for chart in made), *_gauge_charts(state.gauge_summary)]
-    return [chart for chart in made if any(curve.points for curve in chart.curves)]
+    charts = [*(replace(chart, resumed_at=resumed_at) for chart in charts), *_gauge_charts(state.gauge_summary)]
+    return [chart for chart in charts if any(curve.points for curve in chart.curves)]
 
 
 def _means(state: RunState, column: str) -> Points:
     return means(state.steps, getattr(state, column), MOST_POINTS)
 
 
-def _alone(title: str, name: str, points: Points, *, from_zero: bool = True) -> Chart:
+def _single(title: str, name: str, points: Points, *, from_zero: bool = True) -> Chart:
     return Chart(title=title, x_unit="step", curves=(Curve(name=name, points=points),), from_zero=from_zero)
 
 
@@ -88,8 +89,8 @@ def _resumed_at(state: RunState) -> tuple[int, ...]:
 
 
 _UNITS, _LEAST_UNITS = {"hour": 3600, "minute": 60, "second": 1}, 3
-_TOGETHER: dict[Unit, str] = {"bytes": "Memory, GiB", "share": "Use, 0 to 1"}
-"""Titles of charts in which the gauges of one unit are drawn together."""
+_SHARED_TITLES: dict[Unit, str] = {"bytes": "Memory, GiB", "share": "Use, 0 to 1"}
+"""Titles of the charts that show all gauges of one unit."""
 
 
 def _gauge_charts(gauges: GaugeSummary) -> Iterator[Chart]:
@@ -100,7 +101,7 @@ def _gauge_charts(gauges: GaugeSummary) -> Iterator[Chart]:
     for name, figure in GAUGES.items():
         values = [plotted(figure, value) for value in gauges.columns[name]]
         if points := means(xs, values, MOST_POINTS):
-            charts.setdefault(_TOGETHER.get(figure.unit, figure.title), []).append(
+            charts.setdefault(_SHARED_TITLES.get(figure.unit, figure.title), []).append(
                 Curve(name=figure.title, points=points)
             )
     for title, curves in charts.items():

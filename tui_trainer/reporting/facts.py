@@ -1,7 +1,6 @@
-"""Everything a report states about a run, from its journal, its plan and its folder; assembled once.
+"""All facts of a run that a report contains, read once from its journal, its plan and its folder.
 
-For programs it stays as it was measured, in bytes and seconds, where the other forms have words.
-"""
+The JSON report contains values as measured, in bytes and seconds; the other reports contain formatted text."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -29,8 +28,6 @@ from tui_trainer.runs.wording import batch_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes, format_count, format_seconds
 
-# What a report and a model card both state of a run's model: its losses, its scores, and how it was trained.
-
 Rows = list[tuple[str, str]]
 _MOST_TOKENS = 8
 _JOULES_IN_KWH = 3.6e6
@@ -38,11 +35,10 @@ _JOULES_IN_KWH = 3.6e6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportedModel:
-    """A model and the run that it came from; `ending` says how that ended, empty before.
+    """Facts of a run's model for reports and model cards. `ending` says how the run ended; empty if it has not.
 
-    Losses are in nats per token. `weights_step` is the step that the weights are of, `training_seconds` the time of all
-    steps; baselines are named as in `BaselinesMeasured`.
-    """
+    Losses are in nats per token. `weights_step` is the step of the final weights, and `training_seconds` the time of
+    all steps. Baselines have the names of `BaselinesMeasured`."""
 
     step: int
     weights_step: int
@@ -60,7 +56,7 @@ class ReportedModel:
         return [(name, "--" if loss is None else f"{loss:.4f}") for name, loss in losses]
 
     def score_rows(self) -> Rows:
-        """What else was measured on the held-out rows; nothing where the loss says it all."""
+        """Return scores on the held-out rows; empty if the task has none besides the loss."""
         return [(score.name, score.words) for score in score_words(self.scores, self.baseline_scores)]
 
     def setting_rows(self, plan: Plan) -> Rows:
@@ -94,7 +90,7 @@ class ReportedModel:
 
 
 def _added_tokens(model: ModelSection) -> str:
-    with suppress(ConfigError):  # of a list in a file that is gone; runs of today keep the tokens themselves
+    with suppress(ConfigError):  # older runs name a file, which may be gone
         if tokens := tokens_in(model.add_tokens):
             shown = ", ".join(tokens[:_MOST_TOKENS]) + (", ..." if len(tokens) > _MOST_TOKENS else "")
             return f"{len(tokens):,}: {one_line(shown, 160)}"
@@ -115,32 +111,33 @@ def _tuning_words(plan: Plan) -> str:
     scale = ", rank-stabilised" if tuning.use_rslora else ""
     scale += f", LoRA+ ratio {tuning.loraplus_lr_ratio:g}" if tuning.loraplus_lr_ratio != 1 else ""
     saved = f", with {tuning.modules_to_save} trained in full" if tuning.modules_to_save else ""
-    kept = f"; the frozen weights were quantized to 4 bits ({plan.config.quantization.bnb_4bit_quant_type})"
-    packed = kept if tuning.in_four_bits else ""
-    begun = f", initialised by {tuning.init_lora_weights}" if tuning.init_lora_weights != "default" else ""
-    begun += f" and saved as LoRA of rank {2 * tuning.r} for the original weights" if tuning.mutates_weights else ""
-    made = f"{kind} of rank {tuning.r}, alpha {tuning.lora_alpha:g}{scale}, on {tuning.target_modules}"
-    return f"{made}{saved}{packed}{begun}"
+    quantized = f"; the frozen weights were quantized to 4 bits ({plan.config.quantization.bnb_4bit_quant_type})"
+    packed = quantized if tuning.in_four_bits else ""
+    initial = f", initialised by {tuning.init_lora_weights}" if tuning.init_lora_weights != "default" else ""
+    initial += f" and saved as LoRA of rank {2 * tuning.r} for the original weights" if tuning.mutates_weights else ""
+    adapter = f"{kind} of rank {tuning.r}, alpha {tuning.lora_alpha:g}{scale}, on {tuning.target_modules}"
+    return f"{adapter}{saved}{packed}{initial}"
 
 
 _FILE_LIMIT_BYTES = MIB
 CERTIFICATE_FILE = "certificate.json"
-# Where a run is, and how it is called, are no settings of what it learns.
-_NOT_ASKED = frozenset({"schema_version", "output.runs_dir", "output.name"})
+# Location and name of a run do not affect what it learns.
+_NOT_REPORTED = frozenset({"schema_version", "output.runs_dir", "output.name"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """A run that is over, or as far as it has come. `plan` is None before there is one, and if its version is not
-    understood; `plan_fault` then gives the reason. `asked` are the settings that differ from their defaults: the value
-    and the default."""
+    """Facts of a run that is finished or active. `plan` is None if it is missing or cannot be read; `plan_fault` has
+    the reason.
+
+    `changed_settings` has the settings that differ from their defaults, with value and default."""
 
     folder: RunFolder
     about: RunOverview
     state: RunState
     plan: Plan | None
     plan_fault: str
-    asked: tuple[Difference, ...]
+    changed_settings: tuple[Difference, ...]
     config_text: str
     charts: tuple[Chart, ...]
     disk_bytes: int
@@ -149,7 +146,7 @@ class RunFacts:
 
 
 def facts_of(folder: RunFolder) -> RunFacts:
-    """Read everything that a report states. The whole journal takes about two seconds for 100,000 steps."""
+    """Read all facts of a report. The whole journal takes about two seconds for 100,000 steps."""
     journal = FollowedJournal(folder)
     about, state = overview(folder, journal), journal.state
     plan, fault = _plan_of(folder)
@@ -159,7 +156,7 @@ def facts_of(folder: RunFolder) -> RunFacts:
         state=state,
         plan=plan,
         plan_fault=fault,
-        asked=tuple(_asked(folder)),
+        changed_settings=tuple(_changed_settings(folder)),
         config_text=_text(folder.config),
         charts=tuple(charts_of(state)),
         disk_bytes=folder_size(folder.root).bytes,
@@ -179,13 +176,13 @@ def _plan_of(folder: RunFolder) -> tuple[Plan | None, str]:
         return None, str(error)
 
 
-def _asked(folder: RunFolder) -> list[Difference]:
-    """Of the plan's config, in which profiles are dissolved; of config.toml before there is one."""
-    found = settings_of(folder)
+def _changed_settings(folder: RunFolder) -> list[Difference]:
+    """Return settings of the plan, in which profiles are resolved, or of config.toml if there is no plan yet."""
+    settings = settings_of(folder)
     return [
-        Difference(key=key, values=(found[key], setting.default))
+        Difference(key=key, values=(settings[key], setting.default))
         for key, setting in all_settings().items()
-        if key in found and key not in _NOT_ASKED and found[key] != setting.default
+        if key in settings and key not in _NOT_REPORTED and settings[key] != setting.default
     ]
 
 
@@ -196,17 +193,17 @@ def _text(path: Path) -> str:
 
 
 def certificates(folder: RunFolder) -> dict[str, dict[str, Any]]:
-    """What was found out about each export of a run, by the name of its folder; damaged ones are left out."""
+    """Return the comparison of each export with its model, by the name of its folder. Damaged ones are omitted."""
     paths = sorted(folder.exports.glob(f"*/{CERTIFICATE_FILE}"))
     return {path.parent.name: certificate for path in paths if (certificate := read_fields(path))}
 
 
 def _model_facts(about: RunOverview, state: RunState, plan: Plan | None) -> ReportedModel:
     baselines = state.baselines
-    kept = kept_weights(state, plan.config.evaluation.early_stopping_patience if plan else None)
+    weights = kept_weights(state, plan.config.evaluation.early_stopping_patience if plan else None)
     return ReportedModel(
         step=about.step,
-        weights_step=kept.step,
+        weights_step=weights.step,
         ending=about.ending,
         training_seconds=sum(state.step_seconds),
         train_loss=about.loss,
@@ -218,7 +215,7 @@ def _model_facts(about: RunOverview, state: RunState, plan: Plan | None) -> Repo
 
 
 def to_json(facts: RunFacts) -> str:
-    """The whole report as one object. What is not known is null, and what is no number is a string."""
+    """Return the report as one JSON object. Unknown values are null, and values that JSON lacks are strings."""
     return json.dumps(finite(_object(facts)), default=str, indent=1, allow_nan=False)
 
 
@@ -235,14 +232,15 @@ def _object(facts: RunFacts) -> dict[str, Any]:
         "ended": None if ended is None else asdict(ended),
         "better_before": None if best is None else asdict(best),
         "model": asdict(facts.model),
-        "targets": [asdict(one) | {"met": one.met, "words": one.words} for one in targets_of(state)],
+        "targets": [asdict(target) | {"met": target.met, "words": target.words} for target in targets_of(state)],
         "inference": None if state.inference is None else asdict(state.inference),
         "charts": [asdict(chart) for chart in facts.charts],
         "evaluations": [asdict(done) for done in state.evals],
         "starts": [{**asdict(start), "seconds": start.seconds} for start in state.starts],
         "problems": [asdict(problem) for problem in state.problems],
         "settings": [
-            dict(zip(("key", "value", "default"), (one.key, *one.values), strict=True)) for one in facts.asked
+            dict(zip(("key", "value", "default"), (row.key, *row.values), strict=True))
+            for row in facts.changed_settings
         ],
         "plan": None if plan is None else plan.model_dump(mode="json"),
         "plan_fault": facts.plan_fault,
@@ -261,11 +259,10 @@ Cost = tuple[str, Any, str, Callable[[Any], str]]
 
 
 def costs_of(facts: RunFacts) -> list[Cost]:
-    """Return what the run took: the name in the JSON report, the value, the title and how the value is written.
+    """Return what the run used: name in the JSON report, value (None if unknown), title, and function that formats it.
 
-    The name or the title is empty if only one kind of report shows it. Energy and power are those of the GPUs, and
-    GPU-hours are those of all starts. None: unknown.
-    """
+    A name or title is empty if only the other kind of report shows the row. Energy and power are those of the GPUs.
+    GPU-hours are those of all starts."""
     state, plan, seconds = facts.state, facts.state.plan, facts.state.seconds
     processes = plan.processes if plan else 1
     hours = seconds * processes / 3600 if state.device == "cuda" and seconds is not None else None
@@ -296,9 +293,9 @@ def costs_of(facts: RunFacts) -> list[Cost]:
 
 
 def _verdict(facts: RunFacts) -> dict[str, Any] | None:
-    """None before the first step."""
+    """Return the diagnosis; None before the first step."""
     if not facts.state.steps:
         return None
     verdict = examine(facts.state)
-    findings = [{"diagnosis": one.name, **asdict(one.found)} for one in verdict.findings]
+    findings = [{"diagnosis": finding.name, **asdict(finding.found)} for finding in verdict.findings]
     return {"verdict": verdict.name, "words": verdict.words, "findings": findings}

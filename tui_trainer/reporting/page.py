@@ -1,6 +1,6 @@
-"""A report as Markdown, and as one HTML page that needs nothing else: no script, no request. Foreign text cannot become
-a heading, a link, a cell or HTML.
-"""
+"""Reports as Markdown and as one HTML page, which contains no script and makes no request.
+
+Text of a run is escaped, so that it cannot become a heading, a link, a cell or HTML."""
 
 import math
 import re
@@ -33,12 +33,10 @@ from tui_trainer.tasks import labels_rows
 from tui_trainer.terminal.safe_text import as_markdown, one_line, shell_word, visible
 from tui_trainer.units import format_bytes, format_number, format_seconds
 
-# A report in words: facts in, sections out. The end of this file draws them as HTML and as Markdown.
-#
-# Texts are plain and may be foreign: whoever writes them out makes them harmless.
+# Sections have plain text that may contain anything. The writers at the end of this file escape it.
 
+# Rows of evaluations, and rows of epochs.
 _MOST_ROWS = 20
-"""Of evaluations and of epochs."""
 _MOST_PROBLEMS = 50
 _MOST_SAMPLES = 3
 _MOST_SAMPLE_LINES = 30
@@ -47,7 +45,7 @@ _VALUE_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`rows` below the titles `head`; without titles, names and their values."""
+    """Table with the titles `head`; without titles, pairs of a name and a value."""
 
     rows: Sequence[tuple[str, ...]]
     head: tuple[str, ...] = ()
@@ -55,13 +53,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """As it is, in letters of one width."""
+    """Preformatted text in a monospaced font."""
 
     text: str
 
 
 Block = str | Table | Code | Chart
-"""A text is a paragraph."""
+"""A string is a paragraph."""
 
 
 def sections(facts: RunFacts) -> list[tuple[str, list[Block]]]:
@@ -92,8 +90,8 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
         log = f" The traceback is in {failed.log_path}." if failed.log_path else ""
         yield f"The run failed: {failed.message}.{log}"
     elif finished is None:
-        gone = "The process of the run stopped without an error message."
-        yield gone if facts.about.status == "interrupted" else "The run is active."
+        message = "The process of the run stopped without an error message."
+        yield message if facts.about.status == "interrupted" else "The run is active."
     else:
         yield f"The run {ending_words(state)}."
     if facts.about.status in ("failed", "stopped", "interrupted"):
@@ -108,13 +106,13 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
 
 def _targets(facts: RunFacts) -> Iterator[Block]:
     if targets := targets_of(facts.state):
-        over = facts.about.status in ("finished", "stopped", "failed")
+        is_over = facts.about.status in ("finished", "stopped", "failed")
         yield Table(
-            [(target.words, "unknown" if over and target.met is None else target.verdict) for target in targets]
+            [(target.words, "unknown" if is_over and target.met is None else target.verdict) for target in targets]
         )
 
 
-def _asked(facts: RunFacts) -> Iterator[Block]:
+def _settings(facts: RunFacts) -> Iterator[Block]:
     plan = facts.plan
     if plan is not None:
         recipe = f"{plan.recipe or 'none'}, hardware profile {plan.hardware_profile or 'none'}"
@@ -129,24 +127,24 @@ def _asked(facts: RunFacts) -> Iterator[Block]:
         )
     if facts.plan_fault:
         yield f"The plan is not shown: {facts.plan_fault}."
-    if facts.asked:
+    if facts.changed_settings:
         yield "Settings that differ from their defaults:"
-        rows = [(one.key, *(value_words(it)[:_VALUE_CHARACTERS] for it in one.values)) for one in facts.asked]
+        rows = [(row.key, *(value_words(v)[:_VALUE_CHARACTERS] for v in row.values)) for row in facts.changed_settings]
         yield Table(rows, ("setting", "value", "default"))
 
 
-def _trained(facts: RunFacts) -> Iterator[Block]:
+def _training(facts: RunFacts) -> Iterator[Block]:
     if facts.plan is not None and facts.state.steps:
         yield Table(facts.model.setting_rows(facts.plan))
 
 
-def _spread(rows: Sequence[tuple[str, ...]], head: tuple[str, ...], named: str) -> Iterator[Block]:
-    """Yield a table of up to `_MOST_ROWS` of the rows, and how many there are if it leaves some out."""
+def _evenly_spaced(rows: Sequence[tuple[str, ...]], head: tuple[str, ...], noun: str) -> Iterator[Block]:
+    """Yield a table with at most `_MOST_ROWS` of the rows, and a note if rows are left out."""
     if rows:
         chosen = [rows[end - 1] for end in spread_ends(len(rows), _MOST_ROWS)]
         yield Table(chosen, head)
         if len(rows) > len(chosen):
-            yield f"{len(chosen)} of {len(rows)} {named}, evenly spaced."
+            yield f"{len(chosen)} of {len(rows)} {noun}, evenly spaced."
 
 
 def _evaluations(facts: RunFacts) -> Iterator[Block]:
@@ -157,7 +155,7 @@ def _evaluations(facts: RunFacts) -> Iterator[Block]:
     for done in evals:
         scores = (number(done.scores[name]) if name in done.scores else "--" for name in names)
         rows.append((f"{done.step:,}" + (" (best)" if done.step == best else ""), f"{done.loss:.4f}", *scores))
-    yield from _spread(rows, ("step", "held-out loss", *map(plain, names)), "evaluations")
+    yield from _evenly_spaced(rows, ("step", "held-out loss", *map(plain, names)), "evaluations")
     if evals and metric != "loss" and (value := metric_value(evals[-1], metric)) is not None:
         yield f"The best evaluation is chosen by {plain(metric)}; the last evaluation reached {number(value)}."
 
@@ -168,7 +166,7 @@ def _epochs(facts: RunFacts) -> Iterator[Block]:
         rate = f"{done.samples_per_second:.1f}"
         graded = grade(facts.state, done.samples_per_second) or "--"
         rows.append((f"{done.epoch:,}", f"{done.mean_loss:.4f}", format_seconds(done.seconds), planned, rate, graded))
-    yield from _spread(rows, ("epoch", "mean loss", "time of steps", "planned", "rows/s", "grade"), "epochs")
+    yield from _evenly_spaced(rows, ("epoch", "mean loss", "time of steps", "planned", "rows/s", "grade"), "epochs")
 
 
 def _history(facts: RunFacts) -> Iterator[Block]:
@@ -184,8 +182,9 @@ def _history(facts: RunFacts) -> Iterator[Block]:
             rows.append((start.at[:19].replace("T", " "), came_from, f"{start.last_step:,}", taken, ended))
         yield Table(rows, ("started (UTC)", "from step", "to step", "duration", "ended"))
     if problems := list(state.problems)[-_MOST_PROBLEMS:]:
-        told = [(f"{one.step:,}", one.kind, "; ".join(filter(None, (one.message, one.hint)))) for one in problems]
-        yield Table(told, ("step", "problem", "message"))
+        texts = ("; ".join(filter(None, (fault.message, fault.hint))) for fault in problems)
+        fault_rows = [(f"{fault.step:,}", fault.kind, text) for fault, text in zip(problems, texts, strict=True)]
+        yield Table(fault_rows, ("step", "problem", "message"))
     if not starts:
         yield "The journal does not record the start of this run."
     if state.journal_damage:
@@ -211,8 +210,8 @@ def _data(facts: RunFacts) -> Iterator[Block]:
 
 def _costs(facts: RunFacts) -> Iterator[Block]:
     if facts.state.started_at:
-        known = [(title, show(value)) for _, value, title, show in costs_of(facts) if title and value is not None]
-        yield Table([row for row in known if row[1] != "--"])
+        rows = [(title, show(value)) for _, value, title, show in costs_of(facts) if title and value is not None]
+        yield Table([row for row in rows if row[1] != "--"])
 
 
 def _doctor(facts: RunFacts) -> Iterator[Block]:
@@ -222,8 +221,8 @@ def _doctor(facts: RunFacts) -> Iterator[Block]:
     if verdict.leading is None:
         yield sentence(verdict.healthy)
     if verdict.findings:
-        found = [(one, one.found) for one in verdict.findings]
-        rows = [(one.cost_words, it.cause, it.evidence, one.remedy_words or "--") for one, it in found]
+        pairs = [(finding, finding.found) for finding in verdict.findings]
+        rows = [(row.cost_words, found.cause, found.evidence, row.remedy_words or "--") for row, found in pairs]
         yield Table(rows, ("costs", "cause", "evidence", "in the next run"))
 
 
@@ -250,9 +249,9 @@ def _export_row(name: str, certificate: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _from_to(certificate: dict[str, Any], name: str, words: Callable[[float], str]) -> str:
-    """`2.8981 -> 2.8984`: of the trained model, and of the exported one."""
-    both = (certificate.get(which) for which in ("trained", "exported"))
-    values = [found.get(name) if isinstance(found, dict) else None for found in both]
+    """Return a value of the trained model and of the export, with an arrow between them."""
+    models = (certificate.get(key) for key in ("trained", "exported"))
+    values = [model.get(name) if isinstance(model, dict) else None for model in models]
     return " \u2192 ".join(words(value) if isinstance(value, int | float) else "--" for value in values)
 
 
@@ -267,7 +266,7 @@ def _samples(facts: RunFacts) -> Iterator[Block]:
             yield f"and {left_out:,} more lines."
 
 
-def _again(facts: RunFacts) -> Iterator[Block]:
+def _reproduction(facts: RunFacts) -> Iterator[Block]:
     folder, plan = facts.folder, facts.plan
     name = f"{folder.name}-again"[:64]
     yield Code(shlex.join(["tui-trainer", "--no-ui", str(folder.config), "--set", f"output.name={name}"]))
@@ -293,19 +292,19 @@ _SECTIONS: dict[str, Callable[[RunFacts], Iterator[Block]]] = {
     "Evaluations": _evaluations,
     "Epochs": _epochs,
     "Problems and resumes": _history,
-    "Settings": _asked,
-    "Training": _trained,
+    "Settings": _settings,
+    "Training": _training,
     "Data": _data,
     "Costs": _costs,
     "Diagnosis": _doctor,
     "Exports": _exports,
     "Samples": _samples,
-    "Reproduce this run": _again,
+    "Reproduce this run": _reproduction,
 }
 
 
 def chart_summary(chart: Chart) -> Table:
-    """A chart where there are no pictures: where each curve begins, ends and turns."""
+    """Return a table that replaces a chart in Markdown: the first, last, lowest and highest value of each curve."""
     rows = []
     for curve in chart.curves:
         if curve.points:
@@ -316,14 +315,14 @@ def chart_summary(chart: Chart) -> Table:
 
 
 def short_number(value: float) -> str:
-    """Four digits, and no more zeros than they need: `1.5e-4` for 0.00015."""
+    """Return four significant digits without superfluous zeros: `1.5e-4` for 0.00015."""
     if 0 < abs(value) < 1e-3:
         digits, _, power = f"{value:.3e}".partition("e")
         return f"{float(digits):g}e{int(power)}"
     return f"{value:.4g}" if math.isfinite(value) else "--"
 
 
-# Charts as SVG inside a page: no script, no font and no colour of their own but those of the page's style.
+# Charts are inline SVG. Fonts and colours come from the style of the page.
 
 COLOURS = 6
 _WIDTH, _HEIGHT = 480, 230
@@ -334,7 +333,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where values are drawn: the ranges of both axes."""
+    """Ranges of both axes, and the conversion of values to positions."""
 
     x_low: float
     x_high: float
@@ -366,7 +365,7 @@ def chart_figure(chart: Chart) -> str:
         parts.append(f'<path class="level" d="M{_LEFT} {y:.1f}H{right}"/>')
         parts.append(f'<text x="{right}" y="{y - 4:.1f}" text-anchor="end">{as_html(name)}</text>')
     parts += [f'<path class="level" d="M{frame.x(step):.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>' for step in chart.resumed_at]
-    drawn = [_drawn(frame, lines, at, stacked=chart.stacked) for at in range(len(lines))]
+    drawn = [_curve(frame, lines, index, stacked=chart.stacked) for index in range(len(lines))]
     name, picture = as_html(chart.title), "".join([*parts, *reversed(drawn)])
     return (
         f'<figure><figcaption>{name} <span class="dim">by {as_html(chart.x_unit)}</span></figcaption>'
@@ -375,10 +374,10 @@ def chart_figure(chart: Chart) -> str:
     )
 
 
-def _drawn(frame: _Frame, lines: Sequence[Points], at: int, *, stacked: bool) -> str:
-    points, colour = lines[at], f"c{at % COLOURS}"
+def _curve(frame: _Frame, lines: Sequence[Points], index: int, *, stacked: bool) -> str:
+    points, colour = lines[index], f"c{index % COLOURS}"
     if stacked:
-        floor = lines[at - 1] if at else [(x, frame.y_low) for x, _ in points]
+        floor = lines[index - 1] if index else [(x, frame.y_low) for x, _ in points]
         return f'<polygon class="{colour}" points="{frame.path([*points, *reversed(floor)])}"/>'
     dots = points if len(points) <= 40 else points[-1:]
     marks = "".join(f'<circle class="{colour}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="2.5"/>' for x, y in dots)
@@ -386,11 +385,11 @@ def _drawn(frame: _Frame, lines: Sequence[Points], at: int, *, stacked: bool) ->
 
 
 def _stacked(curves: Sequence[Curve]) -> list[Points]:
-    """Each curve on top of those before it; they have the same places."""
-    below, lines = [0.0] * min(len(curve.points) for curve in curves), []
+    """Add to each curve those before it. All have the same x values."""
+    heights, lines = [0.0] * min(len(curve.points) for curve in curves), []
     for curve in curves:
-        below = [one + y for one, (_, y) in zip(below, curve.points, strict=False)]
-        lines.append([(x, y) for (x, _), y in zip(curve.points, below, strict=False)])
+        heights = [height + y for height, (_, y) in zip(heights, curve.points, strict=False)]
+        lines.append([(x, y) for (x, _), y in zip(curve.points, heights, strict=False)])
     return lines
 
 
@@ -410,25 +409,25 @@ def _axes(frame: _Frame, y_ticks: Sequence[float]) -> str:
 
 
 def axis_number(value: float) -> str:
-    """`20k` for 20000, `1.5e-4` for 0.00015."""
+    """Return `20k` for 20000 and `1.5e-4` for 0.00015."""
     if 0 < abs(value) < 1e-3:
         return short_number(value)
     return f"{value / 1000:g}k" if abs(value) >= 10_000 else f"{value:.6g}"
 
 
 def nice_ticks(low: float, high: float) -> list[float]:
-    """Round numbers that span `low` to `high`, at most seven: the first at most `low`, the last at least `high`."""
+    """Return at most seven round numbers. The first is at most `low`, the last at least `high`."""
     if not high - low > 1e-9 * max(abs(low), abs(high)):
         margin = abs(low) * 0.1 or 1.0
         low, high = low - margin, high + margin
     power = 10.0 ** math.floor(math.log10((high - low) / _CHART_TICKS))
     step = next(step for factor in (1, 2, 2.5, 5, 10, 20) if (high - low) / (step := power * factor) <= _CHART_TICKS)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [at * step for at in range(first, last + 1)]
+    return [number * step for number in range(first, last + 1)]
 
 
 def _legend(chart: Chart, curves: Sequence[Curve]) -> str:
-    entries = [(f"c{at % COLOURS}", curve.name, short_number(curve.points[-1][1])) for at, curve in enumerate(curves)]
+    entries = [(f"c{i % COLOURS}", curve.name, short_number(curve.points[-1][1])) for i, curve in enumerate(curves)]
     entries += [("level", name, short_number(value)) for name, value in chart.levels]
     if chart.resumed_at:
         shown = ", ".join(f"{step:,}" for step in chart.resumed_at[:_MOST_NAMED])
@@ -461,20 +460,20 @@ def _markdown(block: Block) -> list[str]:
             lines = ["| " + " | ".join(map(as_markdown, row)) + " |" for row in cells]
             return [*lines[:1], "| " + " | ".join(["---"] * len(cells[0])) + " |", *lines[1:], ""] if rows else []
         case Code(text=text):
-            # Longer than any row of backticks inside.
-            fence = "`" * max(3, *(len(found) + 1 for found in _TICKS.findall(text)), 3)
+            # The fence must be longer than any row of backticks in the text.
+            fence = "`" * max(3, *(len(ticks) + 1 for ticks in _TICKS.findall(text)), 3)
             return [fence, visible(text), fence, ""]
         case str():
             return [as_markdown(block), ""]
 
 
-# Even a browser that is asked to may not fetch or run anything.
+# The browser must not load or run anything, even if the text of a run contains markup.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = "\n" + Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 _COLOURS = "".join(
-    f"polyline.c{at} {{ stroke: var(--c{at}); }} polygon.c{at}, circle.c{at} {{ fill: var(--c{at}); }}"
-    f" .legend i.c{at} {{ background: var(--c{at}); }}\n"
-    for at in range(COLOURS)
+    f"polyline.c{i} {{ stroke: var(--c{i}); }} polygon.c{i}, circle.c{i} {{ fill: var(--c{i}); }}"
+    f" .legend i.c{i} {{ background: var(--c{i}); }}\n"
+    for i in range(COLOURS)
 )
 NAMES = ("report.md", "report.html")
 _BAD = frozenset({"failed", "interrupted"})
@@ -485,7 +484,7 @@ def to_html(facts: RunFacts) -> str:
     figures = "".join(f"<div>{as_html(label)}<b>{as_html(value)}</b></div>" for label, value in key_figures(facts))
     role = "bad" if facts.about.status in _BAD else "good" if facts.about.status == "finished" else "dim"
     body = "".join(
-        f"<section><h2>{as_html(heading)}</h2>{_html_of(blocks)}</section>\n" for heading, blocks in sections(facts)
+        f"<section><h2>{as_html(heading)}</h2>{_html_all(blocks)}</section>\n" for heading, blocks in sections(facts)
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -497,7 +496,7 @@ def to_html(facts: RunFacts) -> str:
     )
 
 
-def _html_of(blocks: Sequence[Block]) -> str:
+def _html_all(blocks: Sequence[Block]) -> str:
     if all(isinstance(block, Chart) for block in blocks):
         return f'<div class="charts">{"".join(map(_html, blocks))}</div>'
     return "".join(map(_html, blocks))
@@ -521,10 +520,9 @@ def _html(block: Block) -> str:
 
 
 def write_report(folder: RunFolder, out: Path | None = None) -> list[Path]:
-    """The Markdown and the page, private as all of a run is, into `out`, a folder that is there, or the run's own.
+    """Write the Markdown and the HTML report into the folder `out` or the run folder, readable only by the user.
 
-    Returns the files. Raises OSError.
-    """
+    Return the paths of the files. Raises OSError."""
     facts, paths = facts_of(folder), [(out or folder.root) / name for name in NAMES]
     for path, text in zip(paths, (to_markdown(facts), to_html(facts)), strict=True):
         write_atomically(path, text.encode("utf-8", "replace"), durable=False)

@@ -80,6 +80,15 @@ class Comparison:
     runs: tuple[ComparedRun, ...]
     differences: tuple[Difference, ...] = ()
 
+    @property
+    def warning(self) -> str:
+        """Sentence that names the figures that are not comparable; empty if all are."""
+        tasks = list(dict.fromkeys(run.task for run in self.runs if run.task))
+        if len(tasks) < 2:
+            return ""
+        figures = "Steps, time, speed, memory and parameters are comparable."
+        return f"The tasks differ ({', '.join(tasks)}): losses and scores are not comparable. {figures}"
+
 
 def compare(folders: Sequence[RunFolder]) -> Comparison:
     """Compare two to six runs. Raises InputError for any other number, and if a run is named twice."""
@@ -100,12 +109,12 @@ def compare_and_states(folders: Sequence[RunFolder]) -> tuple[Comparison, tuple[
 
 
 def _compared(folder: RunFolder, journal: FollowedJournal) -> ComparedRun:
-    about, state = overview(folder, journal), journal.state
-    lowest, best, plan = best_by(state, "loss"), best_evaluation(state), state.plan
+    run, state = overview(folder, journal), journal.state
+    lowest_loss, best, plan = best_by(state, "loss"), best_evaluation(state), state.plan
     return ComparedRun(
-        **{item.name: getattr(about, item.name) for item in fields(RunResult)},
-        best_eval_loss=lowest.loss if lowest else None,
-        best_eval_step=lowest.step if lowest else None,
+        **{item.name: getattr(run, item.name) for item in fields(RunResult)},
+        best_eval_loss=lowest_loss.loss if lowest_loss else None,
+        best_eval_step=lowest_loss.step if lowest_loss else None,
         best_step=best.step if best else None,
         seconds=sum(state.step_seconds) if state.steps else None,
         tokens=sum(state.token_counts),
@@ -126,18 +135,18 @@ def train_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
 
     A mean covers the steps since the previous point, and at least as many as `RunState.loss_smoothed` averages.
     """
-    count = len(state.steps)
-    if not count:
+    step_count = len(state.steps)
+    if not step_count:
         return ()
     usable = [math.isfinite(loss) for loss in state.loss_sums]
     losses = _prefix_sums(loss if use else 0.0 for loss, use in zip(state.loss_sums, usable, strict=True))
-    counted = _prefix_sums(tokens if use else 0 for tokens, use in zip(state.token_counts, usable, strict=True))
+    counted_tokens = _prefix_sums(count if use else 0 for count, use in zip(state.token_counts, usable, strict=True))
     tokens, seconds = _prefix_sums(state.token_counts), _prefix_sums(state.step_seconds)
-    points = min(points, count)
+    points = min(points, step_count)
     curve = []
-    for end in spread_ends(count, points):
-        start = max(end - max(smoothing_window(end), count // points), 0)
-        if weight := counted[end] - counted[start]:
+    for end in spread_ends(step_count, points):
+        start = max(end - max(smoothing_window(end), step_count // points), 0)
+        if weight := counted_tokens[end] - counted_tokens[start]:
             mean, step = (losses[end] - losses[start]) / weight, state.steps[end - 1]
             curve.append(CurvePoint(step=step, tokens=int(tokens[end]), seconds=seconds[end], loss=mean))
     return tuple(curve)
@@ -149,7 +158,7 @@ def eval_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
     tokens, seconds = _prefix_sums(state.token_counts), _prefix_sums(state.step_seconds)
     curve = []
     for evaluation in (evals[end - 1] for end in spread_ends(len(evals), points)):
-        # A step is searched for, because a journal that lost lines has fewer entries than steps.
+        # The index is found by step, because a journal that lost lines has fewer entries than steps.
         end = bisect_right(state.steps, evaluation.step)
         step, loss = evaluation.step, evaluation.loss
         curve.append(CurvePoint(step=step, tokens=int(tokens[end]), seconds=seconds[end], loss=loss))
@@ -162,10 +171,7 @@ def _prefix_sums(values: Iterable[float]) -> list[float]:
 
 
 def settings_of(folder: RunFolder) -> dict[str, Any]:
-    """Return the settings of a run by dotted key, with the exact values of its plan as `plan.KEY`.
-
-    Reads config.toml if the run has no plan yet.
-    """
+    """Return a run's settings by dotted key, and the exact values of its plan as `plan.KEY` once there is a plan."""
     plan = read_fields(folder.plan)
     if isinstance(plan.get("config"), dict):
         derived = {

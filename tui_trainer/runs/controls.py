@@ -61,7 +61,7 @@ class Controls:
     def __init__(self, path: Path, asked_before: int | None = None) -> None:
         self._path = str(path)
         self._stamp: tuple[int, int, int] | None = None
-        # Whole requests, because ids begin again at 1 after the file was deleted or damaged.
+        # The set has whole requests, because ids begin again at 1 after the file was deleted or damaged.
         self._seen: set[ControlRequest] = set()
         self._waiting: list[ControlRequest] = []
         self.is_stopped_here = False
@@ -89,7 +89,7 @@ class Controls:
             requests, self._waiting = self.waiting(), []
         if self.is_stopped_here and not self._has_returned_stop:
             self._has_returned_stop = True
-            # Equal in all processes of a run, which merge equal requests into one.
+            # The request is equal in all processes of a run, which merge equal requests into one.
             requests.append(ControlRequest(id=0, action="stop", at=""))
         return requests
 
@@ -104,7 +104,7 @@ class Controls:
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
             if stamp != self._stamp:
                 new = [entry for entry in _read(Path(self._path)) if entry not in self._seen]
-                # Set after the reading, so that a failed reading (too many open files) is tried again.
+                # The stamp is set after the reading, so that a failed reading (too many open files) is repeated.
                 self._stamp = stamp
                 self._seen.update(new)
                 self._waiting += new

@@ -184,9 +184,9 @@ class PlanMade(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibrariesLoaded(Event):
-    """The time after the import of torch and transformers and before the loading of the model.
+    """The state of the process after the import of torch and transformers, before it loads the model.
 
-    `resident_bytes` is the memory of the process at this time. On a CPU the planned memory is what training adds to it;
+    `resident_bytes` is its memory at this time. On a CPU the planned memory is what training adds to it;
     on a GPU it is None, because the plan counts GPU memory. `threads` is the number of threads of torch's kernels.
     """
 
@@ -237,7 +237,7 @@ class StepDone(Event):
 
     @property
     def loss(self) -> float:
-        """Nats per token; NaN when no token counted."""
+        """Loss in nats per token; NaN if no token counted."""
         return self.loss_sum / self.tokens if self.tokens else math.nan
 
     @property

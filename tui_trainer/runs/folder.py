@@ -305,10 +305,7 @@ def files_below(folder: Path) -> list[str]:
 
 
 def make_durable(folder: Path) -> None:
-    """Make everything in a folder private and sync it to the disk, each file before its folder.
-
-    Raises OSError, also for a link.
-    """
+    """Make the contents of a folder private, and sync them to the disk. Raises OSError, also for a link."""
     for parent, _, names in os.walk(folder, topdown=False, onerror=_raise):
         for name in names:
             make_file_durable(Path(parent) / name)

@@ -43,10 +43,7 @@ class JournalWriter:
         pending_limit_bytes: int = PENDING_LIMIT_BYTES,
         tell_failing: Callable[[str | None], None] = lambda reason: None,
     ) -> None:
-        """Open the journal. Raises FolderError if that fails or if it is not a regular file.
-
-        Calls `tell_failing` with `failing` each time that it changes.
-        """
+        """Open the journal, or raise FolderError. `tell_failing` is called with `failing` whenever it changes."""
         self.path = path
         self._fd = _open_for_appending(path)
         self._limit_bytes = pending_limit_bytes
@@ -151,11 +148,11 @@ class JournalWriter:
 
     def _trim_pending(self) -> None:
         """Drop the oldest pending lines above the limit, but not the rest of a line that the file already begins."""
-        excess = len(self._pending) - self._limit_bytes
-        if excess <= 0:
+        excess_bytes = len(self._pending) - self._limit_bytes
+        if excess_bytes <= 0:
             return
         start = self._pending.index(_NEWLINE) + 1 if self._mid_line else 0
-        end = self._pending.find(_NEWLINE, start + excess - 1) + 1
+        end = self._pending.find(_NEWLINE, start + excess_bytes - 1) + 1
         del self._pending[start:end]
 
 
@@ -214,7 +211,7 @@ class JournalReader:
 
     def _read_chunk(self, fd: int) -> bytes:
         try:
-            # Limited to the unread bytes, because a buffer for a whole chunk may be refused when memory is short.
+            # A buffer for a whole chunk may be refused when memory is short, so it is no larger than needed.
             unread_bytes = os.fstat(fd).st_size - self._offset_bytes
             chunk = os.pread(fd, min(CHUNK_BYTES, unread_bytes), self._offset_bytes) if unread_bytes > 0 else b""
         except OSError as error:

@@ -271,18 +271,15 @@ def folder_lock(folder: Path) -> Iterator[None]:
 def _kernel_start(pid: int) -> str:
     """Return the boot id and the ticks from boot to the start of the process (`man 5 proc`); empty without /proc."""
     with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         # The program's name is in parentheses and may itself contain spaces and parentheses.
         ticks = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-        return f"{boot} {ticks}"
+        return f"{boot_id} {ticks}"
     return ""
 
 
 def _flock_now(fd: int) -> bool:
-    """Lock the file if it is free, and return False if it is not.
-
-    Returns True on a file system without locks, where the owner in the file still protects it.
-    """
+    """Lock the file if it is free, and return whether it was. A file system without locks counts as free."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

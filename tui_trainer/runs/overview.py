@@ -205,7 +205,7 @@ class Overviews:
                 followed = self._followed[folder.root] = followed or FollowedJournal(folder)
             cached = self._overviews[folder.root] = (alive, journal), _overview(folder, alive, followed)
         labels = self._labels_of(folder)
-        # Not cached, because the journal does not record the deletion of the model.
+        # This is not cached, because the journal does not record the deletion of the model.
         has_model = cached[1].status == "finished" and folder.model.is_dir()
         return replace(cached[1], has_model=has_model, tags=labels.tags, note=labels.note)
 
@@ -224,7 +224,7 @@ def _unlisted(listed: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:
         with suppress(OSError, RuntimeError):
             parent = runs_dir.expanduser().resolve()
             entries = islice(os.scandir(parent), _MOST_UNLISTED)
-            # Removes listed folders, the majority, before `resolve`, which reads the disk.
+            # Most folders are listed. Removing them first avoids `resolve`, which reads the disk.
             roots = {named_root(parent / entry.name) for entry in entries if entry.is_dir()} - seen
             for root in sorted(roots, key=lambda root: (root.is_symlink(), root.name)):
                 if not root.name.startswith(".") and seen.isdisjoint((root, root.resolve())):

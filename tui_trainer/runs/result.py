@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tui_trainer.runs.events import EvalDone, PlanMade
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.units import GIB, format_bytes, format_bytes_of, format_rate, format_seconds
+from tui_trainer.units import GIB, format_bytes, format_bytes_of, format_rate, format_seconds, quantity
 
 # Scores of a run as text, each with the result of a simple model: `accuracy 0.83 (most frequent class 0.31)`.
 #
@@ -95,6 +95,8 @@ _GOOD, _SLOW = 0.75, 0.5
 # The exponent of the slowdown by other programs, explained in `_graded`.
 _WAITING = 2.5
 _NOTED_OTHERS_SHARE = 0.1
+# A multiple is easier to read than 182 %.
+_IN_PERCENT_UNTIL = 1.05
 _GRADES = ((0.95, "excellent"), (_GOOD, "good"), (_SLOW, "acceptable"), (0.25, "slow"), (0.0, "very slow"))
 
 
@@ -104,8 +106,8 @@ def final_evaluation(state: RunState) -> EvalDone | None:
     if finished is None or finished.eval_loss is None:
         return None
     # Older journals do not record the step of the model, only its loss.
-    same_loss = [done for done in state.evals if done.loss == finished.eval_loss]
-    return next((done for done in reversed(same_loss) if finished.model_step in (None, done.step)), None)
+    same_loss = [event for event in state.evals if event.loss == finished.eval_loss]
+    return next((event for event in reversed(same_loss) if finished.model_step in (None, event.step)), None)
 
 
 def held_out_loss(state: RunState) -> float | None:
@@ -117,12 +119,12 @@ def held_out_loss(state: RunState) -> float | None:
 
 def newest_scores(state: RunState) -> dict[str, float]:
     """Return the scores of the run's final model, or of the last evaluation so far."""
-    finished, done = state.finished, final_evaluation(state)
+    finished, evaluation = state.finished, final_evaluation(state)
     if finished is not None and finished.scores:
         return dict(finished.scores)
-    if done is None and (finished is None or finished.eval_loss is None):
-        done = state.evals[-1] if state.evals else None
-    return dict(done.scores) if done else {}
+    if evaluation is None and (finished is None or finished.eval_loss is None):
+        evaluation = state.evals[-1] if state.evals else None
+    return dict(evaluation.scores) if evaluation else {}
 
 
 def kept_step(state: RunState) -> int | None:
@@ -154,7 +156,8 @@ def ending_words(state: RunState) -> str:
 
 def ended_words(reason: str, step: int, kept: int | None, metric: str, value: float | None) -> str:
     """Return how a finished run ended. `value` is the value of `metric` at the step `kept`."""
-    ending = f"stopped early at step {step:,}" if reason == "early stopping" else f"finished after {step:,} steps"
+    is_early = reason == "early stopping"
+    ending = f"stopped early at step {step:,}" if is_early else f"finished after {quantity(step, 'step')}"
     if kept is None:
         return ending
     return f"{ending}; kept step {kept:,}" + ("" if value is None else f": {metric_words(metric, value)}")
@@ -165,9 +168,9 @@ def metric_words(metric: str, value: float) -> str:
     return f"held-out loss {value:.4f}" if metric == "loss" else f"{plain(metric)} {number(value)}"
 
 
-def metric_value(done: EvalDone, metric: str) -> float | None:
+def metric_value(evaluation: EvalDone, metric: str) -> float | None:
     """Return the value of `evaluation.metric_for_best_model` in an evaluation; None if it was not measured."""
-    return done.loss if metric == "loss" else done.scores.get(metric)
+    return evaluation.loss if metric == "loss" else evaluation.scores.get(metric)
 
 
 def ended_after_words(state: RunState) -> str:
@@ -188,19 +191,19 @@ def _of(step: int, total_steps: int) -> str:
 
 def best_evaluation(state: RunState) -> EvalDone | None:
     """Return the best evaluation by `evaluation.metric_for_best_model`, as the run itself recorded it."""
-    return next((done for done in reversed(state.evals) if done.best), None)
+    return next((evaluation for evaluation in reversed(state.evals) if evaluation.best), None)
 
 
-def _lower_is_better(done: EvalDone, metric: str) -> float:
+def _lower_is_better(event: EvalDone, metric: str) -> float:
     """Return a metric with such a sign that lower is better; NaN if the evaluation does not have it."""
-    value = metric_value(done, metric)
+    value = metric_value(event, metric)
     return math.nan if value is None else value if metric == "loss" or less_is_better(metric) else -value
 
 
 def best_by(state: RunState, metric: str) -> EvalDone | None:
     """Return the first of the evaluations with the best value of a metric; None if none has a finite value."""
-    finite = (done for done in state.evals if math.isfinite(_lower_is_better(done, metric)))
-    return min(finite, key=lambda done: _lower_is_better(done, metric), default=None)
+    finite = (event for event in state.evals if math.isfinite(_lower_is_better(event, metric)))
+    return min(finite, key=lambda event: _lower_is_better(event, metric), default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,7 +234,8 @@ class KeptWeights:
     @property
     def patience_words(self) -> str:
         """State of early stopping as text: `1 of 3 evaluations without improvement`; empty without it."""
-        return f"{self.patience_used} of {self.patience} evaluations without improvement" if self.patience else ""
+        evaluations = quantity(self.patience, "evaluation")
+        return f"{self.patience_used} of {evaluations} without improvement" if self.patience else ""
 
 
 def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
@@ -240,11 +244,12 @@ def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
     metric = plan.metric if plan else "loss"
     if plan is not None and plan.early_stopping_patience is not None:
         patience = plan.early_stopping_patience
-    since = state.evals[state.evals.index(best) + 1 :] if best else state.evals
+    later_evals = state.evals[state.evals.index(best) + 1 :] if best else state.evals
     asked_was_better = best is not None and any(
-        not done.scheduled and _lower_is_better(done, metric) < _lower_is_better(best, metric) for done in state.evals
+        not event.scheduled and _lower_is_better(event, metric) < _lower_is_better(best, metric)
+        for event in state.evals
     )
-    patience_used = sum(done.scheduled and (metric == "loss" or metric in done.scores) for done in since)
+    patience_used = sum(event.scheduled and (metric == "loss" or metric in event.scores) for event in later_evals)
     step = state.step
     if state.finished is not None:
         step = kept_step(state) or state.step
@@ -259,12 +264,12 @@ def best_before(state: RunState) -> EvalDone | None:
 
     Returns None as well if the final model is the best one by `evaluation.metric_for_best_model`.
     """
-    finished, best, last = state.finished, best_by(state, "loss"), final_evaluation(state)
-    if finished is None or finished.reason != "done" or finished.eval_loss is None or best is None:
+    finished, lowest, final = state.finished, best_by(state, "loss"), final_evaluation(state)
+    if finished is None or finished.reason != "done" or finished.eval_loss is None or lowest is None:
         return None
-    if kept_step(state) is not None or (last is not None and last.best):
+    if kept_step(state) is not None or (final is not None and final.best):
         return None
-    return None if finished.eval_loss <= best.loss * _CLEARLY_WORSE else best
+    return None if finished.eval_loss <= lowest.loss * _CLEARLY_WORSE else lowest
 
 
 def better_words(state: RunState) -> str:
@@ -290,9 +295,10 @@ def grade(state: RunState, samples_per_second: float | None = None) -> str:
 def rated_speed(state: RunState, samples_per_second: float | None = None) -> tuple[str, bool]:
     """Return the grade of a speed as text, and whether it is slow. The default is the speed of the whole run so far.
 
-    The text is `good, 82 % of the best speed here (1.42 k rows/s)`. Without earlier steps of this shape on this machine
-    it is `good, 82 % of the usual speed for this model width`, computed from the plan's rates, or the reason for which
-    such a grade would be meaningless. It is empty if no rate is known.
+    The text is `good, 82 % of the best earlier speed here (1.42 k rows/s)`, or `excellent, 1.8 times the best ...`.
+    Without earlier steps of this shape on this machine it is `good, 82 % of the usual speed for this model width`,
+    computed from the plan's rates, or the reason for which such a grade would be meaningless. It is empty if no rate is
+    known.
 
     The load by other programs is mentioned before the grade, and instead of it if it explains why the run was slow.
     """
@@ -301,21 +307,24 @@ def rated_speed(state: RunState, samples_per_second: float | None = None) -> tup
     if plan is None or samples_per_second <= 0:
         return "", False
     if best := plan.best_samples_per_second:
-        return _graded(samples_per_second / best, f"of the best speed here ({format_rate(best, 'rows')})", state)
-    rates, reached = plan.compute_rates, _flops_per_second(samples_per_second, plan)
-    rate = rates and (rates.maker if plan.cpu_threads is None else rates.measured)
-    if rates is None or reached is None or not rate:
+        return _graded(samples_per_second / best, f"the best earlier speed here ({format_rate(best, 'rows')})", state)
+    rates, achieved_flops = plan.compute_rates, _flops_per_second(samples_per_second, plan)
+    reference_flops = rates and (rates.maker if plan.cpu_threads is None else rates.measured)
+    if rates is None or achieved_flops is None or not reference_flops:
         return "", False
-    computing = rates.row_flops * plan.effective_batch_size / plan.processes / (rate * rates.usual_share)
-    starting = rates.starting_seconds * plan.gradient_accumulation_steps
-    if starting > computing:
-        compared = f"overhead {format_seconds(starting)}, computing {format_seconds(computing)}"
+    usual_flops = reference_flops * rates.usual_share
+    compute_seconds = rates.row_flops * plan.effective_batch_size / plan.processes / usual_flops
+    launch_seconds = rates.starting_seconds * plan.gradient_accumulation_steps
+    if launch_seconds > compute_seconds:
+        compared = f"overhead {format_seconds(launch_seconds)}, computing {format_seconds(compute_seconds)}"
         return f"not rated: steps are so small that launch overhead dominates ({compared})", False
-    return _graded(reached / rate / rates.usual_share, "of the usual speed for this model width", state)
+    share = achieved_flops / reference_flops / rates.usual_share
+    return _graded(share, "the usual speed for this model width", state)
 
 
 def _graded(share: float, reference: str, state: RunState) -> tuple[str, bool]:
-    graded = f"{next(word for least, word in _GRADES if share >= least)}, {100 * share:.0f} % {reference}"
+    compared = f"{100 * share:.0f} % of" if share < _IN_PERCENT_UNTIL else f"{share:.1f} times"
+    graded = f"{next(word for lowest_share, word in _GRADES if share >= lowest_share)}, {compared} {reference}"
     others = others_words(state) if state.plan and state.plan.cpu_threads else ""
     if not others:
         return graded, share < _SLOW
@@ -343,24 +352,21 @@ def _flops_per_second(samples_per_second: float, plan: PlanMade) -> float | None
 
 
 def computing_words(samples_per_second: float, plan: PlanMade | None) -> str:
-    """Return the share of the machine's compute rates that a speed reaches; empty if it is unknown.
-
-    For example `48 % of the 130 GFLOP/s of fp32 matmuls here, 41 % of the 312 TFLOP/s of A100 (NVIDIA data sheet)`.
-    """
-    reached = _flops_per_second(samples_per_second, plan) if plan else None
-    if plan is None or reached is None or (rates := plan.compute_rates) is None:
+    """Return `48 % of the 130 GFLOP/s of fp32 matmuls here, 41 % of the 312 TFLOP/s of A100 (NVIDIA data sheet)`."""
+    achieved_flops = _flops_per_second(samples_per_second, plan) if plan else None
+    if plan is None or achieved_flops is None or (rates := plan.compute_rates) is None:
         return ""
     parts = []
     if rates.measured:
-        parts.append(f"{_share_of(reached, rates.measured)} of {rates.measured_of} here")
+        parts.append(f"{_share_of(achieved_flops, rates.measured)} of {rates.measured_of} here")
     if rates.maker:
-        parts.append(f"{_share_of(reached, rates.maker)} of {rates.maker_source}")
+        parts.append(f"{_share_of(achieved_flops, rates.maker)} of {rates.maker_source}")
     return ", ".join(parts)
 
 
-def _share_of(reached: float, rate: float) -> str:
-    scaled, unit = (rate / 1e12, "TFLOP/s") if rate >= 1e12 else (rate / 1e9, "GFLOP/s")
-    return f"{100 * reached / rate:.2g} % of the {scaled:.3g} {unit}"
+def _share_of(achieved_flops: float, flops: float) -> str:
+    scaled, unit = (flops / 1e12, "TFLOP/s") if flops >= 1e12 else (flops / 1e9, "GFLOP/s")
+    return f"{100 * achieved_flops / flops:.2g} % of the {scaled:.3g} {unit}"
 
 
 def throughput_words(state: RunState) -> str:
@@ -389,40 +395,45 @@ def training_memory_bytes(state: RunState) -> int | None:
 
     It is the allocated GPU memory, or on a CPU the memory that training added to a process with loaded libraries.
     """
-    if state.last_step is None:
+    # Until a resumed run has made a step, the newest peak is that of another process, which had another base.
+    if state.last_step is None or not state.steps_since_start:
         return None
-    peak = state.last_step.peak_memory_bytes
+    peak_bytes = state.last_step.peak_memory_bytes
     if state.device.startswith("cuda"):
-        return peak
-    before = state.resident_bytes_before
-    return None if before is None else max(peak - before, 0)
+        return peak_bytes
+    base_bytes = state.resident_bytes_before
+    return None if base_bytes is None else max(peak_bytes - base_bytes, 0)
 
 
-# A plan's memory is meant to be right within 10 %.
-_ABOVE_PLAN = 1.1
+# A plan is meant to hold within 10 %.
+_TOLERANCE = 0.1
 
 
-def memory_above_plan(state: RunState, foreign_bytes: int = 0) -> str:
-    """Return `23% above the plan` if a run uses clearly more memory than planned, else an empty text.
-
-    `foreign_bytes` is the memory of the run's process that other work uses.
-    """
+def memory_excess_bytes(state: RunState) -> int:
+    """Return by how many bytes the peak exceeds the plan; 0 if it does not, or cannot be compared."""
     measured, plan = training_memory_bytes(state), state.plan
-    if measured is None or plan is None or measured - foreign_bytes <= _ABOVE_PLAN * plan.memory_bytes:
-        return ""
-    return f"{measured / plan.memory_bytes - 1:.0%} above the plan"
+    return 0 if measured is None or plan is None else max(measured - plan.memory_bytes, 0)
 
 
-def memory_words(state: RunState, foreign_bytes: int = 0) -> str:
-    """Return the used and planned memory: `2.1 of 2.4 GiB planned`. `foreign_bytes` is as in `memory_above_plan`."""
+def exceeds_plan(state: RunState, beside_bytes: int = 0) -> bool:
+    """Return whether a run takes clearly more memory than planned, without `beside_bytes` of its process."""
+    return state.plan is not None and memory_excess_bytes(state) - beside_bytes > _TOLERANCE * state.plan.memory_bytes
+
+
+def memory_words(state: RunState) -> str:
+    """Return `2.1 of 2.4 GiB planned` or `2.9 GiB, 512.0 MiB more than planned`.
+
+    If the peak cannot be compared with the plan, return the plan and the peak of the process.
+    """
     if state.plan is None:
         return ""
-    measured, planned = training_memory_bytes(state), state.plan.memory_bytes
-    if measured is not None:
-        above = memory_above_plan(state, foreign_bytes)
-        return ", ".join(filter(None, (f"{format_bytes_of(measured, planned)} planned", above)))
+    measured_bytes, planned_bytes = training_memory_bytes(state), state.plan.memory_bytes
+    if excess_bytes := memory_excess_bytes(state):
+        return f"{format_bytes(measured_bytes)}, {format_bytes(excess_bytes)} more than planned"
+    if measured_bytes is not None:
+        return f"{format_bytes_of(measured_bytes, planned_bytes)} planned"
     process = f", {format_bytes(state.last_step.peak_memory_bytes)} used by the process" if state.last_step else ""
-    return f"{format_bytes(planned)} planned{process}"
+    return f"{format_bytes(planned_bytes)} planned{process}"
 
 
 def in_use_words(state: RunState) -> str:
@@ -431,12 +442,12 @@ def in_use_words(state: RunState) -> str:
     if plan is None or not state.steps:
         return ""
     parts = [f"memory {memory_words(state)}"]
-    cores, busy = summary.mean("busy_cores"), summary.mean("utilization_share")
-    if plan.cpu_threads is not None and cores is not None:
+    busy_cores, gpu_share = summary.mean("busy_cores"), summary.mean("utilization_share")
+    if plan.cpu_threads is not None and busy_cores is not None:
         threads = plan.cpu_threads * plan.processes
-        parts.append(f"CPU {cores:.1f} of {threads} thread{'s' if threads > 1 else ''} planned")
-    if busy is not None:
-        parts.append(f"GPU {100 * busy:.0f} % busy, {_BUSY_GPU}")
+        parts.append(f"CPU {busy_cores:.1f} of {quantity(threads, 'thread')} planned")
+    if gpu_share is not None:
+        parts.append(f"GPU {100 * gpu_share:.0f} % busy, {_BUSY_GPU}")
     return ", ".join(parts)
 
 
@@ -518,8 +529,8 @@ def _model_bytes(state: RunState) -> float | None:
     """Return the bytes of the model as it is deployed, with its adapter merged; None before the end."""
     if state.finished is None or state.finished.model_bytes is None:
         return None
-    merged = state.plan.merged_bytes if state.plan else None
-    return state.finished.model_bytes if merged is None else merged
+    merged_bytes = state.plan.merged_bytes if state.plan else None
+    return state.finished.model_bytes if merged_bytes is None else merged_bytes
 
 
 def adapter_words(state: RunState) -> str:

@@ -63,19 +63,20 @@ class GaugeSummary:
         """Add a reading. Values that are not finite count as not reported."""
         self.readings += 1
         moment, values = _moment(reading.at), {name: reading.figure(name) for name in _SUMMARIZED}
-        gap = _seconds_between(self._last_at, moment) or 0.0
-        gap = gap if gap <= _LONGEST_GAP_SECONDS else 0.0
+        gap_seconds = _seconds_between(self._last_at, moment) or 0.0
+        gap_seconds = gap_seconds if gap_seconds <= _LONGEST_GAP_SECONDS else 0.0
         if (watts := values["power_watts"]) is not None:
-            self.energy_joules = (self.energy_joules or 0.0) + gap * (watts + (self._last_watts or watts)) / 2
+            self.energy_joules = (self.energy_joules or 0.0) + gap_seconds * (watts + (self._last_watts or watts)) / 2
         self._last_at, self._last_watts = moment or self._last_at, watts
-        self.seconds.append(self.seconds[-1] + gap if self.seconds else 0.0)
+        self.seconds.append(self.seconds[-1] + gap_seconds if self.seconds else 0.0)
         for name, column in self.columns.items():
             column.append(math.nan if (value := values[name]) is None else value)
-        cores, share, machine = values["usable_cores"], values["process_cpu_share"], values["machine_cpu_share"]
-        if cores is not None and share is not None:
+        cores, process_share = values["usable_cores"], values["process_cpu_share"]
+        machine_share = values["machine_cpu_share"]
+        if cores is not None and process_share is not None:
             self.usable_cores = cores
-            values["busy_cores"] = share * cores
-            values["others_cores"] = None if machine is None else max(machine - share, 0.0) * cores
+            values["busy_cores"] = process_share * cores
+            values["others_cores"] = None if machine_share is None else max(machine_share - process_share, 0.0) * cores
         for name, value in values.items():
             if value is not None and math.isfinite(value):
                 self._totals[name] = self._totals.get(name, 0.0) + value
@@ -198,16 +199,16 @@ def measured_figures(state: RunState) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def spread_ends(count: int, most: int) -> list[int]:
-    """Return the end indices of up to `most` equal parts of `count` items."""
-    parts = min(count, most)
+def spread_ends(count: int, max_parts: int) -> list[int]:
+    """Return the end indices of up to `max_parts` equal parts of `count` items."""
+    parts = min(count, max_parts)
     return [count * (part + 1) // parts for part in range(parts)]
 
 
-def means(xs: Sequence[float], values: Sequence[float], most: int) -> list[tuple[float, float]]:
-    """Divide a curve into up to `most` parts, and return for each its last x and the mean of its finite values."""
+def means(xs: Sequence[float], values: Sequence[float], max_points: int) -> list[tuple[float, float]]:
+    """Divide a curve into up to `max_points` parts; return the last x and the mean of the finite values of each."""
     points, start = [], 0
-    for end in spread_ends(min(len(xs), len(values)), most):
+    for end in spread_ends(min(len(xs), len(values)), max_points):
         finite = [value for value in values[start:end] if math.isfinite(value)]
         if finite:
             points.append((xs[end - 1], sum(finite) / len(finite)))
@@ -327,9 +328,10 @@ class RunState:
             case events.PhaseChanged():
                 self.phase, self.progress = event.phase, None
             case events.Progress():
-                self.progress = event
+                # Work that is done is no longer under way, and what comes next may take long without any progress.
+                self.progress = None if event.total and event.done >= event.total else event
             case events.DataPrepared():
-                self.data = event
+                self.data, self.progress = event, None
             case events.BaselinesMeasured():
                 self.baselines = event
             case events.PlanMade():
@@ -387,6 +389,11 @@ class RunState:
         if self.phase == "paused":
             return "paused"
         return "training" if self.steps_since_start or self.phase in _TRAINING_PHASES else "preparing"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its last start has recorded how it ended. Its process may still write the report then."""
+        return self.finished is not None or self.failed is not None
 
     @property
     def stopped_early(self) -> bool:

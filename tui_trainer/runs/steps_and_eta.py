@@ -8,11 +8,11 @@ from tui_trainer.runs.state import WARM_UP_STEPS, RunState, measured_figures
 from tui_trainer.units import figure_text, figures_of, format_seconds
 
 
-def every(steps_or_share: float, total_steps: int) -> int:
+def every(setting: float, total_steps: int) -> int:
     """Return the interval in steps for a setting such as `eval_steps`: below 1 a share of all steps, 0 for never."""
-    if 0 < steps_or_share < 1:
-        return max(1, round(steps_or_share * total_steps))
-    return int(steps_or_share)
+    if 0 < setting < 1:
+        return max(1, round(setting * total_steps))
+    return int(setting)
 
 
 def due(step: int, every_steps: int) -> bool:
@@ -49,11 +49,10 @@ def eta_seconds(state: RunState) -> float | None:
     first. Returns None for a run that has ended or has no number of steps, and before the third step of this start,
     because two warm up.
     """
-    has_ended = state.finished is not None or state.failed is not None
-    if has_ended or state.total_steps <= 0 or state.steps_since_start <= WARM_UP_STEPS:
+    if state.has_ended or state.total_steps <= 0 or state.steps_since_start <= WARM_UP_STEPS:
         return None
     steps_left = max(state.total_steps - state.step, 0)
-    mean_seconds = sum(done.step_seconds for done in state.recent) / len(state.recent)
+    mean_seconds = sum(step.step_seconds for step in state.recent) / len(state.recent)
     return steps_left * mean_seconds + _between_seconds_left(state)
 
 
@@ -73,30 +72,28 @@ def whole_seconds(state: RunState) -> float | None:
 
 
 def time_words(state: RunState) -> str:
-    """Return the time of a run as text: estimated or actual, planned, the reason, and other load on the machine.
-
-    Empty before there is a plan.
-    """
-    plan, whole = state.plan, whole_seconds(state)
+    """Return a run's time beside the planned one, with the reason for the difference; empty before there is a plan."""
+    plan, total_seconds = state.plan, whole_seconds(state)
     if plan is None:
         return ""
-    if whole is None:
-        words = f"about {format_seconds(plan.duration_seconds)} planned"
-        return "; ".join(filter(None, (f"{words}: {plan.step_seconds_reason}".rstrip(": "), plan.busy_words)))
+    if total_seconds is None:
+        text = f"about {format_seconds(plan.duration_seconds)} planned"
+        return "; ".join(filter(None, (f"{text}: {plan.step_seconds_reason}".rstrip(": "), plan.busy_words)))
     is_over = state.finished is not None
-    words = format_seconds(whole) if is_over else f"about {format_seconds(whole)} estimated from the steps so far"
+    text = (
+        format_seconds(total_seconds)
+        if is_over
+        else f"about {format_seconds(total_seconds)} estimated from the steps so far"
+    )
     if plan.duration_seconds is not None and not (is_over and state.step < state.total_steps):
-        words += f", {format_seconds(plan.duration_seconds)} planned"
+        text += f", {format_seconds(plan.duration_seconds)} planned"
         if plan.beginning_seconds:
-            words += f", including {format_seconds(plan.beginning_seconds)} before the first step"
-    return "; ".join(filter(None, (words, step_words(state), others_words(state))))
+            text += f", including {format_seconds(plan.beginning_seconds)} before the first step"
+    return "; ".join(filter(None, (text, step_words(state), others_words(state))))
 
 
 def step_words(state: RunState) -> str:
-    """Return the mean and the planned time of a step: `125 ms/step, planned 195 ms: numpy matmuls reach ...`.
-
-    Empty if either is unknown.
-    """
+    """Return the mean time of a step: `125 ms/step, planned 195 ms: numpy matmuls reach ...`; empty if unknown."""
     plan, whole, steps = state.plan, state.times.whole, state.step_seconds
     # Without the first two steps, if there are others.
     seconds, count = (whole.step_seconds, whole.steps) if whole.steps else (sum(steps), len(steps))
@@ -117,35 +114,35 @@ def figure_rows(state: RunState) -> list[tuple[str, str]]:
     planned, rows = state.plan.figures if state.plan else {}, list[tuple[str, str]]()
     for name, value in measured_figures(state).items():
         figure = figures_of(RunState)[name]
-        expected = f", {figure_text(figure, planned[name])} planned" if name in planned else ""
-        rows.append((figure.title, f"{figure_text(figure, value)}{expected}"))
+        planned_text = f", {figure_text(figure, planned[name])} planned" if name in planned else ""
+        rows.append((figure.title, f"{figure_text(figure, value)}{planned_text}"))
     return rows
 
 
 def is_off_plan(state: RunState, reported_seconds: float | None) -> bool:
     """Return whether the whole run takes clearly more or less time than was last reported to the user."""
-    whole = whole_seconds(state) if state.times.whole.steps >= _LEAST_MEASURED_STEPS else None
-    if whole is None or not reported_seconds:
+    total_seconds = whole_seconds(state) if state.times.whole.steps >= _LEAST_MEASURED_STEPS else None
+    if total_seconds is None or not reported_seconds:
         return False
-    return not 1 / _CORRECTED_FROM <= whole / reported_seconds <= _CORRECTED_FROM
+    return not 1 / _CORRECTED_FROM <= total_seconds / reported_seconds <= _CORRECTED_FROM
 
 
 def _between_seconds_left(state: RunState) -> float:
     """Return the seconds of the remaining evaluations, checkpoints and text samples."""
-    plan, rate = state.plan, state.samples_per_second
+    plan, rows_per_second = state.plan, state.samples_per_second
     # Evaluations and checkpoints at step 0 happen only once.
     evals = [(done.step, done.seconds) for done in state.evals if done.scheduled and done.step > 0]
     saves = [(done.step, done.seconds) for done in state.checkpoints if done.step > 0]
     if plan is None:
         return _seconds_left(state, evals) + _seconds_left(state, saves)
-    eval_guess = (plan.eval_rows or 0) * EVALUATION_SHARE / rate if rate else 0.0
+    eval_guess = (plan.eval_rows or 0) * EVALUATION_SHARE / rows_per_second if rows_per_second else 0.0
     save_guess = _CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters / _SAVE_BYTES_PER_SECOND
     seconds = _seconds_left(state, evals, None if plan.eval_rows is None else plan.eval_every_steps, eval_guess)
     seconds += _seconds_left(state, saves, plan.save_every_steps, save_guess)
     if plan.sample_every_steps:
         costs = [done.seconds for done in state.samples if done.seconds > 0]
-        texts = state.total_steps // plan.sample_every_steps - state.step // plan.sample_every_steps
-        seconds += texts * (fmean(costs) if costs else _SAMPLE_SECONDS)
+        sample_count = state.total_steps // plan.sample_every_steps - state.step // plan.sample_every_steps
+        seconds += sample_count * (fmean(costs) if costs else _SAMPLE_SECONDS)
     return seconds
 
 

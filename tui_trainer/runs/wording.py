@@ -3,14 +3,15 @@
 from typing import Any
 
 from tui_trainer.runs.state import RunState
-from tui_trainer.units import format_bytes, format_count, format_seconds
+from tui_trainer.terminal.safe_text import shell_word
+from tui_trainer.units import format_bytes, format_count, format_seconds, quantity
 
 
 def split_words(rows: int, passes: int, processes: int = 1, *, width_tokens: int = 0) -> str:
     """Return micro-batch x accumulation x processes: `4 rows x 8`, `1 row of 512 tokens x 8 x 2 processes`."""
-    width = f" of {width_tokens:,} tokens" if width_tokens else ""
+    width = f" of {quantity(width_tokens, 'token')}" if width_tokens else ""
     group = f" x {processes} processes" if processes > 1 else ""
-    return f"{rows} row{'s' if rows != 1 else ''}{width} x {passes}{group}"
+    return f"{quantity(rows, 'row')}{width} x {passes}{group}"
 
 
 def _figure(plan: object, name: str) -> Any:
@@ -20,21 +21,15 @@ def _figure(plan: object, name: str) -> Any:
 
 
 def batch_words(plan: object) -> str:
-    """Return the effective batch of a `Plan` or a `PlanMade` and its parts: `64 rows (4 rows x 8 x 2 processes)`.
-
-    The parts are omitted if there is only one.
-    """
+    """Return the batch of a `Plan` or a `PlanMade`, and its parts if several: `64 rows (4 rows x 8 x 2 processes)`."""
     names = ("per_device_train_batch_size", "gradient_accumulation_steps", "processes")
     effective, parts = _figure(plan, "effective_batch_size"), [_figure(plan, name) for name in names]
-    rows = f"{effective} row{'s' if effective != 1 else ''}"
+    rows = quantity(effective, "row")
     return f"{rows} ({split_words(*parts)})" if max(parts[1:]) > 1 else rows
 
 
 def trained_words(plan: object) -> str:
-    """Return the trainable parameters of a `Plan` or a `PlanMade`: `6.7 k of 818 k parameters (0.82 %)`.
-
-    If all are trainable, return `all 818 k parameters`.
-    """
+    """Return how much of a plan is trainable: `6.7 k of 818 k parameters (0.82 %)` or `all 818 k parameters`."""
     trained, total = _figure(plan, "trained_parameters") or 0, _figure(plan, "parameters")
     if trained >= total:
         return f"all {format_count(total)} parameters"
@@ -45,13 +40,14 @@ def trained_words(plan: object) -> str:
 
 def rows_words(rows: int, tokens: int) -> str:
     """Return the size of data as text: `1,870 rows, 1.2 M tokens`."""
-    return f"{rows:,} rows, {format_count(tokens)} tokens"
+    return f"{quantity(rows, 'row')}, {format_count(tokens)} tokens"
 
 
 def held_out_words(rows: int) -> str:
-    return f"{rows:,} rows held out" if rows else "no rows held out"
+    return f"{quantity(rows, 'row')} held out" if rows else "no rows held out"
 
 
+_INCOMPLETE = "\ufffd"
 UNDER_A_MINUTE = "under a minute"
 
 
@@ -83,7 +79,8 @@ def plan_time_words(plan: object) -> str:
 def takes_words(plan: object) -> str:
     """Return the steps, memory and time of a plan: `1,200 steps of 64 rows, 1.2 GiB of memory, about 2 min`."""
     steps, memory_bytes = _figure(plan, "total_steps"), _figure(plan, "memory_bytes")
-    return f"{steps:,} steps of {batch_words(plan)}, {format_bytes(memory_bytes)} of memory, {plan_time_words(plan)}"
+    batches = f"{quantity(steps, 'step')} of {batch_words(plan)}"
+    return f"{batches}, {format_bytes(memory_bytes)} of memory, {plan_time_words(plan)}"
 
 
 def gone_words(state: RunState, key: str = "") -> str:
@@ -95,6 +92,24 @@ def gone_words(state: RunState, key: str = "") -> str:
     if not state.checkpoints:
         return f"{words}; {key} starts over: no checkpoint was saved"
     return f"{words}; {key} resumes from step {state.checkpoints[-1].step:,}"
+
+
+def sample_words(prompt: str, text: str, characters: int) -> str:
+    """Return `... the end of a prompt -> the text that the model wrote`, the end from its first whole word on.
+
+    The text ends with its last complete character: a model that writes bytes may stop within one, which the tokenizer
+    decodes as U+FFFD.
+    """
+    if len(prompt) > characters:
+        end = prompt[-characters:]
+        prompt = f"... {end.partition(' ')[2].lstrip() or end}"
+    return f"{prompt.rstrip()} -> {text.rstrip(_INCOMPLETE)}"
+
+
+def come_back_words(name: str) -> str:
+    """Return the commands that show and stop a run which trains in another process."""
+    run = shell_word(name)
+    return f"`tui-trainer attach {run}` shows it, `tui-trainer stop {run}` saves and stops it"
 
 
 def sentence(words: str) -> str:

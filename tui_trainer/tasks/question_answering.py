@@ -53,7 +53,7 @@ from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.scores import metric_problems, normalised
 from tui_trainer.tasks.parts.task import Task
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_bytes
+from tui_trainer.units import format_bytes, quantity
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -343,8 +343,7 @@ def _windows(
     at most half of the room for context. A question that takes more than half of a row loses its end."""
     tokenizer.truncation_side = "right"
     free = max_length - tokenizer.num_special_tokens_to_add(pair=True)
-    short_questions: list[str] = []
-    is_cut: list[bool] = []
+    short_questions, is_cut = list[str](), list[bool]()
     by_stride: dict[int, list[int]] = defaultdict(list)
     for question, ids in zip(questions, token_ids(tokenizer, questions, special_tokens=False), strict=True):
         limit = max(free // 2, 1)
@@ -466,7 +465,7 @@ def _written_answers(row: Row, column: str, context: str) -> Iterator[tuple[str,
             texts, starts = ([texts], [starts]) if texts else ([], [] if starts is None else starts)
         starts = starts if isinstance(starts, list) else [None] * len(texts)
         if len(starts) != len(texts):
-            count = f"{len(starts)} number{'s' * (len(starts) != 1)}"
+            count = quantity(len(starts), "number")
             raise DataError(f"there are {len(texts)} answers, but answer_start has {count}", where=row.where)
         value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=False)]
     if isinstance(value, str):
@@ -582,13 +581,13 @@ class _QuestionReader(TableReader):
     def notes(self) -> list[str]:
         counts, notes = self._counts, [*self._column_notes]
         if counts["none"]:
-            notes.append(f"{counts['none']:,} questions have no answer in their context")
+            notes.append(f"{quantity(counts['none'], 'question', 'have')} no answer in the context")
         if counts["several"]:
-            message = "questions have several answers: the first is trained on, the best match counts in scores"
-            notes.append(f"{counts['several']:,} {message}")
+            message = "several answers: the first is trained on, the best match counts in scores"
+            notes.append(f"{quantity(counts['several'], 'question', 'have')} {message}")
         if counts["looked for"]:
-            message = "answers occur more than once in their context: the first occurrence is trained on"
-            notes.append(f"{counts['looked for']:,} {message}")
+            message = "more than once in the context: the first occurrence is trained on"
+            notes.append(f"{quantity(counts['looked for'], 'answer', 'occur')} {message}")
         return notes
 
 

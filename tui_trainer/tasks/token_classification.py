@@ -418,12 +418,8 @@ class _TagScorer:
         counts = TagCounts(self._scheme)
         for batch in self.seen:
             labels, predicted, rows = torch.stack(batch).tolist()
-            edges = [
-                0,
-                *(index for index, (row, following) in enumerate(pairwise(rows), 1) if row != following),
-                len(rows),
-            ]
-            for start, end in pairwise(edges):
+            row_starts = (index for index, (row, next_row) in enumerate(pairwise(rows), 1) if row != next_row)
+            for start, end in pairwise([0, *row_starts, len(rows)]):
                 counts.add(
                     [self._names[number] for number in labels[start:end]],
                     [self._names[number] for number in predicted[start:end]],

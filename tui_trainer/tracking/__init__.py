@@ -1,1 +1,1 @@
-"""Trackers of experiments: what a run has written into its journal, handed on to TensorBoard and others."""
+"""Experiment trackers: what a run has written to its journal is sent to TensorBoard and others."""

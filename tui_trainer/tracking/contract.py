@@ -1,7 +1,6 @@
-"""What every tracker offers. One file of `trackers/` is one tracker, found by its name.
+"""Interface of a tracker. Each file of `trackers/` defines one tracker and is found by its name.
 
-A tracker may raise whatever its library raises, and may hang: nothing of it runs in the process that trains.
-"""
+A tracker may raise any exception and may hang, because it never runs in the process that trains."""
 
 import pkgutil
 from collections.abc import Sequence
@@ -20,21 +19,21 @@ KEY = "logging.report_to"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrackedRun:
-    """A run as a tracker gets it. `run_id` stays the same however often the run is resumed, and `goes_on` says that the
-    tracker has a part of it; then what came after `from_step` is handed over again. `folder` is the tracker's own.
-    """
+    """A run as a tracker receives it. `run_id` is the same after each resume. `folder` belongs to the tracker.
+
+    With `is_resumed` the tracker already has a part of the run; rows after `from_step` are then sent again."""
 
     name: str
     run_id: str
     folder: Path
     params: dict[str, Any]
-    goes_on: bool
+    is_resumed: bool
     from_step: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metrics:
-    """What was measured after a step, `seconds` after the epoch of computers."""
+    """Values measured after a step. `seconds` are since 1970."""
 
     step: int
     seconds: float
@@ -43,36 +42,36 @@ class Metrics:
 
 class Tracker(Protocol):
     name: str
-    """The name of its library, too."""
+    """Name of the tracker, which is also the name of its library."""
 
     def begin(self, run: TrackedRun) -> str:
-        """Opens or goes on with the run. A sentence for the user, such as how to send what stays here; or nothing."""
+        """Create or continue the run. Return a sentence for the user, such as how to upload local data, or ""."""
 
     def log(self, rows: Sequence[Metrics]) -> None:
-        """Called again with the same rows after it has raised."""
+        """Send rows. If it raises, it is called again with the same rows."""
 
     def end(self, status: str) -> None:
-        """`finished`, `stopped`, `failed` or `interrupted`. Afterwards everything is where it belongs."""
+        """Send all that is left, and the status: `finished`, `stopped`, `failed` or `interrupted`."""
 
 
 def tracker_names() -> list[str]:
-    """By which `logging.report_to` knows them."""
+    """Return the names that `logging.report_to` accepts."""
     return sorted(module.name for module in pkgutil.iter_modules(trackers.__path__))
 
 
 def find_tracker(name: str) -> Tracker:
-    """One of `tracker_names()`, new."""
-    found: Tracker = import_module(f"{trackers.__name__}.{name}").TRACKER()
-    return found
+    """Return a new tracker by its name, which must be one of `tracker_names()`."""
+    tracker: Tracker = import_module(f"{trackers.__name__}.{name}").TRACKER()
+    return tracker
 
 
 def tracker_problems(names: Sequence[str]) -> list[Problem]:
-    found = []
+    problems = []
     for name in names:
         if name not in tracker_names():
             hint = name_hint(name, tracker_names())
-            found.append(Problem(message=f"there is no tracker {one_line(name, 60)!r}", key=KEY, hint=hint))
+            problems.append(Problem(message=f"there is no tracker {one_line(name, 60)!r}", key=KEY, hint=hint))
         elif find_spec(name) is None:
             hint = f"`uv pip install {name}`"
-            found.append(Problem(message=f"{name} is not installed here", key=KEY, hint=hint))
-    return found
+            problems.append(Problem(message=f"{name} is not installed here", key=KEY, hint=hint))
+    return problems

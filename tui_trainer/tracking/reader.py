@@ -1,8 +1,7 @@
-"""The process that feeds trackers while a run is under way: `python -m tui_trainer.tracking.reader FOLDER NAME...`.
+"""Process that feeds trackers during a run: `python -m tui_trainer.tracking.reader FOLDER NAME...`.
 
-It reads the journal as any other reader does, so that no tracker, however slow or broken, can hold up a run or end it.
-Each tracker has a thread of its own. Standard output has one line of JSON for each thing that a user should know.
-"""
+It only reads the journal, so that a slow or broken tracker cannot delay or end the run. Each tracker has its own
+thread. Each message for the user is one line of JSON on standard output."""
 
 import fcntl
 import json
@@ -27,22 +26,22 @@ _LAST_SECONDS = 90.0
 
 def main(arguments: Sequence[str]) -> None:
     root, *names = arguments
-    tell = _words_to(os.dup(1))
-    # Libraries print as they like; here that goes to the log.
+    tell = _tell_through(os.dup(1))
+    # Libraries print to standard output too. This sends it to the log.
     os.dup2(2, 1)
     os.nice(10)
     folder = RunFolder(Path(root))
-    place = folder.root / "tracking"
+    tracking_folder = folder.root / "tracking"
     with suppress(FileExistsError):
-        make_private_folder(place)
-    # The reader of the start before may still have something to hand over.
-    lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        make_private_folder(tracking_folder)
+    # The reader of an earlier start of the run may still be sending.
+    lock = os.open(tracking_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX)
     for problem in tracker_problems(names):
         tell(problem.message, problem.hint)
     feeders = [Feeder(folder, find_tracker(name), tell) for name in names if not tracker_problems([name])]
     follow(feeders, lambda: owner(folder.lock) is not None, lambda: overview(folder).status)
-    # A thread that hangs holds up an ordinary exit.
+    # An ordinary exit would wait for threads that hang.
     os._exit(0)
 
 
@@ -55,7 +54,7 @@ def follow(
     hangs_after_seconds: float = _HANGS_AFTER_SECONDS,
     last_seconds: float = _LAST_SECONDS,
 ) -> None:
-    """Feed until the run is over, and then until everything is handed over, but no longer than `last_seconds`."""
+    """Feed until the run is over, and then until everything is sent, but no longer than `last_seconds`."""
     over = threading.Event()
 
     def work(feeder: Feeder) -> None:
@@ -67,25 +66,25 @@ def follow(
     threads = [threading.Thread(target=work, args=(feeder,), daemon=True) for feeder in feeders]
     for thread in threads:
         thread.start()
-    told, until = set[str](), float("inf")
-    while any(thread.is_alive() for thread in threads) and monotonic() < until:
+    reported, deadline = set[str](), float("inf")
+    while any(thread.is_alive() for thread in threads) and monotonic() < deadline:
         if not over.is_set() and not is_alive():
             over.set()
-            until = monotonic() + last_seconds
+            deadline = monotonic() + last_seconds
         for feeder in feeders:
             name, since = feeder.tracker.name, feeder.busy_since
-            if name not in told and since is not None and monotonic() - since > hangs_after_seconds:
-                told.add(name)
+            if name not in reported and since is not None and monotonic() - since > hangs_after_seconds:
+                reported.add(name)
                 feeder.tell(f"{name} does not answer", "training continues without it")
         for thread in threads:
             thread.join(poll_seconds / len(threads))
 
 
-def _words_to(fd: int) -> Tell:
+def _tell_through(fd: int) -> Tell:
     def tell(message: str, hint: str) -> None:
         line = json.dumps({"message": message, "hint": hint}) + "\n"
         print(line, end="", file=sys.stderr, flush=True)
-        with suppress(OSError):  # nobody listens any more
+        with suppress(OSError):  # the reader of the pipe has ended
             os.write(fd, line.encode())
 
     return tell

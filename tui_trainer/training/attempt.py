@@ -24,15 +24,15 @@ from tui_trainer.units import format_bytes
 
 
 def random_tensors(rank: int = 0) -> dict[str, Tensor]:
-    """Their state, read without waiting for a card. Those of several processes have different names."""
-    found = {_name("cpu", rank): torch.get_rng_state()}
+    """Return the states of torch's generators, read without waiting for a GPU. The names contain the process."""
+    states = {_name("cpu", rank): torch.get_rng_state()}
     if torch.cuda.is_initialized():
-        found[_name("cuda", rank)] = torch.cuda.get_rng_state()
-    return found
+        states[_name("cuda", rank)] = torch.cuda.get_rng_state()
+    return states
 
 
 def restore_random(tensors: dict[str, Tensor], rank: int = 0) -> None:
-    """Put back what `random_tensors` gave. A process that was not there keeps what it has."""
+    """Load what `random_tensors` returned. A process without a saved state keeps its own."""
     if rank and _name("cpu", rank) not in tensors:
         return
     torch.set_rng_state(tensors[_name("cpu", rank)])
@@ -49,11 +49,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shortage:
-    """Memory ran out: of the card, or of the machine for a run on a CPU. None: not known."""
+    """An out-of-memory error of the GPU, or of the machine for a run on a CPU."""
 
     reason: str
     peak_bytes: int
     free_bytes: int | None
+    """Free memory at the error; None if it is unknown."""
 
     @property
     def words(self) -> str:
@@ -62,8 +63,10 @@ class Shortage:
 
 
 def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], None] = lambda: None) -> T | Shortage:
-    """What `work` gives. Where memory runs out `give_up` is called, nothing holds what was computed any more, and the
-    generators of torch are as they were.
+    """Return the result of `work`.
+
+    If memory runs out, the intermediate results are freed, `give_up` is called, the generators of torch are restored,
+    and the Shortage is returned.
     """
     random = random_tensors()
     try:
@@ -77,7 +80,7 @@ def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], N
             free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else memory_available_now()
         shortage = Shortage(reason=reason, peak_bytes=peak_memory_bytes(device), free_bytes=free)
         let_go(error)
-    # Not before: while an error is handled it holds on to its frames.
+    # Not before: an error that is being handled holds its frames.
     give_up()
     free_memory()
     restore_random(random)
@@ -85,23 +88,23 @@ def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], N
 
 
 def attempt_twice(work: Callable[[], T], device: torch.device) -> T:
-    """What `work` gives, at the second try where memory runs out at the first. Raises MemoryError after that."""
-    found = attempt(work, device)
-    if isinstance(found, Shortage):
-        found = attempt(work, device)
-    if isinstance(found, Shortage):
-        raise MemoryError(f"not enough memory ({found.reason})")
-    return found
+    """Return the result of `work`, and try again once if memory runs out. Raises MemoryError after the second try."""
+    result = attempt(work, device)
+    if isinstance(result, Shortage):
+        result = attempt(work, device)
+    if isinstance(result, Shortage):
+        raise MemoryError(f"not enough memory ({result.reason})")
+    return result
 
 
-# Where memory ran out in a step or an evaluation: the layout that takes less of it, and what is written about it.
+# Smaller passes after an out-of-memory error, and the messages about them.
 
 _SHOWN_TOKENS, _SHOWN_CHARACTERS = 40, 60
 
 
 @dataclass(frozen=True, slots=True)
 class SmallerPasses:
-    """Rows of the largest forward pass, how many passes there are, and the width of packed rows (0: not packed)."""
+    """Rows of the largest forward pass, the number of passes, and the width of packed rows (0 if not packed)."""
 
     rows: int
     passes: int
@@ -114,7 +117,10 @@ class SmallerPasses:
 
     @classmethod
     def of_step(cls, layout: RowLayout, documents: Sequence[TokenRow], effective_rows: int) -> Self:
-        """Of a whole effective batch: the last one of an epoch may be smaller. Packed ones fill more or fewer rows."""
+        """Return the passes of a whole effective batch, although this one may be the smaller last one of an epoch.
+
+        The number of packed rows is that of these documents.
+        """
         split = cls.of(layout, documents)
         return split if layout.packed_width else replace(split, passes=-(-effective_rows // split.rows))
 
@@ -128,11 +134,11 @@ def reduction(
     narrower = before.rows == after.rows
     splits = [split.words(with_width=narrower) for split in (before, after)]
     longest = max(map(len, documents))
-    place = "" if what == "training" else " in the evaluation"
+    where = "" if what == "training" else " in the evaluation"
     return MicroBatchReduced(
         step=step,
         kind="out of memory",
-        message=f"out of memory{place}: {splits[0]} -> {splits[1]}, continuing",
+        message=f"out of memory{where}: {splits[0]} -> {splits[1]}, continuing",
         hint=f"longest row {longest:,} tokens, {shortage.words}",
         what=what,
         rows_before=before.rows,
@@ -145,7 +151,7 @@ def reduction(
 
 
 def too_large(components: Components, source: str, step: int, shortage: Shortage, *, saved: bool) -> str:
-    """Why a run ends whose forward passes have one row each: which row is the longest, and what to change."""
+    """Return why a run with one row per pass ends: its longest row, and the settings to change."""
     batches = components.batches
     rows, numbers = batches.rows, batches.order.at(step)
     index = int(numbers[rows.lengths[numbers].argmax()])

@@ -1,10 +1,10 @@
-"""What a checkpoint holds, and how it goes back: trained weights, optimizer, random state, position. No pickle.
+"""Checkpoints: trained weights, optimizer state, random state and position are saved and loaded, without pickle.
 
-Tensors go to the host one file of bounded size after the other and come back one by one: the machine needs no room for
-all of them. Several processes with parts of a model write together, and the first makes a checkpoint of it.
+Tensors are copied to the host for one file of bounded size after the other, and loaded one by one, so the machine needs
+no memory for all of them. Processes with parts of a model write together.
 
-The folder also has the configuration (of the model, or of the adapter) and the tokenizer, so transformers or peft load
-it as it is: weights are whole in their files. The optimizer's state may be in parts.
+The folder also has the configuration of the model or adapter, and the tokenizer, so transformers or peft can load it:
+weights are whole in their files. The optimizer's state may be in parts.
 """
 
 import json
@@ -49,27 +49,25 @@ from tui_trainer.training.ranks import ALONE, Ranks, sendable
 from tui_trainer.training.together import Box, box_of, fill, is_in_boxes, placed_as, whole, writes_part
 from tui_trainer.tuning.full import InParts, Method
 
-# Tensors in the files of a checkpoint, and back: each process writes a share of them, and reads what it needs.
+# Tensors in the files of a checkpoint: each process writes a share of them, and reads what it needs.
 #
-# What is whole in every process, or has to be for others to load it, goes into files of whole tensors, which the
-# processes write in turn. What each has a part of (`DTensor`) is written as it lies: part files name the place of each
-# part in the whole as torch.distributed.checkpoint does (`HuggingFaceStorageWriter`), and its reader takes them. The
-# writer there is not used: it has all that a process writes on the host, twice, for one file (torch 2.15), and syncs
-# no
-# folder.
+# Whole tensors, and those that libraries must find whole, go into files that the processes write in turn. Sharded ones
+# (`DTensor`) are written in parts. Part files name the position of each part like torch.distributed.checkpoint
+# (`HuggingFaceStorageWriter`), whose reader can load them. Its writer is not used, because it copies all tensors of a
+# process to the host twice for one file (torch 2.15), and does not sync folders.
 #
-# Any number of processes reads them back, split in any way.
+# Any number of processes can read them, with any sharding.
 
 LEAST_BYTES = 64 * 1024
-"""Of a file, where there is more: a few numbers are not worth a file of each process."""
+"""Least size of a file if there are several: a few numbers are not worth a file of each process."""
 # The names of torch.distributed.checkpoint (`_hf_utils.py`).
 _PLACES, _OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"
 
 
 class TensorWriter:
-    """What this process writes into the folder of a checkpoint; all of `ranks` call the same.
+    """Writer of this process's files in the folder of a checkpoint. All of `ranks` call the same methods.
 
-    Where there are others an error is kept to the end, as they would wait for this process in what they do together.
+    With several processes an error is kept until the end, because the others would wait for this one.
     """
 
     def __init__(self, folder: Path, ranks: Ranks) -> None:
@@ -78,7 +76,7 @@ class TensorWriter:
         self.error: Exception | None = None
 
     def attempt(self, work: Callable[[], object]) -> None:
-        """Nothing after an error."""
+        """Do the work unless an earlier one has failed."""
         if self.error:
             return
         try:
@@ -96,7 +94,7 @@ class TensorWriter:
         in_one_file: bool = False,
         metadata: dict[str, str] | None = None,
     ) -> dict[str, list[str]]:
-        """Every tensor whole in one of several files, or in the file `single`. Returns the names in each."""
+        """Write whole tensors into several files, or into the file `single`, and return the names in each file."""
         count, total = self._ranks.count, sum(tensor.nbytes for tensor in tensors.values())
         # All processes together have as much on the host as one alone.
         limit = total if in_one_file else min(shards.SHARD_BYTES, max(total, LEAST_BYTES * count)) / count
@@ -116,7 +114,7 @@ class TensorWriter:
         return files
 
     def write_parts(self, tensors: Mapping[str, Tensor], single: str) -> None:
-        """What this process has of each, without the others."""
+        """Write this process's parts of sharded tensors."""
         parts = {name: t for name, t in tensors.items() if isinstance(t, DTensor) and writes_part(t, name)}
         local = {name: tensor.to_local() for name, tensor in parts.items()}
         sizes, limit = {name: tensor.nbytes for name, tensor in local.items()}, shards.SHARD_BYTES / self._ranks.count
@@ -132,15 +130,15 @@ class TensorWriter:
 
 
 def _on_host(tensors: Mapping[str, Tensor | InParts], names: Iterable[str]) -> dict[str, Tensor]:
-    copies, found = _HostCopies(), dict[str, Tensor]()
+    copies, on_host = _HostCopies(), dict[str, Tensor]()
     for name in names:
         source = whole(tensors[name])
-        found[name] = copies.begin(source.detach())
+        on_host[name] = copies.begin(source.detach())
         if source is not tensors[name]:
-            # It was gathered for this copy, and goes before the next one comes.
+            # It was gathered for this copy, and is freed before the next one is gathered.
             copies.finish()
     copies.finish()
-    return apart(found)
+    return apart(on_host)
 
 
 class _HostCopies:
@@ -158,13 +156,13 @@ class _HostCopies:
         self._current, self._used_bytes, self._is_refused = 0, 0, False
 
     def begin(self, source: Tensor) -> Tensor:
-        """A copy that is whole after `finish`; `source` has to stay until then."""
+        """Return a copy that is complete after `finish`. The source must not change until then."""
         if not source.is_cuda or not source.is_contiguous() or not self._has_buffers(source.device):
             return source.cpu().contiguous()
         assert self._stream
         copy = torch.empty(source.shape, dtype=source.dtype)
         given, wanted = (tensor.view(-1).view(torch.uint8) for tensor in (source, copy))
-        # What computes the source may still wait in its own stream.
+        # The kernels that compute the source may not have run yet.
         self._stream.wait_stream(torch.cuda.current_stream(source.device))
         begin = 0
         while begin < len(given):
@@ -185,7 +183,7 @@ class _HostCopies:
             self._turn()
 
     def _turn(self) -> None:
-        """Go on with the other buffer, once it is empty."""
+        """Switch to the other buffer after copying its content to its destination."""
         self._filled[self._current].record(self._stream)
         self._current, self._used_bytes = 1 - self._current, 0
         pieces = self._pieces[self._current]
@@ -196,7 +194,7 @@ class _HostCopies:
         pieces.clear()
 
     def _has_buffers(self, device: torch.device) -> bool:
-        """Memory may not be pinned where a container or the driver allows no more of it."""
+        """Allocate the pinned buffers at the first call. A container or the driver may not allow it."""
         if not self._buffers and not self._is_refused:
             try:
                 self._buffers = [torch.empty(PINNED_BYTES // 2, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
@@ -208,14 +206,16 @@ class _HostCopies:
 
 
 def divided(tensors: Mapping[str, Tensor | InParts]) -> tuple[dict[str, Tensor | InParts], dict[str, Tensor]]:
-    """(those that are written whole, those of which each process writes its part), by name: in the order of a state
-    that was read from files as in any other."""
-    parts: dict[str, Tensor] = {name: found for name, found in sorted(tensors.items()) if is_in_boxes(found)}
+    """Return (tensors to write whole, tensors to write in parts), keyed and sorted by name.
+
+    The order is the same whether a state was loaded from files or not.
+    """
+    parts: dict[str, Tensor] = {name: tensor for name, tensor in sorted(tensors.items()) if is_in_boxes(tensor)}
     return {name: tensors[name] for name in sorted(tensors) if name not in parts}, parts
 
 
 class SavedTensors:
-    """Tensors of some files, whole or in parts, read when they are asked for."""
+    """Tensors of some files, whole or in parts, which are read on request."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._parts: dict[str, dict[tuple[int, ...], tuple[Any, Box]]] = {}
@@ -228,7 +228,7 @@ class SavedTensors:
                     sizes = file.get_slice(name).get_shape()
                     offsets = tuple(places[name][_OFFSETS]) if name in places else (0,) * len(sizes)
                     box = tuple(slice(start, start + size) for start, size in zip(offsets, sizes, strict=True))
-                    # Where processes hold the same, more than one may have written it.
+                    # Several processes may have written equal parts.
                     self._parts.setdefault(name, {})[offsets] = (file, box)
             self._opened = opened.pop_all()
 
@@ -243,47 +243,47 @@ class SavedTensors:
         return set(self._parts)
 
     def shape(self, name: str) -> torch.Size:
-        """Of the whole."""
+        """Return the shape of the whole tensor."""
         ends = [[along.stop for along in box] for _, box in self._parts[name].values()]
         return torch.Size(max(along) for along in zip(*ends, strict=True))
 
     def read(self, name: str, box: Box | None = None) -> Tensor:
-        """All of a tensor, or a box of it, in memory of its own. Raises CheckpointError where a part is not there."""
+        """Read a whole tensor, or a box of it, into new memory. Raises CheckpointError if a part is missing."""
         box = tuple(slice(0, size) for size in self.shape(name)) if box is None else box
         if () in self._parts[name]:
             [(file, _)] = self._parts[name].values()
             return file.get_tensor(name).clone()  # type: ignore[no-any-return]
-        found: Tensor | None = None
+        result: Tensor | None = None
         missing = _count(box)
         for file, part in self._parts[name].values():
             starts = [max(a.start, b.start) for a, b in zip(part, box, strict=True)]
             ends = [min(a.stop, b.stop) for a, b in zip(part, box, strict=True)]
             common = tuple(slice(start, max(start, end)) for start, end in zip(starts, ends, strict=True))
-            if found is None:
+            if result is None:
                 dtype = file.get_slice(name)[tuple(slice(0, 0) for _ in box)].dtype
-                found = torch.empty([along.stop - along.start for along in box], dtype=dtype)
+                result = torch.empty([along.stop - along.start for along in box], dtype=dtype)
             if count := _count(common):
-                found[_within(box, common)] = file.get_slice(name)[_within(part, common)]
+                result[_within(box, common)] = file.get_slice(name)[_within(part, common)]
                 missing -= count
-        if missing or found is None:
+        if missing or result is None:
             raise CheckpointError(f"a part of {name} is missing from all files")
-        return found
+        return result
 
     def like(self, name: str, tensor: Tensor | InParts | None) -> Tensor:
-        """As `tensor` lies in this process, where it has that shape; else whole, on the host."""
+        """Read a tensor with the sharding of `tensor` if the shapes are equal; otherwise whole, on the host."""
         if not isinstance(tensor, DTensor) or self.shape(name) != tensor.shape:
             return self.read(name)
         if not is_in_boxes(tensor):
             return placed_as(self.read(name), tensor)
-        read = self.read(name, box_of(tensor))
-        found = torch.empty_like(tensor, dtype=read.dtype)
-        assert isinstance(found, DTensor)
-        found.to_local().copy_(read)
-        return found
+        part = self.read(name, box_of(tensor))
+        sharded = torch.empty_like(tensor, dtype=part.dtype)
+        assert isinstance(sharded, DTensor)
+        sharded.to_local().copy_(part)
+        return sharded
 
 
 def _within(box: Box, inner: Box) -> Box:
-    """The same place, counted from the beginning of `box`."""
+    """Return the box `inner` with positions relative to the beginning of `box`."""
     return tuple(slice(b.start - a.start, b.stop - a.start) for a, b in zip(box, inner, strict=True))
 
 
@@ -313,7 +313,7 @@ class HostCopy:
 
 def _copied(tensors: Mapping[str, Tensor | InParts]) -> dict[str, Tensor]:
     copies = _on_host(tensors, tensors)
-    # What is on the host already was not copied.
+    # `_on_host` does not copy tensors that are on the host already.
     return {name: x if getattr(tensors[name], "is_cuda", False) else x.clone() for name, x in copies.items()}
 
 
@@ -330,12 +330,11 @@ def save_checkpoint(
     random: dict[str, Tensor] | None = None,
     copied: HostCopy | None = None,
 ) -> CheckpointFolder:
-    """Write a checkpoint of this moment, or of the one that was `copied`. Raises OSError or SafetensorError; then
-    nothing is left behind.
+    """Write a checkpoint of the current state, or of the one that was `copied`.
 
-    Of a model that is split all processes call this: each writes its part, the first the rest, and what comes of it,
-    or goes wrong in one of them, does so in all. `plan`: as the run follows it now. `random`: the state of the
-    generators of all processes.
+    All processes with parts of a model call this. Each writes its parts, and the first one the rest. `plan` is the
+    current one, with passes that were made smaller, and `random` has the generators of all processes. Raises OSError or
+    SafetensorError, in all processes, and leaves nothing behind then.
     """
     ranks = components.ranks if components.together.splits_state else ALONE
     folder = ranks.by_first(partial(checkpoint_folder.begin, checkpoints, position.step))
@@ -350,10 +349,10 @@ def save_checkpoint(
             out.attempt(partial(_save_rest, components, position, plan, folder, random))
         described: dict[str, Any] = {}
         out.attempt(lambda: described.update(checkpoint_folder.describe(folder, out.files)))
-        for error, found in ranks.gathered((sendable(out.error), described)):
+        for error, files in ranks.gathered((sendable(out.error), described)):
             if error:
                 raise error
-            described |= found
+            described |= files
         return ranks.by_first(partial(checkpoint_folder.commit, folder, position.step, described))
     except BaseException:
         if ranks.is_first:
@@ -370,8 +369,7 @@ def _save_rest(components: Components, position: Position, plan: Plan, folder: P
 
 
 def _save_weights(weights: Mapping[str, Tensor | InParts], method: Method, out: TensorWriter) -> None:
-    """Write them whole, so that transformers and peft load them. Split ones are gathered for it, as in a forward
-    pass."""
+    """Write whole weights, so that transformers and peft can load them. Sharded ones are gathered."""
     files = out.write_whole(weights, method.weights_file, in_one_file=not method.index_file, metadata={"format": "pt"})
     if len(files) > 1 and out.is_first:
         index = json.dumps(shards.index_of(files, sum(tensor.nbytes for tensor in weights.values())), indent=1)
@@ -379,8 +377,10 @@ def _save_weights(weights: Mapping[str, Tensor | InParts], method: Method, out: 
 
 
 def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Position:
-    """Put a checkpoint back, to the bit; each process reads what it needs. Raises CheckpointError when it is not of
-    this model."""
+    """Load a checkpoint, equal to the bit. Each process reads what it needs.
+
+    Raises CheckpointError if it does not fit the model.
+    """
     load_weights(checkpoint.path, components)
     with SavedTensors(shards.all_files_of(checkpoint.path, OPTIMIZER)) as saved:
         trained = components.optimizer.trained_by_name
@@ -402,10 +402,10 @@ def _parameter_of(name: str) -> str:
 
 
 def load_weights(folder: Path, components: Components) -> None:
-    """Copy the weights of a checkpoint into the model. Raises CheckpointError when names or shapes differ."""
+    """Copy the weights of a checkpoint into the model. Raises CheckpointError if names or shapes differ."""
     weights = components.weights()
     with SavedTensors(shards.all_files_of(folder, components.method.weights_file)) as saved:
-        # In one order: all processes fill what is split together.
+        # Sorted, because all processes fill sharded tensors together.
         for name in sorted(saved.names & weights.keys()):
             if saved.shape(name) != weights[name].shape:
                 raise CheckpointError(f"{folder.name}: {name} has a different shape in this model")
@@ -419,17 +419,17 @@ def load_weights(folder: Path, components: Components) -> None:
     components.together.weights_were_loaded()
 
 
-# When a checkpoint was written, whether it is there, and what is told of it.
+# The checkpoints of a run: writing, reporting and removing them.
 
 NOT_WRITTEN = (OSError, SafetensorError, MemoryError)
 _FAILED_SAVES_IN_A_ROW = 3
-# Nothing that the run does next depends on these checkpoints.
+# The run does not wait for checkpoints with these reasons.
 _MAY_TAKE_TIME = ("scheduled", "requested")
 
 
 @dataclass(slots=True)
 class Checkpoints:
-    """Those of a run. Where several processes train together all of them call `save`."""
+    """The checkpoints of a run. All processes of the run call `save`."""
 
     job: Job
     components: Components
@@ -437,14 +437,14 @@ class Checkpoints:
     between: Between
     saved_step: int
     failure: str = ""
-    """Why the last one could not be written; empty: it was."""
+    """Why the last one could not be written; empty if it was."""
     _failed_steps: set[int] = field(default_factory=set)
     _writer: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1, "checkpoint"))
     _pending: "tuple[Future[CheckpointFolder], Position, str, float] | None" = None
     """The checkpoint that is written while training continues: its position, reason, and how long training waited."""
 
     def save(self, position: Position, plan: Plan, reason: str) -> bool:
-        """As `Session.save`. A scheduled or requested one may still be written when this returns."""
+        """Save like `Session.save`. A scheduled or requested checkpoint may still be written when this returns."""
         self.finish()
         if position.step == self.saved_step:
             return True
@@ -472,8 +472,11 @@ class Checkpoints:
         return True
 
     def finish(self, *, waits: bool = True) -> None:
-        """Report the checkpoint that was written while training continued. Raises RunError after three failures in a
-        row. With `waits` false, one that is still being written is left for later."""
+        """Report the checkpoint that was written while training continued.
+
+        If `waits` is false and it is still being written, this does nothing. Raises RunError after three failures in a
+        row.
+        """
         if self._pending is None or not (waits or self._pending[0].done()):
             return
         (future, position, reason, seconds), self._pending = self._pending, None
@@ -486,7 +489,7 @@ class Checkpoints:
             self._saved(saved, position, reason, seconds + perf_counter() - started)
 
     def close(self) -> None:
-        """Wait for a checkpoint that is being written, also where the run has failed."""
+        """Wait for a checkpoint that is being written, also if the run has failed."""
         with suppress(RunError):
             self.finish()
         self._writer.shutdown()
@@ -496,8 +499,8 @@ class Checkpoints:
         wanted, device = self.job.plan.config.checkpoint.save_in_background, self.components.device
         if wanted is False or self.components.ranks.host is not None or (wanted == "auto" and device.type != "cuda"):
             return None
-        tensors = (self.components.weights, self.components.optimizer.tensors)
-        needed_bytes = sum(tensor.nbytes for one in tensors for tensor in one().values())
+        sources = (self.components.weights, self.components.optimizer.tensors)
+        needed_bytes = sum(tensor.nbytes for tensors in sources for tensor in tensors().values())
         if needed_bytes + shards.SHARD_BYTES > memory_available_now():
             return None
         try:
@@ -515,7 +518,7 @@ class Checkpoints:
         return False
 
     def _saved(self, saved: CheckpointFolder, position: Position, reason: str, seconds: float) -> None:
-        """Report a checkpoint for which training waited so many seconds, and remove what it replaces."""
+        """Report a checkpoint, with the seconds that training waited for it, and remove older ones."""
         self.saved_step, self.failure = position.step, ""
         self._failed_steps.clear()
         self.between.count(seconds)
@@ -532,7 +535,7 @@ class Checkpoints:
             self._rotate(position)
 
     def stands(self) -> str:
-        """What a run that cannot write can be gone on with."""
+        """Return a sentence about the last checkpoint, and how to resume from it."""
         folder, step = self.job.folder, self.saved_step
         if not folder.root.is_dir():
             return f"The run folder no longer exists: {folder.root}"

@@ -1,9 +1,9 @@
-"""Checkpoints as folders that are there whole or not at all. No torch here: a start looks for one before it loads any.
+"""Folders of checkpoints, which exist whole or not at all. No torch here: a start looks for one before it loads torch.
 
-A checkpoint is written into `.writing-step-N`, by one process or several. Every file at any depth is synced and hashed
-by the one that wrote it, the manifest comes last by rename, and then the folder gets its name. It is removed the other
-way round: first the name, then the files. So a kill at any moment leaves only whole checkpoints and folders whose names
-begin with a dot, which the next start clears away.
+A checkpoint is written into `.writing-step-N`, by one or several processes. Each syncs and hashes its own files. The
+manifest follows by rename, and then the folder gets its name. A checkpoint is removed in the opposite order: first its
+name, then its files. A kill at any moment leaves only whole checkpoints, and folders whose names begin with a dot,
+which the next start removes.
 """
 
 import json
@@ -22,17 +22,17 @@ from tui_trainer.runs.folder import files_below, make_durable, make_file_durable
 MANIFEST = "manifest.json"
 FORMAT = 2
 POSITION, PLAN = "position.json", "plan.json"
-"""A copy of the plan that the run follows when the checkpoint is written."""
+"""Files with the position of the run and with its current plan."""
 _NAME = re.compile(r"step-(0|[1-9]\d*)")
 _WRITING, _REMOVING = ".writing-", ".removing-"
 _CHUNK_BYTES = 4 * 1024 * 1024
 Described = Mapping[str, Mapping[str, Any]]
-"""Size and hash of files, by name."""
+"""Size and hash of files, keyed by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFolder:
-    """A whole checkpoint: its manifest was checked against every file."""
+    """A whole checkpoint, whose files were compared with its manifest."""
 
     path: Path
     step: int
@@ -40,7 +40,7 @@ class CheckpointFolder:
 
 
 def begin(checkpoints: Path, step: int) -> Path:
-    """An empty folder to write a checkpoint into."""
+    """Make an empty folder for writing a checkpoint."""
     checkpoints.mkdir(mode=0o700, exist_ok=True)
     folder = checkpoints / f"{_WRITING}step-{step}"
     if folder.exists():
@@ -50,20 +50,23 @@ def begin(checkpoints: Path, step: int) -> Path:
 
 
 def describe(folder: Path, names: Iterable[str]) -> Described:
-    """Make files that this process has written durable, and describe them for the one that commits."""
-    found = {}
+    """Sync the files of this process to the disk, and describe them for the process that commits."""
+    described = {}
     for name in names:
         make_file_durable(folder / name)
-        found[name] = _describe(folder / name)
-    return found
+        described[name] = _describe(folder / name)
+    return described
 
 
 def commit(folder: Path, step: int, described: Described | None = None) -> CheckpointFolder:
-    """Make what was written durable and give it its name. `described`: files of other processes, which did so. Raises
-    OSError, also where one of them is not in the folder that this process sees."""
+    """Sync the folder, write the manifest, and give the folder its final name.
+
+    `described` has the files that other processes have synced. Raises OSError, also if this process does not see one of
+    these files.
+    """
     described = described or {}
     for name, expected in described.items():
-        # By its name: a shared disk may list the files of other machines later.
+        # Not by a listing: a shared disk may list the files of other machines later.
         if not (folder / name).is_file() or (folder / name).stat().st_size != expected["bytes"]:
             raise OSError(f"{name} is not in {folder}: output.runs_dir must be on a disk that all processes can access")
     make_durable(folder)
@@ -81,7 +84,7 @@ def commit(folder: Path, step: int, described: Described | None = None) -> Check
 
 
 def remove(checkpoint: Path) -> None:
-    """Take away the name first: what is left after a kill is no checkpoint any more."""
+    """Remove a checkpoint, first its name, so that a kill does not leave a part of one."""
     doomed = checkpoint.parent / f"{_REMOVING}{checkpoint.name}"
     if doomed.exists():
         shutil.rmtree(doomed)
@@ -91,7 +94,7 @@ def remove(checkpoint: Path) -> None:
 
 
 def clear_leftovers(checkpoints: Path) -> None:
-    """Remove what a kill left half written or half removed."""
+    """Remove folders that a kill has left half written or half removed."""
     if checkpoints.is_dir():
         for path in checkpoints.iterdir():
             if path.name.startswith((_WRITING, _REMOVING)) and path.is_dir() and not path.is_symlink():
@@ -99,11 +102,11 @@ def clear_leftovers(checkpoints: Path) -> None:
 
 
 def set_aside_after(checkpoints: Path, step: int) -> None:
-    """Take the names of checkpoints after `step` away, which are damaged: rotation must not count them as newer ones.
+    """Rename damaged checkpoints after `step` to `damaged-step-N`, so that rotation does not count them.
 
-    Their files stay, as `damaged-step-N`; an older one of that name makes room.
+    An older folder of that name is removed.
     """
-    for newer in [found for found in _steps(checkpoints) if found > step]:
+    for newer in [saved_step for saved_step in _steps(checkpoints) if saved_step > step]:
         _set_aside(checkpoints / f"step-{newer}")
 
 
@@ -115,7 +118,7 @@ def _set_aside(checkpoint: Path) -> None:
 
 
 def rotate(checkpoints: Path, keep: int, spare: Iterable[int] = ()) -> None:
-    """Remove the oldest by step number, never by date, until `keep` (at least 1) are left beside the spared ones."""
+    """Remove the checkpoints with the lowest steps until `keep` (at least 1) and the spared ones are left."""
     spared = set(spare)
     steps = [step for step in steps_saved(checkpoints) if step not in spared]
     for step in steps[max(keep, 1) :]:
@@ -123,21 +126,23 @@ def rotate(checkpoints: Path, keep: int, spare: Iterable[int] = ()) -> None:
 
 
 def steps_saved(checkpoints: Path) -> list[int]:
-    """The steps of the checkpoints that are there, newest first. Folders that others made there do not count."""
+    """Return the steps of existing checkpoints, newest first. Folders without a manifest are not counted."""
     return [step for step in _steps(checkpoints) if (checkpoints / f"step-{step}" / MANIFEST).is_file()]
 
 
 def _steps(checkpoints: Path) -> list[int]:
-    """Of all folders that have the name of a checkpoint, newest first, those without a manifest as well."""
+    """Return the steps of all folders with the name of a checkpoint, newest first."""
     if not checkpoints.is_dir():
         return []
-    found = [_NAME.fullmatch(path.name) for path in checkpoints.iterdir() if path.is_dir()]
-    return sorted((int(match[1]) for match in found if match), reverse=True)
+    matches = [_NAME.fullmatch(path.name) for path in checkpoints.iterdir() if path.is_dir()]
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
 def newest_whole(checkpoints: Path, on_damage: Callable[[str], None]) -> CheckpointFolder | None:
-    """The newest checkpoint whose files are what its manifest says; each damaged one is told to `on_damage`. Raises
-    CheckpointError where one cannot be read."""
+    """Return the newest checkpoint whose files match its manifest, and call `on_damage` for each damaged one.
+
+    Raises CheckpointError if a file cannot be read.
+    """
     for step in _steps(checkpoints):
         path = checkpoints / f"step-{step}"
         damage = damage_of(path, step)
@@ -148,32 +153,36 @@ def newest_whole(checkpoints: Path, on_damage: Callable[[str], None]) -> Checkpo
 
 
 def kept_plan(checkpoints: Path) -> tuple[str, bytes | None] | None:
-    """The name of the newest whole checkpoint, and its copy of the plan: None where an earlier version wrote it. None
-    without any checkpoint. Raises CheckpointError where one cannot be read."""
-    if (found := newest_whole(checkpoints, lambda damage: None)) is None:
+    """Return the name of the newest whole checkpoint and its copy of the plan; None if there is no checkpoint.
+
+    The copy is None in checkpoints of early versions. Raises CheckpointError if a file cannot be read.
+    """
+    if (newest := newest_whole(checkpoints, lambda damage: None)) is None:
         return None
-    copy = found.path / PLAN
-    return found.path.name, copy.read_bytes() if copy.is_file() else None
+    copy = newest.path / PLAN
+    return newest.path.name, copy.read_bytes() if copy.is_file() else None
 
 
 def best_step(checkpoint: Path) -> int:
-    """The step of the best evaluation until this whole checkpoint; 0 where there was none."""
+    """Return the step of the best evaluation before a whole checkpoint; 0 if there was none."""
     return int(json.loads((checkpoint / POSITION).read_bytes())["best_step"])
 
 
 def damage_of(path: Path, step: int) -> str | None:
-    """What is wrong with a checkpoint, in words; None when it is whole. Raises CheckpointError where a file cannot be
-    read now: it may be whole."""
+    """Return what is wrong with a checkpoint; None if it is whole.
+
+    Raises CheckpointError if a file cannot be read now, because it may be whole.
+    """
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
         if manifest["format"] != FORMAT:
             return f"format {manifest['format']} is not supported by this version"
         if manifest["step"] != step:
             return f"the manifest says step {manifest['step']}"
-        # A name that leads out of the folder, by itself or through a link, is none of its files.
-        there = set(files_below(path))
+        # Names that lead out of the folder, directly or by a link, are not among its files.
+        existing = set(files_below(path))
         for name, expected in manifest["files"].items():
-            if name not in there:
+            if name not in existing:
                 return f"{name} is missing"
             if _describe(path / name) != expected:
                 return f"{name} differs from what was written"
@@ -191,7 +200,7 @@ def damage_of(path: Path, step: int) -> str | None:
 
 
 def _describe(path: Path) -> dict[str, Any]:
-    """Size and XXH3-128 of a file."""
+    """Return the size and XXH3-128 hash of a file."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):

@@ -1,4 +1,5 @@
-"""Time on the device that computes: marks that are set without waiting, and read when a group of steps is written."""
+"""Time on the device that computes, by marks that are set without waiting and read when steps are written to the
+journal; time in communication; and time between steps."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from tui_trainer.runs.journal import JournalWriter
 
 
 class Clock:
-    """On a GPU a mark is an event in its queue; on the CPU, which is done when a call returns, it is the time."""
+    """A source of marks: events in the queue of a GPU, or points in time on the CPU, where calls return when done."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -30,27 +31,25 @@ class Clock:
 
 
 def seconds_between(before: Any, after: Any) -> float:
-    """Seconds from one mark to another. Of a GPU's marks the later one must be over: the caller has waited for it."""
+    """Return the seconds from one mark to another. A GPU must have reached the later one."""
     if isinstance(before, float):
         return float(after - before)
     return float(before.elapsed_time(after)) / 1000
 
 
-# The time that a process spends in a step on what it does together with the others, waiting for them included.
+# Time in communication: what a process spends in a step on exchange with the others, waiting for them included.
 #
-# It is marked as a step's other parts are, without waiting for the device, and each process tells the others of it
-# with
-# the numbers that are summed once a step anyway.
+# It is marked without waiting for the device. The processes exchange it with the counts that are summed in each step.
 
 Span = tuple[Any, Any]
-"""The marks before and after it."""
-# The older names of the same functions go (torch 2.15).
+"""Marks before and after a part of a step."""
+# torch 2.15 deprecates the older names of these functions.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class Communication:
-    """Of one step after the other. What is timed outside of a step does not count."""
+    """Marks around the communication of the current step. Communication outside a step is not counted."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -63,7 +62,7 @@ class Communication:
         return self._clock.mark()
 
     def since(self, mark: Any) -> None:
-        """From a mark until now it waited for the others."""
+        """Count the time from a mark until now as communication."""
         if self._spans is not None:
             self._spans.append((mark, self._clock.mark()))
 
@@ -79,12 +78,12 @@ class Communication:
 
 
 def seconds_of(spans: Sequence[Span]) -> float:
-    """Reads the marks: the step must be over."""
+    """Return the sum of the spans. The device must have reached all of their marks."""
     return sum(seconds_between(*span) for span in spans)
 
 
 def sum_in_one(gradients: Sequence[Tensor]) -> None:
-    """Over all processes, as one flat tensor."""
+    """Sum gradients over all processes in place, as one flat tensor."""
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     dist.all_reduce(flat)
     for gradient, summed in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
@@ -92,7 +91,7 @@ def sum_in_one(gradients: Sequence[Tensor]) -> None:
 
 
 class TimedCollective:
-    """As FSDP2 does it by itself (`DefaultAllGather`, `DefaultReduceScatter`), and timed."""
+    """FSDP2's own collective (`DefaultAllGather`, `DefaultReduceScatter`), timed."""
 
     def __init__(self, collective: Callable[..., Any], communication: Communication) -> None:
         self._collective, self._communication = collective, communication
@@ -106,44 +105,46 @@ class TimedCollective:
 
 
 class GroupTimes:
-    """Seconds of each process in communication, added up until they are read."""
+    """Sums of the seconds that each process spends in communication, until `means` reads them."""
 
     def __init__(self, number: int = 0, count: int = 1) -> None:
         self._number = number
-        # Microseconds and steps of each process: this one's own alone, and those of all.
-        self._own, self._heard = (np.zeros((count, 2), dtype=np.int64) for _ in range(2))
+        # Microseconds and steps: one row for each process. `_own` has only those of this process.
+        self._own, self._all = (np.zeros((count, 2), dtype=np.int64) for _ in range(2))
 
     def add(self, seconds: float) -> None:
-        """Of a step of this process whose marks were read."""
+        """Add a step of this process."""
         self._own[self._number] += (round(1e6 * seconds), 1)
 
-    def to_tell(self) -> list[int]:
-        """Microseconds and steps since the last time, in the places of this process; 0 in those of the others."""
-        told: list[int] = self._own.ravel().tolist()
+    def take(self) -> list[int]:
+        """Return the microseconds and steps of this process since the last call, with 0 for all other processes."""
+        numbers: list[int] = self._own.ravel().tolist()
         self._own.fill(0)
-        return told
+        return numbers
 
-    def hear(self, numbers: Sequence[int]) -> None:
-        """What all of them told, added up."""
-        self._heard += np.reshape(numbers, (-1, 2))
+    def add_all(self, numbers: Sequence[int]) -> None:
+        """Add the results of `take`, summed over all processes."""
+        self._all += np.reshape(numbers, (-1, 2))
 
     def means(self) -> list[float] | None:
-        """Seconds of a step, of each process, since the last time; None where one of them has not told any."""
-        heard = self._heard.tolist()
-        if not all(steps for _, steps in heard):
+        """Return the mean seconds per step of each process since the last call; None if a process has no step yet."""
+        sums = self._all.tolist()
+        if not all(steps for _, steps in sums):
             return None
-        self._heard.fill(0)
-        return [round(microseconds / steps / 1e6, 6) for microseconds, steps in heard]
+        self._all.fill(0)
+        return [round(microseconds / steps / 1e6, 6) for microseconds, steps in sums]
 
 
-# The time between steps: what of it the journal accounts for by name, and the rest.
+# Time between steps: parts that the journal names, and the rest.
 
 _PERIOD_SECONDS = 4.0
 
 
 class Between:
-    """Adds up from the end of a step to the beginning of the next, and writes a `BetweenSteps` every few seconds; with
-    `times` a `RanksTimed` beside it."""
+    """Sums of the time from the end of a step to the beginning of the next.
+
+    Every few seconds they are written as a `BetweenSteps`, and `times` as a `RanksTimed`.
+    """
 
     def __init__(self, journal: JournalWriter, times: GroupTimes | None = None) -> None:
         self._journal, self._times = journal, times
@@ -168,16 +169,16 @@ class Between:
         self._steps += 1
 
     def forget(self) -> None:
-        """What was since the last step was a pause, and no cost."""
+        """Do not count the time since the last step, because the run was paused."""
         self._ended = None
 
     def count(self, seconds: float) -> None:
-        """An event of its own accounts for so many seconds."""
+        """Leave out these seconds, because another event of the journal has them."""
         self._known_seconds += seconds
 
     @contextmanager
     def _adding_to(self, name: str) -> Iterator[None]:
-        """What is done inside is accounted for under this name."""
+        """Add the time of a block to the attribute of this name."""
         started = perf_counter()
         yield
         seconds = perf_counter() - started
@@ -188,7 +189,7 @@ class Between:
     emptying_the_cache = partialmethod(_adding_to, "_empty_cache_seconds")
 
     def write(self, step: int) -> None:
-        """What has added up since the last time, where there was a step."""
+        """Write the sums since the last call, if there was a step."""
         if not self._steps:
             return
         self._written = perf_counter()

@@ -27,7 +27,7 @@ _DEFAULT_MODE = "layers are compiled with torch_compile_mode = default"
 
 
 class Trainable(Protocol):
-    """What probes and trials at the start ask of a run."""
+    """The attributes of a run that probes and trials at its start use."""
 
     plan: Plan
     model: Any
@@ -44,7 +44,7 @@ class Trainable(Protocol):
 
 @contextmanager
 def compiler() -> Iterator[None]:
-    """torch's compiler for the time of one run; afterwards its code is forgotten, with the memory that it holds."""
+    """Configure torch's compiler for one run, and free its code and memory afterwards."""
     log = logging.getLogger("torch._dynamo")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -58,12 +58,10 @@ def compiler() -> Iterator[None]:
 
 
 def compile_layers(run: Trainable, tell: ReportProblem) -> bool:
-    """Compile, and try a forward and backward pass with the first batch; what that costs is told, and so is a failure.
+    """Compile the layers, try a pass with the first batch, and return whether it worked. The result is reported.
 
-    Whether the layers are compiled now.
-
-    The layers are alike, so one of them is compiled and the others use the same code. The trial changes neither weights
-    nor random state.
+    The layers are alike, so one of them is compiled, and the others use its code. The trial changes neither weights nor
+    random state.
     """
     layers = decoder_layers(run.model)
     mode = _mode(run.plan, tell)
@@ -88,12 +86,12 @@ def compile_layers(run: Trainable, tell: ReportProblem) -> bool:
 
 
 def graphs_made() -> int:
-    """Graphs that torch's compiler has made in this process."""
+    """Return how many graphs torch's compiler has made in this process."""
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 def require_graphs(before: int) -> None:
-    """Raises RuntimeError where none was made since: layers compute as they are then, and the compiler says nothing."""
+    """Raise RuntimeError if the compiler has made no graph since: it may fail silently."""
     if graphs_made() > before:
         return
     if torch._dynamo.config.disable:
@@ -106,7 +104,10 @@ def require_graphs(before: int) -> None:
 
 
 def _mode(plan: Plan, tell: ReportProblem) -> str | None:
-    """As the config says. CUDA graphs reuse the memory of gradients, so these cannot be summed over several passes."""
+    """Return the mode of the config, without CUDA graphs if a step has several passes.
+
+    CUDA graphs reuse the memory of gradients, so these cannot be summed over passes.
+    """
     mode = plan.config.training.torch_compile_mode
     several = plan.packing.value or plan.gradient_accumulation_steps.value > 1 or plan.processes.value > 1
     if mode == "reduce-overhead" and several:
@@ -116,7 +117,7 @@ def _mode(plan: Plan, tell: ReportProblem) -> str | None:
 
 
 def without_cuda_graphs(model: nn.Module, tell: ReportProblem) -> None:
-    """For a run whose steps take several forward passes from now on, where they took one."""
+    """Compile without CUDA graphs, for a run whose steps have several passes from now on."""
     layers = [layer for layer in decoder_layers(model) if layer._compiled_call_impl is not None]
     if not layers:
         return
@@ -128,8 +129,10 @@ def without_cuda_graphs(model: nn.Module, tell: ReportProblem) -> None:
 
 @contextmanager
 def uncompiled(model: nn.Module) -> Iterator[None]:
-    """While texts are written: with a cache, which knows layers by their number, each would be compiled by itself and
-    anew for other lengths, three times each, up to the compiler's limit for all of them."""
+    """Switch off compiled layers during generation.
+
+    Caches index layers by number, so each layer would be compiled separately, and three times for different lengths.
+    """
     compiled = [(part, part._compiled_call_impl) for part in model.modules() if part._compiled_call_impl is not None]
     for part, _ in compiled:
         part._compiled_call_impl = None
@@ -141,8 +144,10 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """What a model says is not to be split, but for parts of it; else the layers that it can compute again. FSDP gives
-    them a class of its own. Those of towers are none: no text goes through them."""
+    """Return the layers of the language model: modules that the model declares as units, without nested ones.
+
+    If it declares none, these are the layers that support checkpointing. FSDP changes the name of their class.
+    """
     kinds = set(getattr(model, "_no_split_modules", None) or ())
     found = {
         name: module
@@ -157,7 +162,7 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def _passes_of_two_sizes(run: Trainable) -> list[MicroBatch]:
-    """A first pass, and one of fewer rows: with the second the code is made for any number of them."""
+    """Return a first pass, and one of fewer rows, with which the compiler makes code for any number of rows."""
     batches = run.batches
     count = min(run.plan.effective_batch_size.value, len(batches.rows))
     documents = [batches.rows.example(index) for index in range(count)]
@@ -170,8 +175,8 @@ def _try_one_pass(run: Trainable, batch: MicroBatch) -> None:
     try:
         with torch.random.fork_rng(devices=gpus):
             with run.mixed_precision.autocast():
-                found = run.loss(replace(batch, terms=no_terms(run.loss, run.device)))
-            Sums.of(run.loss).loss(found).backward()
+                result = run.loss(replace(batch, terms=no_terms(run.loss, run.device)))
+            Sums.of(run.loss).loss(result).backward()
             if gpus:
                 torch.cuda.synchronize()
     finally:

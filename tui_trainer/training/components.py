@@ -1,6 +1,7 @@
-"""What a run is made of: model, loss, optimizer, schedule, precision and batches."""
+"""The components of a run: model, loss, optimizer, schedule, precision and batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -36,6 +37,7 @@ from tui_trainer.training.batches import Batches, Layout, Prefetcher, windows
 from tui_trainer.training.clock import Clock, Communication
 from tui_trainer.training.compiled import compile_layers, decoder_layers
 from tui_trainer.training.fused_kernels import check_attention, fuse_adapters, use_kernels
+from tui_trainer.training.fused_lora import FusedAdapters
 from tui_trainer.training.job import Job, Meter, ReportProblem
 from tui_trainer.training.optimizer import RunOptimizer, round_weights
 from tui_trainer.training.precision import MixedPrecision, keep_rotary_exact
@@ -63,9 +65,9 @@ def build_model(
     ranks: Ranks = ALONE,
     meter: Meter | None = None,
 ) -> Any:
-    """The model before its first step, in training mode. Raises ConfigError when it cannot be what the plan says.
+    """Return the model before its first step, in training mode. Raises ConfigError if it does not fit the plan.
 
-    Weights are the same in each process of a run, what is drawn afterwards is not.
+    All processes of a run get the same weights, but draw different random numbers afterwards.
     """
     plan = job.plan
     config = plan.config
@@ -74,7 +76,7 @@ def build_model(
     task = find_task(config.task.type)
     has_masters = config.tuning.method == "full" and dtype != torch.float32 and ranks.host is None
     is_stored = not (config.is_from_scratch or unsloth.is_asked(config))
-    # Masters begin with the weights as they are stored.
+    # Masters start with the stored weights.
     rounds = has_masters and is_stored and task.model_shape(config, 0).stored_dtype != plan.weights_dtype.value
     hint = "expected for a new task: the new weights are trained on your data"
     built = torch.float32 if rounds else dtype
@@ -105,29 +107,29 @@ def build_model(
     if rounds:
         round_weights(adapted, dtype)
     adapted.train()
-    # What is drawn from here on (dropout) depends on the seed alone, not on how the model was made.
+    # Later random numbers (dropout) depend on the seed alone, not on how the model was made.
     torch.manual_seed(config.training.seed + ranks.number)
     return adapted
 
 
 def _decompose(taken_out: TakenOut, init: str, tell: ReportProblem, ranks: Ranks, meter: Meter | None) -> None:
-    """The beginning of adapters that are a part of the weights; what a resumed run has of it is in its checkpoint.
+    """Decompose weights into initial adapters. A resumed run has these in its checkpoint.
 
-    A stop cuts it short before the first step, but not in one of several processes, which begin alike.
+    A stop interrupts it, but not in one of several processes, which must start with equal adapters.
     """
     started, count = perf_counter(), len(taken_out)
-    told = meter(f"decomposing weights for {init}", count, "matrices") if meter else None
-    if taken_out.decompose(init, lambda done: told is None or told(done) or ranks.count > 1):
+    go_on = meter(f"decomposing weights for {init}", count, "matrices") if meter else None
+    if taken_out.decompose(init, lambda done: go_on is None or go_on(done) or ranks.count > 1):
         message = f"{init} decomposed {count} matrices in {format_seconds(perf_counter() - started)}"
         tell("weights decomposed", message, "this time is not counted in any step")
 
 
 def add_noise(model: Any, alpha: float) -> None:
-    """On the embeddings of what a model reads, while it trains: NEFTune (arXiv:2310.05914), by transformers' hook."""
+    """Add noise to the embeddings of the input while the model trains: NEFTune (arXiv:2310.05914), by transformers."""
     from transformers.integrations.neftune import neftune_post_forward_hook
 
     whole = model.get_base_model() if hasattr(model, "get_base_model") else model
-    # The encoder has a table of its own, tied to the one that the whole model names: a hook there is never called.
+    # An encoder has a table of its own, tied to the whole model's, whose hooks would never be called.
     reads = whole.get_encoder() if whole.config.is_encoder_decoder else whole
     embeddings = reads.get_input_embeddings()
     embeddings.neftune_noise_alpha = alpha
@@ -135,7 +137,7 @@ def add_noise(model: Any, alpha: float) -> None:
 
 
 def _tell_of_unsloth(model: nn.Module, tell: ReportProblem) -> None:
-    """Whether its kernels are in the model: it passes by what it does not know, without a word."""
+    """Report whether Unsloth's kernels are in the model, because it skips unknown modules silently."""
     own, modules = unsloth.count_patched_modules(model)
     sentence = f"Unsloth computes {own} of the {modules} modules of this model"
     if own:
@@ -146,11 +148,11 @@ def _tell_of_unsloth(model: nn.Module, tell: ReportProblem) -> None:
 
 
 def refuse_poisoned(model: nn.Module, name: str) -> None:
-    """Raises ConfigError with the tensor that holds a number which is not finite."""
+    """Raise ConfigError for the first tensor that contains a number which is not finite."""
     for tensor_name, tensor in model.named_parameters():
         if not tensor.numel() or not tensor.is_floating_point():
             continue
-        # Both are NaN where any number is, and nothing as large as the tensor is made for them, as `isfinite` does.
+        # Both are NaN if any number is NaN, and unlike `isfinite` this allocates nothing as large as the tensor.
         least, most = torch.aminmax(tensor.detach())
         if not (torch.isfinite(least) & torch.isfinite(most)):
             count = int((~torch.isfinite(tensor)).sum())
@@ -160,8 +162,11 @@ def refuse_poisoned(model: nn.Module, name: str) -> None:
 
 
 def checkpoint_activations(model: Any) -> None:
-    """Keep the layers' inputs only. transformers 5.2x renames the switch, and will drop the old name. Raises
-    ConfigError for a model that has none (ALBERT, MPNet)."""
+    """Keep only the layers' inputs for the backward pass, which computes the rest again.
+
+    transformers 5.2x renames the method, and will drop the old name. Raises ConfigError for a model without it (ALBERT,
+    MPNet).
+    """
     switch = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     try:
         switch({"use_reentrant": False})
@@ -173,12 +178,10 @@ def checkpoint_activations(model: Any) -> None:
 
 
 class Components:
-    """Model, loss, optimizer, precision and batches, as the plan says."""
+    """Model, loss, optimizer, precision and batches of a plan."""
 
     def __init__(self, job: Job, tell: ReportProblem, ranks: Ranks = ALONE, meter: Meter | None = None) -> None:
-        """Raises ConfigError when the model cannot be what the plan says, RunError when other processes have other
-        things.
-        """
+        """Build everything. Raises ConfigError if the model does not fit the plan, RunError if processes differ."""
         self.ranks = ranks
         self.plan = plan = job.plan
         self.config = config = plan.config
@@ -189,41 +192,42 @@ class Components:
         self.clock = Clock(self.device)
         self.mixed_precision = MixedPrecision(plan.precision.value, self.device)
         self.tokenizer = task.load_tokenizer(config, job.data)
-        # With weights on the host one process is a group as well.
+        # With weights on the host, even one process is a group.
         strategy = plan.strategy.value if ranks.host is not None else "ddp"
         stage = ZERO_STAGES.get(strategy, 0)
-        # What does not fit on one card is made on the host, and goes there part by part.
+        # A model that does not fit on one GPU is built on the host, and goes to the GPUs part by part.
         place = torch.device("cpu") if strategy not in ("ddp", "deepspeed-2") else self.device
         self.model: Any = build_model(job, self.tokenizer, place, tell, ranks, meter)
         if self.device.type == "cuda" and not self.mixed_precision.is_coarse:
             keep_rotary_exact(self.model)
         if unsloth.is_asked(config):
             _tell_of_unsloth(self.model, tell)
-        fuses = not adapters_apart(config, strategy)
-        self.adapters_fused = fuses and fuse_adapters(self.model, self.mixed_precision, tell)
+        self.adapters = FusedAdapters(self.model, self.mixed_precision)
+        if not adapters_apart(config, strategy):
+            fuse_adapters(self.adapters, tell)
         if strategy in (*SPLITTING, "deepspeed-3"):
             self._keep_layers(tell)
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
-        # What is held out is measured by `loss`.
+        # Evaluations use `loss`.
         self.trained_loss: LossSum = self.loss
         if (weight := plan.router_aux_loss_coef) and weight.value and isinstance(self.loss, NextTokenLoss):
             self.trained_loss = RouterLoss(self.loss, self.model, weight.value)
         timed = Communication(self.clock)
         self.together: Together = self._split(strategy, timed)
         if stage:
-            made = ZeroOptimizer(self.model, config.training, lr=plan.learning_rate.value)
-            self.optimizer: RunOptimizer = made
+            zero = ZeroOptimizer(self.model, config.training, lr=plan.learning_rate.value)
+            self.optimizer: RunOptimizer = zero
             layers = decoder_layers(self.model)
-            split_by_zero = partial(Zero, self.device, self.model, self.trained_loss, made, plan, layers, timed)
+            split_by_zero = partial(Zero, self.device, self.model, self.trained_loss, zero, plan, layers, timed)
         if stage == 3:
             self.together = split_by_zero()
             if isinstance(self.loss, NextTokenLoss):
-                # DeepSpeed gathers ahead what the pass before has used, in all processes alike.
+                # DeepSpeed gathers in advance the weights that the pass before has used, in all processes.
                 self.loss.always_in_chunks = True
         rows = Rows(job.data.train_path)
         self.row_pass = task.row_pass(config, job.data, self.loss)
         if self.row_pass:
-            # For passes that are only tried; `row_values.py` finds out the true ones.
+            # Placeholders for trial passes; `row_values.py` computes the values.
             rows.row_values = np.zeros((len(rows), self.row_pass.width), dtype=np.float32)
         size_costs = plan.training_setup.compiles_each_size
         layout = partial(
@@ -265,7 +269,7 @@ class Components:
         self._check_chunks(rows, tell)
         self._compile_optimizer(tell)
         if config.training.torch_compile and not compile_layers(self, tell):
-            # Layers that are not compiled take rows of any width, each of which would be a plan of cuDNN's.
+            # Layers that are not compiled get rows of any width, and cuDNN would build a plan for each width.
             torch.backends.cuda.enable_cudnn_sdp(False)
             self.eval_layout = replace(self.eval_layout, fixed_width=0)
             self.batches.layout = replace(self.batches.layout, fixed_width=0)
@@ -276,7 +280,7 @@ class Components:
         self._ahead = self._prefetcher()
 
     def _keep_layers(self, tell: ReportProblem) -> None:
-        """All processes gather a layer together: none of them can leave one out by chance."""
+        """Switch off layerdrop, because all processes gather each layer together."""
         dropping = [module for module in self.model.modules() if getattr(module, "layerdrop", 0)]
         for module in dropping:
             module.layerdrop = 0.0
@@ -285,7 +289,7 @@ class Components:
             tell("layers kept", message, "all processes must gather each layer of a sharded model together")
 
     def _split(self, strategy: str, timed: Communication) -> Together:
-        """The model in parts, before its optimizer is made; DeepSpeed splits it later."""
+        """Shard the model with FSDP2, before its optimizer is made. DeepSpeed shards it later."""
         plan, ranks = self.plan, self.ranks
         if strategy not in SPLITTING:
             return Together()
@@ -307,26 +311,34 @@ class Components:
         return pad_token_id(self.tokenizer)
 
     def window(self, step: int) -> list[MicroBatch]:
-        """The forward passes of an optimizer step, where they are computed."""
+        """Return the micro-batches of an optimizer step, on their device."""
         window = self._ahead.at(step) if self._ahead else self.batches.at(step)
         return [batch.to(self.device) for batch in window]
 
     def take_step(self, step: int, fetch: Callable[[], Sequence[MicroBatch]]) -> StepReport:
-        """An optimizer step over the batch that `fetch` gives, by the learning rate of `step`."""
-        return take_step(
-            fetch,
-            self.trained_loss,
-            self.optimizer,
-            self.mixed_precision,
-            self.clock,
-            lr=self.learning_rate(step),
-            max_grad_norm=self.config.training.max_grad_norm,
-            ranks=self.ranks,
-            together=self.together,
-        )
+        """Train on the batch that `fetch` returns, with the learning rate of `step`."""
+        # The weights change at the end of the step, after its last pass.
+        with self.adapters.copies():
+            return take_step(
+                fetch,
+                self.trained_loss,
+                self.optimizer,
+                self.mixed_precision,
+                self.clock,
+                lr=self.learning_rate(step),
+                max_grad_norm=self.config.training.max_grad_norm,
+                ranks=self.ranks,
+                together=self.together,
+            )
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Surround forward passes without a backward pass: evaluations and texts."""
+        with self.together.reading(), self.mixed_precision.autocast(), self.adapters.copies():
+            yield
 
     def weights(self) -> dict[str, Tensor | InParts]:
-        """What a checkpoint has of the model, by name."""
+        """Return the tensors that a checkpoint has of the model, keyed by name."""
         return self.together.weights(self.method, self.model)
 
     def _require_same(self, job: Job) -> None:
@@ -335,16 +347,16 @@ class Components:
             {
                 "the versions": job.versions,
                 "the data": job.data.fingerprint,
-                "the kernels": (self.kernels, self.adapters_fused),
+                "the kernels": (self.kernels, bool(self.adapters.layers)),
                 "packing": (layout.packed_width, layout.by_lengths),
                 "trained weights": [tuple(p.shape) for p in self.model.parameters() if p.requires_grad],
-                # Each decomposes by itself, and kernels of another card may choose other signs.
-                "initial adapters": self._begun(),
+                # Each process decomposes by itself, and kernels of another GPU may choose other signs.
+                "initial adapters": self._initial_adapters(),
             }
         )
 
-    def _begun(self) -> str:
-        """A digest of adapters that are a part of the weights; empty for others."""
+    def _initial_adapters(self) -> str:
+        """Return a digest of adapters that start as a part of the weights; empty for others."""
         if not self.config.tuning.mutates_weights:
             return ""
         digest = xxhash.xxh3_128()
@@ -354,24 +366,24 @@ class Components:
         return digest.hexdigest()
 
     def lay_out_anew(self, layout: Layout) -> None:
-        """Later windows lie so, those that were made ahead as well."""
+        """Use another layout for later steps, also for batches that were made in advance."""
         self.batches.layout = layout
         if self._ahead:
             self._ahead.forget()
 
     def give_up_step(self) -> None:
-        """As if it had not been begun. The generators are the caller's."""
+        """Undo a step that has not finished. The caller restores the random generators."""
         self.optimizer.give_up_step()
         self.mixed_precision.give_up_step()
 
     def close(self) -> None:
-        """End the threads that make batches, and what DeepSpeed holds."""
+        """Stop the threads that make batches, and free DeepSpeed's memory."""
         if self._ahead:
             self._ahead.close()
         self.together.close()
 
     def _probed_kernels(self, layout: Callable[..., Layout], rows: Rows, tell: ReportProblem) -> Kernels:
-        """Attention and fused kernels of libraries, where they compute what the model's own operations do."""
+        """Switch on attention and fused kernels of libraries that agree with the model's own operations."""
         kernels = self.plan.kernels.value
         attention = self.config.model.attn_implementation
         library_attends = attention in FLASH_KERNELS or not is_known_attention(attention)
@@ -393,7 +405,7 @@ class Components:
         tell("compiled", message, "this time is not counted in any step")
 
     def _packing(self, rows: Rows, tell: ReportProblem) -> tuple[int, bool]:
-        """(width of packed rows or 0, whether attention goes by lengths): what the probe has shown not to leak."""
+        """Return (width of packed rows or 0, whether attention uses lengths), as far as the probe finds no leak."""
         if not self.plan.packing.value:
             return 0, False
         width, reasons, planned = self.plan.longest_row, dict[str, str](), self.plan.attention.kernel
@@ -402,7 +414,7 @@ class Components:
             if not reason:
                 return width, True
         elif planned == BY_LENGTHS or (not planned and self.device.type == "cuda" and self.mixed_precision.is_coarse):
-            # A plan of before attention was planned leaves it to the probe.
+            # Plans of versions that did not plan attention leave the choice to the probe.
             for kernel in varlen.kernels(self.device, self.model):
                 if not (reason := varlen.switch_on(self.model, kernel)):
                     if not (reason := self._leak_by_lengths(rows)):
@@ -422,14 +434,14 @@ class Components:
         return 0, False
 
     def _leak_by_lengths(self, rows: Rows) -> str:
-        """What the probe has against it; empty: nothing."""
+        """Return why attention by lengths cannot be used; an empty string if it can."""
         try:
             return packing_leaks(self, rows, by_lengths=True) or ""
         except Exception as error:  # kernels raise whatever their parts raise: of heads, cards and arguments
             return reason_to_fall_back(error)
 
     def _check_chunks(self, rows: Rows, tell: ReportProblem) -> None:
-        """Logits in chunks are computed beside the model: what it does to them has to be known."""
+        """Check that logits in chunks, which are computed outside the model, equal the model's own."""
         if not self.plan.loss_chunk_tokens.value or not isinstance(self.loss, NextTokenLoss):
             return
         self.model.eval()
@@ -449,7 +461,7 @@ class Components:
         if not workers:
             return None
         pinned = loader.pin_memory and self.device.type == "cuda"
-        # Not through `self`, which holds what is made here.
+        # Not through `self`, which holds the prefetcher.
         batches = self.batches
 
         def make(step: int) -> list[MicroBatch]:

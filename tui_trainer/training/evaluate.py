@@ -1,4 +1,4 @@
-"""Held-out loss, with the same definition as in training: a sum and a count; and what else the task measures."""
+"""Evaluation: the held-out loss, a sum and a count as in training, other scores of the task, and text samples."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,11 +17,11 @@ from tui_trainer.training import varlen
 from tui_trainer.training.compiled import uncompiled
 from tui_trainer.training.components import Components
 
-# Texts that the model writes on the way, so that a person sees what it has learnt.
+# Text samples during training.
 
 
 def write_text(components: Components, row: TokenRow, *, seed: int, new_tokens: int) -> tuple[str, str]:
-    """(what was given, what the model makes of it), as its task shows a row."""
+    """Return (the prompt, the text that the model writes), in the form in which the task shows a row."""
     config, data, model = components.config, components.data, components.model
     with answering(components, seed):
         return components.task.sample(config, data, model, components.tokenizer, row, new_tokens=new_tokens)
@@ -29,14 +29,13 @@ def write_text(components: Components, row: TokenRow, *, seed: int, new_tokens: 
 
 @contextmanager
 def answering(components: Components, seed: int) -> Iterator[None]:
-    """The model writes. The global random state is the same before and after, and no weight is touched."""
+    """Prepare the model for generation. Weights and the global random state are the same afterwards."""
     gpus = [components.device] if components.device.type == "cuda" else []
     components.model.eval()
     try:
         with (
             torch.random.fork_rng(devices=gpus),
-            components.together.reading(),
-            components.mixed_precision.autocast(),
+            components.reading(),
             _any_kernels(),
             uncompiled(components.model),
             varlen.with_masks(components.model),
@@ -49,7 +48,7 @@ def answering(components: Components, seed: int) -> Iterator[None]:
 
 @contextmanager
 def _any_kernels() -> Iterator[None]:
-    """Sampling may use kernels that have no deterministic form (sums for `top_p`); no weight depends on them."""
+    """Allow kernels without a deterministic form, such as sums for `top_p`, because no weight depends on them."""
     strict = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(False)
     try:
@@ -63,7 +62,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """The loss summed over `tokens` held-out labels, and what else was measured."""
+    """Result of an evaluation: the loss summed over `tokens` held-out labels, and the scores."""
 
     loss_sum: float
     tokens: int
@@ -72,13 +71,13 @@ class Evaluation:
 
     @property
     def loss(self) -> float:
-        """Mean over the labels; nats where they are tokens or classes."""
+        """Mean over the labels, in nats if these are tokens or classes."""
         return self.loss_sum / self.tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observed:
-    """What one process has found in its own rows: sums and counts by name, and what scores are made of."""
+    """Result of one process for its own rows: sums and counts keyed by name, and the inputs of scores."""
 
     values: dict[str, float]
     counts: dict[str, int]
@@ -93,21 +92,24 @@ def evaluate(
 ) -> Evaluation | None:
     """Measure without touching weights, gradients or random state.
 
-    `go_on` is told how many rows were read so far; when it says no, the evaluation is given up and there is no result.
+    `go_on` gets the number of rows so far. If it returns False, the evaluation is abandoned, and the result is None.
     """
     observed = observe(components, batches, go_on)
     return concluded(components, [observed]) if observed else None
 
 
 class EvaluationGivenUp(Exception):
-    """A stop has cut the passes short, in some process."""
+    """A process was stopped during the passes."""
 
 
 def passes_of_all(
     components: Components, own: Iterable[T], spare: Callable[[], T] | None, is_stopped: Callable[[], bool]
 ) -> Iterator[tuple[T, bool]]:
-    """Each of this process's own passes, and whether it is one. Where each process has a part of the model all make as
-    many: then `spare` gives those of a process that has no more of its own. Raises EvaluationGivenUp."""
+    """Yield (a pass, whether it is one of this process's own).
+
+    If each process has a part of the model, all make equally many passes, and `spare` returns those of a process that
+    has no more of its own. Raises EvaluationGivenUp.
+    """
     left, splits = iter(own), components.together.splits_weights
     while True:
         item, has_rows, stops = next(left, None), 1, int(is_stopped())
@@ -132,11 +134,11 @@ def observe(
     *,
     finds_terms: bool = False,
 ) -> Observed | None:
-    """Return what one of several processes finds in its own rows; None if the evaluation was given up.
+    """Return the result of one process for its own rows; None if the evaluation was abandoned.
 
-    Where each process has a part of the model, all make as many forward passes: `spare` makes those of a process that
-    has no more rows, which are only computed. `finds_terms` computes what the loss needs to know of all rows before it
-    can be measured of any; `terms` are then those of all processes (`terms_of_all`).
+    If each process has a part of the model, all make equally many forward passes: `spare` returns those of a process
+    without more rows, whose results are dropped. `finds_terms` computes the means over all rows that the loss needs
+    (`terms_of_all`), which are then passed as `terms`.
     """
     loss, started, rows, is_stopped = components.loss, perf_counter(), 0, False
     scorer = None if finds_terms else components.task.scorer(components.config, components.data, loss)
@@ -151,7 +153,7 @@ def observe(
 
     components.model.eval()
     try:
-        with components.together.reading(), components.mixed_precision.autocast():
+        with components.reading():
             for item, is_own in passes_of_all(components, batches, spare, is_over):
                 batch = replace(item.to(components.device), terms=terms)
                 if not is_own:
@@ -174,7 +176,7 @@ def observe(
 
 
 def terms_of_all(components: Components, parts: Sequence[Observed]) -> dict[str, Tensor]:
-    """What `observe` takes, of what all processes have found."""
+    """Return the `terms` of `observe` from the results of all processes."""
     assert isinstance(components.loss, NamedLoss)
     return _added(Sums.of_terms(components.loss), parts, components.device).means()
 
@@ -188,7 +190,7 @@ def _added(sums: Sums, parts: Sequence[Observed], device: torch.device) -> Sums:
 
 
 def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
-    """What all processes have found together."""
+    """Combine the results of all processes."""
     sums = _added(Sums.of(components.loss), parts, torch.device("cpu"))
     scorer = components.task.scorer(components.config, components.data, components.loss)
     if scorer:
@@ -205,8 +207,8 @@ def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
 
 
 def answer_scores(components: Components, rows: Rows, chosen: Sequence[int]) -> dict[str, float]:
-    """Scores of what the model writes for some of the chosen rows; {} where the task does not score answers."""
-    few = [chosen[place] for place in evenly_spaced(len(chosen), components.config.evaluation.generate_rows)]
+    """Return the scores of answers that the model generates for some of the chosen rows; {} for tasks without them."""
+    few = [chosen[index] for index in evenly_spaced(len(chosen), components.config.evaluation.generate_rows)]
     if not few:
         return {}
     with answering(components, components.config.training.seed):

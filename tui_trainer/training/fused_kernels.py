@@ -1,9 +1,9 @@
-"""Kernels of libraries for attention, norms, gated MLPs, rotary embeddings and the loss: tried, used where they compute
-the same, taken back after the run.
+"""Kernels of libraries for attention, norms, gated MLPs, rotary embeddings and the loss. They are compared with the
+model's own operations, used if they agree, and removed after the run.
 
-Liger's own fused loss is not taken, but its kernel for the logits of a chunk (`losses/fused_cross_entropy.py`). That
-loss is a forward pass of the whole model that computes the head for every place and gives no logits; the loss here
-computes it for places with a label only (`losses/next_token.py`, `losses/chunked_head.py`).
+Of Liger's losses only the kernel for the logits of a chunk is used (`losses/fused_cross_entropy.py`). Its fused loss is
+a forward pass of the whole model that computes the head for every position and returns no logits. The loss here
+computes only positions with a label (`losses/next_token.py`, `losses/chunked_head.py`).
 """
 
 import sys
@@ -19,25 +19,24 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.fused_kernels import LIBRARY, Kernels
 from tui_trainer.runs.events import ATTENTION_CHANGED
-from tui_trainer.training import fused_lora
 from tui_trainer.training.compiled import Trainable
+from tui_trainer.training.fused_lora import FusedAdapters
 from tui_trainer.training.job import ReportProblem
-from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.probes import reason_against
 from tui_trainer.training.process import reason_to_fall_back
 
 _ABSENT = object()
 Change = tuple[Any, str, Any]
-"""A module, class or namespace, the name in it, and what was there before."""
+"""A module, class or namespace, the name of an attribute, and its value before the change."""
 _changes: list[Change] = []
-"""What libraries have changed in this process."""
+"""Changes that libraries have made in this process."""
 
 
 def _undo(down_to: int = 0) -> None:
     while len(_changes) > down_to:
         owner, name, before = _changes.pop()
         if isinstance(owner, nn.Module):
-            # Not by setattr, which takes a module's own names (parameters, hooks) apart.
+            # Not with setattr, which a module overrides for parameters and submodules.
             vars(owner).pop(name, None) if before is _ABSENT else vars(owner).update({name: before})
         elif before is _ABSENT:
             delattr(owner, name)
@@ -47,7 +46,7 @@ def _undo(down_to: int = 0) -> None:
 
 @contextmanager
 def taken_back() -> Iterator[None]:
-    """Libraries put their functions into the modules of transformers: the next run of this process finds none there."""
+    """Remove the functions that libraries put into transformers, so that the next run of this process finds none."""
     try:
         yield
     finally:
@@ -55,9 +54,11 @@ def taken_back() -> Iterator[None]:
 
 
 def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: ReportProblem) -> None:
-    """Back to torch's kernel, or the model's own operations where it has none for it, where the library's cannot be
-    loaded, or differs with the data's own padded rows. Whether it keeps packed documents apart is asked later, by
-    `probes.py`."""
+    """Use the requested attention if it can be loaded and agrees with torch's on padded rows of the data.
+
+    Otherwise the model keeps torch's kernel, or its own operations if torch has none. `probes.py` checks later whether
+    it separates packed documents.
+    """
     model = run.model
     own = "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
     model.set_attn_implementation(own)
@@ -74,8 +75,10 @@ def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: Rep
 
 
 def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: ReportProblem) -> Kernels:
-    """Those that are used from now on: `kernels` where they compute the same as the model's own operations, else none,
-    which is told with the reason."""
+    """Switch on `kernels` if they agree with the model's own operations; otherwise report the reason.
+
+    Returns the kernels that are used from now on.
+    """
     if kernels == "none":
         return kernels
     if run.device.type != "cuda":
@@ -99,7 +102,7 @@ def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Repor
 
 
 def _fuse_loss(run: Trainable, tell: ReportProblem) -> bool:
-    """Compute losses of chunks by Liger's kernel, where it computes what the formula does: whether it does now."""
+    """Compute losses of chunks by Liger's kernel if it agrees with the formula. Returns whether it does."""
     if not isinstance(run.loss, NextTokenLoss) or not run.loss.chunk_tokens:
         return False
     try:
@@ -113,23 +116,22 @@ def _fuse_loss(run: Trainable, tell: ReportProblem) -> bool:
     return not reason
 
 
-def fuse_adapters(model: Any, mixed_precision: MixedPrecision, tell: ReportProblem) -> bool:
-    """Whether LoRA layers are computed with their adapters from now on: where that is the same; else it is told."""
-    if not fused_lora.switch_on(model):
-        return False
+def fuse_adapters(adapters: FusedAdapters, tell: ReportProblem) -> None:
+    """Fuse LoRA layers with their adapters if that gives the same results; otherwise report why it does not."""
+    if not adapters.switch_on():
+        return
     try:
-        reason = fused_lora.difference(model, mixed_precision.autocast)
+        reason = adapters.difference()
     except Exception as error:  # libraries raise whatever their parts raise
         reason = reason_to_fall_back(error)
     if reason:
-        fused_lora.switch_off(model)
+        adapters.switch_off()
         message = f"adapters are computed separately from their layers: {reason}"
         tell("adapters apart", message, "the run is slower, with the same results")
-    return not reason
 
 
 def _switch_on(model: Any) -> int:
-    """Layers that compute otherwise now. Raises LookupError where there are none."""
+    """Apply Liger, and return the number of changed layers. Raises LookupError if there are none."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     owners = [*base.modules(), *_namespaces(base)]
     before = [dict(vars(owner)) for owner in owners]
@@ -152,10 +154,11 @@ def _switch_on(model: Any) -> int:
 
 
 def _namespaces(model: Any) -> list[Any]:
-    """The modules of transformers that the model, or the code that came with it, is made from, with their classes."""
+    """Return the Python modules that define the model and its layers, in transformers or in its own code, and their
+    classes."""
     names = {cls.__module__ for module in model.modules() for cls in type(module).__mro__}
     kind = model.config.model_type
     names.add(f"transformers.models.{kind}.modeling_{kind}")
-    found = [sys.modules[name] for name in sorted(names) if name in sys.modules and ".modeling_" in name]
-    classes = (x for module in found for x in vars(module).values() if isinstance(x, type))
-    return [*found, *(x for x in dict.fromkeys(classes) if x.__module__ in names)]
+    modules = [sys.modules[name] for name in sorted(names) if name in sys.modules and ".modeling_" in name]
+    classes = (x for module in modules for x in vars(module).values() if isinstance(x, type))
+    return [*modules, *(x for x in dict.fromkeys(classes) if x.__module__ in names)]

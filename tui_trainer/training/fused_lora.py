@@ -4,56 +4,88 @@ For `y = base(x) + s (x A^T) B^T` (LoRA, arXiv:2106.09685) peft multiplies and a
 backward pass two as large as x. Here s is a factor of the matmul that adds to y, and both parts of dx go into one
 tensor. With `h = x A^T` and `dh = s dy B` the gradients are `dx = dy W + dh A`, `dA = dh^T x` and `dB = s dy^T h`.
 
-The modules stay peft's: what is saved, merged and loaded is as before.
+The modules stay peft's: what is saved, merged and loaded does not change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+
+from tui_trainer.training.precision import MixedPrecision
 
 _PROBED_ROWS = 16
 # TF32 has a mantissa of 10 bits.
 _TF32_ROUNDING = 2.0**-10
+# Attribute of a layer while its copies of A and s B may be used: a list, which is no parameter and is not saved.
+_COPIES = "tui_trainer_adapter_copies"
 
 
 class _LoraLinear(torch.autograd.Function):
-    """`x` [..., in], `weight` of the base layer [out, in] or in 4 bits, A [r, in], B [out, r], to y [..., out]."""
+    """The function of one layer, from x [..., in] to y [..., out].
+
+    The base layer has a weight [out, in], or one in 4 bits; A is [r, in] and B is [out, r].
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: Any, a: Tensor, b: Tensor, scaling: float) -> Tensor:
-        base = layer.base_layer
+    def forward(
+        ctx: Any, x: Tensor, dtype: torch.dtype, base: Any, a: Tensor, b: Tensor, scaling: float, copies: Any
+    ) -> Tensor:
         # Cast once, for the layer and its adapter.
-        device = x.device.type
-        narrow = x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+        narrow = x.to(dtype)
         y: Tensor = base(narrow)
-        rows, narrow_a, narrow_b = narrow.reshape(-1, x.shape[-1]), a.to(y.dtype), b.to(y.dtype)
-        h = rows @ narrow_a.t()
-        y.view(-1, y.shape[-1]).addmm_(h, narrow_b.t(), alpha=scaling)
-        ctx.save_for_backward(rows, h, a, b)
+        if copies and copies[0].dtype == y.dtype:
+            # The copy of B is multiplied by the scale already.
+            (narrow_a, narrow_b), ctx.scale = copies, 1.0
+        else:
+            narrow_a, narrow_b, ctx.scale = a.to(y.dtype), b.to(y.dtype), scaling
+        rows = narrow.reshape(-1, x.shape[-1])
+        h = functional.linear(rows, narrow_a)
+        y.view(-1, y.shape[-1]).addmm_(h, narrow_b.t(), alpha=ctx.scale)
+        ctx.save_for_backward(rows, h, narrow_a, narrow_b)
         # Not its weight: where layers are computed again, what was saved is another tensor, without its scales.
-        ctx.base, ctx.scaling, ctx.shape, ctx.dtype = base, scaling, x.shape, x.dtype
+        ctx.base, ctx.scaling, ctx.shape, ctx.dtypes = base, scaling, x.shape, (x.dtype, a.dtype, b.dtype)
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         rows, h, a, b = ctx.saved_tensors
         dy = dy.reshape(-1, dy.shape[-1])
-        dh = (dy @ b.to(dy.dtype)).mul_(ctx.scaling)
+        dh = _times(torch.mm(dy, b), ctx.scale)
         dx = None
+        dtype_x, dtype_a, dtype_b = ctx.dtypes
         if ctx.needs_input_grad[0]:
-            dx = dy @ _unpacked(ctx.base.weight, dy.dtype)
-            dx = dx.addmm_(dh, a.to(dy.dtype)).to(ctx.dtype).view(ctx.shape)
-        da = (dh.t() @ rows).to(a.dtype)
-        db = (dy.t() @ h).mul_(ctx.scaling).to(b.dtype)
-        return dx, None, da, db, None
+            dx = torch.mm(dy, _unpacked(ctx.base.weight, dy.dtype))
+            dx = dx.addmm_(dh, a).to(dtype_x).view(ctx.shape)
+        da, db = _gradient(dh, rows, 1.0, a, dtype_a), _gradient(dy, h, ctx.scaling, b, dtype_b)
+        return dx, None, None, da, db, None, None
+
+
+def _times(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1.0 else x.mul_(factor)
+
+
+def _gradient(dy: Tensor, x: Tensor, scale: float, factor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return `scale dy^T x`, the gradient of a factor of an adapter, in its dtype.
+
+    On a GPU the fp32 sums of a matmul in 16 bits are the result: they are not rounded, and no cast follows.
+    """
+    if has_wide_results(dy) and dy.dtype != dtype == torch.float32:
+        # With beta = 0 the factor is not read. It gives the shape of the result, which torch 2.11 takes from there.
+        return torch.addmm(factor, dy.t(), x, out_dtype=dtype, beta=0, alpha=scale)
+    return _times(torch.mm(dy.t(), x), scale).to(dtype)
+
+
+def has_wide_results(tensor: Tensor) -> bool:
+    """Return whether torch has matmuls of 16-bit tensors with fp32 results there."""
+    return tensor.is_cuda
 
 
 def _unpacked(weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -65,52 +97,115 @@ def _unpacked(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return unpacked.to(dtype)
 
 
-def switch_on(model: Any) -> int:
-    """Each LoRA layer that can be computed so is from now on; their number. With dropout, DoRA or several adapters a
-    layer computes more than this function, and stays as it is."""
-    layers = [layer for layer in model.modules() if _suits(layer)]
-    for layer in layers:
-        layer.forward = partial(_forward, layer)
-    return len(layers)
+class FusedAdapters:
+    """The LoRA layers of a model that are computed together with their adapters; none before `switch_on`."""
 
+    def __init__(self, model: Any, mixed_precision: MixedPrecision) -> None:
+        self._model, self._mixed_precision = model, mixed_precision
+        self.layers: list[Any] = []
+        self._copies: _Copies | None = None
 
-def difference(model: Any, autocast: Callable[[], AbstractContextManager[Any]]) -> str:
-    """What such a layer does not compute as peft does, one of each kind asked, by a few random rows, and how far it is
-    off; empty: nothing. Raises what a kernel raises."""
-    layers = [layer for layer in model.modules() if _is_on(layer)]
-    for layer in {_kind(layer): layer for layer in layers}.values():
-        (a, b), weight = _factors(layer), layer.base_layer.weight
-        dtype = a.dtype if weight.dtype == torch.uint8 else weight.dtype
-        # Not the run's own generator, whose numbers would be others afterwards.
-        drawn = torch.Generator().manual_seed(0)
-        x = torch.randn(_PROBED_ROWS, a.shape[1], generator=drawn).to(a.device, dtype).requires_grad_()
-        kept = b.detach().clone()
-        # New adapters are zeros there, which would hide everything else.
-        b.data.copy_(torch.randn(b.shape, generator=drawn) / b.shape[1] ** 0.5)
-        try:
-            with autocast():
-                one, other = type(layer).forward(layer, x), layer.forward(x)
-            dy = torch.randn(one.shape, generator=drawn).to(one.device, one.dtype)
-            apart, fused = ((y.detach(), *torch.autograd.grad(y, (x, a, b), dy)) for y in (one, other))
-        finally:
-            b.data.copy_(kept)
-        rounding = _TF32_ROUNDING if one.dtype == torch.float32 else torch.finfo(one.dtype).eps
-        for what, expected, found in zip(("results", "dx", "dA", "dB"), apart, fused, strict=True):
-            far = float((found.double() - expected.double()).norm() / expected.double().norm())
-            if not far <= 4 * rounding:
-                return f"{what} of {_kind(layer)} differ by {far:.1%}"
-    return ""
+    def switch_on(self) -> int:
+        """Fuse each layer that can be, and return how many these are.
 
+        With dropout, DoRA or several adapters a layer computes more than this function, and stays peft's.
+        """
+        self.layers = [layer for layer in self._model.modules() if _suits(layer)]
+        for layer in self.layers:
+            # Looked up once, because small models wait for the host: hundreds of these layers are called in a step.
+            (name,) = layer.lora_A
+            layer.forward = partial(_forward, layer, layer.base_layer, layer.lora_A[name], layer.lora_B[name])
+        return len(self.layers)
 
-def switch_off(model: Any) -> None:
-    """All layers compute as peft has it."""
-    for layer in model.modules():
-        if _is_on(layer):
+    def switch_off(self) -> None:
+        """Let peft compute all layers again."""
+        for layer in self.layers:
             del layer.forward
+        self.layers = []
+
+    @contextmanager
+    def copies(self) -> Iterator[None]:
+        """Cast the adapters to 16 bits once, for all passes of this block instead of at each use.
+
+        Weights may change only after the last pass of the block, so no copy is older than its weights. Weights that
+        FSDP2 splits have no copies: it gathers them in 16 bits for each layer.
+        """
+        if not self.layers:
+            yield
+            return
+        self._copies = self._copies or _Copies(self.layers, self._mixed_precision.dtype)
+        with self._copies.made():
+            yield
+
+    def difference(self) -> str:
+        """Compare one layer of each kind with peft's, by a few random rows.
+
+        Returns what differs and by how much, or an empty string. Raises whatever the kernels raise.
+        """
+        for layer in {_kind(layer): layer for layer in self.layers}.values():
+            (a, b), weight = _factors(layer), layer.base_layer.weight
+            dtype = layer.base_layer.compute_dtype if weight.dtype == torch.uint8 else weight.dtype
+            # Not the run's own generator, whose numbers would be others afterwards.
+            drawn = torch.Generator().manual_seed(0)
+            x = torch.randn(_PROBED_ROWS, a.shape[1], generator=drawn).to(a.device, dtype).requires_grad_()
+            before = b.detach().clone()
+            # New adapters are zeros there, which would hide everything else.
+            b.data.copy_(torch.randn(b.shape, generator=drawn) / b.shape[1] ** 0.5)
+            try:
+                with self._mixed_precision.autocast(), _Copies([layer], self._mixed_precision.dtype).made():
+                    expected, fused = type(layer).forward(layer, x), layer.forward(x)
+                dy = torch.randn(expected.shape, generator=drawn).to(expected.device, expected.dtype)
+                results = [(y.detach(), *torch.autograd.grad(y, (x, a, b), dy)) for y in (expected, fused)]
+            finally:
+                b.data.copy_(before)
+            precision = self._mixed_precision
+            rounding = torch.finfo(precision.dtype).eps if precision.is_coarse else _TF32_ROUNDING
+            for name, ours, theirs in zip(("results", "dx", "dA", "dB"), results[1], results[0], strict=True):
+                far = float((ours.double() - theirs.double()).norm() / theirs.double().norm())
+                if not far <= 4 * rounding:
+                    return f"{name} of {_kind(layer)} differ by {far:.1%}"
+        return ""
 
 
-def _is_on(layer: Any) -> bool:
-    return getattr(vars(layer).get("forward"), "func", None) is _forward
+class _Copies:
+    """Copies of A and of s B in `dtype`, for layers whose adapters have another one. Their memory lasts."""
+
+    def __init__(self, layers: list[Any], dtype: torch.dtype) -> None:
+        factors = [(layer, _factors(layer)) for layer in layers]
+        self._layers = [(layer, pair) for layer, pair in factors if not any(_stays(one, dtype) for one in pair)]
+        self._a, self._b = ([pair[which] for _, pair in self._layers] for which in (0, 1))
+        # Also where an evaluation is the first to ask: what is made in inference mode could not be used in training.
+        with torch.inference_mode(False), torch.no_grad():
+            self._narrow_a, self._narrow_b = (
+                [torch.empty_like(one, dtype=dtype) for one in wide] for wide in (self._a, self._b)
+            )
+
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        if self._layers:
+            self._fill()
+        for (layer, _), *pair in zip(self._layers, self._narrow_a, self._narrow_b, strict=True):
+            vars(layer)[_COPIES] = pair
+        try:
+            yield
+        finally:
+            for layer, _ in self._layers:
+                del vars(layer)[_COPIES]
+
+    @torch.no_grad()
+    def _fill(self) -> None:
+        """Cast all factors by a few kernels, instead of one for each factor. Scaled ones are rounded once."""
+        scaled = torch._foreach_mul(self._b, [_scaling(layer) for layer, _ in self._layers])
+        torch._foreach_copy_([*self._narrow_a, *self._narrow_b], [*self._a, *scaled])
+
+
+def _stays(factor: Tensor, dtype: torch.dtype) -> bool:
+    return isinstance(factor, DTensor) or factor.dtype == dtype
+
+
+def _scaling(layer: Any) -> float:
+    (scaling,) = layer.scaling.values()
+    return float(scaling)
 
 
 def _kind(layer: Any) -> str:
@@ -138,14 +233,13 @@ def _suits(layer: Any) -> bool:
     return not (drops or layer.lora_variant.get(name) or layer.lora_B[name].bias is not None)
 
 
-def _forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    a, b = _factors(layer)
-    autocast, dtype = torch.is_autocast_enabled(x.device.type), torch.get_autocast_dtype(x.device.type)
+def _forward(layer: Any, base: Any, lora_a: nn.Linear, lora_b: nn.Linear, x: Tensor, *args: Any, **more: Any) -> Tensor:
+    a, b, own, device = lora_a.weight, lora_b.weight, vars(layer), x.device.type
+    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     # The numbers that the layer and the adapter compute in.
-    of_layer = getattr(layer.base_layer, "compute_dtype", None) or (dtype if autocast else x.dtype)
-    of_adapter = dtype if autocast else a.dtype
-    if args or kwargs or layer.disable_adapters or layer.merged or of_layer != of_adapter:
-        found: Tensor = type(layer).forward(layer, x, *args, **kwargs)
-        return found
-    together: Tensor = _LoraLinear.apply(x, layer, a, b, next(iter(layer.scaling.values())))
-    return together
+    of_layer, of_adapter = vars(base).get("compute_dtype") or autocast or x.dtype, autocast or a.dtype
+    if args or more or layer.disable_adapters or layer.merged or of_layer != of_adapter:
+        separate: Tensor = type(layer).forward(layer, x, *args, **more)
+        return separate
+    fused: Tensor = _LoraLinear.apply(x, autocast or x.dtype, base, a, b, _scaling(layer), own.get(_COPIES))
+    return fused

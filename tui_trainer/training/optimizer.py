@@ -1,4 +1,4 @@
-"""The optimizer as a run uses it: built by name, fed with clipped gradients, its state as named tensors (no pickle)."""
+"""The optimizer of a run: built by name, stepped with clipped gradients, saved as named tensors without pickle."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,19 +20,19 @@ from tui_trainer.tuning.full import InParts
 from tui_trainer.tuning.some_layers import head_paths
 
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
-# Of a group of weights: how many times the run's learning rate it takes.
+# Key of a group of weights: its learning rate, in multiples of the run's.
 _LR_RATIO = "lr_ratio"
 MASTER = "master"
+"""The last part of an fp32 copy's name in a checkpoint."""
 EXACT_VALUES = "tui_trainer_exact_values"
-"""Attribute of a parameter of 16 bits with the fp32 weights that it was rounded from."""
-"""The last part of the name of an fp32 copy."""
+"""Attribute of a 16-bit parameter: the fp32 weights that it was rounded from."""
 
 
 def round_weights(model: Any, dtype: torch.dtype) -> None:
     """Round the fp32 weights of a model to 16 bits.
 
-    Trained ones keep their fp32 values until `RunOptimizer` makes its masters of them: masters begin with the weights
-    as they are stored.
+    Trained weights keep their fp32 values until `RunOptimizer` makes them its masters, so that masters start with the
+    stored weights.
     """
     strict = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
     for name, parameter in model.named_parameters():
@@ -44,7 +44,7 @@ def round_weights(model: Any, dtype: torch.dtype) -> None:
 
 
 class RunOptimizer:
-    """An optimizer over a model's trainable weights. Those of 16 bits have an fp32 copy, which is what is trained."""
+    """An optimizer of a model's trainable weights. It updates fp32 copies of 16-bit weights, the masters."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class RunOptimizer:
         loraplus_lr_ratio: float = 1.0,
         has_masters: bool = True,
     ) -> None:
-        """`has_masters`: whether the fp32 copies are made here."""
+        """Build the optimizer. Without `has_masters` no fp32 copies are made, because DeepSpeed has its own."""
         self.name, self.spec = training.optim, OPTIMIZERS[training.optim]
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.masters = {
@@ -71,13 +71,13 @@ class RunOptimizer:
 
     @property
     def trained(self) -> list[nn.Parameter]:
-        """What is trained, in a fixed order."""
+        """Trained parameters in a fixed order; masters in place of 16-bit weights."""
         return list(self.trained_by_name.values())
 
     def compile(self) -> None:
-        """A step whose gradients and learning rate are 0, which makes the code of all later ones and moves nothing.
+        """Compile the code of all steps, by a step whose gradients and learning rate are 0.
 
-        Raises RunError where the compiler fails.
+        It changes no weight. Raises RunError if the compiler fails.
         """
         for group in self.torch.param_groups:
             group["lr"].fill_(0.0)
@@ -93,9 +93,9 @@ class RunOptimizer:
         self.torch.zero_grad(set_to_none=True)
 
     def collect(self) -> None:
-        """Take gradients of 16-bit weights over into fp32: a sum of many in 16 bits loses the small ones.
+        """Add the gradients of 16-bit weights to those of the masters: sums in 16 bits would lose small gradients.
 
-        One by one, so that no more than one of them is there twice.
+        They are moved one by one, so that only one of them exists twice.
         """
         for name, master in self.masters.items():
             weight = self._named[name]
@@ -104,7 +104,7 @@ class RunOptimizer:
                 weight.grad = None
 
     def give_up_step(self) -> None:
-        """Drop the gradients of a step that is not carried out, wherever it ended."""
+        """Drop all gradients of a step that was interrupted."""
         for parameter in self._named.values():
             parameter.grad = None
         self.torch.zero_grad(set_to_none=True)
@@ -112,24 +112,22 @@ class RunOptimizer:
     def apply(
         self, loss_sum: Tensor, *, lr: float, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None
     ) -> Tensor:
-        """One update from the gradients that lie in the model; returns their norm before clipping (0: not clipped).
+        """Update the weights from the model's gradients, and return the norm of these before clipping.
 
-        A loss or gradient that is not finite changes no weight. Fused optimizers skip the update on the device;
-        others wait for the device once to know.
-
-        Where memory runs out, the error goes on while all weights are as they were. Raises RunError when some of them
-        may have changed.
+        With `max_grad_norm` 0 nothing is clipped. A loss or gradient that is not finite changes no weight: fused
+        optimizers skip the update on the device, others wait for the device once. An out-of-memory error is raised
+        unchanged while no weight has changed, and as RunError once some may have.
         """
         self.collect()
         if scaler:
             scaler.unscale_(self.torch)
         self.first_gradients.look()
         grad_norm = _clip(self.trained, max_grad_norm)
-        # Weights may be on the host, where the loss is not. To wait for it is no loss: their gradients came later.
+        # Weights may be on the host and the loss on a GPU. Waiting for it costs nothing: gradients came after it.
         device, loss_sum = loss_sum.device, loss_sum.to(grad_norm.device)
         for group in self.torch.param_groups:
             if isinstance(group["lr"], Tensor):
-                # Of torchao, on the host: its compiled step would be compiled anew for each number.
+                # torchao's rate is a tensor on the host: its step would be compiled again for each number.
                 group["lr"].fill_(lr * group[_LR_RATIO])
             else:
                 group["lr"] = lr * group[_LR_RATIO]
@@ -137,15 +135,18 @@ class RunOptimizer:
         if scaler:
             scaler.update()
         if self.masters:
-            # All at once: a copy of each by itself would be one more kernel to start for every weight.
+            # All at once: copies one by one would start a kernel for every weight.
             weights = (self._named[name].data for name in self.masters)
             torch._foreach_copy_(_own(weights), _own(master.data for master in self.masters.values()))
         self.torch.zero_grad(set_to_none=True)
         return grad_norm.to(device, non_blocking=True)
 
     def _step_whole(self, is_finite: Tensor) -> None:
-        """The first step allocates the state, parameter by parameter or one group after the other. All optimizers here
-        count the step in it before they change the weight that it belongs to."""
+        """Step, and decide from the state what an out-of-memory error has changed.
+
+        The first step allocates the state, parameter by parameter or group by group. All optimizers here count the step
+        in a parameter's state before they change the parameter.
+        """
         has_state = bool(self.torch.state)
         try:
             self._step(is_finite)
@@ -155,7 +156,7 @@ class RunOptimizer:
             counts = [float(state.get("step", 0)) for state in self.torch.state.values()]
             if has_state or any(counts) or "step" not in self.spec.needed_keys or self._hidden:
                 raise RunError(self._half_done()) from None
-            # What was allocated of it is not complete.
+            # The state is incomplete.
             self.torch.state.clear()
             raise
 
@@ -168,7 +169,7 @@ class RunOptimizer:
 
     def _step(self, is_finite: Tensor) -> None:
         if self.torch.defaults.get("fused"):
-            # Fused optimizers read these two names (torch.amp uses the same door): no waiting, no poisoned weights.
+            # Fused optimizers read these two attributes, which torch.amp sets: the host does not wait.
             self.torch.grad_scale = None  # type: ignore[attr-defined]
             self.torch.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
             self.torch.step()
@@ -176,27 +177,27 @@ class RunOptimizer:
             self.torch.step()
 
     def tensors(self) -> Mapping[str, Tensor | InParts]:
-        """The state as `NAME.exp_avg`, `NAME.step`, ..., and `NAME.master` where weights have an fp32 copy.
+        """Return the state as `NAME.exp_avg`, `NAME.step`, ..., and `NAME.master` for weights with an fp32 copy.
 
-        Each is in memory of its own, as safetensors wants it: bitsandbytes keeps one table for all parameters.
+        No tensors share memory, which safetensors refuses: bitsandbytes has one table for all parameters.
         """
-        found = {f"{name}.{MASTER}": master.detach() for name, master in self.masters.items()}
+        state = {f"{name}.{MASTER}": master.detach() for name, master in self.masters.items()}
         for name, parameter in self.trained_by_name.items():
             for key, value in _in_parts(self.torch.state.get(parameter, {})).items():
                 self._require_saveable(key)
-                found[f"{name}.{key}"] = (
+                state[f"{name}.{key}"] = (
                     value.detach().contiguous() if isinstance(value, Tensor) else torch.tensor(value)
                 )
-        return apart(found)
+        return apart(state)
 
     def _require_saveable(self, key: str) -> None:
         if key not in self.spec.state_keys:
             raise CheckpointError(f"the state of the optimizer {self.name} has an entry {key!r}, which cannot be saved")
 
     def load_shards(self, shards: Iterable[dict[str, Tensor]]) -> None:
-        """Put back what `tensors` gave, in one part or several; what belongs to a parameter is in one of them.
+        """Load what `tensors` returned, in one or several parts. All tensors of a parameter are in the same part.
 
-        Raises CheckpointError when a parameter's state is not there.
+        Raises CheckpointError if the state of a parameter is missing or does not match.
         """
         without_master = dict.fromkeys(self.masters)
         for tensors in shards:
@@ -234,7 +235,7 @@ class RunOptimizer:
         master.data.copy_(placed_as(master_of(name, saved, master.shape), master))
 
     def _require_whole(self, name: str, state: Mapping[str, Tensor], shape: torch.Size) -> None:
-        # No state at all: it never had a gradient, or every step so far was passed over (fp16).
+        # A parameter without a gradient has no state, and neither has one if every step was skipped (fp16).
         needed = self.spec.hidden_keys if name in self._hidden else self.spec.needed_keys
         if state and (missing := sorted(needed - state.keys())):
             raise CheckpointError(f"the optimizer state of {name} lacks {', '.join(missing)}")
@@ -242,7 +243,7 @@ class RunOptimizer:
             raise CheckpointError(f"the optimizer state of {name} has a different shape than the weight")
 
     def _copy_state(self, name: str, begun: dict[str, Any], saved: dict[str, Tensor]) -> None:
-        """Into the optimizer's own tensors, which stay where they are."""
+        """Copy a saved state into the tensors that the optimizer has allocated."""
         state, begun = begun, _in_parts(begun)
         if odd := sorted(begun.keys() ^ saved.keys()):
             raise CheckpointError(f"the optimizer state of {name} does not match: only one side has {', '.join(odd)}")
@@ -250,7 +251,7 @@ class RunOptimizer:
             if key in self.spec.number_keys:
                 state[key] = value.item()
             elif (begun[key].shape, begun[key].dtype) != (value.shape, value.dtype):
-                needed, saved_as = (f"{one.dtype} of shape {list(one.shape)}" for one in (begun[key], value))
+                needed, saved_as = (f"{x.dtype} of shape {list(x.shape)}" for x in (begun[key], value))
                 raise CheckpointError(
                     f"the optimizer state of {name} does not match: {key} is {saved_as}, but should be {needed}"
                 )
@@ -259,7 +260,7 @@ class RunOptimizer:
 
 
 def master_of(name: str, saved: Tensor | None, shape: torch.Size) -> Tensor:
-    """The saved fp32 copy of a weight. Raises CheckpointError where there is none of its shape."""
+    """Return the saved fp32 copy of a weight. Raises CheckpointError if it is missing or has another shape."""
     if saved is None or saved.shape != shape:
         raise CheckpointError(f"the optimizer state has no fp32 copy of {name}")
     return saved
@@ -278,32 +279,33 @@ def _in_parts(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """This process's part of each."""
+    """Return this process's part of each tensor."""
     return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
 
 
 def hidden_matrices(model: Any) -> frozenset[str]:
-    """The names of the matrices inside of layers: those of products, without what a model begins and ends with
-    (embeddings, the head, a classifier). Experts that are one tensor are no matrices, and routers are heads of theirs.
+    """Return the names of the matrices of matmuls inside layers, without embeddings, head and classifier.
 
-    Source: Keller Jordan, kellerjordan.github.io/posts/muon, 2024.
+    Experts in one tensor and routers are not among them. Source: Keller Jordan, kellerjordan.github.io/posts/muon.
     """
     output: Any = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     modules: dict[str, Any] = dict(model.named_modules())
     ends: list[Any] = [part for part in modules.values() if part is output or isinstance(part, nn.Embedding)]
     heads = tuple(f"{path}." for path in head_paths(model)) if hasattr(model, "config") else ()
     apart = {id(weight) for part in ends for weight in part.parameters()}
-    found = {id(part.weight): f"{path}.weight" for path, part in modules.items() if is_product(part)}
+    products = {id(part.weight): f"{path}.weight" for path, part in modules.items() if is_product(part)}
     names = {id(weight): name for name, weight in model.named_parameters()}
-    inside = (names[at] for at, name in found.items() if at not in apart and not name.startswith(heads or ("\n",)))
-    return frozenset(inside)
+    inside = (i for i, name in products.items() if i not in apart and not name.startswith(heads or ("\n",)))
+    return frozenset(names[i] for i in inside)
 
 
 def _groups(
     parameters: Mapping[str, Tensor], weight_decay: float, loraplus_lr_ratio: float, hidden: frozenset[str]
 ) -> list[dict[str, Any]]:
-    """Only matrices decay. The second matrices of adapters learn faster by the ratio of LoRA+ (arXiv:2402.12354).
-    `hidden`: those that have groups of their own."""
+    """Return the parameter groups. Only matrices decay, and `hidden` ones have groups of their own.
+
+    The second matrices of adapters learn faster by the ratio of LoRA+ (arXiv:2402.12354).
+    """
 
     def ratio_of(name: str) -> float:
         return loraplus_lr_ratio if ".lora_B." in name else 1.0
@@ -326,7 +328,7 @@ def _groups(
 
 
 def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:
-    """Clip to `max_grad_norm` and return the norm before; 0 only measures."""
+    """Clip gradients to `max_grad_norm`, and return their norm before. With 0 nothing is clipped."""
     norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
     if max_grad_norm:
         torch.nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
@@ -334,12 +336,12 @@ def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:
 
 
 def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same in memory of their own, as safetensors wants them: copies of those that share one before."""
-    found: dict[str, Tensor] = {}
-    places: set[int] = set()
+    """Return the tensors, with copies of those that share memory with an earlier one, for safetensors."""
+    separate: dict[str, Tensor] = {}
+    addresses: set[int] = set()
     for name, tensor in tensors.items():
-        place = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).data_ptr()
+        address = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).data_ptr()
         # A part of a sharded tensor may be empty.
-        found[name] = tensor.clone() if place and place in places else tensor
-        places.add(place)
-    return found
+        separate[name] = tensor.clone() if address and address in addresses else tensor
+        addresses.add(address)
+    return separate

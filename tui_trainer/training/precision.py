@@ -1,7 +1,7 @@
-"""What matmuls are computed in: autocast, and the loss scale that fp16 needs.
+"""The precision of matmuls: autocast, and the loss scale that fp16 needs.
 
-Weights that train are never 16 bits without an fp32 copy (`training/optimizer.py`): an update below a 512th of a bf16
-weight would be lost.
+Trained 16-bit weights always have an fp32 copy (`training/optimizer.py`): an update below a 512th of a bf16 weight
+would be lost.
 """
 
 import re
@@ -15,7 +15,7 @@ from tui_trainer.errors import CheckpointError
 from tui_trainer.planning.training_setup import Precision
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# fp16 begins with a scale that is far too high, and halves it until nothing overflows: that many steps learn nothing.
+# fp16 starts with a scale that is too high, and halves it until nothing overflows. Those steps are skipped.
 FIRST_SCALE = 65536.0
 _ROTARY = re.compile(r"Rotary\w*Embedding")
 
@@ -55,20 +55,20 @@ class MixedPrecision:
         return self.dtype != torch.float32
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Around every forward pass: training, evaluation and text samples."""
+        """Return the context of every forward pass: training, evaluation and text samples."""
         return torch.autocast(self._device_type, dtype=self.dtype) if self.is_coarse else nullcontext()
 
     def backward(self, loss: Tensor) -> None:
         (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def give_up_step(self) -> None:
-        """The next step begins anew: torch's scaler remembers which gradients it has unscaled."""
+        """Make a new scaler with the same scale, because torch's remembers which gradients it has unscaled."""
         if self.scaler is not None:
             before, self.scaler = self.scaler, torch.amp.GradScaler(self._device_type, init_scale=FIRST_SCALE)
             self.scaler.load_state_dict(before.state_dict())
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a resumed run needs: the loss scale and how long it held."""
+        """Return the loss scale and its number of steps without overflow, for a resumed run."""
         if self.scaler is None:
             return {}
         state = self.scaler.state_dict()
@@ -78,7 +78,7 @@ class MixedPrecision:
         }
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Put back what `tensors` gave. Raises CheckpointError when it is not there."""
+        """Load what `tensors` returned. Raises CheckpointError if fp16 finds no loss scale."""
         if self.scaler is None:
             return
         if "loss_scale" not in tensors:

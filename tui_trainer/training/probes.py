@@ -1,10 +1,11 @@
-"""Do other kernels compute the same? Asked at the start of a run, of the very model on the very device.
+"""Checks at the start of a run, with its own model and device: whether other kernels agree with the model's own, and
+whether packed documents stay separate.
 
-A few of the data's rows go through the model both ways: their logits must agree within rounding, and so must gradients:
-those of the embeddings, which come through the backward pass of every layer, and those of trainable vectors (norms).
-How far rounding goes in this model and precision is measured: by a control whose layers each pass on numbers that are
-one rounding off. Measured on small Llamas of 2 and 12 layers: norms and MLPs that are rounded once, as Liger's, are at
-0.2 to 0.3 of the control in bf16 and fp16, norms whose weights are 2 % off at 1.0 to 1.6 in bf16 and above 7 in fp16.
+For kernels, a few rows of the data go through the model both ways. Logits must agree within rounding, and so must the
+gradients of trainable vectors (norms) and of the embeddings, which come through the backward pass of every layer. A
+control measures the effect of rounding: each of its layers returns numbers that are one rounding off. On small Llamas
+of 2 and 12 layers, norms and MLPs that are rounded once, like Liger's, differ by 0.2 to 0.3 of the control in bf16 and
+fp16; norms whose weights are 2 % off differ by 1.0 to 1.6 of it in bf16, and by more than 7 in fp16.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,7 @@ _TF32_STEP, _LEAST_STEP = 2.0**-10, 2.0**-20
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """fp32 logits of the places with a label, and gradients."""
+    """fp32 logits of the positions with a label, and gradients, both flat."""
 
     logits: Tensor
     gradients: Tensor
@@ -42,24 +43,26 @@ class Numbers:
 
 
 def difference(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) -> str:
-    """What of the batch is not the same once `switch` was called, and how far it is off; empty: all is."""
+    """Call `switch`, and return what of the batch differs afterwards and by how much, or an empty string."""
     reference = numbers(run, batch)
     with _one_rounding_off(run):
         control = reference.distance(numbers(run, batch))
     switch()
-    found = reference.distance(numbers(run, batch))
-    for what, far, rounding, whole in zip(
-        ("logits", "gradients"), found, control, (reference.logits, reference.gradients), strict=True
+    distances = reference.distance(numbers(run, batch))
+    for name, far, rounding, whole in zip(
+        ("logits", "gradients"), distances, control, (reference.logits, reference.gradients), strict=True
     ):
-        # Not `>`: what is no number is no agreement either.
+        # Not `>`: NaN is no agreement either.
         if not far <= rounding:
-            return f"{what} differ by {far / max(float(whole.norm()), 1e-30):.1%}"
+            return f"{name} differ by {far / max(float(whole.norm()), 1e-30):.1%}"
     return ""
 
 
 def reason_against(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) -> str:
-    """Why what `switch` switches on cannot be used: it does not compute the same, or fails. Raises what breaks the
-    device, and what memory there is not enough for."""
+    """Return why the kernels that `switch` switches on cannot be used: they differ or fail. Empty if they can.
+
+    Raises errors that break the device, and out-of-memory errors.
+    """
     try:
         reason = difference(run, batch, switch)
     except Exception as error:  # libraries and compilers raise whatever their parts raise
@@ -68,22 +71,22 @@ def reason_against(run: Trainable, batch: MicroBatch, switch: Callable[[], None]
 
 
 def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
-    """Of a forward and a backward pass without dropout, as vectors; no weight gets a gradient."""
+    """Return the results of a forward and backward pass without dropout, which leaves no gradients in the model."""
     model = run.model
     outputs: list[Any] = []
     handle = model.register_forward_hook(lambda _module, _args, output: outputs.append(output.logits))
     try:
         with cut_at_embeddings(model) as embedded:
             with run.mixed_precision.autocast():
-                found = run.loss(replace(batch, terms=no_terms(run.loss, run.device)))
+                result = run.loss(replace(batch, terms=no_terms(run.loss, run.device)))
             vectors = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
             sums = Sums.of(run.loss)
-            gradients = torch.autograd.grad(sums.loss(found), [embedded[0], *vectors], allow_unused=True)
+            gradients = torch.autograd.grad(sums.loss(result), [embedded[0], *vectors], allow_unused=True)
     finally:
         handle.remove()
-    gradient = torch.cat([one.float().flatten() for one in gradients if one is not None])
+    gradient = torch.cat([x.float().flatten() for x in gradients if x is not None])
     logits = outputs[0].detach().flatten(0, -2)
-    # What stands at padding is nobody's, and kernels differ there.
+    # Kernels differ at padding, whose logits are not used.
     if len(logits) == batch.positions > len(batch.places):
         logits = logits.index_select(0, batch.places)
     return Numbers(logits.float().flatten(), gradient)
@@ -91,7 +94,7 @@ def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
 
 @contextmanager
 def cut_at_embeddings(model: Any) -> Iterator[list[Tensor]]:
-    """Without dropout: what the embeddings of each forward pass give, where its gradients end."""
+    """Switch off dropout, and collect the embeddings of each forward pass, as leaves whose gradients can be taken."""
     embedded: list[Tensor] = []
 
     def detach(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
@@ -100,7 +103,7 @@ def cut_at_embeddings(model: Any) -> Iterator[list[Tensor]]:
 
     handle = model.get_input_embeddings().register_forward_hook(detach)
     for module in model.modules():
-        # Layers that are recomputed for the backward pass are so here, where memory may be as short.
+        # Layers that checkpoint activations do so only in training mode. Memory may be short here too.
         module.training = bool(getattr(module, "gradient_checkpointing", False))
     try:
         yield embedded
@@ -111,7 +114,7 @@ def cut_at_embeddings(model: Any) -> Iterator[list[Tensor]]:
 
 @contextmanager
 def _one_rounding_off(run: Trainable) -> Iterator[None]:
-    """Embeddings and layers pass on numbers that are larger or smaller, by turns, by what a rounding may take."""
+    """Change the results of embeddings and layers by one rounding, up and down alternately."""
     step = _step(run)
 
     def off(_module: nn.Module, _args: Any, output: Any) -> Any:
@@ -131,7 +134,7 @@ def _one_rounding_off(run: Trainable) -> Iterator[None]:
 
 
 def _step(run: Trainable) -> float:
-    """The coarsest step between two numbers that the model computes with."""
+    """Return the largest relative step between two numbers of the precisions in the model."""
     steps = [_LEAST_STEP, torch.finfo(run.mixed_precision.dtype).eps]
     steps += [torch.finfo(dtype).eps for dtype in {p.dtype for p in run.model.parameters()} if dtype.is_floating_point]
     if run.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
@@ -139,71 +142,70 @@ def _step(run: Trainable) -> float:
     return float(max(steps))
 
 
-# Do packed documents see each other? Asked at the start of each run, of the very model on the very device.
+# Packed documents must not see each other.
 #
-# Documents of the data's tokens are read packed into two rows, and each alone: their logits must agree, and so must
-# the
-# gradients of their embeddings, which come through the backward pass of every attention. The control is the same rows
-# without any sign of where documents begin, whose logits must differ, or the question was not put.
+# Documents of the data's tokens go through the model packed into two rows, and alone. Logits must agree, and so must
+# the gradients of the embeddings, which come through the backward pass of every attention. The control is packed rows
+# without the positions of documents. If its logits do not differ, the check proves nothing.
 
 Document = NDArray[np.int32]
 # Kernels go by blocks of up to 128 tokens, and some have another code for a sequence that fits into one.
 _WIDTH = 160
-# In fp32 both ways differ by rounding alone. In 16 bits, and in TF32, rounding is coarse: the control is the measure.
-# Gradients have been rounded more often than logits; they are compared as a whole, so that no single one decides.
+# In fp32 both ways differ by rounding alone. In 16 bits and TF32, differences are compared with the control.
+# Gradients were rounded more often than logits. They are compared by their norm, so that no single one decides.
 _MOST_DIFFERENCE, _MOST_GRADIENT_SHARE = 1e-5, 1e-3
 _MOST_SHARE_OF_CONTROL, _MOST_GRADIENT_SHARE_OF_CONTROL = 0.1, 0.25
 
 
 def packing_leaks(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> str | None:
-    """What of packed documents is too far from each alone, and how far; None: they do not leak.
+    """Return how packed documents differ from documents alone, or None if they do not leak.
 
-    `by_lengths`: as for `Layout`.
+    `by_lengths` is that of `Layout`.
     """
     packed_rows = _documents(run, rows)
-    # All as wide as the longest: on a CPU each width costs kernels of its own. No place sees padding at its right.
+    # All as wide as the longest, because a CPU compiles kernels for each width. No position sees padding at its right.
     width = max(len(document) - 1 for row in packed_rows for document in row)
     each = [_pass(run, [[document]], packed=False, width=width) for row in packed_rows for document in row]
-    alone = Numbers(torch.cat([one.logits for one in each]), torch.cat([one.gradients for one in each]))
+    alone = Numbers(torch.cat([x.logits for x in each]), torch.cat([x.gradients for x in each]))
     packed = _pass(run, packed_rows, packed=True, by_lengths=by_lengths)
     control = _pass(run, packed_rows, packed=False)
     return _difference(alone, packed, control, coarse=_is_coarse(run))
 
 
 def _difference(alone: Numbers, packed: Numbers, control: Numbers, *, coarse: bool) -> str | None:
-    """Those of logits by the largest, those of gradients by the norm of all."""
+    """Compare logits by the largest difference, and gradients by the norm of all."""
     scale = max(1.0, float(alone.logits.abs().max()))
-    logits, without = (float((found.logits - alone.logits).abs().max()) for found in (packed, control))
-    # Not `>`: what is no number is no agreement either.
+    logits, without = (float((x.logits - alone.logits).abs().max()) for x in (packed, control))
+    # Not `>`: NaN is no agreement either.
     if not logits <= (_MOST_SHARE_OF_CONTROL * without if coarse else _MOST_DIFFERENCE * scale):
         return f"logits differ by {logits:.2g} from those of unpacked rows"
     norm = float(alone.gradients.norm())
-    gradient, without = (float((found.gradients - alone.gradients).norm()) for found in (packed, control))
+    gradient, without = (float((x.gradients - alone.gradients).norm()) for x in (packed, control))
     if not gradient <= (_MOST_GRADIENT_SHARE_OF_CONTROL * without if coarse else _MOST_GRADIENT_SHARE * norm):
         return f"gradients differ by {gradient / max(norm, 1e-30):.0%} from those of unpacked rows"
     return None
 
 
 def _documents(run: Trainable, rows: Rows) -> list[list[Document]]:
-    """Two rows of the data's tokens whose documents begin at other places, with one beyond a kernel's block in each."""
+    """Return two rows of documents with different beginnings, each with a document longer than a kernel's block."""
     most = getattr(language_config(run.model.config), "max_position_embeddings", None) or _WIDTH
     width = min(_WIDTH, most)
     short = max(1, width // 16)
     long = max(1, width - 2 * short)
     # A document of N inputs has N + 1 tokens.
     lengths = np.array([short, long, short, long, 2 * short]) + 1
-    found: list[Document] = []
+    token_rows: list[Document] = []
     for index in range(len(rows)):
-        found.append(rows.row(index))
-        if sum(map(len, found)) >= lengths.sum():
+        token_rows.append(rows.row(index))
+        if sum(map(len, token_rows)) >= lengths.sum():
             break
-    tokens = np.resize(np.concatenate(found), int(lengths.sum()))
+    tokens = np.resize(np.concatenate(token_rows), int(lengths.sum()))
     documents = np.split(tokens, np.cumsum(lengths)[:-1])
     return [documents[:3], documents[3:]]
 
 
 def _is_coarse(run: Trainable) -> bool:
-    """Whether matmuls are rounded to fewer bits than fp32 has."""
+    """Return whether matmuls are rounded to fewer bits than fp32."""
     tf32 = run.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
     return tf32 or run.mixed_precision.is_coarse or any(p.dtype != torch.float32 for p in run.model.parameters())
 
@@ -211,7 +213,7 @@ def _is_coarse(run: Trainable) -> bool:
 def _pass(
     run: Trainable, rows: Sequence[Sequence[Document]], *, packed: bool, by_lengths: bool = False, width: int = 0
 ) -> Numbers:
-    """Forward and backward: fp32 logits_NV of N tokens, and gradients_Nh of their embeddings alone."""
+    """Return fp32 logits_NV of N tokens and gradients_Nh of their embeddings."""
     batch = micro_batch(collate_packed(rows, run.pad_id, width=width), by_lengths=by_lengths).to(run.device)
     if not packed:
         batch = replace(batch, inputs={"input_ids": batch.inputs["input_ids"]})

@@ -1,7 +1,7 @@
-"""The processes that train one model together, as each of them sees the others. A run of one process has `ALONE`.
+"""The processes that train one model together. A run of one process has `ALONE`.
 
-What they tell each other about the run (counts, requests, what came of a save) goes through the host, so that nobody
-waits for a device; sums of losses go where they were computed.
+Messages about the run (counts, requests, results of a save) go through the host, so that nobody waits for a device.
+Sums of losses go through the device that computed them.
 """
 
 import os
@@ -19,22 +19,22 @@ from tui_trainer.errors import RunError
 from tui_trainer.training.clock import GroupTimes
 
 T = TypeVar("T")
-# A checkpoint of a large model to a slow disk, while the others wait.
+# Long enough for a checkpoint of a large model on a slow disk.
 _LONGEST_WAIT = timedelta(hours=2)
 
 
 @dataclass(slots=True)
 class Ranks:
-    """This process is number `number` of `count`. All of them call the same methods in the same order."""
+    """Process `number` of `count`, and its exchange with the others. All call the same methods in the same order."""
 
     number: int = 0
     count: int = 1
     host: Any = None
-    """The group for values of the host."""
+    """Process group for values on the host."""
     has_news: Callable[[], object] = lambda: False
-    """Whether there is something that all should hear before the next step."""
+    """Function that returns whether this process has a message for all before the next step."""
     hears_news: bool = field(default=True, init=False)
-    """Whether it said so at the last step."""
+    """Whether any process had one at the last step."""
     times: GroupTimes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -42,30 +42,33 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """The one that writes the journal, checkpoints and the final model."""
+        """Whether this process writes the journal, checkpoints and the final model."""
         return self.number == 0
 
     def sum_counts(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """The same numbers of all processes added up; once for each step, with what they tell each other then."""
+        """Return the sums of these counts over all processes.
+
+        It is called once in a step, and also exchanges news and times.
+        """
         if self.count == 1:
             return tuple(counts)
-        numbers = torch.tensor([*counts, int(bool(self.has_news())), *self.times.to_tell()])
+        numbers = torch.tensor([*counts, int(bool(self.has_news())), *self.times.take()])
         dist.all_reduce(numbers, group=self.host)
         summed = numbers.tolist()
         self.hears_news = bool(summed[len(counts)])
-        self.times.hear(summed[len(counts) + 1 :])
+        self.times.add_all(summed[len(counts) + 1 :])
         return tuple(summed[: len(counts)])
 
     def highest(self, *numbers: int) -> tuple[int, ...]:
-        """Of each of these, the largest that a process has."""
+        """Return the maximum of each number over all processes."""
         if self.count == 1:
             return numbers
-        found = torch.tensor(numbers)
-        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.host)
-        return tuple(found.tolist())
+        largest = torch.tensor(numbers)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self.host)
+        return tuple(largest.tolist())
 
     def sum(self, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Each of these 0-dim tensors over all processes, on the device of each."""
+        """Return the sums of these 0-dim tensors over all processes, on their devices."""
         if self.count == 1:
             return dict(numbers)
         together = torch.stack(list(numbers.values()))
@@ -73,7 +76,7 @@ class Ranks:
         return dict(zip(numbers, together.unbind(), strict=True))
 
     def agreed(self, value: T) -> T:
-        """What the first process has for it."""
+        """Return the value of the first process."""
         if self.count == 1:
             return value
         box = [value if self.is_first else None]
@@ -81,15 +84,15 @@ class Ranks:
         return box[0]  # type: ignore[return-value]
 
     def gathered(self, value: T) -> list[T]:
-        """What each has, by number."""
+        """Return the values of all processes, ordered by number."""
         if self.count == 1:
             return [value]
-        found: list[Any] = [None] * self.count
-        dist.all_gather_object(found, value, group=self.host)
-        return found
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value, group=self.host)
+        return values
 
     def by_first(self, work: Callable[[], T]) -> T:
-        """What the first process makes, for all: its result, or its error."""
+        """Run `work` in the first process, and return its result, or raise its error, in all processes."""
         if self.count == 1:
             return work()
         result: Any = None
@@ -97,15 +100,15 @@ class Ranks:
         if self.is_first:
             try:
                 result = work()
-            except Exception as raised:  # whatever it is: the others must not wait for a result
+            except Exception as raised:  # any error: the others must not wait for a result
                 error = raised
-        told, result = self.agreed((sendable(error), result))
-        if told is not None:
-            raise error or told
+        sent_error, result = self.agreed((sendable(error), result))
+        if sent_error is not None:
+            raise error or sent_error
         return result  # type: ignore[no-any-return]
 
     def require_same(self, what: dict[str, object]) -> None:
-        """Raises RunError where processes do not have the same, which would make each learn something else."""
+        """Raise RunError if processes differ in any of these values, because they would learn different things."""
         everyone = self.gathered(what)
         for number, other in enumerate(everyone):
             for name, value in everyone[0].items():
@@ -118,23 +121,24 @@ ALONE = Ranks()
 
 
 def sendable(error: Exception | None) -> Exception | None:
-    """An error that another process can make again, of its type where that can be had."""
+    """Return the error, or one with its words if it cannot be pickled for another process."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # some take other arguments than they keep
+    except Exception:  # the constructor of some errors takes other arguments than they keep
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
 
 
 def join_ranks(device: torch.device, *, offloads: bool = False) -> Ranks:
-    """This process among those that torchrun has started; `offloads`: with parts of the model on the host. Raises
-    RunError when the others do not come.
+    """Join the processes that torchrun has started. Raises RunError if the others do not connect.
+
+    `offloads`: parts of the model are on the host.
     """
     number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     on_card = device.type == "cuda"
     backend = "cpu:gloo,cuda:nccl" if on_card and offloads else "nccl" if on_card else "gloo"
-    # With parts on the host norms and checkpoints go through it, and what is split from a group that has a `device_id`
-    # goes over cards only.
+    # If parts are on the host, norms and checkpoints go through it, and subgroups of a group with a `device_id` could
+    # only use GPUs.
     device_id = device if backend == "nccl" else None
     try:
         dist.init_process_group(backend, timeout=_LONGEST_WAIT, device_id=device_id)

@@ -1,4 +1,4 @@
-"""What a run would come to late, at once: its largest batches, a checkpoint, the final model, a text."""
+"""Rehearsal of the parts of a run that would fail late: largest batches, a checkpoint, the final model, a sample."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -31,17 +31,18 @@ from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, SAMPLE, TYPI
 from tui_trainer.training.recorder import peak_memory_bytes, start_peak
 from tui_trainer.training.session import Session
 from tui_trainer.training.together import whole
+from tui_trainer.units import quantity
 
-# The forward pass of a run that takes most memory, and micro-batches of other sizes tried on it.
+# The forward pass of a run that takes most memory, and trials of other micro-batch sizes.
 
-# Steps of which the rows are looked through for the largest batch; more than that are like them.
+# The largest batch is searched in this many steps; later ones are like them.
 _MOST_STEPS = 50_000
 
 
 def largest_pass(batches: Batches, total_steps: int) -> tuple[int, NDArray[np.int64]]:
-    """(step, its rows) of the forward pass with most tokens, padding counted, of all that the run will make."""
+    """Return (step, rows) of the run's forward pass with most tokens, including padding."""
     rows, layout = batches.rows, batches.layout
-    largest, found = -1.0, (1, batches.order.at(1))
+    largest_size, largest = -1.0, (1, batches.order.at(1))
     for step in range(1, min(total_steps, _MOST_STEPS) + 1):
         chosen = batches.order.at(step)
         if layout.packed_width:
@@ -49,26 +50,28 @@ def largest_pass(batches: Batches, total_steps: int) -> tuple[int, NDArray[np.in
         else:
             chosen = chosen[np.argsort(-rows.longest[chosen], kind="stable")][: layout.rows]
             size = float(rows.longest[chosen[0]] * rows.documents[chosen].sum())
-        if size > largest:
-            largest, found = size, (step, chosen)
-    return found
+        if size > largest_size:
+            largest_size, largest = size, (step, chosen)
+    return largest
 
 
 def train_on(components: Components, batch: MicroBatch, passes: int) -> None:
-    """Two steps of so many passes over one batch: the second has the optimizer's state as well."""
+    """Make two steps of `passes` passes over one batch. The second one also has the optimizer's state in memory."""
     for _ in range(2):
-        # What a card has only been asked for is not over yet, and may still fail.
+        # Waits for the GPU, whose queue may still fail.
         float(components.take_step(1, lambda: [batch] * passes).grad_norm)
 
 
 def measured(components: Components, resident_bytes: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The figures that `work` gives, or `failed`, with its seconds and peak memory beyond `resident_bytes`; nothing of
-    it is held afterwards."""
+    """Return the figures of `work`, or `failed` with its error, its seconds and its peak memory above `resident_bytes`.
+
+    Its tensors are freed afterwards.
+    """
     start_peak(components.device)
     started = perf_counter()
     try:
         figures = work()
-    except Exception as error:  # whatever a model, a disk or a full memory raises is what is looked for
+    except Exception as error:  # any failure of the model, the disk or the memory is a result
         figures = {
             "failed": one_line(str(error), 300) or type(error).__name__,
             "is_memory": is_out_of_memory(error),
@@ -83,13 +86,14 @@ def measured(components: Components, resident_bytes: int, work: Callable[[], dic
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchTries:
-    """`resident_bytes`: of the libraries, which the plan does not count."""
+    """Trials of micro-batch sizes."""
 
     session: Session
     resident_bytes: int
+    """Memory of the loaded libraries, which the plan does not count."""
 
     def survives(self, rows: int, passes: int) -> dict[str, Any]:
-        """The largest pass of so many rows, as in steps of so many passes: its peak memory, or `failed`."""
+        """Return the peak memory of the largest pass with `rows` rows in a step of `passes` passes, or `failed`."""
         components, batches = self.session.components, self.session.components.batches
         components.lay_out_anew(replace(batches.layout, rows=rows))
         _, chosen = largest_pass(batches, self.session.plan.total_steps.value)
@@ -98,26 +102,26 @@ class MicroBatchTries:
         def train() -> dict[str, Any]:
             batch = max(batches.layout.window(documents), key=attrgetter("positions")).to(components.device)
             work = partial(train_on, components, batch, passes=min(passes, 2))
-            found = attempt(work, components.device, components.give_up_step)
-            return {"failed": f"out of memory ({found.words})"} if isinstance(found, Shortage) else {}
+            result = attempt(work, components.device, components.give_up_step)
+            return {"failed": f"out of memory ({result.words})"} if isinstance(result, Shortage) else {}
 
-        # A kernel that does not take so many rows is what is looked for as well.
+        # Kernels may also refuse this number of rows.
         return measured(components, self.resident_bytes, train)
 
     def step_seconds(self, rows: int, first: int, count: int) -> list[float]:
-        """Of so many whole steps in micro-batches of so many rows, from the step `first` on."""
+        """Return the seconds of each of `count` whole steps from step `first` on, in micro-batches of `rows` rows."""
         components, batches = self.session.components, self.session.components.batches
         components.lay_out_anew(replace(batches.layout, rows=rows))
 
         def window(step: int) -> list[MicroBatch]:
             return [batch.to(components.device) for batch in batches.at(step)]
 
-        found = []
+        seconds = []
         for step in range(first, first + count):
             started = perf_counter()
             float(components.take_step(1, partial(window, step)).grad_norm)
-            found.append(perf_counter() - started)
-        return found
+            seconds.append(perf_counter() - started)
+        return seconds
 
 
 _SHOWN_TOKENS = 40
@@ -126,16 +130,17 @@ _STEPS, _TYPICAL_SECONDS, _EVALUATION_PASSES = 14, 15.0, 4
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """`tell` gets the name of each part that begins, and again with its figures when it is over. `resident_bytes`: of
-    the libraries, which the plan does not count."""
+    """The parts of a rehearsal."""
 
     session: Session
     tell: Callable[..., None]
+    """Function that gets the name of each part at its start, and again with its figures at its end."""
     resident_bytes: int
+    """Memory of the loaded libraries, which the plan does not count."""
 
     def run(self, parts: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Figures of each part, whatever came of the one before; a model that does not train has nothing to show."""
-        doing = {
+        """Return the figures of each part. A failed part stops the rehearsal only if the model cannot train."""
+        functions = {
             WORST: self._worst,
             TYPICAL: self._typical,
             EVALUATION: self._evaluation,
@@ -143,20 +148,22 @@ class Rehearsal:
             FINAL: self._final,
             SAMPLE: self._sample,
         }
-        found: dict[str, dict[str, Any]] = {}
+        figures_of: dict[str, dict[str, Any]] = {}
         for name in parts:
             self.tell(part=name)
-            figures = found[name] = measured(self.session.components, self.resident_bytes, doing[name])
+            figures = figures_of[name] = measured(self.session.components, self.resident_bytes, functions[name])
             self.tell(part=name, **figures)
             if name in (WORST, TYPICAL) and "failed" in figures and "works_with" not in figures:
                 break
-        return found
+        return figures_of
 
     # ---------------------------------------------------------------- parts
 
     def _worst(self) -> dict[str, Any]:
-        """Twice through forward, backward and optimizer: the second time with the optimizer's state, and where a step
-        has more than one pass with the gradients of another. Where memory runs out it goes on with smaller passes."""
+        """Train two steps on the largest pass, with smaller passes if memory runs out.
+
+        The second step has the optimizer's state, and steps of several passes also the gradients of another pass.
+        """
         components, batches = self.session.components, self.session.components.batches
         step, chosen = largest_pass(batches, self.session.plan.total_steps.value)
         documents = [batches.rows.example(int(index)) for index in chosen]
@@ -171,13 +178,13 @@ class Rehearsal:
             batch = max(batches.layout.window(documents), key=attrgetter("positions")).to(components.device)
             is_whole = batches.layout is planned and self.session.plan.gradient_accumulation_steps.value == 1
             work = partial(train_on, components, batch, passes=1 if is_whole else 2)
-            found = attempt(work, components.device, components.give_up_step)
+            result = attempt(work, components.device, components.give_up_step)
             figures["rows"] = batch.samples
-            if not isinstance(found, Shortage):
+            if not isinstance(result, Shortage):
                 break
             smaller = batches.layout.halved(documents)
             if smaller is None:
-                return figures | {"failed": f"out of memory ({found.words})", "is_memory": True}
+                return figures | {"failed": f"out of memory ({result.words})", "is_memory": True}
             components.lay_out_anew(smaller)
         if batches.layout is planned:
             return figures
@@ -197,36 +204,36 @@ class Rehearsal:
         return {"steps": len(measured), "step_seconds": median(measured), "least_seconds": least, "most_seconds": most}
 
     def _evaluation(self) -> dict[str, Any]:
-        """The largest pass, in smaller ones where memory runs out; then some that are like all, timed."""
+        """Evaluate the largest pass, in smaller ones if memory runs out, and then time some typical passes."""
         session, components = self.session, self.session.components
         if session.job.data.eval_path is None:
             return {"skipped": "there is no held-out data"}
         rows = Rows(session.job.data.eval_path)
         numbers = evenly_spaced(len(rows), session.plan.eval_rows.value)
         planned, lengths = components.eval_layout, rows.lengths[np.asarray(numbers)]
-        longest_first = [numbers[place] for place in np.argsort(-lengths, kind="stable")]
+        longest_first = [numbers[index] for index in np.argsort(-lengths, kind="stable")]
         figures: dict[str, Any] = {"longest": int(lengths.max()), "row": int(longest_first[0]) + 1}
         while True:
             layout = components.eval_layout
             largest = next(windows(rows, longest_first[: layout.rows], layout))
-            found = attempt(partial(evaluate, components, [largest]), components.device)
+            result = attempt(partial(evaluate, components, [largest]), components.device)
             figures["rows"] = largest.samples
-            if not isinstance(found, Shortage):
+            if not isinstance(result, Shortage):
                 break
             smaller = layout.halved([rows.example(number) for number in longest_first[: layout.rows]])
             if smaller is None:
-                return figures | {"failed": f"out of memory ({found.words})", "is_memory": True}
+                return figures | {"failed": f"out of memory ({result.words})", "is_memory": True}
             components.eval_layout = smaller
-        some = [numbers[place] for place in evenly_spaced(len(numbers), layout.rows * _EVALUATION_PASSES)]
+        some = [numbers[index] for index in evenly_spaced(len(numbers), layout.rows * _EVALUATION_PASSES)]
         timed = evaluate(components, windows(rows, some, layout))
-        assert timed is not None, "nobody gives it up"
+        assert timed is not None, "an evaluation is abandoned only by `go_on`"
         figures["evaluation_seconds"] = timed.seconds * len(numbers) / len(some)
         if layout is planned:
             return figures
         return figures | _smaller_works(EVAL_BATCH, planned.rows, layout.rows)
 
     def _checkpoint(self) -> dict[str, Any]:
-        """Saved, compared file by file with what is in memory, and put back as a resumed run does."""
+        """Save a checkpoint, compare its files with the tensors in memory, and load it like a resumed run."""
         components, folder = self.session.components, self.session.job.folder
         started = perf_counter()
         saved = checkpoint.save_checkpoint(folder.checkpoints, components, self.session.position, self.session.plan)
@@ -258,9 +265,9 @@ class Rehearsal:
         state = read_run(self.session.job.folder)
         if state.samples:
             return {"sample_seconds": state.samples[-1].seconds}
-        return {"failed": "; ".join(one.message for one in state.problems if one.kind == "no text")}
+        return {"failed": "; ".join(problem.message for problem in state.problems if problem.kind == "no text")}
 
 
 def _smaller_works(key: str, planned: int, rows: int) -> dict[str, Any]:
-    failed = f"out of memory with {planned} rows per pass, but not with {rows}"
+    failed = f"out of memory with {quantity(planned, 'row')} per pass, but not with {rows}"
     return {"failed": failed, "is_memory": True, "works_with": {key: rows}}

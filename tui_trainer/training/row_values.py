@@ -1,8 +1,8 @@
-"""What is found out about each prepared row once, before training, and then lies beside it in every batch.
+"""Values of each prepared row that are computed once before training, and are part of every batch.
 
-Rows are read in blocks, and a block is kept as soon as it is read, in the folder of the prepared data and under a key
-of all that its values depend on: a run that was killed goes on with the block that it was at, and another one with the
-same key reads nothing.
+Rows are read in blocks. Each block is saved when it is finished, in the folder of the prepared data, under a key of
+everything that its values depend on. A run that was killed continues with its block, and another run with the same key
+computes nothing.
 """
 
 import io
@@ -28,7 +28,7 @@ from tui_trainer.training.evaluate import EvaluationGivenUp, passes_of_all
 from tui_trainer.training.job import Job
 
 Values = NDArray[np.float32]
-# Of a large data set a block is a two hundredth.
+# A block of a large data set has a two hundredth of its rows.
 _LEAST_ROWS, _MOST_BLOCKS = 256, 200
 _PROGRESS_SECONDS = 1.0
 
@@ -45,7 +45,7 @@ class RowReader:
         rows: Rows,
         chosen: Sequence[int] | NDArray[np.int64],
     ) -> None:
-        """`chosen`: the rows that the run uses, ascending."""
+        """Prepare to read the `chosen` rows that the run uses, in ascending order."""
         assert components.row_pass is not None
         self._pass, self._components, self._journal = components.row_pass, components, journal
         self._is_interrupted = is_interrupted
@@ -59,23 +59,25 @@ class RowReader:
         self._reported = monotonic()
 
     def read(self) -> Values:
-        """fp32 [rows, width]; NaN for rows that are not chosen, and everywhere where a stop has cut it short. Raises
-        RunError where they cannot be kept, or one row in a pass takes too much memory."""
-        ranks, found = self._components.ranks, np.full((len(self._rows), self._pass.width), np.nan, dtype=np.float32)
+        """Return the values, fp32 [rows, width]; NaN for other rows, and for all rows after a stop.
+
+        Raises RunError if values cannot be saved, or if a pass of one row takes too much memory.
+        """
+        ranks, result = self._components.ranks, np.full((len(self._rows), self._pass.width), np.nan, dtype=np.float32)
         # Each node may have a folder of its own.
-        known = {number for numbers in ranks.gathered(list(self._kept())) for number in numbers}
-        missing = [number for number in range(len(self._blocks)) if number not in known]
+        saved = {number for numbers in ranks.gathered(list(self._kept())) for number in numbers}
+        missing = [number for number in range(len(self._blocks)) if number not in saved]
         own = missing[ranks.number :: ranks.count]
         is_whole = self._read_blocks(own)
         parts = ranks.gathered(self._kept() if is_whole else None)
         if None in parts:
-            # A stop, which some may have seen before the others.
+            # A stop, which some processes may have seen earlier than others.
             ranks.hears_news = True
-            return found
+            return result
         for part in parts:
             for number, values in (part or {}).items():
-                found[self._blocks[number]] = values
-        return found
+                result[self._blocks[number]] = values
+        return result
 
     def _key(self, job: Job, places: NDArray[np.int64]) -> str:
         plan, config = job.plan, job.plan.config
@@ -91,17 +93,17 @@ class RowReader:
         return self._folder / f"{number:04}.npy"
 
     def _kept(self) -> dict[int, Values]:
-        """Blocks that are on this disk, whole."""
+        """Return the values of the blocks that are whole on this disk, keyed by number."""
         loaded = ((number, self._load(number)) for number in range(len(self._blocks)))
         return {number: values for number, values in loaded if values is not None}
 
     def _load(self, number: int) -> Values | None:
         try:
-            found: Values = np.load(self._path(number), allow_pickle=False)
+            values: Values = np.load(self._path(number), allow_pickle=False)
         except (OSError, ValueError, EOFError):
             return None
         expected = len(self._blocks[number]), self._pass.width
-        return found if found.shape == expected and found.dtype == np.float32 else None
+        return values if values.shape == expected and values.dtype == np.float32 else None
 
     def _keep(self, number: int, values: Values) -> None:
         written = io.BytesIO()
@@ -114,7 +116,7 @@ class RowReader:
             raise RunError(f"{message}; {room_hint(error, self._folder)}") from error
 
     def _read_blocks(self, own: list[int]) -> bool:
-        """Whether all of these are kept now. In smaller passes from where memory ran out."""
+        """Read these blocks, in smaller passes once memory runs out, and return whether all are saved."""
         components = self._components
         self._total = sum(len(self._blocks[number]) for number in own)
         self._done = 0
@@ -124,7 +126,7 @@ class RowReader:
             if not isinstance(result, Shortage):
                 return result
             if components.together.splits_weights and components.ranks.count > 1:
-                # The others wait in the passes of the layers that all of them hold.
+                # The others wait inside a forward pass of the sharded model.
                 raise GroupOutOfMemory(
                     f"out of memory in process {components.ranks.number} while {self._pass.what} ({result.words})"
                 )
@@ -154,11 +156,11 @@ class RowReader:
         return True
 
     def _passes(self, numbers: list[int]) -> Iterator[tuple[MicroBatch, list[int], Values]]:
-        """(a pass, the places of its rows in their block, the values of that block)."""
+        """Yield (a pass, the indices of its rows in their block, the values of that block)."""
         for number in numbers:
             self._block = self._blocks[number]
             documents = [self._rows.example(int(index)) for index in self._block]
-            places = {id(document): place for place, document in enumerate(documents)}
+            places = {id(document): index for index, document in enumerate(documents)}
             values = np.empty((len(documents), self._pass.width), dtype=np.float32)
             for passed in self._layout.passes(documents):
                 yield self._layout.micro_batch(passed), [places[id(row)] for rows in passed for row in rows], values
@@ -167,7 +169,7 @@ class RowReader:
             self._report()
 
     def _spare(self) -> Iterator[tuple[MicroBatch, list[int], Values]]:
-        """For processes that have no more rows: read, and put nowhere."""
+        """Yield passes whose values are dropped, for processes that have no more rows."""
         while True:
             row = self._rows.example(int(self._blocks[0][0]))
             yield self._layout.micro_batch([[row]]), [0], np.empty((1, self._pass.width), dtype=np.float32)

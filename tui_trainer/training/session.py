@@ -1,4 +1,4 @@
-"""The parts of a run that is under way, and what can be done with them between two steps."""
+"""A running training run: its steps, evaluations, samples and checkpoints, and the requests between two steps."""
 
 import math
 import time
@@ -34,7 +34,7 @@ from tui_trainer.runs.events import (
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.steps_and_eta import due
 from tui_trainer.terminal.safe_text import one_line, shell_word
-from tui_trainer.training import checkpoint, checkpoint_folder, fused_lora
+from tui_trainer.training import checkpoint, checkpoint_folder
 from tui_trainer.training.attempt import Shortage, SmallerPasses, attempt, attempt_twice, reduction, too_large
 from tui_trainer.training.batches import Layout, windows
 from tui_trainer.training.checkpoint import NOT_WRITTEN, Checkpoints
@@ -60,6 +60,7 @@ from tui_trainer.training.recorder import Recorder
 from tui_trainer.training.row_values import RowReader
 from tui_trainer.training.step import StepReport
 from tui_trainer.training.together import gather_model
+from tui_trainer.units import quantity
 
 _PROGRESS_SECONDS = 1.0
 
@@ -70,18 +71,18 @@ class Session:
     def __init__(
         self, job: Job, journal: JournalWriter, is_interrupted: Callable[[], bool], ranks: Ranks = ALONE
     ) -> None:
-        """Build everything from the plan; put the checkpoint back where there is one. `is_interrupted` is asked during
-        long work between steps, which a stop should not have to wait for. Of several processes that train together
-        each has one; `ranks` are the others.
+        """Build everything from the plan, and load the job's checkpoint if it has one.
 
-        Raises ConfigError when the model is not what the plan says, CheckpointError.
+        `is_interrupted` is asked during long work between steps, so that a stop does not wait for it. Each process of
+        a run has a session; `ranks` are the processes. Raises ConfigError if the model does not fit the plan, and
+        CheckpointError.
         """
         self.ranks = ranks
         self.job, self.plan, self._journal = job, job.plan, journal
         self.position, self._is_interrupted = Position(), is_interrupted
         self.components = Components(job, self._problem, ranks, self._meter)
         self.batches = self.components.batches
-        # Without held-out text nothing is evaluated, and samples continue training text.
+        # Without held-out rows nothing is evaluated, and text samples use training rows.
         self._eval_rows = Rows(job.data.eval_path) if job.data.eval_path else None
         self._eval_chosen = evenly_spaced(len(self._eval_rows), self.plan.eval_rows.value) if self._eval_rows else []
         if self.components.row_pass:
@@ -97,11 +98,10 @@ class Session:
                 self._problem("best checkpoint lost", f"step-{self.position.best_step}: {damage}", hint)
                 self.position.forget_best()
         self.position.kernels = self.components.kernels
-        if job.checkpoint and self.components.adapters_fused and not self.position.adapters_fused:
-            # As the run began; an earlier version had no other way.
-            fused_lora.switch_off(self.components.model)
-            self.components.adapters_fused = False
-        self.position.adapters_fused = self.components.adapters_fused
+        if job.checkpoint and not self.position.adapters_fused:
+            # The run began without fusing them; earlier versions could not.
+            self.components.adapters.switch_off()
+        self.position.adapters_fused = bool(self.components.adapters.layers)
         self._has_given_up_evaluating = False
         self._host_memory = HostMemoryWatch()
         self.between = Between(journal, ranks.times if ranks.count > 1 else None)
@@ -118,7 +118,7 @@ class Session:
         )
 
     def _find_row_values(self, is_interrupted: Callable[[], bool]) -> None:
-        """Of all rows that the run uses, with the model as it begins."""
+        """Compute the values of all rows that the run uses, with the initial model."""
         order, reader = self.batches.order, partial(RowReader, self.job, self.components, self._journal, is_interrupted)
         steps = range(1, min(self.plan.total_steps.value, order.steps_per_epoch) + 1)
         rows = self.batches.rows
@@ -128,12 +128,13 @@ class Session:
 
     @property
     def median_step_seconds(self) -> float | None:
-        """Of the last steps of this process; None while there are too few to say, and where memory ran out."""
+        """Median of the last steps of this process; None for too few steps, and after an out-of-memory error."""
         return self._recorder.median_step_seconds if self.plan.shape_key else None
 
     def take_step(self, step: int) -> None:
-        """One optimizer step; what it did waits to be written. Where memory runs out, the same batch goes again in
-        smaller passes. Raises RunError when a pass of one row is too large.
+        """Make one optimizer step, whose report is written later.
+
+        If memory runs out, the step is repeated with smaller passes. Raises RunError if a pass of one row is too large.
         """
         components = self.components
         self._checkpoints.finish(waits=False)
@@ -153,11 +154,10 @@ class Session:
         return self.components.take_step(step, partial(self.components.window, step))
 
     def _take_smaller_passes(self, step: int, shortage: Shortage) -> None:
-        """For this step and all later ones. The step before is saved: what comes after it is computed otherwise.
+        """Halve the passes of this step and all later ones, after a checkpoint of the step before.
 
-        Where several processes train together the others wait for this one, and what splits a model cannot be left in
-        the middle of a pass: all end, and begin anew with smaller passes (`launching/torchrun.py`). Raises
-        GroupOutOfMemory.
+        Several processes cannot do that while the others wait, nor a sharded model in the middle of a pass: this raises
+        GroupOutOfMemory, and all start again with smaller passes (`launching/torchrun.py`).
         """
         if self.ranks.count > 1 or self.components.together.splits_state:
             raise GroupOutOfMemory(f"out of memory in process {self.ranks.number} at step {step} ({shortage.words})")
@@ -174,13 +174,13 @@ class Session:
             without_cuda_graphs(self.components.model, self._problem)
 
     def _follow(self, event: MicroBatchReduced, smaller: Layout) -> None:
-        """From now on, also when the run is taken up again."""
+        """Record the smaller passes in the journal and in the plan, for a resumed run."""
         self._journal.append(event)
-        reason = f"out of memory at step {event.step} with {event.rows_before} rows"
+        reason = f"out of memory at step {event.step} with {quantity(event.rows_before, 'row')}"
         width = smaller.packed_width if event.rows == event.rows_before else 0
         self.plan = with_smaller_passes(self.plan, event, reason, width)
         if not self.ranks.is_first:
-            return  # whose plan has another card
+            return  # the plan file is that of the first process
         try:
             write_plan_file(self.job.folder, self.plan)
         except FolderError as error:
@@ -195,7 +195,7 @@ class Session:
             self._problem(NO_GRADIENT, *words)
 
     def finish_epoch(self) -> None:
-        """The epoch's summary, and the sums start anew."""
+        """Write the epoch's summary, and reset its sums."""
         self.flush()
         position = self.position
         self._journal.append(
@@ -212,7 +212,7 @@ class Session:
 
     @property
     def evaluation_is_due(self) -> bool:
-        """Whether the plan has an evaluation after this step that was not made yet."""
+        """Whether the plan has an evaluation after this step that has not been made yet."""
         step, plan = self.position.step, self.plan
         planned = due(step, plan.eval_every_steps.value) or step == plan.total_steps.value
         return self._eval_rows is not None and planned and step not in (0, self.position.evaluated_step)
@@ -222,7 +222,10 @@ class Session:
             self.evaluate(scheduled=True)
 
     def evaluate(self, *, scheduled: bool) -> None:
-        """Measure what the task measures. Only a scheduled evaluation counts for early stopping. A stop gives it up."""
+        """Compute the held-out loss and the task's scores, unless a stop interrupts it.
+
+        Only a scheduled evaluation counts for early stopping.
+        """
         self.flush()
         if self._eval_rows is None:
             message = "there is no held-out data to evaluate on"
@@ -233,7 +236,7 @@ class Session:
         if result is None:
             return
         if self.components.together.splits_weights:
-            # All compute them, as each has a part of the model.
+            # All processes compute them, because each has a part of the model.
             answered = self._answer_scores(self._eval_rows)
         else:
             answered = self.ranks.by_first(partial(self._answer_scores, self._eval_rows))
@@ -272,13 +275,13 @@ class Session:
             return
         at_the_end = position.step >= self.plan.total_steps.value
         if best and not self.save("best") and not at_the_end:
-            # The run cannot go back to weights that are not on the disk. At the end they are still in memory.
+            # The run cannot return to weights that are not on the disk, unless they are the last ones.
             position.best_eval_loss, position.best_metric, position.best_step, position.best_scores = before
         if position.evaluations_without_improvement >= evaluation.early_stopping_patience and not at_the_end:
             position.stopped_early = True
 
     def _evaluated(self, rows: Rows, scheduled: bool) -> Evaluation | None:
-        """None: a stop has cut it short, or one row in a pass is too large."""
+        """Return the evaluation; None if it was stopped, or if one row in a pass is too large."""
         components = self.components
         observing: Callable[..., Observed | None] = observe
         if isinstance(components.loss, NamedLoss) and components.loss.terms:
@@ -292,7 +295,7 @@ class Session:
     def _observed(
         self, rows: Rows, scheduled: bool, observing: Callable[..., Observed | None]
     ) -> list[Observed] | None:
-        """What each process has found. The same rows go again in smaller passes where memory runs out."""
+        """Return the results of all processes. If memory runs out, the rows are evaluated again in smaller passes."""
         components, progress = self.components, self._meter("evaluating", len(self._eval_chosen), "rows")
         own = self._eval_chosen[self.ranks.number :: self.ranks.count]
         while True:
@@ -304,29 +307,29 @@ class Session:
             work = partial(observing, components, windows(rows, own, layout), progress, spare)
             part = attempt(work, components.device)
             if isinstance(part, Shortage) and self.ranks.count > 1 and components.together.splits_weights:
-                # The others wait in the passes of the layers that all of them hold: only an end of all lets them go.
+                # The others wait inside a forward pass of the sharded model, until all processes end.
                 message = f"out of memory in process {self.ranks.number} in the evaluation ({part.words})"
                 raise GroupOutOfMemory(message)
             parts = self.ranks.gathered(part)
             whole = [part for part in parts if isinstance(part, Observed)]
             if len(whole) == len(parts):
                 return whole
-            found = next((part for part in parts if isinstance(part, Shortage)), None)
-            if found is None:
-                # A stop, which some may have seen before the others.
+            shortage = next((part for part in parts if isinstance(part, Shortage)), None)
+            if shortage is None:
+                # A stop, which some processes may have seen earlier than others.
                 self.ranks.hears_news = True
                 return None
             documents = [rows.example(index) for index in self._eval_chosen]
             smaller = layout.halved(documents)
             if smaller is None:
-                self._give_up_evaluation(scheduled, max(map(len, documents)), found)
+                self._give_up_evaluation(scheduled, max(map(len, documents)), shortage)
                 return None
             components.eval_layout = smaller
             split, halves = SmallerPasses.of(layout, documents), SmallerPasses.of(smaller, documents)
-            self._follow(reduction("evaluation", self.position.step, split, halves, documents, found), smaller)
+            self._follow(reduction("evaluation", self.position.step, split, halves, documents, shortage), smaller)
 
     def _give_up_evaluation(self, scheduled: bool, tokens: int, shortage: Shortage) -> None:
-        """It counts for nothing: neither as better nor as no improvement."""
+        """Abandon an evaluation, which then counts neither as an improvement nor as none."""
         if scheduled:
             self.position.pass_over_evaluation(None, {})
         if not self._has_given_up_evaluating:
@@ -337,16 +340,16 @@ class Session:
             self._problem("not evaluated", f"{message} ({shortage.words})", hint)
 
     def _answer_scores(self, rows: Rows) -> dict[str, float]:
-        found = attempt(partial(answer_scores, self.components, rows, self._eval_chosen), self.components.device)
-        if not isinstance(found, Shortage):
-            return found
-        message = f"there is not enough memory to generate the answers that are scored ({found.words})"
+        scores = attempt(partial(answer_scores, self.components, rows, self._eval_chosen), self.components.device)
+        if not isinstance(scores, Shortage):
+            return scores
+        message = f"there is not enough memory to generate the answers that are scored ({scores.words})"
         few = self.plan.config.evaluation.generate_rows // 2
         self._problem("no scores", message, f"set evaluation.generate_rows = {few} in a new run")
         return {}
 
     def sample(self) -> None:
-        """Let the model show what it makes of a held-out row. One that fails is told, and costs no more."""
+        """Write a text sample for a held-out row. A failure is reported, and training continues."""
         self.flush()
         if not (self.ranks.is_first or self.components.together.splits_weights):
             return
@@ -355,47 +358,46 @@ class Session:
         row, seed = rows.example(step % len(rows)), self.plan.config.training.seed + step
         started = perf_counter()
         new_tokens = self.plan.sample_tokens.value
-        work, found = partial(write_text, self.components, row, seed=seed, new_tokens=new_tokens), None
+        work, written = partial(write_text, self.components, row, seed=seed, new_tokens=new_tokens), None
         try:
-            found = attempt(work, self.components.device)
+            written = attempt(work, self.components.device)
         except Exception as error:  # models and tokenizers raise whatever their parts raise
             if breaks_the_device(error):
                 raise
             reason = one_line(f"{type(error).__name__}: {error}", 200)
             message = f"the model could not generate a sample: {reason}"
             self._problem("no text", message, "the weights are unchanged, and training continues")
-        if isinstance(found, Shortage):
+        if isinstance(written, Shortage):
             message = "there is not enough memory to generate a sample"
             self._problem("no text", message, "set logging.sample_steps = 0 in a new run to turn samples off")
-        if not isinstance(found, tuple):
-            # Only here: the error held on to what it was computing with.
+        if not isinstance(written, tuple):
+            # Only here, because the error has held its tensors until now.
             free_memory()
             return
-        prompt, text = found
+        prompt, text = written
         seconds = round(perf_counter() - started, 3)
         self.between.count(seconds)
         self._journal.append(TextSampled(step=step, prompt=prompt, text=text, seconds=seconds))
 
     def save(self, reason: str) -> bool:
-        """Write a checkpoint of this step unless there is one; whether it is there now.
+        """Write a checkpoint of this step if there is none, and return whether it exists.
 
-        Raises RunError after three failures in a row.
-
-        The journal is made durable first, so that a resumed curve has no gap.
+        The journal is written to the disk first, so that a resumed curve has no gap. Raises RunError after three
+        failures in a row.
         """
         self.flush()
         return self._checkpoints.save(self.position, self.plan, reason)
 
     @property
     def not_saved(self) -> str:
-        """Why the step that it stands at could not be saved, and what there is instead."""
+        """Why the current step could not be saved, and which checkpoint exists instead."""
         checkpoints = self._checkpoints
         return f"step {self.position.step}, which could not be saved: {checkpoints.failure}. {checkpoints.stands()}"
 
     def watch_host_memory(self) -> None:
-        """A checkpoint before the system runs out of memory and kills the run; once for each trend, which is told.
+        """Save a checkpoint and warn before the system runs out of memory, once for each trend.
 
-        Several processes save together, when they are asked to: there it is told only.
+        Several processes can only save together, so with them this only warns.
         """
         if not self.ranks.is_first:
             return
@@ -404,8 +406,8 @@ class Session:
         elif warning:
             saved = self.save("memory runs out")
             resume = f"`tui-trainer resume {shell_word(self.job.folder.name)}`"
-            kept = f"step {self.position.step} is saved; resume from it with {resume}"
-            self._problem("host memory", warning, f"{HINT}; {kept}" if saved else HINT)
+            then = f"step {self.position.step} is saved; resume from it with {resume}"
+            self._problem("host memory", warning, f"{HINT}; {then}" if saved else HINT)
 
     def close(self) -> None:
         self._checkpoints.close()
@@ -415,7 +417,7 @@ class Session:
         self._journal.append(RunProblem(step=self.position.step, kind=kind, message=message, hint=hint))
 
     def write_final_model(self) -> None:
-        """The last weights, or with early stopping the best, go to `model/` with a card. Raises RunError."""
+        """Write the last weights, or the best ones with early stopping, and a model card. Raises RunError."""
         position = self.position
         if self._goes_back:
             self._go_back_to_best()
@@ -431,7 +433,7 @@ class Session:
 
     @property
     def _goes_back(self) -> bool:
-        """Whether the model of the run has the weights of an earlier evaluation than its last step."""
+        """Whether the final model has the weights of an evaluation before the last step."""
         has_patience = self.plan.config.evaluation.early_stopping_patience > 0
         return has_patience and self.position.best_step not in (0, self.position.step)
 
@@ -440,14 +442,14 @@ class Session:
         return self.job.folder.checkpoints / f"step-{self.position.best_step}"
 
     def _damage_of_best(self) -> str:
-        """Return what is wrong with the checkpoint of the best evaluation; empty where it is whole."""
+        """Return what is wrong with the checkpoint of the best evaluation, or an empty string."""
         try:
             return checkpoint_folder.damage_of(self._best_checkpoint, self.position.best_step) or ""
         except CheckpointError as error:
             return str(error)
 
     def _go_back_to_best(self) -> None:
-        """Load the weights of the best evaluation; when they are damaged, stay with the last and say so."""
+        """Load the weights of the best evaluation. If they are damaged, keep the last ones and report it."""
         position = self.position
         best = self._best_checkpoint
         if damage := self._damage_of_best():
@@ -474,9 +476,9 @@ class Session:
         return go_on
 
 
-# Answers requests between two steps: pause, resume, save, evaluate, stop.
+# Requests between two steps: pause, resume, save, evaluate, stop.
 #
-# None of them changes a later loss: evaluation and saving draw nothing from the random state that training uses.
+# None of them changes a later loss: evaluation and saving draw no random numbers of training.
 
 _PAUSE_POLL_SECONDS = 0.1
 
@@ -494,7 +496,7 @@ class ControlHandler:
         ranks.has_news = self.controls.has_news if ranks.is_first else lambda: self.controls.is_stopped_here
 
     def wants_stop(self) -> bool:
-        """Do what was asked since the last step; waits here while paused."""
+        """Answer the requests since the last step, wait while paused, and return whether to stop."""
         self._answer()
         while self._paused and not self._stop:
             time.sleep(_PAUSE_POLL_SECONDS)
@@ -502,13 +504,16 @@ class ControlHandler:
         return self._stop
 
     def _answer(self) -> None:
-        """Where several processes train together, all answer what the first has read and a stop that any was told, and
-        at the same step: where one has said that there is something, or while they wait for it."""
+        """Answer requests, in all processes at the same step.
+
+        They exchange requests if one of them had news at the last step, or while paused. The first reads the requests;
+        a stop may come from any process.
+        """
         ranks = self.session.ranks
         if not (ranks.hears_news or self._paused):
             return
         requests = dict.fromkeys(chain(*ranks.gathered(self.controls.wanted(of_file=ranks.is_first))))
-        # It would have given up an evaluation under way, so it does not wait for one that has not begun.
+        # A stop interrupts evaluations, so it does not wait for one that has not begun.
         stops = any(request.action == "stop" for request in requests)
         for request in requests:
             match request.action:

@@ -43,13 +43,15 @@ class StepReport:
     updated: Any
     sums: Mapping[str, tuple[Tensor, int]] = field(default_factory=dict)
     positions: int = 0
-    """Of all inputs, padding included."""
+    """Number of inputs, including padding."""
     communication: tuple[Span, ...] = ()
-    """With the other processes, where there are some: part of the rest, and beside it where a card does both at one
-    time."""
+    """Marks around communication with other processes. It is part of the other times, or overlaps them on a GPU."""
 
     def seconds(self) -> dict[str, float]:
-        """Of its parts, in their order and by their names in the journal. Reads the marks: the step must be over."""
+        """Return the seconds of each part of the step, in order, keyed by journal field.
+
+        It reads the timing marks, so the step must have finished.
+        """
         forward = seconds_of(self.forwards)
         whole = seconds_between(self.forwards[0][0], self.accumulated)
         return {
@@ -95,7 +97,7 @@ def take_step(
     compute = together.forward or loss
     forwards: list[Span] = []
     if isinstance(loss, NamedLoss) and loss.terms:
-        # What the loss has to know of the whole effective batch takes one more pass over it, without gradients.
+        # Means over the whole effective batch take one more pass over it, without gradients.
         before, terms = clock.mark(), Sums.of_terms(loss)
         with together.looking(), mixed_precision.autocast():
             for batch in window:
@@ -109,14 +111,14 @@ def take_step(
         before = clock.mark()
         with together.summing(number == len(window)):
             with mixed_precision.autocast():
-                found = compute(batch)
+                result = compute(batch)
                 if batch.is_idle:
                     # A process without rows in this step takes part in the sum with a gradient of 0.
-                    found = idle_sums(found)
+                    result = idle_sums(result)
             forwards.append((before, clock.mark()))
-            together.backward(sums.loss(found, ranks.count if together.takes_mean else 1), mixed_precision)
+            together.backward(sums.loss(result, ranks.count if together.takes_mean else 1), mixed_precision)
         optimizer.collect()
-        sums.add(found)
+        sums.add(result)
     together.finish()
     sums.values = ranks.sum(sums.values)
     accumulated = clock.mark()
@@ -139,6 +141,6 @@ def take_step(
 
 
 def _sizes(window: Sequence[MicroBatch]) -> tuple[int, int, int]:
-    """(inputs that are no padding, rows, inputs)."""
+    """Return (inputs without padding, rows, all inputs)."""
     tokens, samples, positions = map(sum, zip(*((b.tokens, b.samples, b.positions) for b in window), strict=True))
     return tokens, samples, positions

@@ -1,6 +1,6 @@
-"""How the processes of a run train one model together: what a step, a checkpoint and a reading pass ask of it.
+"""The interface of strategies for training one model in several processes, and functions for sharded tensors.
 
-As it is here, one process trains all of it; each strategy says what it does otherwise.
+`Together` itself is the strategy of one process, and each other strategy overrides what it does differently.
 """
 
 from collections.abc import Callable
@@ -17,22 +17,22 @@ from tui_trainer.training.clock import Communication
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.tuning.full import InParts, Method
 
-# Tensors of which each process has a part (`DTensor`): which part that is, and the way to whole ones and back, which
-# all processes go together.
+# Sharded tensors (`DTensor`): the part of each process, and conversions from and to whole tensors, which all processes
+# call together.
 
 Box = tuple[slice, ...]
-"""A part of a tensor: from where to where along each dimension."""
+"""A part of a tensor: a slice along each dimension."""
 
 
 def whole(tensor: Tensor | InParts) -> Tensor:
-    """All of a tensor in every process; one that is not sharded as it is."""
+    """Return the whole tensor in every process. A tensor that is not sharded is returned unchanged."""
     if isinstance(tensor, InParts):
         return tensor.gather()
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def fill(tensor: Tensor | InParts, value: Tensor) -> None:
-    """With a whole tensor, which every process has."""
+    """Copy a whole tensor, which every process has, into a tensor or its parts."""
     if not isinstance(tensor, InParts):
         tensor.copy_(placed_as(value, tensor))
     elif tensor.fill:
@@ -40,7 +40,10 @@ def fill(tensor: Tensor | InParts, value: Tensor) -> None:
 
 
 def placed_as(value: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor, which every process has, as `like` lies in them; one that lies so already as it is."""
+    """Return a whole tensor, which every process has, with the sharding and device of `like`.
+
+    A sharded tensor is returned unchanged.
+    """
     if isinstance(value, DTensor):
         return value
     if not isinstance(like, DTensor):
@@ -49,14 +52,14 @@ def placed_as(value: Tensor, like: Tensor) -> Tensor:
     part = placed.to_local()
     if part.device == like.to_local().device:
         return placed
-    # What is distributed lies on the cards of the mesh; parts may be on the host.
+    # `distribute_tensor` uses the devices of the mesh, but parts may be on the host.
     on_host: DTensor = torch.empty_like(like, dtype=value.dtype)  # type: ignore[assignment]
     on_host.to_local().copy_(part)
     return on_host
 
 
 def is_in_boxes(tensor: Tensor | InParts) -> TypeGuard[DTensor]:
-    """Whether each process has one box of it. Where it was split twice along one dimension it has several
+    """Return whether each process has one box of it. A tensor split twice along one dimension has several per process
     (`_StridedShard`)."""
     return (
         isinstance(tensor, DTensor)
@@ -66,14 +69,14 @@ def is_in_boxes(tensor: Tensor | InParts) -> TypeGuard[DTensor]:
 
 
 def box_of(tensor: DTensor) -> Box:
-    """What this process has of one that `is_in_boxes`; it may be empty."""
+    """Return the box of this process in a tensor that `is_in_boxes`. It may be empty."""
     # What torch.distributed.checkpoint asks a tensor.
     [chunk] = tensor.__create_chunk_list__()
     return tuple(slice(start, start + size) for start, size in zip(chunk.offsets, chunk.sizes, strict=True))
 
 
 def writes_part(tensor: DTensor, name: str) -> bool:
-    """Whether this process writes its part: it has one, and of those with the same it is the one for this name."""
+    """Return whether this process writes its part. Of several processes with equal parts, one is chosen by the name."""
     mesh, copy, copies = tensor.device_mesh, 0, 1
     for along, placed in enumerate(tensor.placements):
         if isinstance(placed, Replicate):
@@ -83,60 +86,59 @@ def writes_part(tensor: DTensor, name: str) -> bool:
 
 
 def gather_model(model: nn.Module, in_whole: Callable[[nn.Parameter], Tensor], *, keep: bool) -> None:
-    """Make all its weights whole, on the host, where `keep`; others let them go. It does not compute any more."""
-    made: dict[int, nn.Parameter] = {}
+    """Replace all weights by whole ones on the host if `keep`, and by empty ones otherwise, after training."""
+    replaced: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if id(parameter) not in made:
-                found = in_whole(parameter)
-                made[id(parameter)] = nn.Parameter(
-                    found.cpu() if keep else torch.empty(0), requires_grad=parameter.requires_grad
+            if id(parameter) not in replaced:
+                gathered = in_whole(parameter)
+                replaced[id(parameter)] = nn.Parameter(
+                    gathered.cpu() if keep else torch.empty(0), requires_grad=parameter.requires_grad
                 )
-            module._parameters[name] = made[id(parameter)]
+            module._parameters[name] = replaced[id(parameter)]
 
 
 class Together:
     forward: LossSum | None = None
-    """A forward pass with its loss, where the loss is not computed by itself."""
+    """A forward pass with its loss as one module; None if the loss is called directly."""
     communication: Communication | None = None
     splits_weights = False
-    """Whether each process has a part of the model: then all of them compute what one of them needs."""
+    """Whether each process has a part of the model, so that all take part in every forward pass."""
     splits_state = False
-    """Whether each process has a part of what a checkpoint has."""
+    """Whether each process has a part of a checkpoint's tensors."""
     passes_together = False
-    """Whether all processes take part in every pass, and so make as many of them."""
+    """Whether all processes take part in every pass, and so make equally many."""
     takes_mean = False
-    """Whether the mean of the gradients is taken over the processes, where their sum is meant."""
+    """Whether gradients are averaged over the processes; the loss is multiplied by their number, for the sum."""
 
     def summing(self, is_last: bool) -> AbstractContextManager[object]:
-        """Around the forward and backward pass of a micro-batch."""
+        """Return the context of the forward and backward pass of a micro-batch."""
         return nullcontext()
 
     def backward(self, loss: Tensor, mixed_precision: MixedPrecision) -> None:
         mixed_precision.backward(loss)
 
     def finish(self) -> None:
-        """After the backward passes of a step: what of the gradients is not summed yet."""
+        """Sum the remaining gradients over the processes, after the backward passes of a step."""
 
     def reading(self) -> AbstractContextManager[object]:
-        """Around forward passes that nothing is learnt from."""
+        """Return the context of forward passes without a backward pass."""
         return torch.inference_mode()
 
     def looking(self) -> AbstractContextManager[object]:
-        """The same where training goes on from there: what a model keeps of a pass in inference mode is of no use
-        to it."""
+        """Return such a context for passes during training, which cannot use tensors made in inference mode."""
         return self.reading() if self.splits_weights else torch.no_grad()
 
     def weights(self, method: Method, model: Any) -> dict[str, Tensor | InParts]:
-        """What a checkpoint has of the model, by name."""
+        """Return the tensors that a checkpoint has of the model, keyed by name."""
         return method.saved(model)
 
     def weights_were_loaded(self) -> None:
-        """Into the model, from a checkpoint."""
+        """Update copies of the weights, after a checkpoint was loaded into the model."""
 
     def whole(self, parameter: nn.Parameter) -> Tensor:
-        """All of it, in every process."""
+        """Return the whole parameter in every process."""
         return whole(parameter.detach())
 
     def close(self) -> None:
-        """Let go of what holds processes together."""
+        """Free what connects the processes."""

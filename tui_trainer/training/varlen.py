@@ -1,10 +1,9 @@
-"""Attention of packed rows by the lengths of their documents, on a GPU: no mask is built, and none is computed.
+"""Attention of packed rows by the lengths of their documents, on a GPU, without a mask.
 
-The library flash-attn takes lengths as transformers hands them down, and knows no mask. In SDPA's place comes a kernel
-for rows of several documents, registered as an attention function of transformers: FlashAttention 3 where it is
-installed and the card is what it was written for, else torch's own, before torch 2.10 that of flash-attn. What a kernel
-takes differs between them and their versions, so its own signature decides. Whether a model really hands the lengths
-down to its attention is not taken for granted: the probe (`probes.py`) looks at its logits and gradients.
+The library flash-attn takes the lengths that transformers passes. SDPA is replaced by a kernel for rows of several
+documents, registered as an attention function of transformers: FlashAttention 3 on Hopper if it is installed, otherwise
+torch's own, and before torch 2.10 that of flash-attn. The arguments of kernels depend on their versions, so their
+signatures are inspected. The probe (`probes.py`) checks by logits and gradients that a model passes the lengths on.
 """
 
 import inspect
@@ -26,26 +25,30 @@ from tui_trainer.models.modules import soft_cap_of
 from tui_trainer.models.towers import language_config
 
 NAME = "tui_trainer_varlen"
-# With one of them a kernel says that it takes fewer heads of keys than of queries; `causal` is flash-attn's, which
+# A kernel with one of these arguments takes fewer heads of keys than of queries. `causal` is that of flash-attn, which
 # always does.
 _SHARES_KEYS = {"enable_gqa", "causal"}
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A function for documents laid end to end. `repeats_keys`: it gets keys and values of as many heads as queries."""
+    """An attention function for concatenated documents."""
 
     name: str
     function: Callable[..., Any]
     repeats_keys: bool = False
+    """Whether keys and values are repeated to as many heads as queries."""
 
 
 def kernels(device: torch.device, model: Any = None) -> list[Kernel]:
-    """Those of this machine, the fastest first. One whose arguments do not say whether it takes the model's fewer heads
-    of keys is there twice: torch 2.11's does not name what it passes to FlashAttention, which takes them."""
+    """Return the kernels of this machine, the fastest first.
+
+    A kernel whose signature does not show whether it takes fewer heads of keys is listed twice, with and without
+    repeated keys. torch 2.11's takes them, but has no such argument.
+    """
     own = find_kernel()
     hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER
-    found = (
+    candidates = (
         _of_library("flash_attention_3") if hopper else None,
         Kernel("torch", own) if own else None,
         None if own else _of_library("flash_attention_2"),
@@ -55,17 +58,17 @@ def kernels(device: torch.device, model: Any = None) -> list[Kernel]:
     shares = config is None or keys not in (None, heads)
     return [
         replace(kernel, repeats_keys=repeats)
-        for kernel in found
+        for kernel in candidates
         if kernel
         for repeats in ((False, True) if shares and not _takes(kernel) & _SHARES_KEYS else (False,))
     ]
 
 
 def switch_on(model: Any, kernel: Kernel) -> str:
-    """Let the model's attention go by lengths; why it does not, or empty: it does now."""
+    """Make the model's attention use lengths, and return why it cannot, or an empty string."""
     if (before := model.config._attn_implementation) != "sdpa":
         return f"the model computes attention with {before}"
-    # What no probe can see, which computes without dropout and compares packed with lone documents only.
+    # The probe cannot see these, because it computes without dropout, and compares packed with lone documents only.
     config = language_config(model.config)
     if any(getattr(config, name, None) for name in ("attention_dropout", "attn_pdrop")):
         return "it does not support dropout"
@@ -79,7 +82,7 @@ def switch_on(model: Any, kernel: Kernel) -> str:
 
 
 def switch_off(model: Any) -> None:
-    """From that kernel back to SDPA with a mask of documents; what the user chose stays."""
+    """Return to SDPA with a mask of documents. An attention that the user chose is kept."""
     if model.config._attn_implementation == NAME:
         model.set_attn_implementation("sdpa")
 
@@ -98,26 +101,28 @@ def with_masks(model: Any) -> Iterator[None]:
 
 
 def goes_by_lengths(model: Any) -> bool:
-    """Whether its attention takes lengths already: the user chose flash-attn, from its own package or as a kernel of
-    the hub, which transformers takes in its place (kernels-community/flash-attn2)."""
+    """Return whether the model's attention takes lengths already, because the user chose flash-attn.
+
+    transformers may use a kernel of the hub in its place (kernels-community/flash-attn2).
+    """
     return "flash" in str(model.config._attn_implementation)
 
 
 def _of_library(name: str) -> Kernel | None:
-    """The kernel for documents of flash-attn's packages, where that version of it is installed."""
+    """Return the kernel of one of flash-attn's packages; None if it is not installed or cannot be loaded."""
     library = FLASH_KERNELS[name]
     if library.lack(read_versions((library.distribution,))):
         return None
     try:
         return Kernel(library.distribution, import_module(library.module).flash_attn_varlen_func)
     except (ImportError, OSError, AttributeError):
-        # Built for another torch or another CUDA: the checklist names what is installed and cannot be loaded.
+        # Built for another torch or CUDA. The checklist names packages that cannot be loaded.
         return None
 
 
 @cache
 def find_kernel() -> Callable[..., Any] | None:
-    """torch's attention by lengths, from torch 2.10 on; None before."""
+    """Return torch's attention by lengths; None before torch 2.10."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -131,7 +136,7 @@ def _takes(kernel: Kernel) -> frozenset[str]:
 
 
 def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
-    """An attention function as transformers calls it, on that kernel."""
+    """Return an attention function for transformers that calls the kernel."""
     takes = _takes(kernel)
 
     def attend(
@@ -144,7 +149,10 @@ def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
         dropout: float = 0.0,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
-        """H heads, K of them for keys and values, head size D. Returns [B, T, H, D]. Without lengths: torch's SDPA."""
+        """Return the attention [B, T, H, D], by torch's SDPA if there are no lengths.
+
+        Shapes: H heads of queries, K of keys and values, head size D.
+        """
         cu_seq_lens, longest = kwargs.get("cu_seq_lens_q"), kwargs.get("max_length_q")
         if cu_seq_lens is None or longest is None:
             return sdpa_attention_forward(
@@ -154,7 +162,7 @@ def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
         groups = heads // key_BKTD.shape[1]
         if groups > 1 and kernel.repeats_keys:
             key_BKTD, value_BKTD = (x.repeat_interleave(groups, dim=1) for x in (key_BKTD, value_BKTD))
-        # Norms of queries and keys with fp32 weights give fp32, which the kernel does not take.
+        # Norms with fp32 weights return queries and keys in fp32, which the kernel refuses.
         three = (x.to(value_BKTD.dtype) for x in (query_BHTD, key_BKTD, value_BKTD))
         flat = [x.transpose(1, 2).reshape(batch * tokens, x.shape[1], x.shape[3]) for x in three]
         more, flat[0] = _settings(takes, scaling, flat[0], gqa=groups > 1, window=kwargs.get("sliding_window"))
@@ -168,7 +176,7 @@ def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
 def _settings(
     takes: frozenset[str], scaling: float | None, query: Tensor, *, gqa: bool, window: int | None
 ) -> tuple[dict[str, Any], Tensor]:
-    """The kernel's switches for causal attention, and the query, scaled beforehand where the kernel takes no scale."""
+    """Return the arguments for causal attention, and the query, which is scaled here if the kernel takes no scale."""
     more: dict[str, Any] = {}
     if "window_size" in takes:
         more["window_size"] = (window - 1 if window else -1, 0)

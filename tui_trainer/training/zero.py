@@ -32,36 +32,36 @@ from tui_trainer.training.replicas import LossModule
 from tui_trainer.training.together import Together
 from tui_trainer.tuning.full import InParts, Method
 
-# The optimizer of a model whose training DeepSpeed splits: its state by parameter, as every run saves it.
+# The optimizer of DeepSpeed, whose state is saved and loaded for each parameter as in other runs.
 #
-# DeepSpeed puts weights that train, in fp32, one behind the other into flat tensors, of which each process has a piece
-# and the state of that piece. Source: deepspeed/runtime/zero/stage_1_and_2.py and stage3.py of DeepSpeed 0.19.8.
+# DeepSpeed concatenates trained weights in fp32 to flat tensors. Each process has a piece of these, and the state of
+# this piece. Source: deepspeed/runtime/zero/stage_1_and_2.py and stage3.py of DeepSpeed 0.19.8.
 
 
 @dataclass(frozen=True, slots=True)
 class _GradientPiece:
-    """What this process has of a parameter: `count` numbers from `start` on, which are at `place` in `flat`."""
+    """This process's piece of a parameter: `count` numbers from `start` on, which begin at `offset` in `flat`."""
 
     flat: Tensor
-    place: int
+    offset: int
     start: int
     count: int
 
     def of(self, flat: Tensor) -> Tensor:
-        """Of the weights, or of a state that lies as they do."""
-        return flat.narrow(0, self.place, self.count)
+        """Return this piece of flat weights, or of a state with the same layout."""
+        return flat.narrow(0, self.offset, self.count)
 
 
 class ZeroOptimizer(RunOptimizer):
-    """As `RunOptimizer`, once `Zero` has given it the engine that makes the steps."""
+    """A `RunOptimizer` whose steps are made by DeepSpeed's engine, which `Zero` passes to `belongs_to`."""
 
     def __init__(self, model: nn.Module, training: TrainingSection, *, lr: float) -> None:
         super().__init__(model, training, lr=lr, has_masters=False)
-        # A part has neither the shape nor, before it is gathered, any numbers of the whole.
+        # A sharded parameter does not have the shape of the whole.
         self._shapes = {name: parameter.shape for name, parameter in self._named.items()}
 
     def belongs_to(self, engine: Any, device: torch.device) -> None:
-        """From now on the engine clips, updates and keeps the state. `device`: where whole tensors are gathered."""
+        """Let the engine clip, update and keep the state from now on. Whole tensors are gathered on `device`."""
         self._engine, self._device = engine, device
         zero = engine.optimizer
         self._piece_of: Callable[[nn.Parameter], _GradientPiece]
@@ -74,8 +74,10 @@ class ZeroOptimizer(RunOptimizer):
     def apply(
         self, loss_sum: Tensor, *, lr: float, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None
     ) -> Tensor:
-        """As in one process; the norm to clip to was given to the engine. A gradient that is not finite changes no
-        weight, and one of a loss that is not finite is not finite (`Zero.backward`)."""
+        """Update the weights. The engine clips to the norm of its own settings.
+
+        A gradient that is not finite changes no weight. It is not finite if the loss is not (`Zero.backward`).
+        """
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
         self._engine.step()
@@ -83,29 +85,29 @@ class ZeroOptimizer(RunOptimizer):
         return torch.as_tensor(norm, dtype=torch.float32, device=loss_sum.device)
 
     def give_up_step(self) -> None:
-        """The process ends with it: the others wait for what it does not send."""
+        """Do nothing: the process ends with an interrupted step, because the others wait for its gradients."""
 
     def tensors(self) -> Mapping[str, Tensor | InParts]:
-        """As in one process. What is split is gathered when it is written, by all processes together."""
-        found: dict[str, Tensor | InParts] = {}
+        """Return the state like `RunOptimizer`. All processes gather sharded tensors when they are written."""
+        state: dict[str, Tensor | InParts] = {}
         for name, parameter in self._named.items():
             if parameter.dtype in SIXTEEN_BITS:
-                found[f"{name}.{MASTER}"] = self._split(name, parameter, "")
+                state[f"{name}.{MASTER}"] = self._split(name, parameter, "")
             for key, value in self._state_of(parameter).items():
                 self._require_saveable(key)
                 is_split = key in self.spec.shaped_keys
-                found[f"{name}.{key}"] = self._split(name, parameter, key) if is_split else torch.as_tensor(value)
-        return found
+                state[f"{name}.{key}"] = self._split(name, parameter, key) if is_split else torch.as_tensor(value)
+        return state
 
     def _state_of(self, parameter: nn.Parameter) -> dict[str, Any]:
-        found: dict[str, Any] = self.torch.state.get(self._piece_of(parameter).flat, {})
-        return found
+        state: dict[str, Any] = self.torch.state.get(self._piece_of(parameter).flat, {})
+        return state
 
     def _split(self, name: str, parameter: nn.Parameter, key: str) -> InParts:
         return InParts(self._shapes[name], torch.float32, partial(self._gathered, name, parameter, key))
 
     def _gathered(self, name: str, parameter: nn.Parameter, key: str) -> Tensor:
-        """The whole of a state, or of the fp32 weights (no key), in each process."""
+        """Return a whole state tensor, or the whole fp32 weights if `key` is empty, in each process."""
         piece, shape = self._piece_of(parameter), self._shapes[name]
         whole = torch.zeros(shape.numel(), dtype=torch.float32, device=self._device)
         mine = piece.of(self._state_of(parameter)[key] if key else piece.flat.detach())
@@ -122,9 +124,9 @@ class ZeroOptimizer(RunOptimizer):
         for key, value in state.items():
             begun = self.torch.state[piece.flat]
             if key not in self.spec.shaped_keys:
-                # A flat tensor counts its steps once; a parameter that had no gradient has none of its own.
-                kept = begun.setdefault(key, torch.zeros_like(value, device=piece.flat.device))
-                torch.maximum(kept, value.to(kept.device), out=kept)
+                # A flat tensor has one count of steps; parameters without gradients have saved lower counts.
+                steps = begun.setdefault(key, torch.zeros_like(value, device=piece.flat.device))
+                torch.maximum(steps, value.to(steps.device), out=steps)
             else:
                 self._take(piece, begun.setdefault(key, torch.zeros_like(piece.flat)), value)
 
@@ -133,7 +135,7 @@ class ZeroOptimizer(RunOptimizer):
 
 
 def _piece_of_stage_2(zero: Any, groups: dict[int, int], parameter: nn.Parameter) -> _GradientPiece:
-    """Of a group one behind the other; a process may have nothing of a parameter."""
+    """Return the piece for ZeRO 2, which concatenates a group's parameters. It may be empty."""
     flat = zero.single_partition_of_fp32_groups[groups[id(parameter)]]
     mapping: Any = getattr(parameter, "_hp_mapping", None)
     if mapping is None:
@@ -143,11 +145,11 @@ def _piece_of_stage_2(zero: Any, groups: dict[int, int], parameter: nn.Parameter
 
 
 def _piece_of_stage_3(zero: Any, rank: int, parameter: Any) -> _GradientPiece:
-    """An equal part of each parameter; those of the last processes may be filled up."""
-    group, place, numbers = zero.grad_position[zero.get_param_id(parameter)]
+    """Return the piece for ZeRO 3, which splits each parameter equally. Pieces of the last processes may be padded."""
+    group, offset, numbers = zero.grad_position[zero.get_param_id(parameter)]
     start = min(rank * numbers, parameter.ds_numel)
     return _GradientPiece(
-        zero.fp32_partitioned_groups_flat[group], place, start, min(numbers, parameter.ds_numel - start)
+        zero.fp32_partitioned_groups_flat[group], offset, start, min(numbers, parameter.ds_numel - start)
     )
 
 
@@ -164,8 +166,10 @@ class Zero(Together):
         layers: Sequence[nn.Module],
         communication: Communication,
     ) -> None:
-        """`layers` are gathered one after the other. With ZeRO 3 the model may be on the host: it goes to the device
-        parameter by parameter. Raises RunError where DeepSpeed cannot be loaded.
+        """Give the model to DeepSpeed, which gathers `layers` one after the other.
+
+        With ZeRO 3 the model may be on the host, and goes to the device parameter by parameter. Raises RunError if
+        DeepSpeed cannot be loaded.
         """
         deepspeed = _deepspeed()
         self._model, self.communication = model, communication
@@ -173,7 +177,7 @@ class Zero(Together):
         self.splits_weights = self._stage == 3
         module = LossModule(model, loss)
         settings = _settings(plan, model, layers, self._stage, device)
-        # DeepSpeed takes the card of this number, and cards may be used in another order.
+        # DeepSpeed uses the GPU of this number, but runs may use GPUs in another order.
         with replaced(os.environ, LOCAL_RANK=str(device.index or 0)):
             if self._stage == 3:
                 for buffer in model.buffers():
@@ -192,17 +196,17 @@ class Zero(Together):
         return nullcontext()
 
     def backward(self, loss: Tensor, mixed_precision: MixedPrecision) -> None:
-        """Of a loss that is not finite the gradient is not either, so that no process takes the step."""
+        """Compute gradients that are not finite if the loss is not, so that no process takes the step."""
         self._engine.backward(loss * (1.0 + 0.0 * loss.detach()), scale_wrt_gas=False)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Where weights are split, each is gathered where it is used."""
+        """Gather sharded weights where they are used, during forward passes without a backward pass."""
         if not self.splits_weights:
             with torch.inference_mode():
                 yield
             return
-        # Not in inference mode: what is gathered there could not be used for training.
+        # Not in inference mode, because training could not use tensors that are gathered there.
         with torch.no_grad():
             try:
                 self._gather_what_is_read(True)
@@ -213,39 +217,39 @@ class Zero(Together):
     def weights(self, method: Method, model: Any) -> dict[str, Tensor | InParts]:
         if not self.splits_weights:
             return super().weights(method, model)
-        # What stands for a parameter meanwhile has its shape, and an address by which it is found under any name.
-        kept = [(parameter, parameter.data) for parameter in model.parameters()]
+        # Placeholders have the shape of a whole parameter, and an address that identifies it under any name.
+        shards = [(parameter, parameter.data) for parameter in model.parameters()]
         by_address: dict[int, Any] = {}
         try:
-            for parameter, data in kept:
+            for parameter, data in shards:
                 parameter.data = data.new_empty(()).expand(parameter.ds_shape)
                 by_address[parameter.data_ptr()] = parameter
-            found = method.weights(model)
+            weights = method.weights(model)
         finally:
-            for parameter, data in kept:
+            for parameter, data in shards:
                 parameter.data = data
         return {
             name: InParts(p.ds_shape, p.dtype, partial(self.whole, p), partial(self._fill, p))
             if (p := by_address.get(tensor.data_ptr())) is not None
             else tensor
-            for name, tensor in found.items()
+            for name, tensor in weights.items()
         }
 
     def weights_were_loaded(self) -> None:
-        """The fp32 weights follow those of the model."""
+        """Copy the model's weights into the engine's fp32 weights."""
         self._engine.optimizer.refresh_fp32_params()
         if self.splits_weights:
             self._gather_persistent()
 
     def whole(self, parameter: nn.Parameter) -> Tensor:
-        """All of it, in memory of its own."""
+        """Return a whole parameter in new memory."""
         if not self.splits_weights:
             return parameter.detach().clone()
         with self._gathered([parameter]):
             return parameter.detach().clone()
 
     def close(self) -> None:
-        """The model is an ordinary one again."""
+        """Remove DeepSpeed from the model."""
         self._engine.destroy()
 
     def _fill(self, parameter: nn.Parameter, value: Tensor) -> None:
@@ -253,22 +257,22 @@ class Zero(Together):
             parameter.data.copy_(value)
 
     def _keep_head_whole(self) -> None:
-        """A loss in chunks reads its weight by itself, in some processes and not in others at the same time."""
+        """Keep the head whole in each process, because a loss in chunks reads its weight at different times."""
         head = self._model.get_output_embeddings()
-        kept = self._engine.optimizer.persistent_parameters
+        persistent = self._engine.optimizer.persistent_parameters
         for parameter in head.parameters() if head is not None else ():
             if not parameter.ds_persist:
                 parameter.ds_persist = True
-                kept.append(parameter)
+                persistent.append(parameter)
         self._gather_persistent()
 
     def _gather_persistent(self) -> None:
-        kept = self._engine.optimizer.persistent_parameters
-        if kept:
-            kept[0].all_gather(kept)
+        persistent = self._engine.optimizer.persistent_parameters
+        if persistent:
+            persistent[0].all_gather(persistent)
 
     def _gather_what_is_read(self, gather: bool) -> None:
-        """DeepSpeed does so inside of the outermost module alone, for layers that read weights of others."""
+        """Gather weights that a layer reads from another one. DeepSpeed does so only inside its outermost module."""
         from deepspeed.runtime.zero.parameter_offload import ensure_zero_ordered_dict
 
         for module in self._model.modules():
@@ -284,7 +288,7 @@ def _deepspeed() -> Any:
         raise RunError(
             f"distributed.strategy needs DeepSpeed, which cannot be loaded: {error}; {INSTALL_DEEPSPEED}"
         ) from None
-    # For sums within a CPU's memory it compiles code of its own; gloo's are those of all other runs.
+    # DeepSpeed would compile code for sums on a CPU. Other runs use gloo.
     ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 
@@ -292,13 +296,13 @@ def _deepspeed() -> Any:
 def _settings(
     plan: Plan, model: nn.Module, layers: Sequence[nn.Module], stage: int, device: torch.device
 ) -> dict[str, Any]:
-    """As its JSON. The length of a step is not in it: the end of each is told (`Zero.summing`)."""
+    """Return DeepSpeed's settings. They do not have the number of passes in a step, whose end `Zero.summing` marks."""
     parameters = list(model.parameters())
     trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     of_layer = max((sum(p.numel() for p in layer.parameters()) for layer in layers), default=0)
     zero: dict[str, Any] = {
         "stage": stage,
-        # It takes the memory of all of it, whatever there is to sum. Its numbers are even.
+        # The whole bucket is allocated, even for few gradients. Its size must be even.
         "reduce_bucket_size": min(BUCKET_NUMBERS, trained + trained % 2),
         "allgather_bucket_size": BUCKET_NUMBERS,
     }

@@ -1,4 +1,4 @@
-"""Which weights are trainable. One file is one method: it is found by its name, and no list is kept by hand."""
+"""Tuning methods, which decide what weights train: one file for each, imported by the name of the method."""
 
 from importlib import import_module
 
@@ -7,11 +7,11 @@ from tui_trainer.tuning.full import Method
 
 
 def find_method(name: str) -> Method:
-    """The tuning method of that name, one of those that `tuning.method` takes."""
+    """Import the tuning method of this name, one of the choices of `tuning.method`."""
     method: Method = import_module(f"{__name__}.{name}").METHOD
     return method
 
 
 def method_of(tuning: TuningSection) -> Method:
-    """The one by which these settings are trained: with `tuning.trainable_layers` that of some layers."""
+    """Return the method of these settings; `tuning.trainable_layers` has one of its own."""
     return find_method("some_layers" if tuning.trainable_layers else tuning.method)

@@ -1,9 +1,9 @@
 """Adapters that begin as a part of the frozen weights, which is taken out of these: PiSSA (arXiv:2404.02948) takes
 their largest singular values, OLoRA (arXiv:2406.01775) the first columns of a QR decomposition. peft computes both.
 
-Such an adapter fits weights that are in no folder. What is saved is its difference to its beginning, which fits the
-weights as they were: with A0 and B0 as it began, `W - s B0 A0 + s B A` is `W + s [B, -B0] [A; A0]`, LoRA of twice the
-rank. Source: `subtract_mutated_init` of peft, which drops modules that are saved as a whole.
+Such an adapter needs the changed weights, which are in no folder. So its difference to its initial values A0 and B0 is
+saved, which fits the original weights: `W - s B0 A0 + s B A` is `W + s [B, -B0] [A; A0]`, LoRA of twice the rank.
+Source: `subtract_mutated_init` of peft, which drops modules that are saved as a whole.
 
 A resumed run decomposes nothing: A0 and B0 are in its checkpoint, and the same matmul takes them out.
 """
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 _ADAPTER = "default"
 _Factor = Literal["lora_A", "lora_B"]
-# The dimension that is r long.
+# Dimension whose size is r.
 _RANK_DIMENSION: dict[_Factor, int] = {"lora_A": 0, "lora_B": 1}
 
 
 class TakenOut:
-    """What adapters began with: A0 [r, in] and B0 [out, r] of each layer, in fp32 on the host."""
+    """Initial values of adapters: A0 [r, in] and B0 [out, r] of each layer, in fp32 on the host."""
 
     def __init__(self, adapted: Any) -> None:
-        """Nothing is taken out yet: `decompose` does it, or a checkpoint that is loaded."""
+        """Find the layers. `decompose`, or a checkpoint that is loaded, changes their weights later."""
         from peft.tuners.lora import LoraLayer
 
         self._layers: dict[str, Any] = {
@@ -40,12 +40,14 @@ class TakenOut:
         self._begun: dict[str, dict[_Factor, Tensor]] = {name: {} for name in self._layers}
 
     def __len__(self) -> int:
-        """How many layers."""
+        """Return the number of layers."""
         return len(self._layers)
 
     def decompose(self, init: str, goes_on: Callable[[int], bool]) -> bool:
-        """Take the part that `init` names out of each layer, where its weights are, in fp32; whether it came to its
-        end. `goes_on` gets how many layers are done, and answers no where the rest is not wanted any more."""
+        """Take the part that `init` names out of each layer, in fp32 on the device of its weights.
+
+        `goes_on` gets the number of finished layers, and returns False to stop. Returns whether all layers are done.
+        """
         import torch
 
         for number, (name, layer) in enumerate(self._layers.items()):
@@ -54,31 +56,31 @@ class TakenOut:
             base = layer.get_base_layer()
             whole, stored = base.weight.data, base.weight.data.clone()
             if layer.fan_in_fan_out and init == "olora":
-                # peft knows no layers that lie crosswise here (0.21).
+                # peft does not transpose such weights here (0.21).
                 base.weight.data = whole.t().contiguous()
             with torch.no_grad():
                 layer.olora_init(_ADAPTER) if init == "olora" else layer.pissa_init(_ADAPTER, init)
             base.weight.data = stored
             for which in _RANK_DIMENSION:
                 factor = self._factor(name, which)
-                # A slice of what it was made of would keep all of that.
+                # A slice would keep all of the decomposition in memory.
                 factor.data = factor.data.contiguous().clone()
                 self._begun[name][which] = factor.detach().cpu().clone()
             self._take_out(name)
         return True
 
     def saved(self, weights: dict[str, Tensor]) -> dict[str, Tensor | InParts]:
-        """Those of peft's names with twice the rank; loading one takes out what the file says."""
+        """Return the weights under peft's names, with twice the rank. Filling one changes the frozen weights."""
         import torch
 
-        found: dict[str, Tensor | InParts] = dict(weights)
+        saved: dict[str, Tensor | InParts] = dict(weights)
         for name in self._layers:
             for which, along in _RANK_DIMENSION.items():
                 own = self._factor(name, which)
-                shape = torch.Size(size * (2 if at == along else 1) for at, size in enumerate(own.shape))
+                shape = torch.Size(size * (2 if i == along else 1) for i, size in enumerate(own.shape))
                 gather, fill = partial(self._gather, name, which), partial(self._fill, name, which)
-                found[f"{name}.{which}.weight"] = InParts(shape, own.dtype, gather, fill)
-        return found
+                saved[f"{name}.{which}.weight"] = InParts(shape, own.dtype, gather, fill)
+        return saved
 
     def _factor(self, name: str, which: _Factor) -> Any:
         return getattr(self._layers[name], which)[_ADAPTER].weight
@@ -90,22 +92,22 @@ class TakenOut:
         return torch.cat([own, begun.to(own.device) * (1 if which == "lora_A" else -1)], _RANK_DIMENSION[which])
 
     def _fill(self, name: str, which: _Factor, value: Tensor) -> None:
-        own, known = self._factor(name, which), self._begun[name]
+        own, initial = self._factor(name, which), self._begun[name]
         along = _RANK_DIMENSION[which]
         now, begun = value.chunk(2, along)
         own.data.copy_(now)
         begun = begun.clone() if which == "lora_A" else -begun
-        if which not in known:
-            known[which] = begun
-            if len(known) == len(_RANK_DIMENSION):
+        if which not in initial:
+            initial[which] = begun
+            if len(initial) == len(_RANK_DIMENSION):
                 self._take_out(name)
-        elif not known[which].equal(begun):
+        elif not initial[which].equal(begun):
             raise CheckpointError(
                 f"the adapter on {name} was initialised differently from the adapter in this checkpoint"
             )
 
     def _take_out(self, name: str) -> None:
-        """The same to the bit at the start of a run and when it goes on."""
+        """Subtract the initial adapter from a layer's weight, equal to the bit in a new and in a resumed run."""
         layer, begun = self._layers[name], self._begun[name]
         weight = layer.get_base_layer().weight
         a, b = (begun[which].to(weight.device) for which in _RANK_DIMENSION)
@@ -114,13 +116,13 @@ class TakenOut:
 
 
 def taken_out_of(model: Any) -> TakenOut | None:
-    """What the adapters of this model began with; None where they left the weights as they were."""
-    found: TakenOut | None = getattr(model, "taken_out", None)
-    return found
+    """Return the initial values of a model's adapters; None if these have not changed its weights."""
+    initial: TakenOut | None = getattr(model, "taken_out", None)
+    return initial
 
 
 def saved_config(model: Any) -> Any:
-    """peft's settings of an adapter as it is saved."""
+    """Return peft's settings of an adapter in the form in which it is saved."""
     config = model.peft_config[_ADAPTER]
     if taken_out_of(model) is None:
         return config
@@ -132,5 +134,5 @@ def saved_config(model: Any) -> Any:
 
 
 def _plain(alpha: float) -> float:
-    """16.0 as 16: adapter_config.json is read by tools that want a whole number."""
+    """Return 16 for 16.0, because tools that read adapter_config.json expect a whole number."""
     return int(alpha) if float(alpha).is_integer() else alpha

@@ -1,4 +1,4 @@
-"""What every tuning method offers, and the one by which all weights of the model are trainable.
+"""The interface of tuning methods, and the method that trains all weights.
 
 Files here are light to import: torch and peft only inside functions.
 """
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InParts:
-    """A tensor of a checkpoint that is in parts in memory, by what is asked of it before it is put together."""
+    """A tensor of a checkpoint that is in parts in memory, and the functions that join or fill them."""
 
     shape: torch.Size
     dtype: torch.dtype
     gather: Callable[[], Tensor]
-    """The whole, in every process."""
+    """Function that returns the whole tensor, in every process."""
     fill: Callable[[Tensor], None] | None = None
-    """With a whole that every process has."""
+    """Function that takes the whole tensor, which every process has, and fills the parts."""
 
     @property
     def nbytes(self) -> int:
@@ -36,44 +36,45 @@ class InParts:
 
 
 class Method:
-    """One way to choose what is trained, and to keep it. As it is here, all weights are trained, but for
-    those of towers."""
+    """A way to choose what trains and to save it. This class trains all weights except those of towers."""
 
     name = "full"
     weights_file = "model.safetensors"
-    """What a checkpoint calls the file with the trained weights: the name under which libraries look for it."""
+    """Name of the file with the trained weights in a checkpoint: the one that libraries look for."""
     index_file = "model.safetensors.index.json"
-    """What they look for instead where the weights are in several files; empty where they read one only."""
+    """Name of the index of weights in several files; empty if libraries read only one file."""
 
     def apply(
         self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool, token_ids: Sequence[int] = ()
     ) -> Any:
-        """The model to train: what is trainable requires a gradient, and nothing else does. Raises ConfigError.
+        """Return the model to train, in which trainable weights and no others require a gradient.
 
-        `autocast`: whether matmuls will be computed in 16 bits, whatever the weights are kept in.
+        `autocast`: whether matmuls will use 16 bits, whatever the dtype of the weights. Raises ConfigError.
         """
         freeze_towers(model)
         return model
 
     def weights(self, model: Any) -> dict[str, Tensor]:
-        """The weights that a run changes, by their names in the file: the model's own, not copies. Here parameters and
-        saved buffers; a weight that two places share appears once."""
+        """Return the weights that a run changes, not copies of them, keyed by their names in the file.
+
+        These are all parameters and saved buffers. A weight with two names has one entry.
+        """
         shared_once = {name: parameter.detach() for name, parameter in model.named_parameters()}
         parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         return shared_once | {name: tensor for name, tensor in model.state_dict().items() if name not in parameters}
 
     def saved(self, model: Any) -> dict[str, Tensor | InParts]:
-        """The same as a checkpoint has them."""
+        """Return the tensors that a checkpoint has of these weights, keyed by name."""
         return dict(self.weights(model))
 
     def describe(self, model: Any, folder: Path) -> None:
-        """Write what libraries need beside the weights to load them."""
+        """Write the configuration that libraries need to load the weights."""
         model.config.save_pretrained(folder)
         if getattr(model, "generation_config", None) is not None:
             model.generation_config.save_pretrained(folder)
 
     def save_model(self, model: Any, folder: Path) -> None:
-        """The final weights in the form that plain transformers or peft load."""
+        """Write the final weights so that plain transformers or peft load them."""
         model.save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
 
 

@@ -1,7 +1,7 @@
 """LoRA adapters on frozen weights (LoRA, arXiv:2106.09685), by peft; the adapter loads with plain peft.
 
-Adapters are fp32, whatever the frozen weights are: an update below a 512th of a 16-bit weight is lost. Saved modules
-are as the rest of the model, which takes their results; in 16 bits the optimizer has fp32 copies of them.
+Adapters are fp32, whatever the frozen weights are: an update below a 512th of a 16-bit weight is lost. Modules that are
+saved as a whole have the dtype of the rest of the model; in 16 bits the optimizer keeps fp32 copies of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tui_trainer.tuning.full import InParts, Method
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Of an adapted model: whether its config is another than that of the files which it was loaded from.
+# Attribute of an adapted model: whether its config differs from that of the files from which it was loaded.
 _OTHER_CONFIG = "has_other_config"
 
 
@@ -68,7 +68,7 @@ class Lora(Method):
             ensure_weight_tying=bool(saved) and bool(getattr(model.config, "tie_word_embeddings", False)),
         )
         with warnings.catch_warnings():
-            # peft asks transformers by a name that is going to be dropped, and tells that GPT-2's layers lie crosswise.
+            # peft uses a deprecated name of transformers, and warns that GPT-2's matrices are transposed.
             warnings.simplefilter("ignore")
             adapted: Any = get_peft_model(model, config)
         wrappers = (module for module in adapted.modules() if isinstance(module, ModulesToSaveWrapper))
@@ -84,11 +84,11 @@ class Lora(Method):
         return adapted
 
     def weights(self, model: Any) -> dict[str, Tensor]:
-        """The adapter under peft's names. Where head and embedding are one weight, both names have it."""
+        """Return the adapter under peft's names. A weight that is head and embedding has both names."""
         from peft.utils import get_peft_model_state_dict
 
-        found: dict[str, Tensor] = get_peft_model_state_dict(model, save_embedding_layers=False)
-        return {name: tensor.detach() for name, tensor in found.items()}
+        state: dict[str, Tensor] = get_peft_model_state_dict(model, save_embedding_layers=False)
+        return {name: tensor.detach() for name, tensor in state.items()}
 
     def saved(self, model: Any) -> dict[str, Tensor | InParts]:
         weights, taken_out = self.weights(model), taken_out_of(model)
@@ -103,7 +103,7 @@ class Lora(Method):
             from safetensors.torch import save_file
 
             self.describe(model, folder)
-            saved = {name: one.gather() if isinstance(one, InParts) else one for name, one in self.saved(model).items()}
+            saved = {name: x.gather() if isinstance(x, InParts) else x for name, x in self.saved(model).items()}
             # Copies: head and embedding may be one tensor.
             copies = {name: tensor.cpu().contiguous().clone() for name, tensor in saved.items()}
             save_file(copies, folder / self.weights_file, metadata={"format": "pt"})
@@ -111,28 +111,29 @@ class Lora(Method):
             model.save_pretrained(folder, save_embedding_layers=False)
             (folder / "README.md").unlink(missing_ok=True)
             _keep_labels(model, folder)
-        # A task may end its answers otherwise than the base model.
+        # A task may use other stop tokens than the base model.
         if (generation := getattr(model.get_base_model(), "generation_config", None)) is not None:
             generation.save_pretrained(folder)
 
 
 def _rows_of(model: Any, token_ids: Sequence[int]) -> dict[str, list[int]]:
-    """For peft: the rows that train of the embedding, and of a head that is another table. One that is the same follows
-    it by itself."""
+    """Return the rows that train in the embedding, and in a head that is not tied to it, keyed by path for peft."""
     table, head = model.get_input_embeddings(), model.get_output_embeddings()
     tables = [table] if head is None or head.weight is table.weight else [table, head]
-    return {path: list(token_ids) for path, module in model.named_modules() if any(module is one for one in tables)}
+    return {path: list(token_ids) for path, module in model.named_modules() if any(module is x for x in tables)}
 
 
 def _in_language_model(model: Any, names: tuple[str, ...], saved: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """(targets as an expression that is the whole of a module's path, paths of the modules to save): the names alone
-    would match the layers of towers, which bear the same."""
+    """Return (a regular expression for whole paths of target modules, paths of the modules to save).
+
+    The names alone would also match layers of towers, which have the same names.
+    """
     from torch import nn
 
     inside, language = language_model(model)
     if names == ("all-linear",):
-        found = (path.rpartition(".")[2] for path, part in language.named_modules() if isinstance(part, nn.Linear))
-        names = tuple(dict.fromkeys(found))
+        linears = (path.rpartition(".")[2] for path, part in language.named_modules() if isinstance(part, nn.Linear))
+        names = tuple(dict.fromkeys(linears))
     targets = rf"{re.escape(inside)}\.(.*\.)?({'|'.join(map(re.escape, names))})"
     outside = {f"{path}." for path in tower_modules(model)}
     paths = [path for path, _ in model.named_modules() if path.endswith(saved) and saved]
@@ -140,10 +141,10 @@ def _in_language_model(model: Any, names: tuple[str, ...], saved: tuple[str, ...
 
 
 def _keep_labels(model: Any, folder: Path) -> None:
-    """The config beside the adapter where the base model has another: it knows no labels of a classifier, no tokens
-    that were added, and no positions that reach further.
+    """Write the model's config into the adapter's folder if it differs from that of the base model.
 
-    peft does not read it; `AutoConfig.from_pretrained` does.
+    It has the labels of a classifier, the size with added tokens, and extended positions. peft does not read it;
+    `AutoConfig.from_pretrained` does.
     """
     if not getattr(model, _OTHER_CONFIG, False):
         return
@@ -154,7 +155,7 @@ def _keep_labels(model: Any, folder: Path) -> None:
 
 
 def _differs(model: Any) -> bool:
-    """Whether a model has other tokens or positions than the files that it was loaded from."""
+    """Return whether a model has other tokens or positions than the files from which it was loaded."""
     from transformers import AutoConfig
 
     config = model.config
@@ -170,14 +171,14 @@ def _differs(model: Any) -> bool:
 
 
 def head_of(model: Any) -> tuple[str, ...]:
-    """The modules that a classifier ends with; none for other models."""
+    """Return the names of the modules that a classifier ends with; none for other models."""
     return _ending(model)[1]
 
 
 def _ending(model: Any) -> tuple[str, tuple[str, ...]]:
-    """peft's name for what a model does, and the modules that a classifier ends with, as `models/targets.py` has them.
+    """Return peft's name for the task of a model, and the modules that a classifier ends with (`models/targets.py`).
 
-    peft itself saves those called `classifier` and `score`, and leaves the rest of a head random and frozen.
+    peft itself saves only modules called `classifier` and `score`, and leaves the rest of a head random and frozen.
     """
     name = type(model).__name__
     kind = {
@@ -198,9 +199,10 @@ def _has_weights(module: Any) -> bool:
 
 
 def _without_input_casts(adapted: Any) -> None:
-    """peft casts the input of each adapter to fp32, which autocast then undoes: a second copy of every input is kept.
+    """Stop peft from casting the input of each adapter to fp32.
 
-    Without it the peak was 13 % lower (fake tensors, Llama shape of 1.2B); peft.helpers has this as a context manager.
+    Autocast casts it back, and a second copy of every input would be kept: without it the peak was 13 % lower (fake
+    tensors, Llama shape of 1.2B). peft.helpers offers this as a context manager.
     """
     from peft.tuners.tuners_utils import BaseTunerLayer
 

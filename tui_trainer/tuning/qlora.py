@@ -1,8 +1,8 @@
-"""LoRA beside weights in 4 bits (QLoRA, arXiv:2305.14314): the model comes quantised, by `models/four_bits.py`.
+"""LoRA on frozen weights in 4 bits (QLoRA, arXiv:2305.14314). `models/four_bits.py` quantises the model.
 
-Nothing is cast to fp32 for it: peft's prepare_model_for_kbit_training would double embeddings and head, and they are
-frozen as the norms are. What is saved is an ordinary adapter, and loads beside the model in 16 bits. To merge it, load
-the model in 16 bits as well: a merge into 4 bits would round the sum once more.
+Nothing is cast to fp32: peft's prepare_model_for_kbit_training would double embeddings and head, which are frozen. The
+saved adapter is an ordinary one, and loads with the model in 16 bits. To merge it, load the model in 16 bits as well: a
+merge into 4 bits would round the sum once more.
 """
 
 from collections.abc import Sequence

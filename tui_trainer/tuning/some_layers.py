@@ -1,7 +1,7 @@
-"""All weights of some layers, or those whose names fit a pattern; the others are frozen.
+"""Training of all weights of some layers, or of weights whose names match a pattern; the others are frozen.
 
-Files here are light to import: torch only inside functions. What trains is looked up in the model itself: of a run, or
-without numbers in the worker, so that a plan counts what the run will train.
+Importing this file loads no torch. The weights are looked up in the model itself: in a run, or in the worker on tensors
+without numbers, so that a plan counts what the run will train.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ _BY_NUMBER = re.compile(r"(first|last)\s+(\d+)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainedPart:
-    """`backward_layers`: how many layers gradients go through, from the last one down to the first that trains."""
+    """The trainable part of a model."""
 
     parameters: int
+    """Number of trainable weights."""
     backward_layers: int
+    """Number of layers that gradients go through, from the last one down to the first that trains."""
     trains_output: bool
-    """Whether the matrix that makes logits is among them."""
+    """Whether the matrix that makes logits trains."""
 
 
 def trained_names(model: Any, wanted: str) -> list[str]:
-    """Of the parameters that train, in the model's order. The head of a classifier, which is new, is among them.
+    """Return the names of the parameters that train, in the model's order, with the new head of a classifier.
 
-    Raises ConfigError for a pattern that fits none or all, and for numbers of layers that there are not.
+    Raises ConfigError for a pattern that matches no weight or all, and for more layers than the model has.
     """
     names = list(_of_language_model(model))
     heads = tuple(f"{head}." for head in head_paths(model))
@@ -66,16 +68,16 @@ def trained_names(model: Any, wanted: str) -> list[str]:
 
 
 def part_of(model: Any, wanted: str) -> TrainedPart:
-    """Of these trainable weights in a model. Raises ConfigError as `trained_names` does."""
+    """Return what of a model trains with this setting. Raises ConfigError like `trained_names`."""
     trained = set(trained_names(model, wanted))
     weights = _of_language_model(model)
-    numbers = {name: _place(name) for name in weights}
-    lists = {place[0] for place in numbers.values() if place}
-    depth = max((place[1] for place in numbers.values() if place), default=-1) + 1
-    first_layer = next((at for at, place in enumerate(numbers.values()) if place), 0)
-    # What stands before the layers, as embeddings do, has its gradient through all of them.
-    below = [at for at, name in enumerate(weights) if name in trained and at < first_layer]
-    lowest = min((place[1] for name, place in numbers.items() if name in trained and place), default=depth)
+    layers = {name: _layer_number(name) for name in weights}
+    lists = {layer[0] for layer in layers.values() if layer}
+    depth = max((layer[1] for layer in layers.values() if layer), default=-1) + 1
+    first_in_layer = next((index for index, layer in enumerate(layers.values()) if layer), 0)
+    # Gradients of weights before the layers, such as embeddings, go through all layers.
+    below = [name for name in [*weights][:first_in_layer] if name in trained]
+    lowest = min((layer[1] for name, layer in layers.items() if name in trained and layer), default=depth)
     output = model.get_output_embeddings()
     return TrainedPart(
         parameters=sum(weights[name].numel() for name in trained),
@@ -85,36 +87,36 @@ def part_of(model: Any, wanted: str) -> TrainedPart:
 
 
 def _of_language_model(model: Any) -> dict[str, Any]:
-    """All parameters but those of towers for images, by name."""
+    """Return all parameters except those of towers for images, keyed by name."""
     towers = tuple(f"{path}." for path in tower_modules(model))
     return {name: weight for name, weight in model.named_parameters() if not (towers and name.startswith(towers))}
 
 
 def head_paths(model: Any) -> tuple[str, ...]:
-    """Of the modules that a classifier ends with, as parameters are named."""
+    """Return the paths of the modules that a classifier ends with, as in the names of parameters."""
     heads = head_of(model)
     pooled = f"{model.base_model_prefix}.pooler"
     return tuple(pooled if name == "pooler" else name for name in heads)
 
 
-def _place(name: str) -> tuple[str, int] | None:
-    """(the list of layers, the number in it) of `model.layers.7.mlp.up_proj.weight`."""
+def _layer_number(name: str) -> tuple[str, int] | None:
+    """Return (the list of layers, the number in it): `model.layers` and 7 of `model.layers.7.mlp.up_proj.weight`."""
     words = name.split(".")
-    at = next((at for at, word in enumerate(words) if word.isdigit()), None)
-    return None if at is None else (".".join(words[:at]), int(words[at]))
+    index = next((index for index, word in enumerate(words) if word.isdigit()), None)
+    return None if index is None else (".".join(words[:index]), int(words[index]))
 
 
 def _numbered(names: Sequence[str], end: str, count: int) -> set[str]:
-    places = {name: place for name in names if (place := _place(name))}
-    lists = sorted({where for where, _ in places.values()})
+    layers = {name: layer for name in names if (layer := _layer_number(name))}
+    lists = sorted({path for path, _ in layers.values()})
     if len(lists) != 1:
         hint = f"use a regular expression, such as {lists[0] if lists else 'layer'}"
         raise _wrong(f"cannot count layers, because this model has {len(lists)} lists of layers", hint)
-    numbers = sorted({number for _, number in places.values()})
+    numbers = sorted({number for _, number in layers.values()})
     if not 0 < count < len(numbers):
         raise _wrong(f"selects {count} of {len(numbers)} layers", f"choose 1 to {len(numbers) - 1}")
     chosen = {*(numbers[-count:] if end == "last" else numbers[:count])}
-    return {name for name, (_, number) in places.items() if number in chosen}
+    return {name for name, (_, number) in layers.items() if number in chosen}
 
 
 def _wrong(message: str, hint: str) -> ConfigError:
@@ -122,10 +124,10 @@ def _wrong(message: str, hint: str) -> ConfigError:
 
 
 class SomeLayers(Method):
-    """A checkpoint has what trains, and no copy of what is frozen; the final model is whole."""
+    """Method whose checkpoints have only the weights that train. The final model has all weights."""
 
     weights_file = "trained_layers.safetensors"
-    """No name that libraries load as a whole model."""
+    """A name that no library loads as a whole model."""
     index_file = "trained_layers.safetensors.index.json"
 
     def apply(
@@ -137,7 +139,7 @@ class SomeLayers(Method):
         return model
 
     def weights(self, model: Any) -> dict[str, Tensor]:
-        """Those that train, and saved buffers."""
+        """Return the weights that train, and saved buffers, keyed by name."""
         frozen = {
             name for name, parameter in model.named_parameters(remove_duplicate=False) if not parameter.requires_grad
         }
@@ -149,17 +151,17 @@ answers = Answers("count_trained", format_version=1)
 
 
 def planned_part(config: Mapping[str, Any], head: Head, labels: int, wanted: str) -> TrainedPart:
-    """What of the model of a config.json trains. The first answer takes seconds. Raises ConfigError."""
+    """Return what of the model of a config.json trains. The first answer takes seconds. Raises ConfigError."""
     question = {"config": deciding_fields(config), "head": head, "labels": labels, "wanted": wanted}
     message, hint = "cannot be checked against the model", "leave it empty to train all weights"
-    found = answers.ask_or_refuse(question, Problem(message=message, key=LAYERS_KEY, hint=hint))
-    if "problem" in found:
-        raise _wrong(found["problem"], found["hint"])
-    return TrainedPart(**found)
+    part = answers.ask_or_refuse(question, Problem(message=message, key=LAYERS_KEY, hint=hint))
+    if "problem" in part:
+        raise _wrong(part["problem"], part["hint"])
+    return TrainedPart(**part)
 
 
 def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
-    """In the worker, which has torch: the fields of a `TrainedPart`, or the problem and its hint."""
+    """Return the fields of a `TrainedPart`, or the problem and its hint. Called in the worker, which has torch."""
     head: Head = question["head"]
     with fake_tensors(head):
         model = empty_model(model_config(question["config"], question["labels"]), head)

@@ -232,7 +232,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         """Return why an action of this screen or of all screens cannot be done now; empty if it can."""
         if self.bench.is_view and action.id in CHANGES_RUNS:
             return "this is a read-only view (attach --view)"
-        if action.id in ("app.start", "app.new"):
+        if action.id == "app.start":
             return self.bench.active_run_words if self.bench.run_is_ours_and_alive else ""
         return "" if action.place == "app" else self.page.refusal(action)
 

@@ -1,5 +1,6 @@
-"""A command of this program in a box: what it would do, how far it is, how it is cancelled, and its result. One class
-for all of them; what each shows of its result is a function of its process.
+"""The dialog of a command that runs in its own process: what it does, its progress, and its result.
+
+One class serves all commands. A function of the process draws the result of each.
 """
 
 from __future__ import annotations
@@ -8,54 +9,68 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row
+from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog
 from tui_trainer.ui.own_processes import Measurement, Tool
 from tui_trainer.ui.spans import Glyphs, Line, beside, paragraph, progress_line, rows_of
 from tui_trainer.units import round_seconds
 
 if TYPE_CHECKING:
-    from textual.events import Click
-
     from tui_trainer.launching.command_process import JsonProcess
     from tui_trainer.ui.workbench import Workbench
 
-# Of what it has told, while it goes on.
+# Lines that are shown of a command while it runs.
 _SHOWN: Final = 12
 _SLOWS: Final = "A run is training: this slows it down and uses memory."
 Draw = Callable[[Any, int, Glyphs], list[Line]]
-"""What is shown of a process in a width."""
+"""Draws a process: (process, width, glyphs) -> lines."""
 
 
 def rows_as_text(texts: Sequence[str], width: int) -> list[Line]:
-    """Return rows of tables with their blanks, and sentences that are longer than the width in several lines."""
+    """Return rows of tables with their blanks, and longer sentences wrapped."""
     return [[(row, "text")] for text in texts for row in rows_of(one_line(text), width) or [""]]
 
 
 def _newest_lines(process: JsonProcess, width: int, _: Glyphs) -> list[Line]:
-    """Return what the command has reported; while it runs its newest sentence stands below, as what it does now."""
+    """Return the newest lines of a command. While it runs, the last line is not included: `now_line` shows it."""
     earlier = process.lines[:-1] if process.alive else process.lines
     return [line for text in earlier[-_SHOWN:] for line in paragraph(text, width)]
 
 
+def now_line(process: JsonProcess, width: int, glyphs: Glyphs) -> Line:
+    """Return what the command does now, its progress and the elapsed time."""
+    done, total, unit = process.progress
+    if total and not process.is_cancelled:
+        return progress_line(process.part, done, total, unit, width, glyphs)
+    far = f" {done:,.0f} {one_line(unit)}" if done else ""
+    now: Line = [("stopping ..." if process.is_cancelled else f"{one_line(process.part)}{far} ...", "accent")]
+    return beside(now, [(f"  {round_seconds(process.seconds)} elapsed", "dim")], width)
+
+
+def clock_state(process: JsonProcess | None) -> object:
+    """Return what `now_line` and the lines of a process depend on, to compare: see `Dialog.by_clock`."""
+    if process is None:
+        return None
+    seconds = int(process.seconds) if process.alive else 0
+    return len(process.lines), process.part, process.progress, process.alive, process.is_cancelled, seconds
+
+
 class CommandDialog(Dialog):
-    """It goes on when this is closed, and is shown again when it is opened. One that asks first tells at once what it
-    would do, and Enter agrees."""
+    """A command and its progress. The command continues if the dialog is closed, which shows it when opened again.
+
+    A command that asks first reports what it would do, and Enter confirms.
+    """
 
     def __init__(
         self, bench: Workbench, command: Measurement[Any] | Tool, heading: str, result: Draw, *,
         so_far: Draw = _newest_lines, about: Sequence[str] = (), apply: tuple[str, str] = ("", ""),
     ) -> None:  # fmt: skip
-        """Show a command. `about` is said before it begins; `apply` names its patch on the key and for undo."""
+        """Show a command. `about` describes it before it starts; `apply` names its patch on the key and for undo."""
         super().__init__()
         self.bench, self.command, self.heading = bench, command, heading
         self._result, self._so_far, self._about, self._apply = result, so_far, about, apply
 
     def by_clock(self) -> object:
-        process = self.command.process
-        if process is None:
-            return None
-        seconds = int(process.seconds) if process.alive else 0
-        return len(process.lines), process.part, process.progress, process.alive, process.is_cancelled, seconds
+        return clock_state(self.command.process)
 
     @property
     def _offer(self) -> Mapping[str, Any] | None:
@@ -80,7 +95,7 @@ class CommandDialog(Dialog):
             about = self._about or ["not started"]
             return [line for text in about for line in paragraph(text, width)] + self._warnings(width)
         if process.alive:
-            return [*self._so_far(process, width, self.glyphs), self._now(process, width)]
+            return [*self._so_far(process, width, self.glyphs), now_line(process, width, self.glyphs)]
         if not process.result:
             return [*self._so_far(process, width, self.glyphs), *paragraph(process.reason, width, "bad")]
         if (offer := self._offer) is not None:
@@ -95,22 +110,13 @@ class CommandDialog(Dialog):
             words.append(f"{one_line(other.what)} is running: starting this now would distort its results")
         return [line for text in words for line in paragraph(text, width, "warn")]
 
-    def _now(self, process: JsonProcess, width: int) -> Line:
-        done, total, unit = process.progress
-        if total and not process.is_cancelled:
-            return progress_line(process.part, done, total, unit, width, self.glyphs)
-        far = f" {done:,.0f} {one_line(unit)}" if done else ""
-        now: Line = [("stopping ..." if process.is_cancelled else f"{one_line(process.part)}{far} ...", "accent")]
-        return beside(now, [(f"  {round_seconds(process.seconds)} elapsed", "dim")], width)
-
     def press(self, key: str, character: str | None) -> bool:
         process = self.command.process
         if process is not None and process.alive:
             if character == "c":
                 process.cancel()
         elif character == "a" and process is not None and process.patch:
-            for problem in self.bench.apply(process.patch, self._apply[1]):
-                self.bench.tell(str(problem), "bad")
+            self.bench.apply(process.patch, self._apply[1])
             return False
         elif key == "enter" and (reason := self.start()):
             self.bench.tell(reason, "warn")
@@ -124,7 +130,7 @@ class CommandDialog(Dialog):
 
 
 def begin(dialog: CommandDialog) -> None:
-    """Begin a measurement and show it; one that goes on is shown."""
+    """Start a measurement and show it. A measurement that is running is only shown."""
     if reason := dialog.start():
         dialog.bench.tell(reason, "warn")
     else:
@@ -145,23 +151,15 @@ def open_tool(
     if before is None or not before.alive:
         bench.tools[tool.what] = tool
     tool = bench.tools[tool.what]
-    # What asks first has nothing to be begun: it looks.
+    # A command that asks first starts at once, because it only looks.
     if tool.process is None and not about and (reason := tool.start()):
         bench.tell(reason, "warn")
         return
     bench.app.open_next(CommandDialog(bench, tool, heading, result, about=about))
 
 
-class MenuDialog(ChoiceDialog):
-    """A question with more answers than a line of keys holds: one below the other. A click on one is its key."""
-
-    def __init__(self, heading: str, answers: Sequence[Answer]) -> None:
-        rows: list[Row] = [[(f"{key}  ", "key"), (label, "text")] for key, label, _ in answers]
-        super().__init__(heading, rows, answers)
-        self._names = [key for key, _, _ in answers]
-        self.keys = [("escape", "back")]
-
-    def on_click(self, event: Click) -> None:
-        pane, _ = self.get_widget_at(*event.screen_offset)
-        if pane is self.query_one("#inside Pane"):
-            self.app.simulate_key(self._names[event.screen_y - pane.region.y])
+def menu(heading: str, answers: Sequence[Answer]) -> ChoiceDialog:
+    """Return a question whose answers do not fit into the line of keys: one answer in each row."""
+    dialog = ChoiceDialog(heading, [[(f"{key}  ", "key"), (label, "text")] for key, label, _ in answers], answers)
+    dialog.keys = dialog.keys[-1:]
+    return dialog

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tui_trainer.errors import ConfigError, Problem, system_reason
 from tui_trainer.files.local_paths import at_home
-from tui_trainer.launching.choices_here import Choice
+from tui_trainer.launching.local_choices import Choice
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.command_dialogs import MenuDialog, open_tool
+from tui_trainer.ui.command_dialogs import menu, open_tool
 from tui_trainer.ui.dialogs import Answer, Dialog, Row, TextDialog
 from tui_trainer.ui.new_run import ChoiceOfPath, DataDialog
 from tui_trainer.ui.own_processes import Tool
 from tui_trainer.ui.spans import Line, paragraph
-from tui_trainer.units import format_bytes, format_rate, format_seconds
+from tui_trainer.units import format_bytes, format_rate, format_seconds, quantity
 
 if TYPE_CHECKING:
     from tui_trainer.importing.imported import Imported
@@ -71,7 +71,7 @@ def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
         before = f", {found['rows_before']:,} of them in an earlier call" if found["rows_before"] else ""
         rate = format_rate(found["rows_per_second"], "rows")
         return [
-            f"{found['rows']:,} row{'s' * (found['rows'] != 1)}{before}, {format_seconds(found['seconds'])}, {rate}",
+            f"{quantity(found['rows'], 'row')}{before}, {format_seconds(found['seconds'])}, {rate}",
             str(found["out"]),
         ]
 
@@ -198,7 +198,7 @@ def more_answers(bench: Workbench, folder: RunFolder, *, has_model: bool) -> lis
 
 
 def offer_more(bench: Workbench, folder: RunFolder, answers: Sequence[Answer]) -> None:
-    bench.app.open(MenuDialog(f"More actions for {one_line(folder.name, _NAME)}", answers))
+    bench.app.open(menu(f"More actions for {one_line(folder.name, _NAME)}", answers))
 
 
 class FileDialog(DataDialog):

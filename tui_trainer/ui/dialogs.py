@@ -1,5 +1,4 @@
-"""Questions, texts and the help: screens that lie on another one and take the keys until they are closed; and the line
-of keys at the end of every screen."""
+"""Dialogs: modal screens that take all keys until they are closed. And the line of keys at the end of every screen."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from tui_trainer.ui.spans import Glyphs, Line, Span, beside, folded, paragraph, 
 from tui_trainer.ui.theme import HasGlyphs
 from tui_trainer.ui.widgets.fields import LineInput
 from tui_trainer.ui.widgets.lists import VI_KEYS, ChoiceList, LineList
-from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.widgets.pane import KeyedPane, Pane
 
 _WIDE = 120
 _KEYS_NARROW, _KEYS_WIDE = 6, 10
@@ -27,21 +26,21 @@ _BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 _FRAME_LINES, _FRAME_CELLS = 3, 4
 T = TypeVar("T")
 Answer = tuple[str, str, Callable[[], object]]
-"""A key, what it does, and the doing."""
+"""A key, its label, and the action."""
 Row = str | Span | Line
-"""A line of plain text, of one role, or of several."""
+"""A line: plain text, one span, or several spans."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyHint:
-    """`key` as it is pressed (several, separated by blanks, are shown together), and what it does."""
+    """A key and its label. `key` may name several keys, separated by blanks."""
 
     key: str
     label: str
     at_end: bool = False
 
     def key_at(self, x: int, glyphs: Glyphs) -> str:
-        """Of several keys the one whose sign is at this cell; on the words the last one, which goes on."""
+        """Return the key whose sign is at this cell; on the label, the last key."""
         keys = self.key.split()
         ends = [cell_len(key_sign(" ".join(keys[:count]), ascii_only=glyphs.ascii)) for count in range(1, len(keys))]
         return keys[sum(x >= end for end in ends)]
@@ -52,7 +51,7 @@ class KeyHint:
 
 
 def hints_line(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> Line:
-    """As many of the hints as fit, those at the end first."""
+    """Return as many hints as fit. Hints at the end of the line come first."""
     left, right = Line(), Line()
     for _, hint in _placed(hints, width, glyphs):
         (right if hint.at_end else left).extend(hint.line(glyphs))
@@ -60,7 +59,7 @@ def hints_line(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> Line:
 
 
 def _placed(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> list[tuple[int, KeyHint]]:
-    """The hints that fit, each with its first cell: the one at the end of the line, and those from its beginning on."""
+    """Return the hints that fit, each with its first cell."""
     placed = [(width - width_of(hint.line(glyphs)), hint) for hint in hints if hint.at_end][:1]
     begin, end = 0, placed[0][0] if placed else width
     for hint in hints:
@@ -72,7 +71,7 @@ def _placed(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> list[tuple[
 
 
 class KeyLine(Pane):
-    """The hints for a width in one line; a click on one is the key."""
+    """Line of the hints for its width. A click on a hint presses its key."""
 
     DEFAULT_CSS = "KeyLine { height: 1; }"
     ALLOW_SELECT = False
@@ -106,7 +105,7 @@ def help_hint(actions: Sequence[Action]) -> list[KeyHint]:
 
 
 def footer_hints(actions: Sequence[Action], label_of: Callable[[Action], str], width: int) -> list[KeyHint]:
-    """The most useful keys of this screen, in the order of the registry; `? help` is always at the end."""
+    """Return hints for the most useful keys of a screen by their rank, and `? help` at the end."""
     shown = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
     most = _KEYS_NARROW if width < _WIDE else _KEYS_WIDE
     return [KeyHint(action.keys[0], label_of(action) + action.dots) for action in shown[:most]] + help_hint(actions)
@@ -117,12 +116,12 @@ def lines_of(rows: Sequence[Row]) -> list[Line]:
 
 
 class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
-    """A box with a heading, what is inside, and its keys in the last line. Escape and q close it."""
+    """A box with a heading, content, and its keys in the last line. Escape and q close it."""
 
     HORIZONTAL_BREAKPOINTS = _BREAKPOINTS
     heading = ""
     keys: Sequence[tuple[str, str]] = (("escape", "close"),)
-    """What the last line says: `(key, what it does)`."""
+    """Keys of the last line with their labels."""
     is_closed = False
     command_words: Sequence[str] = ()
     """Arguments of the `tui-trainer` command that does the same as this dialog; empty if there is none."""
@@ -135,31 +134,31 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
 
     def inside(self) -> Iterable[Widget]:
         with VerticalScroll(id="inside", can_focus=False):
-            yield Pane(lambda width, _: self.lines(width))
+            yield KeyedPane(lambda width, _: self.lines(width))
 
     def lines(self, width: int) -> list[Line]:
         raise NotImplementedError
 
     def press(self, key: str, character: str | None) -> bool:
-        """A key that does not close; whether the dialog stays."""
+        """Handle a key that does not close the dialog. Return whether the dialog stays open."""
         return True
 
     def takes(self, key: str) -> bool:
-        """Whether the key means something in it, where it means something everywhere."""
+        """Return whether the dialog uses a key that has a meaning on every screen."""
         return self.focused is not None and self.focused.check_consume_key(key, key)
 
     def by_clock(self) -> object:
-        """As of a page: what changes without a key or an answer."""
+        """Return what changes without a key or an answer, to compare: see `Page.by_clock`."""
         return ()
 
     def redraw(self) -> None:
-        """Draw what has changed; nothing is drawn before it is shown, and after it was closed."""
+        """Draw what has changed, while the dialog is shown."""
         if self.is_attached:
             for pane in self.query(Pane):
                 pane.redraw()
 
     def take_key(self, event: Key) -> bool:
-        """Do what the key means; whether it is done with."""
+        """Handle a key. Return whether the dialog used it."""
         character = event.character if event.is_printable else None
         if self.scrolls(character or event.key) or self.scrolls(event.key):
             return True
@@ -190,7 +189,7 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
 
 
 class DialogKeys(KeyLine):
-    """In several lines where they do not fit into one."""
+    """The keys of a dialog, in several lines if they do not fit into one."""
 
     DEFAULT_CSS = "DialogKeys { width: auto; min-width: 100%; max-width: 100%; height: auto; margin-top: 1; }"
 
@@ -207,32 +206,36 @@ class DialogKeys(KeyLine):
         return list(rows)
 
     def get_content_width(self, container: object, viewport: object) -> int:
-        # The heading on the frame has a blank and a piece of it on each side.
+        # On the frame, a blank is on each side of the heading.
         heading = cell_len(one_line(self._dialog.heading)) + 2
         return max(sum(width_of(hint.line(self.glyphs)) for hint in self.hints(0)), heading)
 
 
 class ChoiceDialog(Dialog):
-    """A question with one key for each answer. Escape answers nothing. `rows` may be a function of the width."""
+    """A question with one key for each answer. Escape goes back, and so does Enter unless it is an answer.
+
+    `rows` may be a function of the width.
+    """
 
     def __init__(
         self, heading: str, rows: Sequence[Row] | Callable[[int], list[Line]], answers: Sequence[Answer]
     ) -> None:
         super().__init__()
-        self.heading, self._rows, self._answers = heading, rows, list(answers)
-        self.keys = [(key, label) for key, label, _ in answers] + [("escape", "back")]
+        back = "escape" if any(key == "enter" for key, _, _ in answers) else "enter escape"
+        self.heading, self._rows, self._answers = heading, rows, [*answers, (back, "back", lambda: None)]
+        self.keys = [(key, label) for key, label, _ in self._answers]
 
     def lines(self, width: int) -> list[Line]:
         lines = self._rows(width) if callable(self._rows) else lines_of(self._rows)
         return [row for line in lines for row in folded(line, width)]
 
     def takes(self, key: str) -> bool:
-        return any(key == one for one, _, _ in self._answers)
+        return any(key in keys.split() for keys, _, _ in self._answers)
 
     def take_key(self, event: Key) -> bool:
-        # Before everything else: an answer may have the key that closes other dialogs.
-        for key, _, do in self._answers:
-            if key in (event.key, event.character):
+        # Checked first, because an answer may have the key that closes other dialogs.
+        for keys, _, do in self._answers:
+            if not {event.key, event.character}.isdisjoint(keys.split()):
                 self.close()
                 do()
                 return True
@@ -240,7 +243,7 @@ class ChoiceDialog(Dialog):
 
 
 class FieldDialog(Dialog):
-    """A dialog with one line of text, which has all keys but those that scroll, take and close."""
+    """A dialog with a text field. The field gets all keys except those that scroll, accept and close."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -248,7 +251,7 @@ class FieldDialog(Dialog):
 
     @cached_property
     def field(self) -> LineInput:
-        """Takes text before it is shown as well; Textual makes it in a running application only."""
+        """Field that takes text before it is shown. Textual can create it only in a running application."""
         return LineInput(self._text)
 
     def take(self) -> None:
@@ -268,28 +271,28 @@ class FieldDialog(Dialog):
 
 
 class SearchDialog(FieldDialog, Generic[T]):
-    """A line of text that narrows a list, the list, and what is known about its chosen row."""
+    """A text field that filters a list, the list, and details of the chosen row."""
 
     def __init__(self, *, is_heading: Callable[[T], bool] = lambda _: False, wraps: bool = False) -> None:
         super().__init__("")
         self.list: ChoiceList[T] = ChoiceList(self.row, is_heading=is_heading, wraps=wraps, empty=self.words_for_none)
 
     def row(self, row: T, width: int) -> Line:
-        """Return what stands in a row, behind the pointer."""
+        """Return the content of a row, without the pointer."""
         raise NotImplementedError
 
     def about(self, width: int, height: int) -> list[Line]:
         raise NotImplementedError
 
     def narrow(self) -> None:
-        """Put the rows into the list that go with the text."""
+        """List the rows that match the text."""
         raise NotImplementedError
 
     def words_for_none(self) -> str:
         return "No matches"
 
     def on_choice(self) -> None:
-        """Do what follows from the choice, which may be another row than before."""
+        """Handle a choice, which may be the same row as before."""
 
     def inside(self) -> Iterable[Widget]:
         yield self.field
@@ -312,7 +315,7 @@ class SearchDialog(FieldDialog, Generic[T]):
             self.take()
 
     def take_key(self, event: Key) -> bool:
-        # Home and End are for the text.
+        # Home and End move in the text.
         if event.key in ("up", "down", "pageup", "pagedown"):
             self.list.takes_key(event.key)
             self.choose(self.list.place)
@@ -321,8 +324,10 @@ class SearchDialog(FieldDialog, Generic[T]):
 
 
 class TextDialog(FieldDialog):
-    """Asks for one line of text. `accept` gives a sentence when the text will not do; None where that is not known yet,
-    and then it comes to `answered`.
+    """Question for one line of text.
+
+    `accept` returns why the text is refused, or an empty string. It returns None if that is known later, and then
+    `answered` is called.
     """
 
     keys = (("enter", "ok"), ("escape", "back"))
@@ -345,7 +350,7 @@ class TextDialog(FieldDialog):
             self.answered(refusal)
 
     def answered(self, refusal: str) -> None:
-        """Empty: it will do."""
+        """Show why the text was refused; close the dialog if `refusal` is empty."""
         self._refusal, self._waits = refusal, False
         if not refusal:
             self.close()

@@ -1,4 +1,4 @@
-"""The models of runs exported to another form: of one run, or of several one after another."""
+"""The dialog that exports the models of one or several runs to another format."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from textual.widget import Widget
 
 from tui_trainer.errors import InputError
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.command_dialogs import clock_state, now_line
 from tui_trainer.ui.dialogs import Dialog
-from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, pad, paragraph, progress_line
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, pad, paragraph
 from tui_trainer.ui.widgets.lists import VI_KEYS, ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
 
     Form = dict[RunFolder, ExportChoice]
-    """A form, as it is for each run that has a model."""
+    """One format for each run that has a model."""
 
 _NAME_CELLS = 11
 
@@ -31,14 +32,14 @@ def _possible(form: Form) -> list[RunFolder]:
 
 
 def _choice(form: Form) -> ExportChoice:
-    """Return the form as it is for the first run: its name and its title are the same for all."""
+    """Return the format of the first run. Its name and its title are the same for all runs."""
     return next(iter(form.values()))
 
 
 class ExportDialog(Dialog):
-    """Forms that the models of runs can be written in, and what is known of the chosen one.
+    """List of formats with their sizes, and details of the chosen one.
 
-    The export of one run is followed here. Several runs are exported one after another, behind the screens.
+    The dialog follows the export of one run. Several runs are exported one after another in the background.
     """
 
     def __init__(self, bench: Workbench, folders: Sequence[RunFolder]) -> None:
@@ -47,31 +48,38 @@ class ExportDialog(Dialog):
         self.heading = f"Export {f'{len(folders)} runs' if self._has_several else one_line(folders[0].name, 60)}"
         self._list: ChoiceList[Form] = ChoiceList(self._row, id="formats")
         self._without: dict[RunFolder, str] = {}
-        """Why runs cannot be exported at all."""
-        self._free_bytes, self._is_ready = 0, False
+        """Runs that cannot be exported at all, and why."""
+        self._is_ready = False
+        self._listed_at: object = None
+        """State of the export when the formats were listed last: an export that ended changes the list."""
 
     def inside(self) -> Iterable[Widget]:
         yield self._list
         yield Pane(lambda width, _: self.lines(width), id="about")
 
     def on_mount(self) -> None:
-        self._bench.background.do("formats", self._ask, self._found)
+        self.redraw()
 
-    def _ask(self) -> tuple[dict[RunFolder, tuple[ExportChoice, ...] | str], int]:
-        from tui_trainer.launching.export_process import choices, free_bytes
+    def redraw(self) -> None:
+        process = self._process
+        state = process, process is not None and process.alive
+        if self._listed_at != state:
+            self._listed_at = state
+            self._bench.background.do("formats", self._ask, self._found)
+        super().redraw()
+
+    def _ask(self) -> dict[RunFolder, tuple[ExportChoice, ...] | str]:
+        from tui_trainer.launching.export_process import choices
 
         answers: dict[RunFolder, tuple[ExportChoice, ...] | str] = {}
-        free = 0
         for folder in self._folders:
             try:
-                free = 0 if self._has_several else free_bytes(folder)
                 answers[folder] = choices(folder)
             except (InputError, OSError) as error:
                 answers[folder] = one_line(str(error))
-        return answers, free
+        return answers
 
-    def _found(self, result: tuple[dict[RunFolder, tuple[ExportChoice, ...] | str], int]) -> None:
-        answers, self._free_bytes = result
+    def _found(self, answers: dict[RunFolder, tuple[ExportChoice, ...] | str]) -> None:
         self._is_ready = True
         forms: dict[str, Form] = {}
         for folder, answer in answers.items():
@@ -80,8 +88,10 @@ class ExportDialog(Dialog):
                 continue
             for choice in answer:
                 forms.setdefault(choice.name, {})[folder] = choice
-        begun = self._process.name if self._process else ""
-        places = [at for at, (name, form) in enumerate(forms.items()) if (name == begun if begun else _possible(form))]
+        chosen = _choice(self._list.chosen).name if self._list.chosen else self._process.name if self._process else ""
+        places = [
+            at for at, (name, form) in enumerate(forms.items()) if (name == chosen if chosen else _possible(form))
+        ]
         self._list.show(list(forms.values()), min(places, default=0))
         if self.is_attached:
             self._list.styles.height = max(len(forms), 1)
@@ -89,14 +99,12 @@ class ExportDialog(Dialog):
 
     @property
     def _process(self) -> ExportProcess | None:
-        """The export of the run; None if there are several runs, or none of this run's has been started."""
+        """The newest export of the run; None if there is none, or there are several runs."""
         export = self._bench.exports.process
         return export if export is not None and [export.run] == list(self._folders) else None
 
     def by_clock(self) -> object:
-        process = self._process
-        seconds = int(process.seconds) if process and process.alive else 0
-        return process and (process.alive, seconds, process.part, process.progress, process.is_cancelled)
+        return clock_state(self._process)
 
     @property
     def command_words(self) -> Sequence[str]:  # type: ignore[override]
@@ -119,17 +127,15 @@ class ExportDialog(Dialog):
 
     def _state(self, form: Form) -> Span:
         process, choice, possible = self._process, _choice(form), _possible(form)
-        size = f"~{format_bytes(sum(form[folder].needed_bytes for folder in possible))}"
+        size = f"~{format_bytes(sum(form[folder].size_bytes for folder in possible))}"
         if self._has_several:
             return (f"{len(possible)} of {len(self._folders)} runs{f', {size}' if possible else ''}", "dim")
-        if process is not None and process.name == choice.name:
+        if process is not None and process.name == choice.name and not process.is_good:
             if process.alive:
                 return "exporting", "accent"
-            if process.is_good:
-                return "exported", "good"
             return "cancelled" if process.is_cancelled else "failed", "bad"
         if choice.is_there:
-            return "exported", "good"
+            return f"exported, {format_bytes(choice.size_bytes)}", "good"
         return (size if possible else "not possible", "dim")
 
     def lines(self, width: int) -> list[Line]:
@@ -146,14 +152,12 @@ class ExportDialog(Dialog):
         if choice.refusal:
             return paragraph(choice.refusal, width, "warn")
         words = [
-            f"Writes about {format_bytes(choice.needed_bytes)} to export/{choice.name} in the run's folder; "
-            f"{format_bytes(self._free_bytes)} free.",
+            f"Writes about {format_bytes(choice.size_bytes)} to export/{choice.name} in the run's folder.",
+            f"Needs {format_bytes(choice.needed_bytes)} of disk meanwhile; {format_bytes(choice.free_bytes)} free.",
             "Then loads the export in a fresh process and compares it with the trained model.",
         ]
         if choice.expected_seconds:
-            words.append(
-                f"Takes about {round_seconds(choice.expected_seconds)}, estimated from earlier exports on this machine."
-            )
+            words.append(f"Takes about {round_seconds(choice.expected_seconds)}, as earlier exports on this machine.")
         if choice.is_there:
             words.append("Replaces the existing export.")
         lines = [line for text in words for line in paragraph(text, width)]
@@ -186,7 +190,7 @@ class ExportDialog(Dialog):
         return True
 
     def _start(self) -> bool:
-        """Export the chosen form, where it is possible; whether the dialog stays."""
+        """Export to the chosen format if that is possible. Return whether the dialog stays open."""
         form = self._list.chosen
         if form is None or not (folders := _possible(form)):
             return True
@@ -199,19 +203,13 @@ class ExportDialog(Dialog):
 
 
 def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[Line]:
-    if not process.alive:
-        role: Role = "text" if process.result else "bad"
-        lines = [line for words in process.words for line in paragraph(words, width, role)]
-        if not process.result:
-            return lines
-        verdict: Span = (f"{glyphs.good} matches the trained model", "good")
-        if not process.is_good:
-            verdict = (f"{glyphs.bad} differs from the trained model; the export is kept under another name", "bad")
-        return [[verdict], *lines, *paragraph(process.result["folder"], width, "dim")]
-    if process.is_cancelled:
-        return [[("cancelling ...", "warn")]]
-    what, (done, total, unit) = process.part, process.progress
-    so_far: Line = [(f"{round_seconds(process.seconds)} elapsed", "dim")]
-    if not total:
-        return [[(f"{one_line(what)} ...", "text")], so_far]
-    return [progress_line(what, done, total, unit, width, glyphs), so_far]
+    if process.alive:
+        return [now_line(process, width, glyphs)]
+    role: Role = "text" if process.result else "bad"
+    lines = [line for words in process.words for line in paragraph(words, width, role)]
+    if not process.result:
+        return lines
+    verdict: Span = (f"{glyphs.good} matches the trained model", "good")
+    if not process.is_good:
+        verdict = (f"{glyphs.bad} differs from the trained model; the export is kept under another name", "bad")
+    return [[verdict], *lines, *paragraph(process.result["folder"], width, "dim")]

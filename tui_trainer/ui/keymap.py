@@ -225,7 +225,8 @@ CHANGES_RUNS: Final = frozenset(
 
 def key_sign(key: str, *, ascii_only: bool = False) -> str:
     if " " in key and len(key) > 1:
-        return ("/" if ascii_only else "").join(key_sign(one, ascii_only=ascii_only) for one in key.split())
+        signs = [key_sign(one, ascii_only=ascii_only) for one in key.split()]
+        return ("/" if ascii_only or max(map(len, signs)) > 1 else "").join(signs)
     if ascii_only and key in _ASCII_SIGNS:
         return _ASCII_SIGNS[key]
     if key in SIGNS:

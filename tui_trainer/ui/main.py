@@ -168,6 +168,10 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
         return run.exit_code
     if app.crash:
         return EXIT_FAILED
+    if (watched := bench.run) is not None:
+        from tui_trainer.lines.plan_and_events import left_line
+
+        tell(left_line(watched.state, watched.folder.name, is_active=watched.takes_requests))
     return _LEFT_BY_SIGNAL + signal.SIGTERM if signal.SIGTERM in signals.heard else EXIT_DONE
 
 

@@ -1,9 +1,12 @@
-"""A new run from the data that one has: choose the data and see its rows, choose the model and see what would follow,
-start. What it asks for is the same as `--data` and `--model` on the command line."""
+"""The new-run dialog: choose data and see its rows, choose a model and see the plan, start.
+
+It asks for the same values as `--data` and `--model` on the command line.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -13,25 +16,27 @@ from tui_trainer.config.editing import completions
 from tui_trainer.config.load import LoadedConfig, all_settings
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY
 from tui_trainer.data.columns.text_columns import SECOND_TEXT_KEY
-from tui_trainer.launching.choices_here import (
+from tui_trainer.launching.fitted_presets import COLUMN_ROLES, TEXT, columns_words
+from tui_trainer.launching.local_choices import (
     FROM_SCRATCH,
     Choice,
     FirstRows,
     WhatFollows,
     data_here,
+    each_path_once,
     first_rows,
-    matching,
     models_here,
     what_follows,
 )
-from tui_trainer.launching.fitted_presets import COLUMN_ROLES, TEXT, columns_words
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog, SearchDialog
+from tui_trainer.ui.search import match
 from tui_trainer.ui.spans import Line, pad, paragraph, title_rule
 from tui_trainer.ui.starting import offer_lines
 from tui_trainer.ui.widgets.lists import VI_KEYS, ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.workbench import CONFIG_PAGE, TRAIN_PAGE
 
 if TYPE_CHECKING:
     from textual.events import Key
@@ -41,16 +46,18 @@ if TYPE_CHECKING:
 
 LOOKING = "what is here"
 _PREVIEW = "preview of a choice"
-# No letter: those are for the field. Zellij takes the second one.
+# Letters are for the field. Zellij takes Ctrl+T, so F2 comes first.
 _COLUMNS_KEYS = ("f2", "ctrl+t")
 _WIDEST_COLUMN, _NAME_CELLS = 40, 44
-# What a run is about goes; where it is kept, and what it may take of the machine, stays.
+# A new run drops these settings; where runs are kept and how the machine is used stays.
 _OF_A_RUN = ("profile", "task.", "data.", "model.", "tuning.", "training.", "evaluation.", "output.name")
 
 
 class ChoiceOfPath(SearchDialog[Choice]):
-    """A line of text that filters what there is, a list of that, and about the chosen one what is known. `here` lists
-    it and `look` finds out more: both behind the keys."""
+    """Dialog for the path or name of data or a model: a search line, matching choices, and facts about the chosen one.
+
+    `here` lists the choices and `look` finds the facts. Both are called in other threads.
+    """
 
     keys = (("enter", "select"), ("up down", "choose"), ("tab", "complete"), ("escape", "back"))
 
@@ -63,11 +70,11 @@ class ChoiceOfPath(SearchDialog[Choice]):
         self._known: dict[str, object] = {}
 
     def look(self, value: str) -> object:
-        """Return what is to be known of a value. It is called in another thread."""
+        """Return the facts about a value. The method is called in another thread."""
         raise NotImplementedError
 
     def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
-        """Return what is known of a value: the result of `look`, or None while that is awaited."""
+        """Return the lines about a value. `known` is the result of `look`, or None until there is one."""
         raise NotImplementedError
 
     def use(self, value: str) -> None:
@@ -85,10 +92,10 @@ class ChoiceOfPath(SearchDialog[Choice]):
         yield from super().inside()
 
     def narrow(self) -> None:
-        """Show what goes with the text, the best match first. A row that was chosen stays so while the text does."""
+        """List the matching choices, the best first. The chosen row stays chosen while the text is the same."""
         text, (of_text, paths) = self.field.value.strip(), self._completed
         moved = self.list.chosen if text == self._narrowed_by and self.list.place else None
-        rows = matching(text, [*(self._all or ()), *(paths if of_text == text else ())])
+        rows = matching(text, each_path_once([*(self._all or ()), *(paths if of_text == text else ())]))
         self._narrowed_by = text
         self.list.show(rows, rows.index(moved) if moved in rows else 0)
 
@@ -100,7 +107,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
 
     @property
     def _is_looking(self) -> bool:
-        """Whether what goes with the text is not known yet. A whole path needs no list, whose disks may be slow."""
+        """Whether the choices for the text are still being listed. A whole path does not wait for slow disks."""
         text, (of_text, paths) = self.field.value.strip(), self._completed
         if self._all is None and not any(path.value in (text, f"{text}/") for path in paths):
             return True
@@ -108,7 +115,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
 
     @property
     def value(self) -> str:
-        """The chosen value, or the typed text if nothing goes with it."""
+        """The chosen value, or the typed text if there is no match."""
         return self.list.chosen.value if self.list.chosen else self.field.value.strip()
 
     def words_for_none(self) -> str:
@@ -151,7 +158,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
             self._bench.background.do("paths", lambda: completions(setting, text), completed, "paths")
 
     def take(self) -> None:
-        """Use the chosen row, once all that goes with the text is listed."""
+        """Use the chosen row, once all choices for the text are listed."""
         # Letters typed last have not been looked for yet.
         self.narrow()
         self._takes_soon = self._is_looking
@@ -169,6 +176,14 @@ class ChoiceOfPath(SearchDialog[Choice]):
         if self.list.rows:
             self.field.put(self.value)
         return True
+
+
+def matching(text: str, choices: Sequence[Choice]) -> list[Choice]:
+    """Return the choices that match a text, the best first. The choice whose path is the text itself is the best."""
+    path = Path(text).absolute()
+    hits = [(hit.rank, choice) for choice in choices if (hit := match(text, choice.value, choice.note))]
+    hits.sort(key=lambda pair: (Path(pair[1].value).absolute() != path, pair[0]))
+    return [choice for _, choice in hits]
 
 
 class DataDialog(ChoiceOfPath):
@@ -202,7 +217,7 @@ class ModelDialog(ChoiceOfPath):
         super().__init__(bench, MODEL_KEY, words, models_here)
         self._data = data
         self._columns: dict[str, str] = {}
-        """Those that were named here, by their settings."""
+        """Columns that the user has chosen, by their settings."""
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
@@ -259,9 +274,19 @@ class ModelDialog(ChoiceOfPath):
         if problems := document.patch(values, "a new run"):
             bench.tell(one_line(str(problems[0])), "bad")
             return
-        undo = bench.app.key_of("config.undo")
-        bench.note_change(f"planning the new run ...; {undo} on Config restores the old settings", "dim")
+        undo, start = bench.app.key_of("config.undo"), bench.app.key_of("app.start")
+        if bench.run_is_ours_and_alive:
+            bench.go(CONFIG_PAGE)
+            words = (
+                f"the next run is on Config: {start} starts it after the active run; {undo} restores the old settings"
+            )
+            bench.note_change(words, "good")
+            return
+        # Planning takes seconds: Train shows what it waits for.
+        bench.put_on_the_table(None)
+        bench.go(TRAIN_PAGE)
         bench.start_wanted = True
+        bench.note_change(f"planning the new run ...; {undo} on Config restores the old settings", "dim")
         if not bench.is_planning:
             bench.app.carry_out("app.start")
 
@@ -271,7 +296,7 @@ def model_of(value: str) -> str:
 
 
 class ColumnsDialog(Dialog):
-    """Which column of the data is what to its task. `take` gets those that are to be named, by their settings."""
+    """Which columns of the data the task reads. `take` is called with the chosen columns by their settings."""
 
     heading = "Choose the columns"
     keys = (("enter", "apply"), ("up down", "choose"), ("left right", "another column"), ("escape", "back"))
@@ -309,7 +334,7 @@ class ColumnsDialog(Dialog):
         elif key == "enter":
             named = {role: column for role, column in self._columns.items() if column != self._found[role]}
             if SECOND_TEXT_KEY in named:
-                # Without its name one text is looked for together with the other.
+                # The first text must be named too: otherwise both texts would be looked for again.
                 named[TEXT] = self._columns[TEXT]
             self._take({role: column or all_settings()[role].default for role, column in named.items()})
             return False
@@ -318,8 +343,7 @@ class ColumnsDialog(Dialog):
 
 
 def table_lines(first: FirstRows, width: int, columns: Sequence[str] = ()) -> list[Line]:
-    """Columns, or only those that are named, as wide as their widest cells, as long as there is room; what does not fit
-    is cut."""
+    """Return the first rows as a table of all columns, or of the named ones. Cells that do not fit are cut."""
     places = [first.columns.index(name) for name in columns or first.columns if name in first.columns]
     names, cells = [one_line(first.columns[at]) for at in places], [[row[at] for at in places] for row in first.rows]
     widths = column_widths(names, cells, width)
@@ -329,7 +353,7 @@ def table_lines(first: FirstRows, width: int, columns: Sequence[str] = ()) -> li
 
 
 def column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Cells of each column that there is room for, with a blank between two of them; the widest gives way first."""
+    """Return the width in cells of each column that fits, with a blank between columns. The widest shrinks first."""
     wanted = [
         max(cell_len(name), *(cell_len(row[at]) for row in rows), 1) if rows else max(cell_len(name), 1)
         for at, name in enumerate(columns)

@@ -27,7 +27,7 @@ from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
 from tui_trainer.ui.widgets.fields import LineField
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Leaving, Workbench
-from tui_trainer.units import GIB
+from tui_trainer.units import GIB, quantity
 
 if TYPE_CHECKING:
     from tui_trainer.runs.state import RunState
@@ -133,14 +133,14 @@ def _run_mark(state: "RunState") -> str:
 
 def machine_summary(hardware: Hardware, width: int) -> str:
     """`1x H200 140 GiB`, or `CPU, 2 cores, 24 GiB`: the longest form that fits into `width` cells."""
-    cores = f"{hardware.usable_cores} core" + ("" if hardware.usable_cores == 1 else "s")
+    cores = quantity(hardware.usable_cores, "core")
     memory = f", {hardware.memory_bytes / GIB:.0f} GiB" if hardware.memory_bytes is not None else ""
     forms = [f"CPU, {cores}{memory}", f"CPU, {cores}", "CPU"]
     if hardware.gpus:
         sizes = Counter(describe.short_name(gpu) + _gib(gpu) for gpu in hardware.gpus)
         names = Counter(describe.short_name(gpu) for gpu in hardware.gpus)
         forms = [" + ".join(f"{count}x {name}" for name, count in kinds.items()) for kinds in (sizes, names)]
-        forms += [f"{len(hardware.gpus)} GPU" + ("s" if len(hardware.gpus) > 1 else "")]
+        forms += [quantity(len(hardware.gpus), "GPU")]
     return next((form for form in forms if cell_len(form) <= width), "")
 
 

@@ -1,9 +1,9 @@
-"""One ranking for the palette and for the filters of settings and recipes."""
+"""One ranking for every search: the palette, settings, recipes, data and models."""
 
 import re
 from typing import Final, NamedTuple
 
-# Other words for an action, by its label, and for a setting, by its key. They count as words of its name.
+# Other words for actions (by label) and settings (by key). They count as words of the name.
 SYNONYMS: Final = {
     "copy command": "cli, shell", "delete": "remove", "doctor": "slow, bottleneck",
     "export": "gguf, onnx, int8, merge, convert, ollama, llama.cpp", "help": "keys, manual", "open": "attach",
@@ -22,21 +22,21 @@ SYNONYMS: Final = {
     "training.weight_decay": "wd", "tuning.method": "lora, qlora, peft", "tuning.r": "rank, lora rank, lora r",
 }  # fmt: skip
 IN_TEXT: Final = 3
-"""The rank from which on words were found in the description only."""
+"""Least rank of words that were found only in the description."""
 
 
 class Match(NamedTuple):
-    """How well words fit, the smallest rank first, and the places of their letters in the name."""
+    """Rank of a match (smaller is better), and the places of the found letters in the name."""
 
     rank: tuple[int, bool, bool]
     places: tuple[int, ...]
 
 
 def match(query: str, name: str, text: str = "") -> Match | None:
-    """Return how well a name, or else its description, has all words of the query; None where it lacks one.
+    """Return how well a name or its description matches all words of a query; None if a word is missing.
 
-    Best are whole words of the name, then beginnings of words, then parts of it, then whole words and beginnings of
-    words of the description. Of equal ones the best is the query itself, then a name that has its words together.
+    Whole words of the name are best, then starts of its words, then other parts of it, then whole words and starts of
+    words of the description. Among equal matches, the query itself is best, then a name with the words in a row.
     """
     words = _words(query) or query.lower().split()
     tail = name.rpartition(": ")[2]
@@ -56,7 +56,7 @@ def _words(text: str) -> list[str]:
 
 
 def _find(word: str, names: str, text: str) -> tuple[int, tuple[int, int]] | None:
-    """Return the rank of a word, and where it begins and ends in the names."""
+    """Return the rank of a word, and its first and last place in the names."""
     whole, begin = rf"(?<![^\W_]){word}(?![^\W_])", rf"(?<![^\W_]){word}"
     ways = ((whole, names), (begin, names), (word, names), (whole, text), (begin, text))
     found = ((rank, re.search(pattern, where)) for rank, (pattern, where) in enumerate(ways))

@@ -207,6 +207,14 @@ def labelled(label: str, text: str, cells: int, width: int, role: Role = "text")
     return hanging([(pad(label, cells), "dim")], paragraph(text, width - cells, role))
 
 
+def change_lines(changes: Sequence[Sequence[str]], width: int, glyphs: Glyphs) -> list[Line]:
+    """Return rows for changes (setting, old value, new value), as `training.seed  1 -> 2`."""
+    cells = max((cell_len(key) for key, _, _ in changes), default=0) + 2
+    rows = ((key, one_line(f"{old} {glyphs.arrow} {new}"), min(cells, max(cell_len(key) + 2, width // 2)))
+            for key, old, new in changes)  # fmt: skip
+    return [line for key, words, room in rows for line in labelled(key, words, room, width)]
+
+
 def folded(line: Line, width: int) -> list[Line]:
     """A line of one span that is too long in several, at its words; another one as it is."""
     if len(line) != 1 or width_of(line) <= width:

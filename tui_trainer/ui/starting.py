@@ -1,4 +1,4 @@
-"""From a plan to a run, and from the screens back to the shell: the questions in between."""
+"""Questions before a run starts, resumes, stops or is detached, and before the program quits."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tui_trainer.config.changes import Patch, settings_words
+from tui_trainer.config.changes import Change, Patch, settings_count, settings_words
 from tui_trainer.config.load import all_settings
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import EXIT_STOPPED, ConfigError, InputError, Problem, RunError
@@ -15,18 +15,19 @@ from tui_trainer.lines.plan_and_events import REHEARSAL_SECONDS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.summary import threads_words, tuning_words
+from tui_trainer.runs.comparison import settings_of, value_words
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.runs.wording import batch_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import GivenUp
-from tui_trainer.ui.dialogs import Answer, Row
+from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Row
 from tui_trainer.ui.screens.config_dialogs import rehearse
 from tui_trainer.ui.screens.config_view import figures, memory_budget
-from tui_trainer.ui.spans import Line, labelled, pad, wrapped
+from tui_trainer.ui.spans import Line, change_lines, labelled, pad, wrapped
 from tui_trainer.ui.terminal import ends_with_its_connection
 from tui_trainer.ui.watch import CurrentRun, WatchedRun
-from tui_trainer.ui.workbench import DETACHING, OPENING, Leaving, Workbench
-from tui_trainer.units import format_bytes
+from tui_trainer.ui.workbench import DETACHING, OPENING, TRAIN_PAGE, Leaving, Workbench
+from tui_trainer.units import format_bytes, quantity
 
 _LABEL = 12
 _PROBLEM_CELLS = 70
@@ -40,10 +41,9 @@ def offer_start(bench: Workbench) -> None:
     if _is_refused_now(bench) or (not bench.start_wanted and bench.offer_draft()):
         return
     if bench.document is None or bench.is_planning or (bench.plan and bench.is_checking):
-        # A new user presses `t` at once: the answer comes as soon as the plan and the checks are there.
+        # A new user may press the key at once: the question follows when the plan and the checks are ready.
         bench.start_wanted = True
-        words = "planning ..." if bench.is_planning else "checking the settings ..."
-        bench.tell(f"planning: {bench.fitting}" if bench.fitting else words, "dim")
+        bench.tell(bench.start_words, "dim")
         return
     from tui_trainer.launching.open_run import name_start, start_problems
 
@@ -63,7 +63,7 @@ def offer_start(bench: Workbench) -> None:
 
 
 def _is_refused_now(bench: Workbench) -> bool:
-    """One run at a time."""
+    """Return whether a run is active or starting, and report it."""
     if bench.run_is_ours_and_alive:
         bench.tell(bench.active_run_words, "warn")
     elif bench.background.is_busy(OPENING):
@@ -86,7 +86,7 @@ def offer_lines(plan: "Plan") -> list[str]:
 
 
 def _model_rows(plan: "Plan") -> list[tuple[str, str]]:
-    """Which weights it starts from and which of them are trainable; a model from scratch has no name."""
+    """Return the model and the trainable weights. A model from scratch has no name."""
     model, tuning = plan.config.model, plan.config.tuning
     if not model.model_name_or_path or model.init == "scratch":
         return [("model", tuning_words(plan))]
@@ -131,11 +131,11 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
 
 def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
     def use() -> None:
-        if not bench.apply(patch, words):
+        if bench.apply(patch, words):
             offer_start(bench)
 
     rows = [row for one in problems for row in ("", *wrapped(one_line(str(one)), _PROBLEM_CELLS))]
-    # A mistake in a file names no setting; the document has it beside the path.
+    # An error in a file names no setting, but the document names it.
     known = [*problems, *(bench.document.problems if bench.document else ())]
     keys = [one.key for one in known if one.key in all_settings()]
     answers: list[Answer] = [("c", "open settings", lambda: bench.app.show_setting(keys[0]) if keys else bench.go(1))]
@@ -155,8 +155,11 @@ def start(bench: Workbench) -> None:
     if loaded is None:
         show_problems(bench, _NOT_YET, bench.plan_problems)
         return
-    # Files may have come since the plan was made, so the data is looked up again.
+    # Files may have been added since the plan was made, so the data is resolved again.
     loaded, plan = replace(loaded, data=ResolvedData()), None if bench.is_planning else bench.plan
+    # Train shows what the start waits for, in the place of an earlier run.
+    bench.put_on_the_table(None)
+    bench.go(TRAIN_PAGE)
     _open(
         bench, "starting ...", partial(open_new, loaded, plan, gpu=bench.chosen_gpu),
         lambda error: show_problems(bench, "The run did not start", error.problems),
@@ -164,7 +167,7 @@ def start(bench: Workbench) -> None:
 
 
 def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused: Callable[[InputError], None]) -> None:
-    """Open a run behind the keys: its disk is written to, and locks are taken."""
+    """Open a run in the background, because that writes to the disk and takes locks."""
 
     def work() -> OpenRun | InputError:
         try:
@@ -182,7 +185,7 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
 
     def answered(opened: OpenRun | InputError) -> None:
         bench.notice = bench.opened = None
-        # The page changes: a question would stay behind on the old one.
+        # The page changes, and an open question would stay on the old page.
         wants_to_leave = bench.app.take_back(LEAVE)
         if isinstance(opened, InputError):
             refused(opened)
@@ -197,7 +200,7 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
 
 
 def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
-    """Go on from the newest checkpoint of a run; without `folder`, of the one on the Train screen."""
+    """Ask to resume a run from its newest checkpoint; without `folder`, the run on the Train screen."""
     if folder is None and bench.run is not None and not bench.run.alive:
         folder = bench.run.folder
     if folder is None or _is_refused_now(bench):
@@ -233,7 +236,7 @@ def carry_out(bench: Workbench, opened: "OpenRun") -> None:
 
 
 def offer_stop(bench: Workbench, folder: RunFolder | None = None) -> None:
-    """Without `folder`, of the run on the Train screen."""
+    """Ask to save and stop a run; without `folder`, the run on the Train screen."""
 
     def stop() -> None:
         if folder is None or (bench.run is not None and bench.run.folder == folder):
@@ -283,7 +286,7 @@ def offer_quit(bench: Workbench) -> None:
     elif export := bench.exports.alive:
         rows = [f"The export of {one_line(export.run.name)} to {export.name} continues without the screens."]
         if waiting := len(bench.exports.waiting):
-            rows.append((f"{waiting} more run{'s' * (waiting > 1)} in the queue will not be exported.", "warn"))
+            rows.append((f"{quantity(waiting, 'more run')} in the queue will not be exported.", "warn"))
         answers = [("q", "quit", bench.app.leave), ("c", "cancel the export and quit", cancel_and_leave)]
     elif going := [one.what for one in bench.tools.values() if one.alive]:
         rows = [f"{one_line(what)} is running and will end when you quit." for what in going]
@@ -305,7 +308,7 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
     rows: list[Row] = [[(one_line(newest.name), "bold"), (" is training on this machine.", "text")]]
     if others := len(living) - 1:
         key = bench.app.key_of("app.go_runs")
-        rows.append((f"{others} other active run{'s' * (others > 1)}: press {key} for the list of runs", "dim"))
+        rows.append((f"{quantity(others, 'other active run')}: press {key} for the list of runs", "dim"))
     bench.app.ask("A run is active", rows, [("enter", "watch", lambda: bench.attach_to(newest))])
 
 
@@ -317,8 +320,10 @@ def offer_detach(bench: Workbench) -> None:
 
 
 def detach(bench: Workbench, *, then_leave: bool = False) -> None:
-    """Stop the run of this process at its next step, and let a process of its own go on with it. Where that does not
-    begin, this process goes on."""
+    """Stop the run of this process at its next step, and continue it in a process of its own.
+
+    If that process cannot start, this process continues the run.
+    """
     from tui_trainer.launching.detached import go_on_detached
 
     run = bench.own_run
@@ -362,17 +367,36 @@ def stop_and_leave(bench: Workbench) -> None:
     bench.ask_run("stop")
 
 
+def ask_to_apply(bench: Workbench, heading: str, changes: Sequence[Change], do: Callable[[], object]) -> None:
+    """Ask before settings change that the user may not have seen. The question lists the old and the new values."""
+    texts = [(change.key, value_words(change.old), value_words(change.new)) for change in changes]
+    rows = partial(change_lines, texts, glyphs=bench.glyphs)
+    bench.app.open(ChoiceDialog(heading, rows, [("enter", "apply", do)]))
+
+
 def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = None) -> None:
-    """Show them there, with `patch` on top; undo brings back what was there before. A sentence where it cannot be."""
+    """Load the settings of a run into the config, which undo reverts. Ask first about the changes in `patch`, if any.
+
+    A message says why the settings cannot be loaded.
+    """
     if bench.document is None:
         bench.tell("the config is still loading", "dim")
         return
 
-    def read() -> str | Exception:
+    def read() -> tuple[str, list[Change]] | Exception:
         try:
-            return read_plain_file(folder.config, _CONFIG_LIMIT_BYTES).decode("utf-8")
+            text = read_plain_file(folder.config, _CONFIG_LIMIT_BYTES).decode("utf-8")
         except (OSError, ValueError) as error:
             return error
+        old = settings_of(folder) if patch else {}
+        return text, [Change(key=key, old=old.get(key), new=new) for key, new in (patch or {}).items()]
+
+    def ask(found: tuple[str, list[Change]] | Exception) -> None:
+        if isinstance(found, Exception) or not found[1]:
+            take(found if isinstance(found, Exception) else found[0])
+        else:
+            heading = f"Use the settings of {one_line(folder.name, 40)} with {settings_count(len(found[1]))} changed?"
+            ask_to_apply(bench, heading, found[1], partial(take, found[0]))
 
     def take(found: str | Exception) -> None:
         document = bench.document
@@ -385,10 +409,10 @@ def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = 
             bench.tell(f"could not use the config.toml of the run: {one_line(str(error))}", "bad")
             bench.app.draw()
             return
-        remedied = f" with {one_line(settings_words(patch), 60)}" if patch else ""
+        remedied = f" with {bench.patch_words(patch)}" if patch else ""
         bench.go(1)
         start, undo = bench.app.key_of("app.start"), bench.app.key_of("config.undo")
         words = f"loaded the settings of {folder.name}{remedied}; {start} starts a new run, {undo} to undo"
         bench.note_change(words, "good")
 
-    bench.background.do("settings of a run", read, take, f"settings of {folder.root}")
+    bench.background.do("settings of a run", read, ask, f"settings of {folder.root}")

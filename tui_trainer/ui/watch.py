@@ -1,6 +1,6 @@
-"""A run seen through its journal and asked through its control file; that of this process is carried out here.
+"""Runs that the screens show: state and events from the journal, requests through the control file.
 
-It belongs to `main`, not to the application: the screens may go, the run stays until its thread has ended.
+`CurrentRun` trains in a thread of this process. It belongs to `main` and outlives the screens.
 """
 
 import os
@@ -30,12 +30,12 @@ _LOG_TAIL_BYTES = 16_384
 
 
 class WatchedRun:
-    """One run and what is known about it. `look` reads what the journal has since, and whether the run lives: it may
-    wait for its disk. `take` takes that in, in the thread that shows it; `poll` does both.
+    """A run and its state. `look` reads new events and whether the run is alive; it may wait for a slow disk. `take`
+    applies them in the thread that draws, and `poll` does both.
     """
 
     is_ours = False
-    """Whether this process carries it out."""
+    """Whether this process trains it."""
     has_report = False
 
     def __init__(self, folder: RunFolder) -> None:
@@ -51,30 +51,30 @@ class WatchedRun:
         self._seen = (False, False)
         self._last_kind: type[events.Event] | None = None
         self.news: list[tuple[str, SeverityLevel]] = []
-        """What somebody should hear who looks at another screen: for whoever takes it away."""
+        """Messages for a user who looks at another screen. The workbench removes them when it shows them."""
         self.has_gone = False
-        """Its process was killed while it was watched: for whoever takes that away."""
+        """Whether its process was killed while it was watched. The workbench resets it when it reports that."""
 
     @property
     def alive(self) -> bool:
-        """Whether a process owns it, or a job of Slurm that runs or waits, as of the last look."""
+        """Whether a process owns it, or a Slurm job that runs or waits, as of the last look."""
         return self._is_alive
 
     @property
-    def is_interrupted(self) -> bool:
-        """No process owns it, and it has not said how it ended."""
-        state = self.state
-        return not self.alive and bool(state.phase) and state.finished is None and state.failed is None
+    def takes_requests(self) -> bool:
+        """Whether it can be paused, saved or stopped. A run that has ended stays alive while its report is written."""
+        # An earlier start of a queued Slurm job may have ended.
+        return self.alive and (not self.state.has_ended or bool(self._job_words))
 
     @property
-    def refusals(self) -> tuple[Problem, ...]:
-        """What was wrong with the input of a run of this process that was refused."""
-        return ()
+    def is_interrupted(self) -> bool:
+        """Whether no process owns it although its journal has no end."""
+        return not self.alive and bool(self.state.phase) and not self.state.has_ended
 
     def look(self) -> None:
-        """Read what is new. Another thread may take it in; what nobody took in is taken later."""
+        """Read new events. Another thread may apply them with `take`; until then they are kept."""
         with self._looking:
-            # First: of one that is gone by then, all that it has written is read.
+            # Before the journal: if the run is gone by now, all that it has written is read below.
             self._is_alive = is_under_way(self.folder.lock, self._job)
             self._new.extend(self._reader.read_new())
             self.has_report = self.folder.report.is_file()
@@ -84,7 +84,7 @@ class WatchedRun:
         return self.take()
 
     def take(self) -> bool:
-        """What was read: whether anything is to be shown that was not there before."""
+        """Apply what `look` has read. Return whether there is anything new to show."""
         seen, was_alive = (self.alive, self.has_report), self._seen[0]
         news, self._seen = bool(self._new) or seen != self._seen, seen
         while self._new:
@@ -105,7 +105,7 @@ class WatchedRun:
         return news
 
     def ask(self, action: controls.Action) -> str:
-        """Ask for pause, resume, save, evaluate or stop. A sentence when it cannot be asked, else nothing."""
+        """Request pause, resume, save, evaluate or stop. Return why that failed; empty if it did not."""
         if owner(self.folder.lock) is None and self._job.is_active():
             if action != "stop":
                 return f"{self._job.words}: the run can only be stopped, which removes it from the queue"
@@ -128,7 +128,7 @@ class WatchedRun:
             self.news.append((f"the run failed: {event.message}", "error"))
         elif isinstance(event, events.RunFinished):
             words, loss = f"the run {ending_words(self.state)}", event.eval_loss
-            # Where other weights than the last are kept, the words have their score.
+            # If an earlier step's weights are kept, the words contain their score.
             words += f", held-out loss {loss:.4f}" if loss is not None and kept_step(self.state) is None else ""
             self.news.append((words, "information"))
         elif text := lines.event_line(event, self.state):
@@ -141,7 +141,7 @@ class WatchedRun:
             again = passing and self._last_kind is type(event)
             for line in text.split("\n"):
                 if again and self.events:
-                    # What comes again and again stands in one line, or it would push everything else away.
+                    # Repeated events replace each other, or they would push everything else out of the list.
                     self.events.pop()
                 self._add(one_line(line), role)
             self._last_kind = type(event)
@@ -152,6 +152,7 @@ class WatchedRun:
 
 
 def tail_of(path: Path | None, most: int) -> list[str]:
+    """Return up to `most` of the last lines of a log that are not blank."""
     if path is None:
         return []
     try:
@@ -161,23 +162,25 @@ def tail_of(path: Path | None, most: int) -> list[str]:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
-    # A progress bar writes over its line: what it ended with is what a terminal would show.
+    # A progress bar overwrites its line: a terminal shows what follows the last carriage return.
     rows = [row.rstrip("\r").rpartition("\r")[2] for row in text.split("\n")]
     return [one_line(row) for row in rows if row.strip()][-most:]
 
 
 class CurrentRun(WatchedRun):
+    """A run that a thread of this process trains."""
+
     is_ours = True
 
     def __init__(self, run: OpenRun) -> None:
         super().__init__(run.folder)
         self.is_remembered = run.remembered
         self._journal = run.journal
-        self._told_failing = ""
+        self._reported_failure = ""
         self._thread = RunThread(run)
 
     def start(self) -> None:
-        """Begin. The thread is no daemon: the process stays until the run has ended."""
+        """Start the thread. It is no daemon, so the process lives until the run has ended."""
         self._thread.start()
 
     @property
@@ -190,11 +193,12 @@ class CurrentRun(WatchedRun):
 
     @property
     def refusals(self) -> tuple[Problem, ...]:
+        """Problems with the input of a run that this process has refused."""
         return self.outcome.problems if self.outcome else ()
 
     @property
     def exit_code(self) -> int:
-        """As without a screen: 0 done, 1 failed, 2 wrong input, 3 stopped on request, with a checkpoint."""
+        """Exit code of the program, as without screens: 0 done, 1 failed, 2 invalid input, 3 stopped on request."""
         return self.outcome.exit_code if self.outcome else EXIT_FAILED
 
     def ask(self, action: controls.Action) -> str:
@@ -209,8 +213,8 @@ class CurrentRun(WatchedRun):
     def take(self) -> bool:
         news = super().take()
         reason = self._journal.failing
-        if reason and reason != self._told_failing:
-            self._told_failing = reason
+        if reason and reason != self._reported_failure:
+            self._reported_failure = reason
             words = (
                 f"could not write the journal ({one_line(reason)}): training continues, but its progress is not shown"
             )

@@ -83,6 +83,8 @@ class Application(Protocol):
 
 _NOTICE_SECONDS = 6
 _NAMED_CELLS = 60
+# A message has two lines, at least 60 cells each, and names the key that undoes as well.
+_PATCH_CHARACTERS = 90
 CONFIG_PAGE, TRAIN_PAGE = 1, 3
 _NEWS_SECONDS, _MOST_NEWS, _NEWS_CHARACTERS = 10.0, 3, 160
 # The pages that show gauges. Behind the others they are read for the trail alone, once in each of its parts.
@@ -137,7 +139,6 @@ class Workbench:
         self.hardware, self.chosen_gpu, self.is_view = hardware, gpu, False
         self.document: ConfigDocument | None = None
         self.plan: Plan | None = None
-        self.preset_plan: Plan | None = None
         self.plan_problems: tuple[Problem, ...] = ()
         self.findings: list[Finding] = []
         self.old_edits: Edits = {}
@@ -152,7 +153,6 @@ class Workbench:
         """The journal of a run is read, to show the run: nobody need be asked which."""
         self._has_looked_for_a_draft = False
         self._planned_revision = self._checked_revision = self._noted_revision = -1
-        self._preset_recipe = ""
         self._followed: LoadedConfig | None = None
         """What was last said of recipe and task holds for it."""
         self.glyphs = glyphs
@@ -308,15 +308,28 @@ class Workbench:
         return self.start_wanted or self.background.is_busy(OPENING) or self.background.is_busy(DETACHING)
 
     @property
+    def start_words(self) -> str:
+        """What the start of a run waits for; empty if nobody has requested one."""
+        if self.background.is_busy(OPENING):
+            return "opening the run ..."
+        if not self.start_wanted:
+            return ""
+        if self.is_planning:
+            return f"planning: {self.fitting}" if self.fitting else "planning ..."
+        return "checking the settings ..."
+
+    @property
     def active_run_words(self) -> str:
-        """Why no second run can be started."""
-        stop, detach = self.app.key_of("train.stop"), self.app.key_of("train.detach")
-        return f"a run is already active: on the Train screen, {stop} stops it and {detach} detaches it"
+        """Why no second run can be started, and what to do instead."""
+        stop, detach, new = map(self.app.key_of, ("train.stop", "train.detach", "app.new"))
+        return (
+            f"a run is already active: on Train, {stop} stops it and {detach} detaches it; {new} prepares the next run"
+        )
 
     def take_refusals(self) -> tuple[Problem, ...]:
-        """What was wrong with a run that was refused before its first step; such a run has left no folder."""
-        run = self.run
-        if run is None or run.alive or not run.refusals or run.folder.root.exists():
+        """Return the problems of a run that was refused before its first step, and remove it. It has left no folder."""
+        run = self.own_run
+        if run is None or run is not self.run or run.alive or not run.refusals or run.folder.root.exists():
             return ()
         self.own_run = None
         self.put_on_the_table(None)
@@ -542,7 +555,6 @@ class Workbench:
                 return error.problems
 
         self._work_out("plan", plan, self._planned)
-        self._plan_presets(document)
         self.app.draw()
 
     def _tell_what_followed(self) -> None:
@@ -569,34 +581,8 @@ class Workbench:
     def machine_changed(self) -> None:
         """Another card is chosen, or the machine was looked at again: what follows from it is made anew."""
         if self.document is not None:
-            self._preset_recipe = ""
             self.document.machine_changed()
             self.config_changed()
-
-    def _plan_presets(self, document: ConfigDocument) -> None:
-        """What the recipe alone would cost: to compare with, once something differs from it."""
-        recipe = document.recipe_name
-        if not document.changes() or not recipe:
-            self.preset_plan, self._preset_recipe = None, ""
-            return
-        if recipe == self._preset_recipe:
-            return
-        self._preset_recipe, gpu = recipe, self.chosen_gpu
-
-        def plan() -> Plan | None:
-            from tui_trainer.config.load import Request, load
-            from tui_trainer.launching.prepare import estimated_plan
-
-            try:
-                return estimated_plan(load(Request(profile=recipe), self._choose_hardware), gpu=gpu)
-            except InputError:
-                return None
-
-        def planned(plan: Plan | None) -> None:
-            self.preset_plan = plan
-            self.app.draw()
-
-        self.background.do("preset plan", plan, planned, PLANNING)
 
     def _planned(self, result: Plan | tuple[Problem, ...]) -> None:
         document = self.document
@@ -647,10 +633,19 @@ class Workbench:
         marks = [f"{bad} fail"] * bool(bad) + [f"{warned} warn"] * bool(warned)
         return " ".join(marks) or "ok", "bad" if bad else "warn" if warned else "good"
 
-    def apply(self, patch: Mapping[str, Any], label: str) -> tuple[Problem, ...]:
-        if self.document is None:
-            return ()
-        problems = self.document.patch(patch, label)
-        if not problems:
-            self.config_changed()
-        return problems
+    def apply(self, patch: Mapping[str, Any], label: str) -> bool:
+        """Change settings as one step, and report them or what is wrong. Return whether they were changed."""
+        problems = self.document.patch(patch, label) if self.document else ()
+        if problems:
+            self.tell(str(problems[0]), "bad")
+        else:
+            self.note_change(f"applied {self.patch_words(patch)}; {self.app.key_of('config.undo')} to undo", "good")
+        return not problems
+
+    def patch_words(self, patch: Mapping[str, Any]) -> str:
+        """Return the new values of settings, or how many settings there are if a message has no room for the values."""
+        from tui_trainer.config.changes import settings_count, settings_words
+
+        words = one_line(settings_words(patch))
+        shown = f"{settings_count(len(patch))} ({self.app.key_of('config.changed_only')} on Config lists them)"
+        return words if len(words) <= _PATCH_CHARACTERS else shown

@@ -16,16 +16,16 @@ from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaled, usual_scaling
 from tui_trainer.planning.measured_steps import StepKey, measured_row_rates
 from tui_trainer.planning.records import device_key
-from tui_trainer.units import format_number, percent
+from tui_trainer.units import format_number, percent, quantity
 
 # Tokens in a pass that keep the processor busy. On a CPU a matmul of a few hundred rows already runs at full
 # rate, and more leaves the caches; a large GPU has thousands of cores to feed.
 BUSY_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 4096}
 # A busier GPU gains nothing from larger batches.
 _BUSY_GPU = 0.9
-# Small data is cut into so many steps, each of which learns from other rows.
+# The fix for data with fewer rows than a step leaves this many steps per epoch.
 _STEPS_IN_AN_EPOCH = 8
-# A larger batch changes what is learnt: less than this is not worth it.
+# A larger batch changes the result, so a smaller speed-up is not worth it.
 _FASTER = 1.05
 
 
@@ -44,7 +44,11 @@ def small_batch(view: RunView) -> Cause | None:
         fix: Patch = {ACCUMULATION: "auto"}
         spared, words = fixed or 0.0, ""
     else:
-        fix = {EFFECTIVE: max(16, 4 * plan.effective_batch_size)}
+        # The number of epochs does not matter here: the product counts the rows that the run reads in all of them.
+        most = most_rows_of_step(1, plan.total_steps * plan.effective_batch_size)
+        if most <= plan.effective_batch_size:
+            return None
+        fix = {EFFECTIVE: min(max(16, 4 * plan.effective_batch_size), most)}
         update = view.optimizer_seconds
         spared, words = update + (fixed or 0.0), f"the optimizer takes {percent(view.share(update))} of the time"
     if fixed:
@@ -54,7 +58,8 @@ def small_batch(view: RunView) -> Cause | None:
         words = ", ".join(filter(None, (words, start)))
     return Cause(
         cause="Batches are small, so the fixed cost of each step takes much of the time.",
-        evidence=f"{positions:,.0f} positions per micro-batch ({plan.per_device_train_batch_size} rows); {words}",
+        evidence=f"{positions:,.0f} positions per micro-batch "
+        f"({quantity(plan.per_device_train_batch_size, 'row')}); {words}",
         share=view.share(spared),
         fix={MICRO: "auto", **fix},
     )
@@ -106,7 +111,7 @@ def _larger_batch(context: Context) -> Verdict | None:
     the planned ones will do. No more rows are proposed than leave enough steps."""
     plan = context.planned
     now, processes = plan.effective_batch_size.value, plan.processes.value
-    most = most_rows_of_step(context.config, plan.train_rows.value)
+    most = most_rows_of_step(context.config.training.num_train_epochs, plan.train_rows.value)
     if (key := StepKey.read(plan.shape_key)) is None or most <= now:
         return None
     device = device_key(plan.cpu_name, plan.threads.value, plan.device_name if plan.device == "cuda" else "")
@@ -162,9 +167,9 @@ def accumulation(context: Context) -> Verdict:
         return passed(f"{effective} documents in {reason}; {same}")
     parts = -(-effective // micro)
     if parts == 1:
-        return passed(f"{effective} rows in one micro-batch: nothing to accumulate")
+        return passed(f"{quantity(effective, 'row')} in one micro-batch: nothing to accumulate")
     last = (effective - 1) % micro + 1
-    sentence = f"{effective} rows in {parts} micro-batches of {micro}"
+    sentence = f"{quantity(effective, 'row')} in {parts} micro-batches of {micro}"
     if 2 * last >= micro:
         uneven = "" if last == micro else f", the last of {last}"
         sentence += f"{uneven}; the loss is a sum, so the gradient is that of one large batch"

@@ -5,11 +5,11 @@ from tui_trainer.advice.contract import Cause, Verdict, failed, not_applicable, 
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.planning.disk import space_words
 from tui_trainer.tasks import find_task
-from tui_trainer.units import MIB, format_bytes, percent
+from tui_trainer.units import MIB, format_bytes, percent, quantity
 
 GROUP = "Data"
 WORKERS, _PROCESSES = "dataloader.num_workers", "data.num_proc"
-# A run that waits for data longer than this share of its time is told of it.
+# A run that waits for data for a larger share of its time gets a finding.
 _MOST_FETCHING_SHARE = 0.05
 # Loader threads that a run without any is measured against.
 _SOME_WORKERS = 2
@@ -138,7 +138,7 @@ def _how(context: Context) -> tuple[str, str]:
     source = "batches are read from a memory-mapped file"
     if not workers:
         return f"{source} between steps", switch
-    threads = "1 thread" if workers == 1 else f"{workers} threads"
+    threads = quantity(workers, "thread")
     pinned = ", into pinned memory" if is_pinned else ""
     return f"{source} by {threads}, {workers * loader.prefetch_factor} steps ahead{pinned}", switch
 

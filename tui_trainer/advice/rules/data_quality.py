@@ -1,4 +1,4 @@
-"""What is trained on, and what is held out."""
+"""Rules about the rows that are trained on and the rows that are held out."""
 
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Verdict, failed, not_applicable, passed, rule, warned
@@ -8,7 +8,7 @@ from tui_trainer.config.token_list import TOKENS
 from tui_trainer.data.preparing.prepare import CLASS_ROWS
 from tui_trainer.data.preparing.unknown_tokens import WARNED_SHARE, unknown_text_hint, unknown_words
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_count, format_seconds
+from tui_trainer.units import format_count, format_seconds, quantity
 
 GROUP = "Data"
 _MAX_CHARS, _MAX_ROWS, _ON_BAD_ROWS = "data.max_chars", "data.max_rows", "data.on_bad_rows"
@@ -17,16 +17,16 @@ _OVERLAP = "overlap between training and held-out rows"
 _SINGLE = "single_label_classification"
 # A tenth of the data changes little of what is learnt.
 _MOST_LEFT_OUT = 0.1
-# The last answers of long conversations are such a share; a wrong mask leaves less.
+# The last answers of long conversations are about this share of the tokens; a wrong mask leaves a smaller one.
 _LEAST_TRAINED_SHARE = 0.05
 # Classes that differ by less are learnt without weights.
 _MOST_UNEVEN = 10
 _GOOD_SHARE = DataSection().eval_fraction
-# A larger part held out is missed in training; a smaller one is enough where it still has so many rows.
+# A larger held-out share is missing in training; a smaller one is enough if it has this many rows.
 _MOST_SHARE = 0.3
 _LEAST_SHARE = 0.02
 _FEWEST_ROWS = 20
-# Of the held-out rows: a few are the same by chance.
+# A few held-out rows equal training rows by chance: this share of them passes.
 _MOST_LEAKED = 0.01
 
 
@@ -115,7 +115,7 @@ def trained_share(context: Context) -> Verdict:
     """Tokens without a label cost as much as others and teach nothing, and a wrong mask does not show in the loss."""
     facts, counts = context.facts, context.counts
     if facts and (facts.classes or facts.target_tokens):
-        return passed(f"{counts.train_rows:,} rows are trained on")
+        return passed(f"{quantity(counts.train_rows, 'row', 'are')} trained on")
     share = counts.train_labels / max(counts.train_tokens, 1)
     sentence = f"{share:.1%} of {counts.train_tokens:,} tokens are trained on"
     if share < _LEAST_TRAINED_SHARE:
@@ -193,7 +193,9 @@ def held_out(context: Context) -> Verdict:
         if rows < _FEWEST_ROWS:
             return warned(f"{sentence}: {noisy}", advice=f"add more text to {apart}")
         return passed(sentence)
-    sentence = f"{rows:,} rows are held out ({share:.0%} of the text), {plan.train_rows.value:,} are trained on"
+    sentence = (
+        f"{quantity(rows, 'row', 'are')} held out ({share:.0%} of the text), {plan.train_rows.value:,} are trained on"
+    )
     if share > _MOST_SHARE:
         return warned(f"{sentence}: more of the text could be trained on", fix={_EVAL_FRACTION: _GOOD_SHARE})
     if share < _LEAST_SHARE and rows < _FEWEST_ROWS:

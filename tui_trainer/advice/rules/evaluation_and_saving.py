@@ -1,4 +1,4 @@
-"""What a run does beside its steps: evaluations, checkpoints, texts, and what is left at its end."""
+"""Rules about evaluations, checkpoints and samples during a run, and about the files that it leaves."""
 
 import math
 from collections.abc import Iterator
@@ -29,10 +29,11 @@ from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import run_bytes, space_words
 from tui_trainer.planning.duration import sample_token_seconds
+from tui_trainer.planning.effective_batch import FEWEST_STEPS
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.units import format_bytes, format_number, format_seconds, percent
+from tui_trainer.units import format_bytes, format_number, format_seconds, percent, quantity
 
 SAVE_LIMIT = "checkpoint.save_total_limit"
 _PATIENCE_KEY = "evaluation.early_stopping_patience"
@@ -43,8 +44,8 @@ _EVAL, _EVAL_ROWS, _EMPTY_CACHE = "evaluation.eval_steps", "evaluation.max_eval_
 _BY_DEFAULT = {_EVAL: (_EVAL, _EVAL_ROWS), _SAMPLE: (_SAMPLE,)}
 # A run that takes up to half of a disk leaves room for the next one.
 _ROOMY_SHARE = 0.5
-# In fewer epochs a run has no time to overfit.
-_MANY_EPOCHS = 5
+# In fewer epochs or steps a run has no time to overfit.
+_MANY_EPOCHS, _MANY_STEPS = 5, 2 * FEWEST_STEPS
 _PATIENCE = 3
 _EVAL_SHARE = EvaluationSection().eval_steps
 # Two evaluations that are this many times as bad as the best are no noise.
@@ -65,7 +66,7 @@ _JOURNAL_GROUP_SECONDS = 1e-4
 # Half an hour of work is what a crash may cost; a fix saves three times as often.
 _MOST_SECONDS = 1800.0
 _GOOD_SECONDS = 600.0
-# So many texts at once are written in hardly more time than one.
+# Generating this many texts at once takes hardly longer than generating one.
 _FEW_ROWS = 4
 
 
@@ -133,12 +134,12 @@ def early_stopping(context: Context) -> Verdict:
         return not_applicable("early stopping needs held-out rows, but the data has none")
     passes = context.epochs
     evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
-    sentence = f"{format_number(passes)} epochs, {evaluations} evaluations, patience {patience}"
+    sentence = f"{format_number(passes)} epochs, {quantity(evaluations, 'evaluation')}, patience {patience}"
     if patience and evaluations <= patience:
         message = f"{sentence}: the run can never stop early"
         return warned(message, fix=_early_stopping(context, patience, evaluations))
-    if patience or passes <= _MANY_EPOCHS:
-        return passed(sentence if patience else f"{sentence}: too few epochs to need early stopping")
+    if patience or passes <= _MANY_EPOCHS or plan.total_steps.value < _MANY_STEPS:
+        return passed(sentence if patience else f"{sentence}: too few epochs or steps to need early stopping")
     return warned(
         f"{sentence}: nothing stops the run when it starts to overfit", fix=_early_stopping(context, 0, evaluations)
     )

@@ -30,17 +30,16 @@ from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZER_KEY, OP
 from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import EFFECTIVE, base_rows
+from tui_trainer.planning.effective_batch import EPOCHS, FEWEST_STEPS, MOST_EPOCHS
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaling_of, what_trains
 from tui_trainer.runs.events import NO_GRADIENT, PlanMade
 from tui_trainer.runs.steps_and_eta import every
 from tui_trainer.runs.wording import planned_time_words
-from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
+from tui_trainer.units import format_bytes, format_count, format_number, format_seconds, quantity
 
-_EPOCHS, _MAX_STEPS = "training.num_train_epochs", "training.max_steps"
+_MAX_STEPS = "training.max_steps"
 _DECAY, _MAX_GRAD_NORM = "training.num_decay_steps", "training.max_grad_norm"
 _WEIGHT_DECAY = "training.weight_decay"
-# Warm-up and decay alone take dozens of updates.
-_FEWEST_STEPS = 100
 _GOOD_STEPS = 200
 # Rows that were seen so often are known by heart; half as many passes are proposed.
 _MOST_EPOCHS = 50
@@ -48,17 +47,17 @@ _GOOD_EPOCHS = 25
 _DAY_SECONDS = 86_400.0
 # The plan is right within 15 % once steps were measured, and evaluations come on top of the steps.
 _FIX_SHARE = 0.8
-# A loss that is higher than at first by this share of it, and by so many nats, has risen.
+# A loss has risen if it is higher than at first by this share, and by this many nats.
 _RISE = 0.1
 _LEAST_NATS = 0.1
-# A loss has risen again when it lost this share of what it had fallen by.
+# A loss has risen again when it has lost this share of its fall.
 _LOST = 0.5
-# Two stretches differ by more than chance when so many standard errors lie between them.
+# Two means differ by more than chance when they are this many standard errors apart.
 _CLEARLY = 4.0
-# A loss that fell by less than this share in so many steps is flat.
+# A loss is flat if it fell by less than this share in this number of steps or more.
 _LEAST_FLAT_STEPS = 100
 _LEAST_FALL = 0.02
-# A recipe's learning rate is scaled where this run has so many times as many rows in a step, or as few.
+# A recipe's learning rate is scaled if the rows per step differ from the recipe's by this factor or more.
 _LEAST_RATIO = 4.0
 # MiniCPM, arXiv:2404.06395, section 4.3: a decay over 10 % of the tokens is enough.
 _GOOD_DECAY = 0.1
@@ -66,9 +65,9 @@ _GOOD_WARMUP = TrainingSection().warmup_steps
 # In a longer warm-up a large part of the run has a low rate.
 _MOST_WARMUP = 0.2
 _GOOD_NORM = 1.0
-# No gradient of a run that learns is larger: such a limit clips nothing.
+# Gradients of a run that learns are smaller, so a higher limit clips nothing.
 _MOST_NORM = 10.0
-# The last steps are compared with those before them, of which there must be twice as many.
+# The gradient norms of the last steps are compared with those of at least twice as many steps before them.
 _RECENT_STEPS = 20
 _SEEN_STEPS = 500
 _LEAST_NORMS = 60
@@ -76,9 +75,9 @@ _EXPLODED = 10.0
 # Shares of the usual learning rate that are tried one after the other. Source: ModelForge's guide on performance: begin
 # with LoRA's usual 2e-4, then 3e-4 or 5e-4 where that is stable, 1e-4 where it is not.
 _RUNGS = (0.5, 1.0, 1.5, 2.5)
-# A rate that differs by less makes no other run.
+# A rate that differs by a smaller factor gives about the same run.
 _LEAST_STEP = 1.4
-# A spike: so many times the median of the steps around, and beyond their noise.
+# A spike is this many times the median of the steps around it, and this many deviations above it.
 _SPIKE = 1.5
 _AROUND = 10
 _DEVIATIONS = 8.0
@@ -89,11 +88,11 @@ _SHOWN_SPIKES = 5
 _EARLY_SHARE = 0.2
 # Rows that would be in spikes of each epoch if these fell anywhere.
 _MOST_CHANCE = 0.1
-# So many steps tell whether anything is learnt at all.
+# After this many steps it is clear whether the run learns at all.
 _FIRST_STEPS = 20
-# A loss that differs by less does so by rounding.
+# Smaller differences between losses come from rounding.
 _UNMOVED = 1e-6
-# What is this far above random guessing is no noise of a few rows, of which the first steps are averaged.
+# A mean loss of the first steps that is this far above random guessing is not noise of a few rows.
 _FAR_ABOVE = 1.25
 _LEAST_ABOVE_NATS = 0.5
 _FIRST_LOSSES = 5
@@ -148,17 +147,20 @@ def _rate_for_adamw(context: Context) -> dict[str, str]:
     return {} if written == "auto" or usual.least <= written <= usual.most else {LEARNING_RATE: "auto"}
 
 
-@rule("Number of steps", 400, _EPOCHS, _MAX_STEPS)
+@rule("Number of steps", 400, EPOCHS, _MAX_STEPS)
 def steps(context: Context) -> Verdict:
     """Warm-up and decay alone need dozens of updates; after dozens of epochs a model only memorises."""
     plan = context.planned
     total, passes = plan.total_steps.value, context.epochs
-    sentence = f"{total:,} steps, {format_number(passes)} epochs of {plan.steps_per_epoch.value:,} steps"
-    if total < _FEWEST_STEPS:
+    sentence = (
+        f"{quantity(total, 'step')}, {format_number(passes)} epochs of {quantity(plan.steps_per_epoch.value, 'step')}"
+    )
+    # A pretrained model learns from few rows in few steps, if it reads them often enough.
+    if total < FEWEST_STEPS and (passes < MOST_EPOCHS or context.config.is_from_scratch):
         # Through the setting that decides their number today.
         epochs = float(math.ceil(_GOOD_STEPS / plan.steps_per_epoch.value))
         by_steps = bool(context.config.training.max_steps)
-        more: Patch = {_MAX_STEPS: _GOOD_STEPS} if by_steps else {_EPOCHS: epochs}
+        more: Patch = {_MAX_STEPS: _GOOD_STEPS} if by_steps else {EPOCHS: epochs}
         return warned(f"{sentence}: too few updates to learn much", fix=more)
     stops_early = context.config.evaluation.early_stopping_patience > 0
     most = max(_GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
@@ -167,7 +169,7 @@ def steps(context: Context) -> Verdict:
     return passed(sentence)
 
 
-@rule("Training time", 410, _EPOCHS, _MAX_STEPS)
+@rule("Training time", 410, EPOCHS, _MAX_STEPS)
 def duration(context: Context) -> Verdict:
     """Before a run that takes longer than a day, try a smaller one."""
     plan = context.planned

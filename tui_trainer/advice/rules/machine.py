@@ -1,4 +1,4 @@
-"""What the machine gives: cards, cores, libraries, and what else runs there."""
+"""Rules about the machine: GPUs, cores, libraries and other programs."""
 
 import os
 from statistics import median
@@ -258,7 +258,7 @@ def one_thread(view: RunView) -> Cause | None:
     threads, cores = view.state.threads, view.mean("usable_cores")
     if view.on_gpu or threads != 1 or cores is None or cores < 2:
         return None
-    # Of the usable cores, as they were read beside the run.
+    # Both are shares of the usable cores.
     own, others = view.mean("process_cpu_share"), view.others_cpu_share
     idle = max(1 - (1 / cores if own is None else own) - (others or 0.0), 0.0)
     return Cause(

@@ -1,4 +1,4 @@
-"""What a run takes of memory, and what makes it less."""
+"""Rules about the memory of a run and the settings that reduce it."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ from tui_trainer.units import MIB, format_bytes, format_bytes_of, percent
 
 GROUP = "Memory"
 _CHUNK = "training.loss_chunk_tokens"
-# Logits of so many tokens are small beside a model's weights.
+# The logits of this many tokens are small compared with the weights of a model.
 _CHUNK_TOKENS = 1024
 # A card this full has no room for the workspace of a kernel; a machine with this little left begins to swap.
 _FULL_SHARE = 0.96

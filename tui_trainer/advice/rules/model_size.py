@@ -34,10 +34,10 @@ _LEAST_TOKENS_A_PARAMETER = 0.2
 # A run that is longer asks for a smaller model; one that is shorter has time for a larger one.
 _DAY_SECONDS = 86_400.0
 _SHORT_SECONDS = 3600.0
-# What differs less is another model and no smaller or larger one.
+# Models whose sizes differ less count as equally large.
 _SMALLER = 0.8
 _LARGER = 1.5
-# A tokenizer that needs so many times as many tokens for the text does not know its language.
+# A tokenizer that needs this many times as many tokens for the text does not know its language.
 _OTHER_LANGUAGE = 1.5
 _USUAL_RANK = 16
 # Attention holds a third of a layer's weights. With adapters there alone LoRA stays behind the training of all weights,
@@ -81,8 +81,10 @@ def model_size(context: Context) -> Verdict:
 
 
 def _from_scratch(context: Context, read: float) -> Verdict:
-    parameters = context.planned.parameters.value
+    parameters, steps = context.planned.parameters.value, context.planned.total_steps.value
     counted = f"{format_count(parameters)} parameters are trained on {format_count(read)} tokens"
+    # With a fixed number of steps, shorter rows mean that the run reads fewer tokens.
+    counted += f" in {steps:,} steps of {format_count(read / steps)}"
     sentence = f"{counted}, {format_number(read / parameters, 2)} tokens per parameter"
     if read >= _LEAST_TOKENS_A_PARAMETER * parameters:
         return passed(sentence)
@@ -171,7 +173,7 @@ def model_choice(context: Context) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Other:
-    """Another model in the place of this one. Seconds are None where only a measured step can tell."""
+    """Another model that could replace the present one. `seconds` is None if only a measured step can give it."""
 
     name: str
     seconds: float | None
@@ -182,7 +184,7 @@ class _Other:
 def _others(
     context: Context, least: float, most: float, budget: float | None, *, reverse: bool = False
 ) -> Iterator[_Other]:
-    """Yield the catalogue's models for this task of so many parameters, as far as they fit, by their size."""
+    """Yield models of the catalogue for this task with `least` to `most` parameters that fit into memory, by size."""
     kinds = find_task(context.config.task.type).architectures
     entries = [
         entry

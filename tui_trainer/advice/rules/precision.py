@@ -1,4 +1,4 @@
-"""What numbers a run computes with."""
+"""Rules about the data types that a run computes with."""
 
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Cause, Verdict, not_applicable, passed, rule, symptom, warned

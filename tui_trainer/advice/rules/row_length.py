@@ -14,7 +14,7 @@ from tui_trainer.planning.duration import MOST_TIMES_OF_PACKING, times_of_packin
 from tui_trainer.runs.events import PACKED_WITH_MASK
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.contract import DataFacts
-from tui_trainer.units import percent
+from tui_trainer.units import percent, quantity
 
 GROUP = "Data"
 LENGTH = "data.max_length"
@@ -103,7 +103,7 @@ def truncation(context: Context) -> Verdict:
         # Documents of a language model are cut into several rows, and none of them is lost.
         if context.facts is None or context.facts.is_stream:
             return not_applicable("rows are cut from one stream of text: none is truncated")
-        documents = f"{counts.train_documents + counts.eval_documents:,} documents"
+        documents = f"{quantity(counts.train_documents + counts.eval_documents, 'document')}"
         if not counts.cut_documents:
             return passed(f"each of {documents} fits into a row; none is split")
         split = f"{counts.cut_documents:,} of {documents} are split into {counts.pieces:,} rows"
@@ -122,7 +122,7 @@ def truncation(context: Context) -> Verdict:
             sentence += f", losing {words:,} words" if words else f", losing about {details[CUT_TOKENS]:,} tokens"
         sentence += f"; {lost:,} of them lose all tokens to learn from" if lost else ""
     if answers:
-        sentence += f"; {answers:,} answers do not fit completely"
+        sentence += f"; {quantity(answers, 'answer', 'do')} not fit completely"
     if share <= _MOST_CUT:
         if answers <= _MOST_CUT * rows:
             return passed(sentence)

@@ -43,6 +43,7 @@ from tui_trainer.data.columns.usual_names import SPAN_COLUMNS, TAG_COLUMNS, TEXT
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import quantity
 
 Scheme = Literal["IOB1", "IOB2", "BIOES", "plain"]
 
@@ -387,7 +388,7 @@ def _from_label_studio(row: Row) -> Row:
     annotations = annotations if isinstance(annotations, list) else []
     annotations = [item for item in annotations if isinstance(item, Mapping) and not item.get("was_cancelled")]
     if len(texts) != 1 or len(annotations) != 1:
-        counts = f"{_count(len(texts), 'text')} and {_count(len(annotations), 'annotation')}"
+        counts = f"{quantity(len(texts), 'text')} and {quantity(len(annotations), 'annotation')}"
         problem = f"the row has {counts}, not one of each"
         raise DataError(problem, where=row.where, hint="export the data as JSON-MIN or as CoNLL, or remove the row")
     results = annotations[0].get("result") or []
@@ -541,7 +542,7 @@ def _strings_in(row: Row, column: str, noun: str, words: int | None = None) -> l
     if not isinstance(strings, list | tuple):
         raise DataError(f"the column '{_short(column)}' is {kind_of_value(value)}, not a list of {noun}s", where=where)
     if words is not None and len(strings) != words:
-        raise DataError(f"the row has {_count(words, 'word')} but {_count(len(strings), noun)}", where=where)
+        raise DataError(f"the row has {quantity(words, 'word')} but {quantity(len(strings), noun)}", where=where)
     for number, string in enumerate(strings, start=1):
         if words is not None and type(string) is int:
             message = f"{noun} {number:,} is the number {string}, which has no name"
@@ -558,10 +559,6 @@ def _is_broken_list(text: str, parts: object, is_tags: bool) -> bool:
     begins = text.lstrip()[:2]
     brackets = begins[:1] == "[" and text.rstrip()[-1:] == "]"
     return brackets and parts == text.split() and (is_tags or begins in ("['", '["'))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _short(column: str) -> str:

@@ -45,7 +45,7 @@ from tui_trainer.data.columns.usual_names import (
 from tui_trainer.data.decoding import MAX_LINE_BYTES, refuse_surrogates, with_plain_line_ends
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import MIB, format_bytes
+from tui_trainer.units import MIB, format_bytes, quantity
 
 FIRST_ROWS = 100
 LOOKED_CHARACTERS = 4 * MIB
@@ -253,7 +253,7 @@ def _clearly_longest(texts: Mapping[str, float]) -> str:
 
 def _note_of_choice(column: str, others: Sequence[str], files: Sequence[str], pair: str) -> str:
     other_files = len(files) - 1
-    where = f"{files[0]} and {other_files:,} more file{'' if other_files == 1 else 's'}" if other_files else files[0]
+    where = f"{files[0]} and {quantity(other_files, 'more file')}" if other_files else files[0]
     alternatives = f" (other candidates: {listed(others)})" if others else ""
     shown = [f"'{one_line(name, 40)}'" for name in (column, pair) if name]
     beginning = "the text is in the column" if not pair else "the two texts are in the columns"
@@ -401,7 +401,8 @@ class PairColumns:
         if not self._several:
             return [*self._notes.values()]
         column = one_line(self.pair.target, 40)
-        return [*self._notes.values(), f"{self._several:,} rows have several answers in '{column}'; the first is used"]
+        rows_have = quantity(self._several, "row", "have")
+        return [*self._notes.values(), f"{rows_have} several answers in '{column}'; the first is used"]
 
     def _named(self, head: Sequence[Row]) -> tuple[str, list[str]]:
         """Return the file and the names of its columns. Raises DataError if the column of a setting is missing."""

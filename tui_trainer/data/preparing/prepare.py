@@ -63,6 +63,7 @@ from tui_trainer.data.sources.reading import BLOCK_BYTES
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError
+from tui_trainer.units import quantity
 
 CUT_FILE = "cut_rows.npy"
 BAD_ROWS, CLASS_ROWS, WHOLE_LENGTH, CUT_TOKENS = "bad_rows", "class_rows", "length_for_99_percent", "cut_tokens"
@@ -174,16 +175,16 @@ def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]
         rows = counts.train_rows + counts.eval_rows
         yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and are truncated"
     if counts.truncated_answers:
-        answers = "1 answer does" if counts.truncated_answers == 1 else f"{counts.truncated_answers:,} answers do"
+        answers = quantity(counts.truncated_answers, "answer", "do")
         consequence = "a generated answer is truncated to task.max_target_length; "
         consequence += "a marked answer that is cut off counts as no answer"
         yield f"{answers} not fit: {consequence}"
     if long := counts.untrained_long_rows:
-        rows_are = "1 row is" if long == 1 else f"{long:,} rows are"
+        rows_are = quantity(long, "row", "are")
         hint = f"; {longer}" if longer else ""
         yield f"{rows_are} skipped: no token to train on within the first {cut.max_length:,} tokens{hint}"
     if never := counts.untrained_rows - counts.untrained_long_rows:
-        yield f"{'1 row is' if never == 1 else f'{never:,} rows are'} skipped: no token to train on"
+        yield f"{quantity(never, 'row', 'are')} skipped: no token to train on"
     if counts.cut_documents:
         documents = counts.train_documents + counts.eval_documents
         yield (
@@ -191,11 +192,11 @@ def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]
             f"and are split into {counts.pieces:,} pieces; no text is dropped"
         )
     if counts.short_documents:
-        yield f"{counts.short_documents:,} documents have fewer than two tokens and are skipped"
+        yield f"{quantity(counts.short_documents, 'document', 'have')} fewer than two tokens: skipped"
     if counts.marked_rows:
-        consequence = "documents" if cut.reads_text else "rows"
+        rows_have = quantity(counts.marked_rows, "document" if cut.reads_text else "row", "have")
         where = "special tokens of the tokenizer at the beginning or end"
-        yield f"{counts.marked_rows:,} {consequence} already have {where}: these tokens are not added again"
+        yield f"{rows_have} {where} already: these tokens are not added again"
 
 
 def _longer_length_hint(needs: Sequence[int], rows: int) -> str:

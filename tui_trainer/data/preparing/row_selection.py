@@ -31,6 +31,7 @@ from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.sources.reading import LineBlock, line_blocks, texts_of
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError, Problem
+from tui_trainer.units import quantity
 
 CHUNK_ROWS = 1000
 CHUNK_CHARACTERS = 1_000_000  # between two reports of progress, where the work can also be cancelled
@@ -216,7 +217,7 @@ class Survey:
         hashes = np.frombuffer(self.hashes, dtype=np.uint64)
         _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         count = int((strata != strata[first[inverse]]).sum())
-        return [f"{count:,} rows are duplicates of earlier rows, but with another label"] if count else []
+        return [f"{quantity(count, 'row', 'duplicate')} earlier rows, but with another label"] if count else []
 
     def with_text(self, texts: Iterable[str]) -> Iterator[Example]:
         """Yield the documents that are not blank, and count the others."""
@@ -383,13 +384,13 @@ class Surveyor:
             yield example
         survey.notes += choices.notes()
         if cut.max_chars and characters >= cut.max_chars:
-            documents_used = f"{count:,} documents, the last one truncated"
+            documents_used = f"{quantity(count, 'document')}, the last one truncated"
             survey.notes.append(f"data.max_chars: the first {characters:,} characters are used ({documents_used})")
         survey.notes += _blank_notes(survey.blank - blank_before)
 
 
 def _blank_notes(count: int) -> list[str]:
-    return [f"{count:,} documents contain only white space and are skipped"] if count else []
+    return [f"{quantity(count, 'document', 'contain')} only white space: skipped"] if count else []
 
 
 def text_hash(text: str) -> int:

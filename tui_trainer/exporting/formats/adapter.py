@@ -20,7 +20,7 @@ class Adapter(Format):
     def refusal(self, trained: TrainedModel) -> str:
         return "" if trained.base else "this run trained all weights, so it has no adapter"
 
-    def needed_bytes(self, trained: TrainedModel) -> int:
+    def size_bytes(self, trained: TrainedModel) -> int:
         return sum(path.stat().st_size for path in trained.folder.iterdir())
 
     def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError
-from tui_trainer.exporting.contract import Format, Tolerance
+from tui_trainer.exporting.contract import Format, Tolerance, fp32_bytes
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
+from tui_trainer.models.files.weights import is_embedding, is_head
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.loading import save_tokenizer
 
@@ -25,9 +26,13 @@ class Int8(Format):
         "to export the language model alone, train with model.text_only = true"
     )
 
+    def size_bytes(self, trained: TrainedModel) -> int:
+        # torchao quantises linear layers but the head.
+        return fp32_bytes(trained, lambda name: not (is_embedding(name) or is_head(name)))
+
     def needed_bytes(self, trained: TrainedModel) -> int:
-        # The whole model stands beside until it is quantised.
-        return 2 * trained.weight_bytes
+        # The whole model in fp32 is on the disk until it is quantised.
+        return self.size_bytes(trained) + fp32_bytes(trained)
 
     def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:
         import torch

@@ -171,8 +171,7 @@ class _MergedTensors:
 
 
 def _base_name(name: str) -> str:
-    """Return the name without an adapter: `h.0.attn.base_layer.weight` is `h.0.attn.weight`. Empty for the adapter's
-    tensors."""
+    """Return `h.0.attn.weight` for the name `h.0.attn.base_layer.weight`; empty for weights of the adapter."""
     if re.search(r"\.(lora_[A-Za-z_]+|original_module|trainable_tokens_[a-z]+)(\.|$)", name):
         return ""
     return re.sub(r"\.(base_layer|modules_to_save\.default|token_adapter)(?=\.)", "", name)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.data.progress import Progress
-from tui_trainer.exporting.contract import Format, saved_tokenizer
+from tui_trainer.exporting.contract import Format, fp32_bytes, saved_tokenizer
 from tui_trainer.exporting.trained_model import TrainedModel, config_in, load_tokenizer
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER
 from tui_trainer.models.loading import save_tokenizer
@@ -42,9 +42,12 @@ class Onnx(Format):
             return f"transformers {installed} cannot export whole models; install a newer version with {newer}"
         return ""
 
+    def size_bytes(self, trained: TrainedModel) -> int:
+        return fp32_bytes(trained)
+
     def needed_bytes(self, trained: TrainedModel) -> int:
         # The two decoder graphs have their own copies of the weights until both share one file.
-        return (3 if trained.head == ENCODER_DECODER else 2) * trained.weight_bytes
+        return (3 if trained.head == ENCODER_DECODER else 2) * fp32_bytes(trained)
 
     def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:
         from tui_trainer.exporting import run_onnx

@@ -1,1 +1,1 @@
-"""One file is one tool whose configs are read."""
+"""Importers, one per tool and file."""

@@ -1,7 +1,6 @@
-"""The YAML of `accelerate config`: on how many devices a script trains, how the model is split, and in which numbers.
+"""YAML of `accelerate config`: the number of devices, how the model is split, and the precision.
 
-Source: src/accelerate/commands/config/config_args.py and utils/dataclasses.py of accelerate 1.x.
-"""
+Source: src/accelerate/commands/config/config_args.py and utils/dataclasses.py of accelerate 1.x."""
 
 from typing import Any
 
@@ -15,7 +14,7 @@ _SHARDING = "fsdp_config.fsdp_sharding_strategy fsdp_config.fsdp_reshard_after_f
 _NUMBERED = {1: "full_shard", 2: "shard_grad_op", 3: "no_shard", 4: "hybrid_shard", 5: "hybrid_shard_zero2"}
 _ZERO = "deepspeed_config.zero_stage"
 _OFFLOAD_DEVICES = "deepspeed_config.offload_optimizer_device deepspeed_config.offload_param_device"
-_USUAL_STAGE = 2  # of accelerate's DeepSpeedPlugin
+_USUAL_STAGE = 2  # default of accelerate's DeepSpeedPlugin
 _ZERO_FILE = "deepspeed_config.deepspeed_config_file"
 _WHOLE = "each process computes whole layers; distributed.strategy splits their weights"
 _NO = {False: "no", "NO": "no"}
@@ -40,7 +39,7 @@ def _processes(
 
 
 def _strategy(done: Conversion, given: Given, sharding: Given | None, stage: Given | None, file: Given | None) -> None:
-    """Read how a model is split, which FSDP and DeepSpeed say in keys of their own."""
+    """Read how a model is split. FSDP and DeepSpeed have their own keys for it."""
     kind = str(given.value).upper()
     path = done.file(file)
     if kind in ("NO", "FALSE"):

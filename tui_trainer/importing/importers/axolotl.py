@@ -1,7 +1,6 @@
-"""axolotl's YAML.
+"""YAML of axolotl.
 
-Source: src/axolotl/utils/schemas/ of axolotl-ai-cloud/axolotl at 067b021c8.
-"""
+Source: src/axolotl/utils/schemas/ of axolotl-ai-cloud/axolotl at 067b021c8."""
 
 import math
 import re
@@ -20,29 +19,29 @@ from tui_trainer.planning.processes import OFFLOAD, STRATEGY
 from tui_trainer.terminal.safe_text import one_line
 
 _CONVERSATIONS = ("chat_template", "sharegpt")
-# Of one data set: where it is, and what changes none of its rows.
+# Keys of a data set for its location, and keys that do not change its rows.
 _SOURCE_KEYS = frozenset("path data_files data_dir ds_type revision trust_remote_code preprocess_shards".split())
 _KERNEL = Automatic("the kernel is chosen automatically")
-# schemas/enums.py. Sage computes with 8 bits, and is no kernel of transformers.
+# Source: schemas/enums.py. Sage computes in 8 bits and is not a kernel of transformers.
 _KERNELS = {"xformers": _KERNEL, "sage": _KERNEL, "fp8": Refused("8-bit attention is not supported in training")}
 _MEASURED = Off("evaluations measure the held-out loss instead")
 _OFF = NotNeeded("off")
 _OF_ANOTHER = NotNeeded("only used by a method that is not enabled")
 _OWN_ROWS = "each process computes whole layers on its own rows; distributed.strategy = fsdp splits the weights"
-# Not its alpaca, which has no sentence before the first instruction, nor those of mistral, which put spaces elsewhere.
+# Templates equal to ours. Its alpaca has no sentence before the first instruction, and its mistral has other spaces.
 _TEMPLATES = {
     "chatml": "chatml", "gemma": "gemma", "gemma3": "gemma", "llama3": "llama3", "phi_3": "phi3", "phi_35": "phi3",
 }  # fmt: skip
-# Its qwen2_vl.jinja (067b021) writes text as Qwen2.5-VL's own does, "You are a helpful assistant." where no system
-# message is; it has none of Qwen3-VL, and its qwen3_5.jinja strips less of a turn than the model's own.
+# Templates equal to that of a model. qwen2_vl.jinja (067b021) equals that of Qwen2.5-VL, also without a system message.
+# There is none for Qwen3-VL, and qwen3_5.jinja strips less of a turn than the model's own template.
 _OWN_TEMPLATES = {"tokenizer_default": "any", "qwen_25": "Qwen2.5", "qwen2_vl": "Qwen2.5-VL", "qwen3": "Qwen3"}
 
 
 def _source(done: Conversion, given: Given) -> None:
-    """Read a list of data sets: a path for each entry."""
-    trained = given.name != "test_datasets"
-    entries, read = groups.write_places(done, given, "data.path" if trained else "data.eval_path")
-    if entries and trained:
+    """Read a list of data sets as one path per entry."""
+    is_training = given.name != "test_datasets"
+    entries, read = groups.write_places(done, given, "data.path" if is_training else "data.eval_path")
+    if entries and is_training:
         read |= {*_SOURCE_KEYS, *_task(done, given, entries)}
         groups.refuse_unread(done, given, entries, read)
     if entries and given.name == "pretraining_dataset":
@@ -50,25 +49,24 @@ def _source(done: Conversion, given: Given) -> None:
 
 
 def _length(done: Conversion, length: Given) -> None:
-    """Read the length, and say what becomes of longer rows there.
+    """Read the length, and explain what axolotl does with longer rows.
 
     Source: utils/data/utils.py, prompt_strategies/completion.py, pretrain.py, and encode_streaming in
-    utils/data/streaming.py.
-    """
-    reason, excess = "longer rows are truncated", str(done.given.get("excess_length_strategy") or "drop").lower()
+    utils/data/streaming.py."""
+    reason, strategy = "longer rows are truncated", str(done.given.get("excess_length_strategy") or "drop").lower()
     if done.values.get("task.type") == "causal_lm":
         reason = "a longer text is split into several rows"
         if done.has("pretraining_dataset"):
             packs = done.given.get("sample_packing") is True
-            there = "makes rows that overlap by up to 256 tokens" if packs else "truncates it"
-            reason += f"; axolotl {there}"
-    elif excess != "truncate":
-        reason += f"; axolotl {'stops the run' if excess == 'raise' else 'drops them'}"
+            effect = "makes rows that overlap by up to 256 tokens" if packs else "truncates it"
+            reason += f"; axolotl {effect}"
+    elif strategy != "truncate":
+        reason += f"; axolotl {'stops the run' if strategy == 'raise' else 'drops them'}"
     done.write("data.max_length", length.value, length, reason=reason)
 
 
 def _usual_warmup(done: Conversion, limit: Given | None) -> None:
-    """Write a warm-up of 3 % of all steps, no more than 100, where the file says none (core/builders/base.py)."""
+    """Write the default warm-up: 3 % of all steps, at most 100 (core/builders/base.py)."""
     if not done.has("base_model") or done.given.get("warmup_steps", done.given.get("warmup_ratio")) is not None:
         return
     reason, steps = "axolotl's default: 3 % of all steps, at most 100", limit.whole if limit else None
@@ -84,7 +82,7 @@ _WARMUP_SHARE, _MOST_WARMUP = 0.03, 100
 
 
 def _merged_order(done: Conversion, given: Given) -> None:
-    """Read the order: its sampler draws rows by chance anyway; what it streams it reads in order."""
+    """Leave out the order of merged data sets, because the sampler shuffles rows. Only streamed data keeps it."""
     if not (done.has("pretraining_dataset") or done.given.get("streaming") is True):
         done.leave(Why.ALWAYS, "rows are shuffled in each epoch, as in axolotl", given)
 
@@ -94,7 +92,7 @@ def _is_conversation(form: str) -> bool:
 
 
 def _task(done: Conversion, given: Given, entries: list[dict[str, Any]]) -> set[str]:
-    """Write what all entries are read as, where they agree. Return their keys that were read."""
+    """Write the task if all entries have the same. Return the keys of entries that were read."""
     forms = list(dict.fromkeys(str(entry.get("type")) for entry in entries))
     if all(map(_is_conversation, forms)):
         done.write("task.type", "chat", given, reason=f"type {one_line(', '.join(forms), 40)}")
@@ -111,15 +109,15 @@ def _task(done: Conversion, given: Given, entries: list[dict[str, Any]]) -> set[
         return set()
     other = [form for form in forms if form != "completion" and not _is_conversation(form)]
     shown = one_line(", ".join("a custom type" if form.startswith("{") else form for form in other or forms), 60)
-    why = f"the type {shown} is not supported; nearest: chat_template (chat) and completion (causal_lm)"
-    done.leave(Why.REFUSED, why if other else f"a run has one task, but its data sets have the types {shown}", given)
+    reason = f"the type {shown} is not supported; nearest: chat_template (chat) and completion (causal_lm)"
+    done.leave(Why.REFUSED, reason if other else f"a run has one task, but its data sets have the types {shown}", given)
     return {"type"}
 
 
 def _conversations(done: Conversion, given: Given, forms: list[str], entries: list[dict[str, Any]]) -> set[str]:
-    """Write how turns are found and written, and which are learnt. Return the keys that were read."""
-    named = [str(entry.get("chat_template") or entry.get("conversation") or "") for entry in entries]
-    pairs = zip(entries, named, strict=True)
+    """Write columns and template of conversations, and the turns to train on. Return the keys that were read."""
+    names = [str(entry.get("chat_template") or entry.get("conversation") or "") for entry in entries]
+    pairs = zip(entries, names, strict=True)
     templates = list(dict.fromkeys("alpaca" if entry.get("type") == "alpaca" else name for entry, name in pairs))
     if len(templates) > 1:
         shown = one_line(", ".join(template or "the run's" for template in templates), 60)
@@ -145,7 +143,7 @@ def _conversations(done: Conversion, given: Given, forms: list[str], entries: li
     if learns_all or all(some == {"assistant"} for some in roles):
         read |= {"roles_to_train"}
     turns = [(key, value) for entry in entries for key, value in entry.items() if key in _TURNS]
-    return read | set(_TURNS) - {key for key, value in turns if not rules.empty(value) and not _is_so_here(key, value)}
+    return read | set(_TURNS) - {key for key, value in turns if not rules.is_empty(value) and not _agrees(key, value)}
 
 
 def _write_template(done: Conversion, name: str, template: str, reason: str = "") -> None:
@@ -153,25 +151,25 @@ def _write_template(done: Conversion, name: str, template: str, reason: str = ""
     groups.write_template(done, name, one_line(template, 40), model, _TEMPLATES, _OWN_TEMPLATES, reason)
 
 
-def _template_of_run(done: Conversion, named: Given | None, own: Given | None) -> None:
-    """Read the template of the run. The one of the data set counts before it."""
+def _template_of_run(done: Conversion, named: Given | None, file_or_text: Given | None) -> None:
+    """Read the chat template of the run. That of the data set takes precedence."""
     if done.values.get("task.type") == "causal_lm":
-        done.leave(Why.NOT_NEEDED, "plain texts need no chat template", named, own)
-    elif own and (not named or named.value == "jinja"):
-        if not str(own.value).endswith((".jinja", ".jinja2", ".j2")):
-            groups.write_text(done, str(own.value), named, own)
-        elif path := done.file(own):
-            done.write(TEMPLATE_KEY, str(path), named, own)
+        done.leave(Why.NOT_NEEDED, "plain texts need no chat template", named, file_or_text)
+    elif file_or_text and (not named or named.value == "jinja"):
+        if not str(file_or_text.value).endswith((".jinja", ".jinja2", ".j2")):
+            groups.write_text(done, str(file_or_text.value), named, file_or_text)
+        elif path := done.file(file_or_text):
+            done.write(TEMPLATE_KEY, str(path), named, file_or_text)
         else:
-            done.leave(Why.REFUSED, "the file was not found", named, own)
+            done.leave(Why.REFUSED, "the file was not found", named, file_or_text)
     elif named:
         _write_template(done, named.name, str(named.value))
-        done.leave(Why.NOT_NEEDED, "chat_template takes precedence", own)
+        done.leave(Why.NOT_NEEDED, "chat_template takes precedence", file_or_text)
 
 
 def _tokens(done: Conversion, tokens: Given | None, special: Given | None) -> None:
-    """Read new tokens, of two keys; special ones under other names are another tokenizer."""
-    # `tokens` was a table before, and the name of the other one.
+    """Read new tokens from two keys. Special tokens with other names are refused: they would change the tokenizer."""
+    # In older versions `tokens` was the name of the table of special tokens.
     table = tokens if tokens and isinstance(tokens.value, dict) else special
     given = {tokens.name: tokens.value} if tokens and tokens is not table and not tokens.is_off else {}
     if table and isinstance(table.value, dict):
@@ -188,7 +186,7 @@ def _tokens(done: Conversion, tokens: Given | None, special: Given | None) -> No
     write_tokens(done, given, special="special_tokens")
 
 
-# The values of keys of conversations that say what is so here.
+# Keys of conversations, with the values that agree with what this program does.
 _TURNS: Mapping[str, tuple[str, ...]] = {
     "message_property_mappings": (), "roles": (), "message_field_role": ("role", "from"),
     "message_field_content": ("content", "value"), "train_on_eos": ("turn",), "train_on_eot": ("turn",),
@@ -196,8 +194,8 @@ _TURNS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def _is_so_here(key: str, value: Any) -> bool:
-    """Return whether a key of conversations says what is read anyway."""
+def _agrees(key: str, value: Any) -> bool:
+    """Return whether a key of conversations has a value that agrees with what this program does."""
     if key == "message_property_mappings" and isinstance(value, dict):
         return all(str(theirs) in _TURNS.get(f"message_field_{ours}", (ours,)) for ours, theirs in value.items())
     if key == "roles" and isinstance(value, dict):
@@ -207,7 +205,7 @@ def _is_so_here(key: str, value: Any) -> bool:
 
 
 def _split(done: Conversion) -> None:
-    """Read `fsdp_config`, which turns FSDP on, whatever `fsdp` says."""
+    """Read `fsdp_config`, which turns FSDP on even without `fsdp`."""
     names = [name for name in done.given if name.startswith(("fsdp_config.", "fsdp_version")) and done.has(name)]
     if done.has("fsdp") or not names:
         return
@@ -221,25 +219,24 @@ def _split(done: Conversion) -> None:
 
 
 def _full_bf16(done: Conversion, given: Given) -> None:
-    """Read that weights and all that is computed are bf16."""
+    """Read the value `full`, with which weights and computation are in bf16."""
     if given.value == "full":
         done.write("model.dtype", "bfloat16", given)
         done.write("training.mixed_precision", "bf16", reason="bf16: full")
 
 
 def _all_layers(done: Conversion, switch: Given, named: Given | None) -> None:
-    """Read `lora_target_linear`, which is every layer, whatever else is named."""
+    """Read `lora_target_linear`, which selects all layers even if others are named."""
     if switch.is_on:
         done.write("tuning.target_modules", "all-linear", switch)
         done.leave(Why.NOT_NEEDED, "lora_target_linear selects all layers", named)
 
 
 def _floor(done: Conversion, floor: Given, schedule: Given | None) -> None:
-    """Read the floor of a cosine, which is its schedule where none is named.
+    """Read the lowest learning rate of a cosine schedule, which is the default schedule.
 
-    Source: axolotl/core/trainers/mixins/scheduler.py; the formula of axolotl/utils/schedulers.py,
-    get_cosine_schedule_with_min_lr, is that of transformers.
-    """
+    Source: axolotl/core/trainers/mixins/scheduler.py; get_cosine_schedule_with_min_lr in axolotl/utils/schedulers.py
+    has the formula of transformers."""
     if (done.given.get("lr_scheduler") or "cosine") != "cosine":
         done.leave(Why.NOT_NEEDED, "only applies to the cosine schedule", floor)
     elif floor.number == 1:
@@ -250,12 +247,14 @@ def _floor(done: Conversion, floor: Given, schedule: Given | None) -> None:
 
 
 def _pattern_of_names(value: Any) -> str:
-    """Its patterns as one: each is looked for where a name begins, and a point in them is one but before a plus
-    (utils/freeze.py)."""
-    patterns = [str(one) for one in rules.listed(value)]
-    if any(_RANGE.search(one) for one in patterns):
+    """Return one pattern for a list of patterns.
+
+    As in axolotl (utils/freeze.py), each matches at the beginning of a name, and a point matches itself unless a plus
+    follows. Raises ValueError for invalid patterns."""
+    patterns = [str(item) for item in rules.listed(value)]
+    if any(map(_RANGE.search, patterns)):
         raise ValueError("single rows of a matrix cannot be trained; use a pattern without [ ] at its end")
-    pattern = "|".join(f"^(?:{_POINT.sub(_LITERAL, one)})" for one in patterns)
+    pattern = "|".join(f"^(?:{_POINT.sub(_LITERAL, item)})" for item in patterns)
     try:
         re.compile(pattern)
     except re.error as error:
@@ -263,7 +262,7 @@ def _pattern_of_names(value: Any) -> str:
     return pattern
 
 
-# [5], [:32000] and their like at the end are no part of the pattern there, though [0-9] may look alike.
+# In axolotl, [5] or [:32000] at the end selects rows and is not part of the pattern.
 _RANGE, _POINT, _LITERAL = re.compile(r"\[\d*(:\d*)?\]$"), re.compile(r"\.(?!\+)"), r"\\."
 
 
@@ -278,7 +277,7 @@ IMPORTER = Importer(
     tables=(
         hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS,
         {
-            # It calls them num_epochs, lr_scheduler, optimizer and base_model.
+            # axolotl names these num_epochs, lr_scheduler, optimizer and base_model.
             "num_train_epochs lr_scheduler_type optim model_name_or_path": None,
             "base_model": "model.model_name_or_path",
             "revision_of_model": "model.revision",

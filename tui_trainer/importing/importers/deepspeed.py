@@ -1,7 +1,7 @@
-"""DeepSpeed's JSON. ZeRO 2 and 3 are DeepSpeed's here as well, what ZeRO 1 splits torch's FSDP2 splits.
+"""JSON of DeepSpeed. ZeRO 2 and 3 are trained by DeepSpeed here too; ZeRO 1 becomes torch's FSDP2.
 
-Source: "DeepSpeed Configuration JSON" of DeepSpeed 0.19. A value "auto" there stands for one of the script beside it.
-"""
+A value "auto" stands for a value of the training script.
+Source: "DeepSpeed Configuration JSON" of DeepSpeed 0.19."""
 
 from typing import Any
 
@@ -21,27 +21,27 @@ _OPTIMIZERS = {**OPTIMIZER.values, **dict.fromkeys(("Adam", "AdamW"), "adamw_tor
 
 
 def _precision(done: Conversion, *given: Given | None) -> None:
-    there, on, others = switches(done, *given)
-    if on:
-        done.write("training.mixed_precision", on.partition(".")[0], *there)
+    present, name_on, others = switches(done, *given)
+    if name_on:
+        done.write("training.mixed_precision", name_on.partition(".")[0], *present)
     elif "auto" in others:
-        done.leave(Why.AUTOMATIC, _OF_THE_SCRIPT.reason, *there)
-    elif there:
-        done.write("training.mixed_precision", "no", *there, reason="neither bf16 nor fp16 is on")
+        done.leave(Why.AUTOMATIC, _OF_THE_SCRIPT.reason, *present)
+    elif present:
+        done.write("training.mixed_precision", "no", *present, reason="neither bf16 nor fp16 is on")
 
 
 def _offload(done: Conversion) -> None:
     stage = done.given.get("zero_optimization.stage")
     given = ((name, done.given.get(name)) for name in _OFFLOADS.split())
     devices = {name: value.get("device", "none") for name, value in given if isinstance(value, dict)}
-    on = [name for name, device in devices.items() if device == "cpu"]
+    names_on = [name for name, device in devices.items() if device == "cpu"]
     done.leave(Why.NOT_NEEDED, rules.OFF.reason, *(name for name, device in devices.items() if device == "none"))
-    if on and stage in (2, 3):
+    if names_on and stage in (2, 3):
         weights = ", as do parts of the weights" if stage == 3 else ""
         reason = f"gradients and optimizer state stay in host memory{weights}"
-        done.write("distributed.cpu_offload", True, *on, reason=reason)
+        done.write("distributed.cpu_offload", True, *names_on, reason=reason)
     else:
-        done.leave(Why.NOT_SUPPORTED, "offloading needs ZeRO 2 or 3", *on)
+        done.leave(Why.NOT_SUPPORTED, "offloading needs ZeRO 2 or 3", *names_on)
 
 
 def _betas(done: Conversion, betas: Given) -> None:
@@ -53,10 +53,9 @@ def _betas(done: Conversion, betas: Given) -> None:
 
 
 def _learning_rate(done: Conversion, peak: Given, rate: Given | None) -> None:
-    """Read the peak of a schedule with a warm-up, which is written over the optimizer's learning rate.
+    """Read the peak of a schedule with warm-up, which overrides the learning rate of the optimizer.
 
-    Source: deepspeed/runtime/lr_schedules.py.
-    """
+    Source: deepspeed/runtime/lr_schedules.py."""
     if peak.number is None:
         return
     done.write("training.learning_rate", peak.value, peak)
@@ -65,7 +64,7 @@ def _learning_rate(done: Conversion, peak: Given, rate: Given | None) -> None:
 
 
 def _logging_steps(value: Any) -> Any:
-    """A number above all steps prints nothing there."""
+    """Return the interval within our limit. In DeepSpeed an interval above all steps turns logging off."""
     return min(steps, _MOST_LOGGING_STEPS) if (steps := rules.whole(value)) else value
 
 

@@ -1,7 +1,6 @@
-"""LLaMA-Factory's YAML. That of its v1 has an importer of its own.
+"""YAML of LLaMA-Factory. Its v1 has an importer of its own.
 
-Source: src/llamafactory/hparams/ and src/llamafactory/data/template.py of hiyouga/LLaMA-Factory at ff6d4d12e.
-"""
+Source: src/llamafactory/hparams/ and src/llamafactory/data/template.py of hiyouga/LLaMA-Factory at ff6d4d12e."""
 
 from pathlib import Path
 
@@ -20,15 +19,15 @@ _OFF = NotNeeded("off")
 TRIED = NotNeeded("try a model with `tui-trainer generate RUN`")
 _OF_ANOTHER = NotNeeded("only used by a method that is not enabled")
 OWN_ROWS = "each process computes whole layers on its own rows; distributed.strategy splits the weights"
-# The same text, whatever the rows are. Not its zephyr, which has a system message of its own, nor its mistral, which
-# has no space before [/INST]. Its alpaca and vicuna are these without the token that begins a text.
+# Templates that write the same text as ours for all rows, except that its alpaca and vicuna have no begin token. Its
+# zephyr has a system message of its own, and its mistral has no space before [/INST].
 _TEMPLATES = {
     "alpaca": "alpaca", "chatml": "chatml", "gemma": "gemma", "gemma3": "gemma", "llama3": "llama3", "phi": "phi3",
     "qwen3_nothink": "chatml", "smollm": "chatml", "vicuna": "vicuna", "yi": "chatml",
 }  # fmt: skip
-# Looked up in its data/template.py and extras/constants.py (ff6d4d1): qwen2_vl puts "You are a helpful assistant."
-# where no system message is, as Qwen2.5-VL does, and qwen3_vl_nothink nothing, as Qwen3-VL-Instruct. Its qwen3_vl and
-# qwen3_5 put an empty thought before answers that have none, and are refused.
+# Templates equal to that of a model. Without a system message, qwen2_vl writes "You are a helpful assistant." like
+# Qwen2.5-VL, and qwen3_vl_nothink nothing, like Qwen3-VL-Instruct. qwen3_vl and qwen3_5 are refused: they would add an
+# empty thought to answers without one. Source: data/template.py, extras/constants.py (ff6d4d1).
 _OWN_TEMPLATES = {
     "qwen": "Qwen2.5", "qwen2_vl": "Qwen2.5-VL", "qwen3": "Qwen3", "qwen3_vl_nothink": "Qwen3-VL", "phi4": "Phi-4",
 }  # fmt: skip
@@ -49,22 +48,21 @@ def _template(done: Conversion, template: Given, thinks: Given | None) -> None:
 
 
 def _usual_alpha(done: Conversion, rank: Given, alpha: Given | None) -> None:
-    """Write twice the rank where the file has no `lora_alpha` (hparams/finetuning_args.py)."""
+    """Write the default of `lora_alpha`, twice the rank (hparams/finetuning_args.py)."""
     if (number := rank.whole) is not None and not alpha:
         done.write("tuning.lora_alpha", 2 * number, reason="twice lora_rank, LLaMA-Factory's default")
 
 
 def _neat_packing(done: Conversion, switch: Given, packing: Given | None) -> None:
-    """Read what switches packing on, whatever `packing` says (hparams/data_args.py)."""
+    """Read `neat_packing`, which turns packing on whatever `packing` is (hparams/data_args.py)."""
     if switch.is_on:
         done.write("data.packing", True, packing, switch, reason="packed documents never attend to each other here")
 
 
 def _pissa(done: Conversion, switch: Given, count: Given | None) -> None:
-    """Read PiSSA by an SVD, or with so many iterations by a fast one; 16 where no number is said.
+    """Read PiSSA by a full SVD, or by a fast one with a number of iterations, 16 by default.
 
-    Source: hparams/finetuning_args.py.
-    """
+    Source: hparams/finetuning_args.py."""
     if switch.is_on:
         number = count.whole if count else 16
         name = "pissa" if number == -1 else f"pissa_niter_{number}"
@@ -74,7 +72,7 @@ def _pissa(done: Conversion, switch: Given, count: Given | None) -> None:
 def _some_layers(
     done: Conversion, method: Given, count: Given | None, modules: Given | None, extra: Given | None
 ) -> None:
-    """Read all weights of the last layers, 2 where no number is said; below 0 of the first (model/adapter.py)."""
+    """Read the number of last layers to train, 2 by default. Below 0, first layers are trained (model/adapter.py)."""
     if method.value != "freeze":
         return
     done.write("tuning.method", "full", method, reason="all weights of some layers")
@@ -89,40 +87,42 @@ def _some_layers(
 
 
 def _packing_of_texts(done: Conversion) -> None:
-    """Write that texts fill whole rows unless `packing` says no (hparams/data_args.py)."""
+    """Write the default for plain texts: they are packed unless `packing` is false (hparams/data_args.py)."""
     if done.given.get("stage") == "pt" and not done.has("packing", "neat_packing"):
         done.write("data.packing", True, reason="the default for stage pt")
 
 
 def _length(done: Conversion, length: Given) -> None:
-    """Read the length, and say what becomes of longer rows there: data/processor/pretrain.py, processor_utils.py."""
+    """Read the length, and explain what LLaMA-Factory does with longer rows.
+
+    Source: data/processor/pretrain.py, processor_utils.py."""
     reason = "longer rows are truncated; LLaMA-Factory shortens each turn"
     if done.given.get("stage") == "pt":
         packs = done.values.get("data.packing") is True
-        there = "cuts all texts into blocks" if packs else "truncates it"
-        reason = f"a longer text is split into several rows; LLaMA-Factory {there}"
+        effect = "cuts all texts into blocks" if packs else "truncates it"
+        reason = f"a longer text is split into several rows; LLaMA-Factory {effect}"
     done.write("data.max_length", length.value, length, reason=reason)
 
 
 def _learnt_turns(done: Conversion, last: Given, all_turns: Given | None) -> None:
-    """Read `mask_history`, which learns the last turn, and `train_on_prompt`, all of them; it refuses both."""
+    """Read `mask_history`, which trains on the last turn only. LLaMA-Factory refuses it with `train_on_prompt`."""
     if last.is_on and not done.given.get("train_on_prompt"):
         done.write("task.loss_on", "completion", last, all_turns, reason="the last turn of each conversation")
 
 
 def _data(done: Conversion, given: Given, *, key: str) -> None:
-    """Read the names in its list of data sets; with dataset_dir ONLINE those of the hub."""
-    names, place = rules.listed_names(given.value), done.given.get("dataset_dir", "data")
-    path = find_list(done.folder, place) if isinstance(place, str) else None
-    if place == "ONLINE" and names:
+    """Read names of data sets in the tool's list, or on the Hub if dataset_dir is ONLINE."""
+    names, folder = rules.listed_names(given.value), done.given.get("dataset_dir", "data")
+    path = find_list(done.folder, folder) if isinstance(folder, str) else None
+    if folder == "ONLINE" and names:
         done.write(key, groups.one_or_all([f"{HUB_PREFIX}{name}" for name in names]), given)
     elif path and names:
         write_listed(done, given, key, path, names)
 
 
 def write_listed(done: Conversion, given: Given, key: str, path: Path, names: list[str]) -> None:
-    """Write the data sets of these names in the list at `path` as our setting `key`."""
-    trained = key == "data.path"
+    """Write the data sets with these names in the list at `path` as our setting `key`."""
+    trains = key == "data.path"
     try:
         data_sets = read_list(path, names, texts=done.given.get("stage") == "pt")
         settings = dict(data_sets[0].settings)
@@ -133,13 +133,13 @@ def write_listed(done: Conversion, given: Given, key: str, path: Path, names: li
     except ValueError as error:
         done.leave(Why.REFUSED, str(error), given)
         return
-    if not trained and set(settings) - {"data.split"}:
+    if not trains and set(settings) - {"data.split"}:
         reason = f"evaluations use the {', '.join(settings)} of the training data; set {key} to the file itself"
         done.leave(Why.NOT_SUPPORTED, reason, given)
         return
-    places = [data_set.place for data_set in data_sets]
-    done.write(key, groups.one_or_all(places), given, reason=f"from {path.name}")
-    if not trained and "data.split" not in settings and all(place.startswith(HUB_PREFIX) for place in places):
+    paths = [data_set.place for data_set in data_sets]
+    done.write(key, groups.one_or_all(paths), given, reason=f"from {path.name}")
+    if not trains and "data.split" not in settings and all(it.startswith(HUB_PREFIX) for it in paths):
         done.write("data.eval_split", "train", given, reason="the split that LLaMA-Factory reads")
     for setting, value in settings.items():
         limit, reason = None, path.name
@@ -148,11 +148,11 @@ def write_listed(done: Conversion, given: Given, key: str, path: Path, names: li
             limit = done.first("max_samples")
             most, rows = limit.whole if limit else None, rules.whole(value)
             limit, value = (limit, min(most, rows)) if most and rows else (None, value)
-        done.write(setting if trained else "data.eval_split", value, given, limit, reason=reason)
+        done.write(setting if trains else "data.eval_split", value, given, limit, reason=reason)
 
 
 def _mixing(done: Conversion, strategy: Given, shares: Given | None) -> None:
-    """Refuse sources that are drawn from by chance: they end at other rows than all of each."""
+    """Refuse random mixing of data sets, because not all rows of each would be used."""
     if strategy.value != "concat":
         reason = "random mixing is not supported; set data.weights to how often the rows of each data set are used"
         done.leave(Why.REFUSED, reason, strategy, shares)

@@ -1,9 +1,7 @@
-"""The YAML of LLaMA-Factory's v1, which has arguments and defaults of its own.
+"""YAML of LLaMA-Factory v1, which has arguments and defaults of its own.
 
-Its commands are sft, dpo and rm, and a file does not say which: it is read as one of sft.
-
-Source: src/llamafactory/v1/ of hiyouga/LLaMA-Factory at ff6d4d12e.
-"""
+It has the commands sft, dpo and rm. A file does not contain its command and is read as one for sft.
+Source: src/llamafactory/v1/ of hiyouga/LLaMA-Factory at ff6d4d12e."""
 
 from tui_trainer.importing import groups, rules
 from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
@@ -18,7 +16,7 @@ _LISTS = (".yaml", ".yml")
 
 
 def _data(done: Conversion, given: Given) -> None:
-    """Read a list's file, which stands for all of its data sets, or one data set, as all of them are trained on."""
+    """Read the file of a list, all of whose data sets are used, or one data set."""
     if not isinstance(name := given.value, str):
         return
     path = rules.file_near(done.folder, name)
@@ -29,7 +27,7 @@ def _data(done: Conversion, given: Given) -> None:
 
 
 def _answers(done: Conversion) -> None:
-    """Write the task of the command sft, which is not in the file."""
+    """Write the task of the command sft, which the file does not contain."""
     if done.has("model"):
         reason = "read for the sft command; a conversation is one row here, but LLaMA-Factory makes one row per answer"
         done.write("task.type", "chat", reason=reason)
@@ -44,7 +42,7 @@ def _split(done: Conversion, name: Given, file: Given | None) -> None:
 
 
 def _four_bits(done: Conversion, name: Given, bits: Given | None, method: Given | None) -> None:
-    """Write 4 bits, which bitsandbytes loads where no number is said."""
+    """Write 4 bits, the default of bitsandbytes, if there is no number of bits."""
     if name.value == "bnb" and not bits:
         done.write("tuning.method", "qlora", name, method, reason="4 bits by default")
 

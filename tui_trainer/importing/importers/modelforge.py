@@ -1,7 +1,6 @@
-"""ModelForge's JSON. Where a file says nothing else, it cuts a batch into 4 parts of 1 row.
+"""JSON of ModelForge. Its default batch is 4 micro-batches of 1 row.
 
-Source: ModelForge/schemas/training_schemas.py and strategies/ of ForgeOpus/ModelForge at 0d8ff5664.
-"""
+Source: ModelForge/schemas/training_schemas.py and strategies/ of ForgeOpus/ModelForge at 0d8ff5664."""
 
 from tui_trainer.importing import groups
 from tui_trainer.importing.conversion import Importer, Keys

@@ -1,7 +1,6 @@
-"""PEFT's `adapter_config.json`.
+"""`adapter_config.json` of PEFT.
 
-Source: `LoraConfig` of peft 0.21.
-"""
+Source: `LoraConfig` of peft 0.21."""
 
 from tui_trainer.importing import groups
 from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
@@ -16,12 +15,12 @@ _TASKS = {
     "SEQ_2_SEQ_LM": "seq2seq",
 }
 _PLAIN = "only plain LoRA is supported"
-# What PEFT itself writes for every classifier, whichever of the two the model has (peft/peft_model.py).
+# PEFT writes both names for every classifier, although a model has only one of them (peft/peft_model.py).
 _HEADS = ("classifier", "score")
 
 
 def _heads(done: Conversion, given: Given) -> None:
-    """Read PEFT's two names for a head: a model has one of them, and its head is trained as a whole here anyway."""
+    """Read PEFT's two names for a head. Here the head is always trained as a whole."""
     if not isinstance(given.value, list) or not set(_HEADS) <= set(map(str, given.value)):
         return
     reason = "the head of a classifier is always fully trained, whatever its name"

@@ -1,4 +1,4 @@
-"""The flat file of somebody's own training script, with the names that such scripts use."""
+"""Flat config of a custom training script, with the names that such scripts often use."""
 
 from tui_trainer.importing import groups
 from tui_trainer.importing.conversion import Importer, Keys

@@ -1,9 +1,7 @@
-"""Hugging Face `TrainingArguments`, as JSON or YAML, and the arguments of the example scripts beside them.
+"""`TrainingArguments` of Hugging Face as JSON or YAML, and the arguments of its example scripts.
 
-Most tools took over these names, so their tables begin with those of this file.
-
-Source: `TrainingArguments` of transformers 5.23 and the names of versions 4.x; `LoraConfig` of peft 0.21.
-"""
+Most tools use the same names, so their tables begin with those of this file.
+Source: `TrainingArguments` of transformers 5.23 and the names of versions 4.x; `LoraConfig` of peft 0.21."""
 
 from typing import Any
 
@@ -34,7 +32,7 @@ LOSS_ON_ALL = To(
     values={True: "all", False: "assistant"},
     otherwise=rules.Left(Why.DOES_NOT_FIT, "must be true or false"),
 )
-# `datasets` calls the only configuration of a data set so.
+# `default` is the name of the only configuration in `datasets`.
 CONFIGURATION = To("data.name", values={"default": Automatic("the default configuration is read")})
 _STRATEGIES = {
     "hsdp": {"hybrid_shard", "hybrid_shard_zero2"},
@@ -43,7 +41,7 @@ _STRATEGIES = {
 }
 LAYER_BY_LAYER = "split layer by layer"
 _ON_THE_HOST = "weights, gradients and optimizer state stay in host memory"
-# How its own file, accelerate's and axolotl's name it.
+# Names in files of transformers, accelerate and axolotl.
 OFFLOADS = """fsdp_offload_params fsdp_config.fsdp_offload_params fsdp_config.offload_params
 fsdp_config.fsdp_cpu_offload fsdp_config.cpu_offload"""
 RECOMPUTES = """fsdp_activation_checkpointing fsdp_config.fsdp_activation_checkpointing
@@ -51,24 +49,23 @@ fsdp_config.activation_checkpointing"""
 
 
 def _adafactor(done: Conversion, switch: Given, optimizer: Given | None) -> None:
-    """Read a switch of older versions, which wins over `optim`."""
+    """Read a switch of older versions, which takes precedence over `optim`."""
     if switch.is_on:
         done.write("training.optim", "adafactor", switch)
         done.leave(Why.NOT_NEEDED, "adafactor takes precedence", optimizer)
 
 
 def _blocks(done: Conversion, length: Given) -> None:
-    """Read texts in one row of this length after another, as `run_clm` fills it."""
+    """Read the length of rows that `run_clm` fills with texts one after another."""
     done.write("data.max_length", length.value, length)
     if not done.has("packing"):
         done.write("data.packing", True, reason="texts are packed one after another into rows of block_size")
 
 
 def splits(given: Any) -> tuple[str, bool]:
-    """Return the strategy that `fsdp` names, empty where it names none, and whether parts stay on the host.
+    """Return the strategy that `fsdp` names (empty if it names none), and whether the CPU keeps parts.
 
-    `given` is true or words such as "full_shard auto_wrap".
-    """
+    `given` is true or words such as "full_shard auto_wrap"."""
     words = {str(word).lower() for word in (given if isinstance(given, list) else str(given).split())}
     return next((strategy for strategy, names in _STRATEGIES.items() if words & names), ""), "offload" in words
 
@@ -86,7 +83,7 @@ def _offload_of_accumulation(given: Any) -> bool:
 
 
 def _fsdp_offload(done: Conversion, fsdp: Given) -> None:
-    """Read the word that says it is about what is split; without a split it says nothing."""
+    """Read the word `offload` in `fsdp`. It has no effect without a strategy."""
     strategy, offloads = splits(fsdp.value)
     if offloads and strategy in ("fsdp", "hsdp"):
         done.write("distributed.strategy", strategy, fsdp, reason=LAYER_BY_LAYER)
@@ -94,7 +91,7 @@ def _fsdp_offload(done: Conversion, fsdp: Given) -> None:
 
 
 def _fsdp_checkpointing(done: Conversion, switch: Given) -> None:
-    """Read what stands in the place of gradient_checkpointing, which is off then."""
+    """Read the checkpointing of FSDP, which replaces gradient_checkpointing."""
     if switch.is_on:
         done.write("training.gradient_checkpointing", True, switch, done.first("gradient_checkpointing"))
 
@@ -142,7 +139,7 @@ HUB_DATA: rules.Table = {
     "dataset_name": To("data.path", convert=rules.data_set_name),
     "dataset_config": CONFIGURATION,
 }
-# The arguments of the example scripts that come with transformers.
+# Arguments of the example scripts of transformers.
 SCRIPT_DATA: rules.Table = {
     "train_file": "data.path",
     "validation_file": "data.eval_path",
@@ -197,7 +194,7 @@ ARGUMENTS: rules.Table = {
     "half_precision_backend fp16_backend fp16_opt_level": Always("torch's mixed precision is used"),
     "gradient_checkpointing activation_checkpointing": "training.gradient_checkpointing",
     "gradient_checkpointing_kwargs activation_checkpointing_kwargs": Automatic("checkpointing is always non-reentrant"),
-    # Gradients are summed over several passes, which CUDA graphs write over.
+    # CUDA graphs would overwrite gradients that are summed over several passes.
     "torch_compile_mode": To("training.torch_compile_mode", values={"max-autotune": "max-autotune-no-cudagraphs"}),
     "torch_compile_backend": Same(("inductor",), "inductor is used", "only inductor is supported"),
     "torchdynamo": Off("set training.torch_compile instead"),
@@ -261,7 +258,7 @@ ARGUMENTS: rules.Table = {
     "debug": Off("there is no debug mode"),
     "tpu_*": NotNeeded("training runs on an NVIDIA GPU or a CPU"),
     "split_batches accelerator_config.split_batches": Refused("the batch size must be per device, not for all devices"),
-    # What only matters to the library itself.
+    # Settings that only concern the library.
     "log_* include_*": OTHER_TOOL,
     """disable_tqdm label_names past_index skip_memory_metrics ignore_data_skip accelerator_config* parallelism_config
     restore_callback_states_from_checkpoint save_on_each_node batch_eval_metrics eval_do_concat_batches

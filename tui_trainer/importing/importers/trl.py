@@ -1,7 +1,6 @@
-"""TRL's `SFTConfig`, with the model and data arguments of its command line.
+"""`SFTConfig` of TRL, with the model and data arguments of its command line.
 
-Source: trl/trainer/sft_config.py and trl/trainer/model_config.py of TRL 1.x; older names where they were renamed.
-"""
+Source: trl/trainer/sft_config.py and trl/trainer/model_config.py of TRL 1.x, and older names of renamed arguments."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -16,20 +15,20 @@ from tui_trainer.files.hub_layout import HUB_PREFIX
 from tui_trainer.importing import groups
 from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Only, Refused, To, Why, listed, off, under
+from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Only, Refused, To, Why, is_off, listed, under
 from tui_trainer.importing.tokens_and_positions import OUTPUT, WEIGHT, rope_table, write_routers
 from tui_trainer.planning.batch_cut import PROCESSES
 from tui_trainer.planning.processes import NODES, STRATEGY
 from tui_trainer.terminal.safe_text import one_line
 
-# Which are found by their names.
+# Columns that are found without a setting.
 _USUAL_COLUMNS = frozenset("messages conversations prompt completion text".split())
 _PAIR = frozenset(("prompt", "completion"))
-# Its default: data without a split of that name would be refused.
+# The default of TRL. As a setting, it would refuse data without a split of that name.
 _TRAIN = Automatic("the split train is used if the data has splits")
 _BEST_FIT = "rows are packed by best fit"
 _HEAD_ROWS = 20
-# The files that it brings (trl/accelerate_configs/), for 8 processes each.
+# Files that come with TRL (trl/accelerate_configs/), each for 8 processes.
 _LAUNCHES = {
     "single_gpu": "", "multi_gpu": "ddp", "fsdp1": "fsdp", "fsdp2": "fsdp", "zero1": "fsdp", "zero2": "deepspeed-2",
     "zero3": "deepspeed-3",
@@ -44,7 +43,7 @@ def _template_file(value: Any) -> Any:
 
 
 def _launch(done: Conversion, config: Given | None, count: Given | None) -> None:
-    """Read what its command line hands on to `accelerate launch`: its batch is that of one of so many processes."""
+    """Read what the command line passes to `accelerate launch`. The batch size is that of one process."""
     if config and (path := done.file(config)):
         groups.read_beside(done, config.name, path, "accelerate")
     elif config and (strategy := _LAUNCHES.get(str(config.value))):
@@ -69,25 +68,24 @@ def _no_cut(done: Conversion) -> None:
 
 
 def _mixture(done: Conversion, given: Given) -> None:
-    """Read its list of data sets, whose rows are used one after another."""
-    entries, read = groups.write_places(done, given, why=Why.REFUSED)
+    """Read a list of data sets, whose rows are used one after another."""
+    entries, read_keys = groups.write_places(done, given, why=Why.REFUSED)
     if not entries:
         return
     columns = [entry.get("columns") or [] for entry in entries]
     if len(columns[0]) == 1 and all(names == columns[0] for names in columns):
         if columns[0][0] not in _USUAL_COLUMNS:
             done.write("data.text_column", columns[0][0], given)
-        read |= {"columns"}
+        read_keys |= {"columns"}
     elif all(set(map(str, names)) <= _USUAL_COLUMNS for names in columns):
-        read |= {"columns"}
-    groups.refuse_unread(done, given, entries, {"path", "data_files", "data_dir", *read})
+        read_keys |= {"columns"}
+    groups.refuse_unread(done, given, entries, {"path", "data_files", "data_dir", *read_keys})
 
 
 def _handbook(done: Conversion, mixture: Given, splits: Given | None) -> None:
-    """Read alignment-handbook's lists of data sets: entries with a share each, or in older versions shares by name.
+    """Read alignment-handbook's lists of data sets: entries with a share each, or in older versions a table of shares.
 
-    Source: src/alignment/data.py of huggingface/alignment-handbook at 925acdf.
-    """
+    Source: src/alignment/data.py of huggingface/alignment-handbook at 925acdf."""
     if not isinstance(table := mixture.value, dict):
         return
     names: list[Given | None] = [mixture]
@@ -138,8 +136,8 @@ _ENTRY = frozenset("id config split columns weight".split())
 
 
 def _held_out(done: Conversion, split: Given | None) -> None:
-    """Read the split that its command measures on, where it measures."""
-    measures = any(not off(done.given.get(name)) for name in ("eval_strategy", "evaluation_strategy"))
+    """Read the split that TRL's command evaluates on, if it evaluates."""
+    measures = any(not is_off(done.given.get(name)) for name in ("eval_strategy", "evaluation_strategy"))
     if not measures or done.has("datasets"):
         done.leave(Why.NOT_NEEDED, "TRL does not evaluate on this split", split)
     elif split:
@@ -149,28 +147,28 @@ def _held_out(done: Conversion, split: Given | None) -> None:
 
 
 def _learnt(done: Conversion, *given: Given | None) -> None:
-    """Read what is learnt: where no switch says it, that follows from the columns of the data."""
-    there, on, _ = groups.switches(done, *given)
-    if on:
-        done.write("task.loss_on", on.removesuffix("_only_loss"), *there)
-        done.write("task.type", "chat", reason=f"{on} refers to turns of conversations")
+    """Read which tokens are trained on. Without a switch it depends on the columns of the data."""
+    present, name_on, _ = groups.switches(done, *given)
+    if name_on:
+        done.write("task.loss_on", name_on.removesuffix("_only_loss"), *present)
+        done.write("task.type", "chat", reason=f"{name_on} refers to turns of conversations")
     elif done.given.get("completion_only_loss") is False:
-        done.write("task.loss_on", "all", *there)
-    elif there or done.has("model_name_or_path"):
+        done.write("task.loss_on", "all", *present)
+    elif present or done.has("model_name_or_path"):
         columns = _columns_near(done)
         if columns >= _PAIR:
             reason = "TRL trains only on the completion of rows with a prompt; here a chat template formats these rows"
-            done.write("task.loss_on", "completion", *there, reason=reason)
+            done.write("task.loss_on", "completion", *present, reason=reason)
             done.write("task.type", "chat", reason="rows have a prompt and a completion")
         else:
             reason = "TRL trains on whole conversations"
             if not columns:
                 reason += '; set task.loss_on = "completion" for rows with a prompt'
-            done.write("task.loss_on", "all", *there, reason=reason)
+            done.write("task.loss_on", "all", *present, reason=reason)
 
 
 def _framed_by_template(done: Conversion, end: Given | None, *framing: Given | None) -> None:
-    """Read tokens around a text: conversations have those of their template and no others, there too."""
+    """Read tokens around a text. In TRL as here, conversations have only the tokens of their template."""
     if done.has("chat_template", "chat_template_path"):
         done.write("task.type", "chat", reason="the file has a chat template")
     if done.values.get("task.type") == "chat":
@@ -180,7 +178,7 @@ def _framed_by_template(done: Conversion, end: Given | None, *framing: Given | N
 
 
 def _routers(done: Conversion, on: Given | None, weight: Given | None) -> None:
-    """Read arguments of the model's config, where its own argument does not count before them."""
+    """Read router arguments of the model's config. TRL's own argument takes precedence."""
     if done.has(WEIGHT):
         done.leave(Why.NOT_NEEDED, f"{WEIGHT} takes precedence", on, weight)
     elif on:
@@ -191,10 +189,10 @@ _INIT = "model_init_kwargs."
 
 
 def _columns_near(done: Conversion) -> set[str]:
-    """Return the columns of the data, as far as it lies on this machine."""
+    """Return the columns of the data, if it is on this machine."""
     columns: set[str] = set()
-    for place in listed(done.values.get("data.path") or done.given.get("dataset_name") or []):
-        path = next((path for path in (done.folder / str(place), Path(str(place))) if path.exists()), None)
+    for name in listed(done.values.get("data.path") or done.given.get("dataset_name") or []):
+        path = next((path for path in (done.folder / str(name), Path(str(name))) if path.exists()), None)
         with suppress(DataError):
             if path:
                 rows = open_source(str(path)).rows(ProblemList(), max_rows=_HEAD_ROWS, choices=ColumnChoices("auto"))
@@ -202,8 +200,8 @@ def _columns_near(done: Conversion) -> set[str]:
     return columns
 
 
-def _peft_is_said(done: Conversion, adapter: Given) -> None:
-    """Refuse adapters without the switch: TRL trains all weights then, but a command line may set it."""
+def _require_peft(done: Conversion, adapter: Given) -> None:
+    """Refuse adapters without the switch: TRL would train all weights, but its command line may set the switch."""
     if not done.has("use_peft") and done.has("model_name_or_path"):
         reason = "TRL trains all weights unless use_peft is true: set use_peft in the file"
         done.leave(Why.REFUSED, reason, adapter)
@@ -276,7 +274,7 @@ IMPORTER = Importer(
             _framed_by_template, "eos_token", "dataset_kwargs.add_special_tokens", "dataset_kwargs.append_concat_token",
         ),
         Keys(_routers, f"{_INIT}{OUTPUT}", f"{_INIT}{WEIGHT}"),
-        Keys(_peft_is_said, "lora_r lora_alpha lora_target_modules load_in_4bit"),
+        Keys(_require_peft, "lora_r lora_alpha lora_target_modules load_in_4bit"),
         Keys(
             groups.method, "use_peft", "load_in_4bit", adapter_key="use_peft", methods={True: "lora", False: "full"},
             model="model_name_or_path", otherwise="full",

@@ -1,1 +1,1 @@
-"""One file is one tracker. Its library is imported in functions only."""
+"""Trackers, one per file. Their libraries are imported only inside functions."""

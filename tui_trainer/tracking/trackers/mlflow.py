@@ -1,4 +1,4 @@
-"""MLflow: to the server that MLFLOW_TRACKING_URI names, else into a database beside the runs."""
+"""MLflow: data goes to the server in MLFLOW_TRACKING_URI, or else to a database next to the runs."""
 
 import os
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from tui_trainer.tracking.contract import Metrics, TrackedRun
 
 _EXPERIMENT = "tui-trainer"
 _TAG = "tui-trainer.run_id"
-# Limits of its REST API: metrics and params in one request, letters of a param.
+# Limits of its REST API: metrics and params per request, characters per param.
 _MOST_METRICS, _MOST_PARAMS, _MOST_LETTERS = 1000, 100, 6000
 _STATUS = {"finished": "FINISHED", "stopped": "KILLED"}
 
@@ -23,14 +23,14 @@ class MlflowTracker:
         from mlflow.tracking import MlflowClient
 
         runs_dir = run.folder.parent.parent.parent
-        place = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir}/mlflow.db"
-        self._client = client = MlflowClient(tracking_uri=place)
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir}/mlflow.db"
+        self._client = client = MlflowClient(tracking_uri=uri)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _EXPERIMENT)
         experiment = client.get_experiment_by_name(name)
         experiment_id = experiment.experiment_id if experiment else client.create_experiment(name)
-        found = client.search_runs([experiment_id], filter_string=f"tags.`{_TAG}` = '{run.run_id}'")
-        if found:
-            self._run_id = found[0].info.run_id
+        runs = client.search_runs([experiment_id], filter_string=f"tags.`{_TAG}` = '{run.run_id}'")
+        if runs:
+            self._run_id = runs[0].info.run_id
             client.update_run(self._run_id, status="RUNNING")
             return ""
         tags = {_TAG: run.run_id, "mlflow.source.name": "tui-trainer"}
@@ -38,8 +38,8 @@ class MlflowTracker:
         params = [Param(key, str(value)[:_MOST_LETTERS]) for key, value in run.params.items()]
         for start in range(0, len(params), _MOST_PARAMS):
             client.log_batch(self._run_id, params=params[start : start + _MOST_PARAMS])
-        hint = f"; view the runs with mlflow ui --backend-store-uri {place}" if place.startswith("sqlite") else ""
-        return f"mlflow writes to {place}{hint}" if hint else ""
+        hint = f"; view the runs with mlflow ui --backend-store-uri {uri}" if uri.startswith("sqlite") else ""
+        return f"mlflow writes to {uri}{hint}" if hint else ""
 
     def log(self, rows: Sequence[Metrics]) -> None:
         from mlflow.entities import Metric

@@ -19,8 +19,8 @@ class TensorBoardTracker:
         lines = (f"    {key} = {one_line(str(value))}" for key, value in run.params.items())
         params = text_pb("params", "\n".join(lines))
         self._writer = EventFileWriter(str(run.folder))
-        if run.goes_on:
-            # What came after is in an older file of this folder: it counts no longer.
+        if run.is_resumed:
+            # Invalidates later steps in older files of this folder.
             start = SessionLog(status=SessionLog.START)
             self._writer.add_event(Event(wall_time=0.0, step=run.from_step + 1, session_log=start))
         self._writer.add_event(Event(summary=params, step=run.from_step))

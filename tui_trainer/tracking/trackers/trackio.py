@@ -1,4 +1,4 @@
-"""Trackio: a database of this user, that `trackio show` shows; TRACKIO_SPACE_ID sends it to a Space."""
+"""Trackio: data goes to a local database for `trackio show`, or to the Space in TRACKIO_SPACE_ID."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Weights & Biases: online where somebody is logged in and it answers, else in the run folder until it is sent."""
+"""Weights & Biases: online if the user is logged in and the server responds, or else in the run folder."""
 
 import os
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class WandbTracker:
             if mode == "offline":
                 raise
             self._run, mode = self._begin(wandb, run, "offline"), "offline"
-        # A resumed run hands steps over again, which wandb's own counter of steps does not take.
+        # A resumed run sends steps again. wandb's own step counter would refuse them.
         self._run.define_metric("*", step_metric=_STEP)
         if mode != "offline":
             return ""
@@ -37,7 +37,7 @@ class WandbTracker:
         return f"wandb data stays on this machine; to upload it later, log in, go online and run {send}"
 
     def _begin(self, wandb: Any, run: TrackedRun, mode: str) -> Any:
-        # Its own gauges would watch this process, not the one that trains.
+        # wandb's system metrics would be those of this process, not of training.
         settings = wandb.Settings(
             silent=True, console="off", init_timeout=_ANSWERS_WITHIN_SECONDS, x_disable_stats=True, disable_git=True
         )
@@ -62,7 +62,7 @@ class WandbTracker:
 
 
 def _has_login() -> bool:
-    """As `wandb login` leaves it behind. Asked without the network."""
+    """Return whether there are credentials, from `wandb login` or the environment. The network is not used."""
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "")).hostname or "api.wandb.ai"
     with suppress(OSError, NetrcParseError):
         return bool(os.environ.get("WANDB_API_KEY") or netrc(os.environ.get("NETRC")).authenticators(host))

@@ -1,18 +1,17 @@
-"""3 Checklist: is it ready, and is it fast? Fixes are applied to the config, and undone, with one key."""
+"""The Checklist screen: what the checks find in the config, fixes for it, and the measured gain of each fix."""
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, ClassVar, Final, get_args
+from typing import ClassVar, Final, get_args
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
 
 from tui_trainer.advice.checklist import ALL, Finding, counts, patch_words
 from tui_trainer.advice.contract import STATUSES, Group, Status
-from tui_trainer.config.changes import settings_words
+from tui_trainer.config.changes import Change, settings_count, settings_words
 from tui_trainer.config.load import all_settings, value_of
 from tui_trainer.config.sections import Config
 from tui_trainer.terminal.safe_text import one_line
@@ -21,8 +20,8 @@ from tui_trainer.ui.dialogs import ChoiceDialog
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.own_processes import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
-from tui_trainer.ui.screens.config_model import settings_count
 from tui_trainer.ui.spans import Glyphs, Line, Role, beside, fit, labelled, pad, paragraph, width_of
+from tui_trainer.ui.starting import ask_to_apply
 from tui_trainer.ui.widgets.lists import ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Area, Pane, Scroller, Section
 from tui_trainer.ui.workbench import Workbench
@@ -32,9 +31,9 @@ _ROLES: Final[dict[Status, Role]] = {"pass": "good", "warn": "warn", "fail": "ba
 _COUNTED: Final[tuple[Status, ...]] = ("pass", "warn", "fail", "n/a", "error")
 _GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 _LEAST_EVIDENCE: Final = 12
-# "-- checks -" before a note, and what ends its line.
+# Cells of the heading line besides its note.
 _HEADING_CELLS: Final = 16
-# As checks write it.
+# Checks name libraries in this form.
 _INSTALLS: Final = re.compile(r"uv pip install ([a-z][\w-]*)")
 
 
@@ -44,7 +43,7 @@ def _mark(status: Status, glyphs: Glyphs) -> str:
 
 
 def finding_lines(finding: Finding, width: int, glyphs: Glyphs, config: Config | None = None) -> list[Line]:
-    """Return what the check found, then the settings that it is about, and what it looks for during a run."""
+    """Return the finding, then the settings of its check, and what the check looks for during a run."""
     rule, verdict = finding.rule, finding.verdict
     sign = "" if _mark(finding.status, glyphs) == "ok" else f"{_mark(finding.status, glyphs)} "
     status: Line = [(f"{sign}{finding.status}", _ROLES[finding.status])]
@@ -52,8 +51,7 @@ def finding_lines(finding: Finding, width: int, glyphs: Glyphs, config: Config |
     lines: list[Line] = [beside(title, status, width)]
     lines += paragraph(one_line(verdict.evidence), width)
     for change in finding.changes:
-        words = f"{change.key}: {one_line(json.dumps(change.old))} {glyphs.arrow} {one_line(json.dumps(change.new))}"
-        lines += labelled("fix", words, _LABEL_COLUMNS, width, "accent")
+        lines += labelled("fix", one_line(change.words(glyphs.arrow)), _LABEL_COLUMNS, width, "accent")
     if verdict.advice:
         lines += labelled("do", one_line(verdict.advice), _LABEL_COLUMNS, width)
     if rule.published or finding.alternative:
@@ -83,7 +81,7 @@ class ChecklistPage(ListPage):
         super().__init__(bench)
         self._findings: list[Finding] = []
         self._order: dict[str, int] = {}
-        """The places of the checks, as of the last sort: a fix does not move its line away."""
+        """Place of each check at the last sort, by name. A fix does not move its row."""
         self._open_only, self._chosen_name = False, ""
         self._list: ChoiceList[Finding | str] = ChoiceList(self._row, is_heading=lambda row: isinstance(row, str))
         self._finding = Scroller(Pane(self._finding_lines), id="chosen")
@@ -101,7 +99,7 @@ class ChecklistPage(ListPage):
 
     @property
     def _measuring(self) -> str:
-        """Cut to the width of the heading, which drops a note that is too long for it."""
+        """Progress of the measurement, cut to the width of the heading, which drops notes that are too long."""
         return one_line(self.bench.measuring.words, max(self._list.size.width - _HEADING_CELLS, 0))
 
     def on_line_list_scrolled(self) -> None:
@@ -174,14 +172,14 @@ class ChecklistPage(ListPage):
 
     def found(self, findings: list[Finding]) -> None:
         self._findings = list(findings)
-        # Where nobody looks at the list the worst may come first again.
+        # Rows do not move under the user's eyes: the list is sorted again only while it is not shown.
         if not self.is_shown or any(finding.name not in self._order for finding in findings):
             self._sort()
         self._findings.sort(key=lambda finding: self._order[finding.name])
         self._show_list()
 
     def _sort(self) -> None:
-        """Put the group with the worst first, and in each the worst, which is chosen, and last what does not apply."""
+        """Sort groups and their findings by status, the worst first, and choose the first finding."""
         self._findings.sort(key=lambda finding: (STATUSES.index(finding.status), finding.rule.order))
         worst = {one.rule.group: STATUSES.index(one.status) for one in reversed(self._findings)}
         self._findings.sort(key=lambda one: (worst[one.rule.group], _GROUPS.index(one.rule.group)))
@@ -189,7 +187,7 @@ class ChecklistPage(ListPage):
         self._chosen_name = self._findings[0].name if self._findings else ""
 
     def _show_list(self) -> None:
-        """List what is wanted. The pointer stays on its check, or points to another one while that is not listed."""
+        """List the findings. The pointer stays on its check, or moves to the next one if that is not listed."""
         wanted = [finding for finding in self._findings if finding.is_open or not self._open_only]
         rows = [row for group, found in groupby(wanted, lambda one: one.rule.group) for row in (group, *found)]
         before = self._order.get(self._chosen_name, 0)
@@ -237,22 +235,15 @@ class ChecklistPage(ListPage):
             self.bench.app.open(ChoiceDialog("Finding", draw, answers))
 
     def action_apply(self) -> None:
-        chosen = self._chosen_fix
-        if chosen is None:
-            return
-        done = f"applied {one_line(settings_words(chosen.fix or {}))}; {self._undo_key} to undo"
-        self._patch(chosen.fix or {}, f"the fix for {chosen.title}", done)
-
-    def _patch(self, changes: Mapping[str, Any], label: str, done: str) -> None:
-        problems = self.bench.apply(changes, label)
-        self.bench.tell(str(problems[0]) if problems else done, "bad" if problems else "good")
+        if chosen := self._chosen_fix:
+            self.bench.apply(chosen.fix or {}, f"the fix for {chosen.title}")
 
     def action_apply_all(self) -> None:
         document = self.bench.document
         if document is None or document.loaded is None:
             return
         loaded, revision = document.loaded, document.revision
-        self.bench.tell("applying ...", "dim")
+        self.bench.tell("finding the fixes that go together ...", "dim")
 
         def work() -> tuple[int, dict[str, object]]:
             from tui_trainer.advice.checklist import apply_fixes
@@ -263,31 +254,28 @@ class ChecklistPage(ListPage):
         self.bench.background.do("fixes", work, self._apply_all)
 
     def _apply_all(self, result: tuple[int, dict[str, object]]) -> None:
-        revision, changes = result
-        if self.bench.document is None or self.bench.document.revision != revision:
-            self.bench.tell("nothing applied: the settings have changed in the meantime", "warn")
-            self.bench.app.draw()
-            return
-        if changes:
-            count = settings_count(len(changes))
-            self._patch(changes, f"{count} from the checklist", f"{count} changed; {self._undo_key} to undo")
-        else:
-            self.bench.tell("there are no fixes to apply", "warn")
-        self.bench.app.draw()
+        revision, patch = result
+        bench, document = self.bench, self.bench.document
+        bench.notice = None
+        if document is None or document.revision != revision:
+            bench.tell("nothing applied: the settings have changed in the meantime", "warn")
+        elif not patch:
+            bench.tell("there are no fixes to apply", "warn")
+        elif not bench.app.takes_text:
+            count = settings_count(len(patch))
+            changes = [Change(key=key, old=document.value(key), new=new) for key, new in patch.items()]
+            ask_to_apply(bench, f"Change {count}?", changes, partial(bench.apply, patch, f"{count} from the checklist"))
+        bench.app.draw()
 
     @property
     def _named_libraries(self) -> list[str]:
-        """What the chosen check says to install."""
+        """Libraries that the chosen check suggests to install."""
         verdict = self._chosen.verdict if self._chosen else None
         found = _INSTALLS.search(f"{verdict.evidence}\n{verdict.advice}") if verdict else None
         return found[1].split() if found else []
 
     def action_install(self) -> None:
         install(self.bench, self._named_libraries)
-
-    @property
-    def _undo_key(self) -> str:
-        return self.bench.app.key_of("checklist.undo")
 
     def action_undo(self) -> None:
         if document := self.bench.document:

@@ -1,4 +1,4 @@
-"""The comparison on the Runs screen: the curves of two to six runs over each other, and what differs between them."""
+"""The comparison dialog of the Runs screen: curves of two to six runs, and a table of their differences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tui_trainer.ui.curves import HELD_OUT_LOSS, LOSS, METRICS, Metric, metric_o
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.plot import GUTTER, Bounds, Raster, column_of, row_of, stable_bounds, with_y_axis, x_axis
 from tui_trainer.ui.screens.runs_view import SIGNS
-from tui_trainer.ui.spans import Glyphs, Line, Role, next_of, title_rule
+from tui_trainer.ui.spans import Glyphs, Line, Role, next_of, paragraph, title_rule
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 
@@ -34,7 +34,7 @@ _FIELDS: Final = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}
 
 @dataclass(frozen=True, slots=True)
 class ComparedCurve:
-    """`points` (x, y) by growing x are joined; `marks` stand alone. `sign` is one character."""
+    """One run's curve. `points` (x, y) are sorted by x and joined; `marks` are not. `sign` is one character."""
 
     sign: str
     points: _Points = ()
@@ -51,7 +51,7 @@ class ComparedCurve:
 def curves_lines(
     curves: Sequence[ComparedCurve], unit: str, width: int, height: int, glyphs: Glyphs, *, log: bool = False
 ) -> list[Line]:
-    """The curves in `width` x `height` cells with their axes; a curve has the role of its place in `ROLES`."""
+    """Draw the curves with axes into `width` x `height` cells. Their colours are those of `ROLES`, in order."""
     drawn = [(curve.scaled(log), role) for curve, role in zip(curves, ROLES, strict=False)]
     every = [point for curve, _ in drawn for point in (*curve.points, *curve.marks)]
     if not every or height < 4 or width < 3 * GUTTER:
@@ -64,7 +64,7 @@ def curves_lines(
         for x, y in points:
             raster.mark(column_of(x, window, raster.width), row_of(y, bounds, raster.height), sign, role)
 
-    # In layers: the signs of a curve are not covered by the marks of another one.
+    # Drawn in layers, so that no curve's marks cover the signs of another one.
     for curve, role in drawn:
         _join(raster, curve.points, window, bounds, role)
     for curve, role in drawn:
@@ -80,26 +80,26 @@ def _join(raster: Raster, points: _Points, window: Bounds, bounds: Bounds, role:
         return
     x, y = np.array(points, np.float64).T
     at = np.linspace(window.low, window.high, raster.dots_across)
-    # A dot column may fall between two points; what lies before the first and behind the last is nothing.
+    # A dot column may fall between two points. Nothing is drawn before the first point and after the last.
     values = np.interp(at, x, y, right=np.nan, left=np.nan)
     values[np.argmin(np.abs(at - x[-1]))] = y[-1]
     raster.curve(values, values, bounds, role)
 
 
 def _signed(points: _Points, place: int, count: int) -> _Points:
-    """Where the sign of a curve stands: at its end, and twice before, beside those of the others."""
+    """Return the points that carry a curve's sign: the last one, and two earlier ones, beside those of other curves."""
     shares = [(place + 0.5) / count / 2, 0.5 + (place + 0.5) / count / 2]
     return [points[int(share * (len(points) - 1))] for share in (*shares, 1.0)] if points else []
 
 
 def metric_names(states: Sequence[RunState]) -> list[str]:
-    """What can be drawn of any of the runs: losses and scores first."""
+    """Return the metrics that at least one run has, losses and scores first."""
     scores = [name for state in states for name in metrics_of(state) if name not in METRICS]
     return list(dict.fromkeys([LOSS, HELD_OUT_LOSS, *scores, *METRICS]))
 
 
 def metric_points(state: RunState, metric: Metric, unit: str) -> _Points:
-    """Up to `CURVE_POINTS` means of a metric, each at the last of its steps, in steps, tokens or seconds by then."""
+    """Return up to `CURVE_POINTS` means of a metric. The x of a mean is its last step, in steps, tokens or seconds."""
     steps, values = metric.points(state)
     x = steps.astype(float)
     if unit != "steps":
@@ -109,7 +109,7 @@ def metric_points(state: RunState, metric: Metric, unit: str) -> _Points:
 
 
 class Curves(Pane):
-    """One metric of the runs, over an axis that they share."""
+    """Chart of one metric of all runs."""
 
     def __init__(self, metric: str) -> None:
         super().__init__(self._lines_of)
@@ -143,7 +143,7 @@ class CompareDialog(Dialog):
 
     def inside(self) -> Iterable[Widget]:
         with VerticalScroll(id="inside", can_focus=False):
-            yield Pane(lambda *_: self._legend())
+            yield Pane(lambda width, _: self._legend(width))
             with Container(id="charts"):
                 yield self._first
                 yield self._second
@@ -183,11 +183,13 @@ class CompareDialog(Dialog):
                 curves.append(ComparedCurve(sign, metric_points(state, metric, unit) if metric else ()))
         return curves
 
-    def _legend(self) -> list[Line]:
+    def _legend(self, width: int) -> list[Line]:
+        warning = self._answer.warning if isinstance(self._answer, Comparison) else ""
         return [
-            [(f"{sign} ", role), (one_line(folder.name), "text"), (f"  {one_line(str(folder.root.parent))}", "dim")]
-            for sign, role, folder in zip(SIGNS, ROLES, self._folders, strict=False)
-        ]
+            *([(f"{sign} ", role), (one_line(folder.name), "text"), (f"  {one_line(str(folder.root.parent))}", "dim")]
+              for sign, role, folder in zip(SIGNS, ROLES, self._folders, strict=False)),
+            *(paragraph(one_line(warning), width, "warn") if warning else []),
+        ]  # fmt: skip
 
     def lines(self, width: int) -> list[Line]:
         if not isinstance(self._answer, Comparison):
@@ -203,7 +205,7 @@ class CompareDialog(Dialog):
         elif character == "v":
             self._first.metric = next_of(metric_names(self._states), self._first.metric)
         elif character == "V":
-            # Never what is drawn above it; behind the last one it goes again.
+            # The second chart skips the metric of the first one. After the last metric it disappears.
             others = [name for name in metric_names(self._states) if name != self._first.metric]
             self._second.metric = next_of(["", *others], self._second.metric)
             self._second.display = bool(self._second.metric)

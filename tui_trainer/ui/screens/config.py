@@ -1,4 +1,4 @@
-"""2 Config: every setting in one table, edited in place, with a plan that follows each change."""
+"""The Config screen: every setting in one table, edited in place, and a plan that follows each change."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
@@ -30,10 +30,11 @@ from tui_trainer.ui.widgets.fields import ChoiceField, LineField
 from tui_trainer.ui.widgets.pane import KeyedPane, Pane
 from tui_trainer.ui.widgets.settings_table import SettingsTable
 from tui_trainer.ui.workbench import Workbench
+from tui_trainer.units import GIB
 
 
 class Groups(Pane):
-    """The groups of settings below a heading; a click on one goes to its first setting."""
+    """List of the groups of settings. A click on a group goes to its first setting."""
 
     screen: "ConfigPage"  # type: ignore[assignment]
     ALLOW_SELECT = False
@@ -86,7 +87,7 @@ class ConfigPage(ListPage):
         data_sets = [f"{SAMPLE_PREFIX}{name}" for name in samples()]
         names = {"data.path": data_sets, "data.eval_path": data_sets, "task.type": task_names()}
         names["task.chat_template"] = template_names()
-        # The cache may be large, and on a disk of another machine.
+        # The cache may be large, and on a network disk.
         self.bench.background.do("cached data sets", names_in_the_cache, data_sets.extend, "cached data sets")
         has_gpu, arrow = bool(self.bench.hardware.gpus), self.bench.glyphs.arrow
         return ConfigModel(self.bench.document, names, has_gpu=has_gpu, arrow=arrow)
@@ -122,8 +123,6 @@ class ConfigPage(ListPage):
             yield Pane(divider, classes="divider")
             with Vertical(id="about"):
                 yield pane("details")
-                yield pane("plan_column")
-                yield pane("toml")
         yield pane("plan")
 
     def on_mount(self) -> None:
@@ -156,12 +155,8 @@ class ConfigPage(ListPage):
         return self.table.key if self.table.rows else ""
 
     def by_clock(self) -> object:
-        return self.bench.fitting
-
-    def tick(self) -> None:
-        if self.bench.document and self.panes.memory_has_changed():
-            self.query_one("#plan", Pane).redraw()
-            self.query_one("#plan-column", Pane).redraw()
+        # The free memory as finely as the memory bar shows it.
+        return self.bench.fitting, 1000 * self.bench.memory_free_bytes // (self.bench.hardware.memory_bytes or GIB)
 
     @property
     def typing_keys(self) -> list[tuple[str, str]]:
@@ -177,7 +172,7 @@ class ConfigPage(ListPage):
         self.bench.app.draw()
 
     def _typed(self) -> None:
-        """Take in what stands in the fields now; called before a key that ends one, which overtakes the message."""
+        """Read the fields now. Call it before a key that closes a field: the message of the last letter comes later."""
         model, editor = self.model, self.editor
         if editor and not editor.closed and one_line(editor.text) != self.value_field.value:
             editor.typed(self.value_field.value)
@@ -200,7 +195,7 @@ class ConfigPage(ListPage):
         self.bench.app.draw()
 
     def action_choose(self, steps: int) -> None:
-        """Another option; where none was chosen, the typed value and another setting."""
+        """Choose another option. Without a chosen option, accept the typed value and move to another setting."""
         self._typed()
         editor = self.editor
         if editor and (editor.closed or editor.chosen >= 0):
@@ -222,7 +217,7 @@ class ConfigPage(ListPage):
         self.bench.app.draw()
 
     def _look_for_options(self) -> None:
-        """Files and folders that go on from what is typed."""
+        """Look for files and folders that complete the typed text."""
         if (editor := self.editor) is None or not editor.is_looking:
             return
         text = editor.text
@@ -248,7 +243,7 @@ class ConfigPage(ListPage):
         self.set_focus(None)
 
     def on_settings_table_clicked(self, event: SettingsTable.Clicked) -> None:
-        """Ends what is typed, as Enter does; the second click edits."""
+        """Accept the typed value, as Enter does. A second click edits the setting."""
         if self.is_typing:
             self.action_take()
         if self.editor is None and not event.key:
@@ -281,7 +276,7 @@ class ConfigPage(ListPage):
         return max(self.table.size.height - 1, 1)
 
     def action_edit(self) -> None:
-        """Open the editor in the row. The recipe has a list, true and false just change."""
+        """Open the editor in the row. For the recipe, open its list; toggle true and false."""
         if not self.key:
             return
         editor = self.model.edit(self.key)
@@ -305,7 +300,7 @@ class ConfigPage(ListPage):
         self.show_recipe(self.model.document.recipe_name)
 
     def show_recipe(self, name: str) -> None:
-        """The list of recipes, this one chosen, with what it would change."""
+        """Open the list of recipes with this one chosen."""
         try:
             self.bench.app.open(RecipeDialog(self.bench, self.model.document, name))
         except ConfigError as error:
@@ -353,7 +348,7 @@ class ConfigPage(ListPage):
             self.bench.tell(f"copied, if your terminal lets programs copy (OSC 52): {one_line(text)}")
 
     def action_download(self) -> None:
-        """Of the data set where the cursor is on one, else of the model."""
+        """Download the data set if the cursor is on one, otherwise the model."""
         loaded = self.model.document.loaded
         is_data = self.key in ("data.path", "data.eval_path")
         config = loaded.config if loaded else None

@@ -1,6 +1,4 @@
-"""Boxes of the Config screen: what the model would get of the data, and what a command measures. `tune` looks for the
-fastest settings, a rehearsal tries what could fail.
-"""
+"""Dialogs of the Config screen: the preview of the data, and commands that measure a config or rehearse a run."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ PREVIEW: Final = "preview"
 _SAMPLES = 16
 _MOST_CHARACTERS = 20_000
 _LEAST_BAR_CELLS = 10
-# Beside a bar of the curve.
+# Cells of the numbers beside a bar.
 _CURVE_CELLS = 26
 _ROLES: Final[dict[str, Role]] = {
     "head": "bold", "text": "text", "trained": "good", "special": "accent", "note": "dim",
@@ -52,7 +50,7 @@ def sizes(bench: Workbench) -> None:
 
 
 def _size_lines(process: ConfigProcess, width: int, glyphs: Glyphs) -> list[Line]:
-    """Return the sizes of a step as a curve of rows a second, and in numbers."""
+    """Return the rows per second of each effective batch size, as bars and as a table."""
     from tui_trainer.lines.plan_and_events import table_lines
     from tui_trainer.measure.tuning import sizes_table
 
@@ -97,7 +95,7 @@ def _rehearsal_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line
 
 
 class PreviewDialog(Dialog):
-    """Made in the background; closing it gives the work up."""
+    """Preview of the data. It is made in the background, and closing the dialog cancels the work."""
 
     heading = "Preview: what the model sees"
 
@@ -107,7 +105,7 @@ class PreviewDialog(Dialog):
         self._preview: Preview | None = None
         self._refusals: tuple[str, ...] = ()
         self._far: tuple[str, float, float | None, str] = ("starting", 0.0, None, "")
-        """What is done, how much of it, of how much, in which unit."""
+        """Progress: the current work, the amount done, the total, and the unit."""
         self._sample, self._shows_numbers = 0, False
         self._drawn: tuple[object, list[Line]] = (None, [])
 
@@ -140,7 +138,7 @@ class PreviewDialog(Dialog):
             self._preview = result
             plan = self._bench.plan
             if plan is not None and not plan.train_rows.exact:
-                # The data is prepared now: the plan and the checks can be exact.
+                # The data is prepared now, so the plan and the checks can be exact.
                 self._bench.config_changed()
         self._show_from_top()
 
@@ -153,7 +151,7 @@ class PreviewDialog(Dialog):
         return (("n", "next"), ("p", "previous"), ("a", "all rows"), ("up down", "scroll"), ("escape", "close"))
 
     def lines(self, width: int) -> list[Line]:
-        """All lines of what is looked at; the same ones again while nothing changed."""
+        """Return the lines of the sample or the numbers; the same list while nothing changes."""
         if self._preview is None:
             return self._waiting(width, self.glyphs)
         state = (self._sample, self._shows_numbers, width, self.glyphs.ascii)
@@ -181,7 +179,7 @@ class PreviewDialog(Dialog):
         return [[(text, _ROLES[mark]) for text, mark in line] for line in marked]
 
     def _numbers(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
-        """Lines of numbers as they are, with their columns; a longer one in several, the later ones indented."""
+        """Return the summary with its columns. Longer lines are wrapped and indented."""
         from tui_trainer.launching.preview import ASCII_SIGNS, UNICODE_SIGNS, summary_lines
 
         texts = summary_lines(preview, ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS)

@@ -1,4 +1,4 @@
-"""What the Config screen does with files: save, save as, the user's own editor, and edits that were never saved."""
+"""Files of the Config screen: save, save as, the user's own editor, and unsaved edits of an earlier session."""
 
 import os
 import shlex
@@ -26,12 +26,13 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Row, TextDialog
 from tui_trainer.ui.spans import paragraph, wrapped
 from tui_trainer.ui.workbench import Workbench
+from tui_trainer.units import quantity
 
 _DEFAULT_FILE = "tui-trainer.toml"
 
 
 def save(bench: Workbench, document: ConfigDocument) -> None:
-    """To the file it came from; without one a name is asked for."""
+    """Save to the file of the config, or ask for a name if there is none."""
     if document.file is None:
         save_as(bench, document)
     else:
@@ -55,7 +56,7 @@ def save_as(bench: Workbench, document: ConfigDocument) -> None:
 def _write(
     bench: Workbench, document: ConfigDocument, path: Path, answer: Callable[[str], None], *, force: bool = False
 ) -> None:
-    """`answer` hears why it was not written; nothing when it was, or a question is on the screen."""
+    """Write the file. `answer` gets the reason for a failure, or an empty string."""
 
     def work() -> tuple[str, dict[str, Any]] | ConfigError:
         try:
@@ -93,8 +94,10 @@ def _write(
 
 
 class OwnEditor:
-    """The settings as TOML in the user's own editor, taken back as one change. A text that is not taken is kept, with
-    what is wrong marked in it, until it is taken or discarded."""
+    """The settings as TOML in the user's own editor, applied as one change.
+
+    A text with errors is kept, with the errors marked, until it is applied or discarded.
+    """
 
     def __init__(self, app: App[Any], bench: Workbench, document: ConfigDocument) -> None:
         self._app, self._bench, self._document = app, bench, document
@@ -136,7 +139,7 @@ class OwnEditor:
 
 
 def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
-    """What the text is when the editor has ended. Raises OSError or ValueError when it cannot be run."""
+    """Return the text as the editor left it. Raises OSError or ValueError if the editor cannot be run."""
     if not command:
         raise ValueError("no editor is set")
     if shutil.which(command[0]) is None:
@@ -144,9 +147,9 @@ def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
     with tempfile.TemporaryDirectory(prefix="tui-trainer-") as folder:
         path = Path(folder) / "settings.toml"
         path.write_text(text, encoding="utf-8")
-        # Repaints while the screens stand back would fill a queue that nobody empties.
+        # Repaints while the application is suspended would fill a queue that nothing empties.
         with app.batch_update(), app.suspend():
-            # Descriptors 1 and 2 are the log: the editor gets the terminal itself.
+            # Descriptors 1 and 2 are the log, so the editor gets the terminal itself.
             terminal = sys.__stderr__.fileno() if sys.__stderr__ else 2
             process = subprocess.Popen(
                 [*command, str(path)], stdin=0, stdout=terminal, stderr=terminal, process_group=0
@@ -158,7 +161,7 @@ def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
 
 
 def _in_foreground(pid: int) -> int:
-    """The exit code of a process that has the terminal to itself: its Ctrl+C and Ctrl+Z are not for training."""
+    """Return the exit code of a process in the foreground, whose Ctrl+C and Ctrl+Z do not reach the training."""
     ours = os.getpgrp()
     before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     try:
@@ -168,7 +171,7 @@ def _in_foreground(pid: int) -> int:
             _, status = os.waitpid(pid, os.WUNTRACED)
             if not os.WIFSTOPPED(status):
                 return os.waitstatus_to_exitcode(status)
-            # There is no shell that could bring a suspended editor back.
+            # No shell could resume a suspended editor.
             os.killpg(pid, signal.SIGCONT)
     finally:
         with suppress(OSError):
@@ -181,7 +184,7 @@ def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> Non
     def restore() -> None:
         bench.old_edits = {}
         restored, undo = document.restore(draft.edits), bench.app.key_of("config.undo")
-        bench.note_change(f"{restored} edit{'' if restored == 1 else 's'} restored; {undo} to undo")
+        bench.note_change(f"{quantity(restored, 'edit')} restored; {undo} to undo")
 
     def discard() -> None:
         bench.old_edits = {}

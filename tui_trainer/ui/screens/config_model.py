@@ -1,7 +1,6 @@
-"""The Config screen without a screen: which rows its table has, what is typed into one of them, and what is changed
-in the document.
+"""The state of the Config screen without Textual: the rows of its table, the editor of a value, and changes.
 
-Methods that change something return a sentence for the message line where there is something to say.
+Methods that change something return a sentence for the message line, or an empty string.
 """
 
 import os
@@ -10,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from tui_trainer.config.changes import settings_count
 from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.editing import (
     EMPTY,
@@ -41,16 +41,13 @@ def name_cells() -> int:
     return max(len(setting.name) for _, _, settings in groups() for setting in settings)
 
 
-def settings_count(count: int) -> str:
-    return f"{count} setting{'' if count == 1 else 's'}"
-
-
 @dataclass(kw_only=True, slots=True)
 class Editor:
-    """`options` are what `text` can be completed to, when it is `closed` all that the setting takes.
+    """Editor of one value.
 
-    `chosen` is the place of one of them, or -1; `begun` is what was typed to choose in a closed editor. Files and
-    folders are looked for by whoever has time for it (`look`): their disk may be slow, and hold thousands of them.
+    `options` are the completions of `text`; for a `closed` editor, all values of the setting. `chosen` is the place of
+    an option, or -1. `begun` is what was typed to choose an option. The caller looks for files and folders (`look`) in
+    another thread, because a disk may be slow and hold thousands of them.
     """
 
     setting: Setting
@@ -63,15 +60,15 @@ class Editor:
     error: str = ""
     begun: str = ""
     looked_for: str | None = None
-    """Which text the options are of; None: nobody has looked for any."""
+    """Text that the options belong to; None until they are found."""
     completes_soon: bool = False
 
     @classmethod
     def open(cls, setting: Setting, value: Any, names: Iterable[str] = ()) -> "Editor":
-        """Begins with the text of the value, never with a placeholder."""
+        """Open the editor with the text of the value, never with a placeholder."""
         text = edit_text(setting, value)
         editor = cls(setting=setting, text=text, original=text, names=names)
-        # A switch that may also be "auto" takes that as well.
+        # A boolean setting may also be "auto".
         if closed := tuple(dict.fromkeys((*setting.choices, *choices(setting)))) if choices(setting) else ():
             editor.closed, editor.options = True, tuple(display_text(setting, choice) for choice in closed)
             editor.chosen = next((place for place, choice in enumerate(closed) if choice == value), 0)
@@ -82,15 +79,15 @@ class Editor:
 
     @property
     def is_looking(self) -> bool:
-        """Whether its options are files or folders that nobody has looked for yet."""
+        """Whether the options are files or folders that are still to be found."""
         return self.setting.completes in ("file", "files", "folder") and self.looked_for is None
 
     def look(self, text: str) -> tuple[str, ...]:
-        """What a text can be completed to, for `found`."""
+        """Return the completions of a text, for `found`."""
         return tuple(completions(self.setting, text, names=self.names))
 
     def found(self, text: str, options: tuple[str, ...]) -> None:
-        """Counts for nothing where something else was typed meanwhile."""
+        """Take the completions, unless the text has changed since."""
         if self.is_looking and text == self.text:
             self.looked_for, self.options = text, options
             if self.completes_soon:
@@ -114,7 +111,7 @@ class Editor:
             self.text, self.error = self.options[self.chosen], ""
 
     def complete(self) -> None:
-        """As far as all options agree; then one option after the other."""
+        """Complete the text as far as all options agree, then choose one option after the other."""
         if self.is_looking:
             self.completes_soon = True
             return
@@ -125,7 +122,7 @@ class Editor:
             self.typed(common)
 
     def jump(self, letters: str) -> None:
-        """To the option that begins with all that was typed; a first letter again goes to the next one with it."""
+        """Choose the option that starts with the typed letters. The same first letter again chooses the next one."""
         for begun in (self.begun + letters.lower(), letters.lower()):
             starting = [place for place, option in enumerate(self.options) if option.lower().startswith(begun)]
             if starting:
@@ -140,7 +137,7 @@ def reason(problem: Problem) -> str:
 
 
 class ConfigModel:
-    """`names` are completions by key that config does not know itself (samples, tasks)."""
+    """Model of the Config screen. `names` are further completions by setting, such as samples and tasks."""
 
     def __init__(
         self, document: ConfigDocument, names: Mapping[str, Sequence[str]] | None = None, *, has_gpu: bool = True,
@@ -148,7 +145,7 @@ class ConfigModel:
     ) -> None:  # fmt: skip
         self.document, self.names, self._has_gpu, self._arrow = document, names or {}, has_gpu, arrow
         self.resolved: dict[str, tuple[str, str]] = {}
-        """What became of each `auto`, and why, by key."""
+        """Value and reason of each `auto`, by setting."""
         self.only_changed = self.show_all = False
         self.filter = ""
         self._rows: tuple[object, list[ListRow]] = (None, [])
@@ -156,7 +153,7 @@ class ConfigModel:
 
     @property
     def rows(self) -> list[ListRow]:
-        """Headings and settings that are shown now: the same list while nothing changed."""
+        """Headings and settings that are shown; the same list while nothing changes."""
         document = self.document
         state = (document.revision, document.problems, self.only_changed, self.show_all, self.filter, self.resolved)
         if self._rows[0] != state:
@@ -168,7 +165,7 @@ class ConfigModel:
         return self._rows[1]
 
     def note_plan(self, plan: Plan | None) -> None:
-        """Keep what became of each `auto`; a setting that becomes `auto` later waits for the next plan."""
+        """Store the values of all `auto` settings. A setting that becomes `auto` later waits for the next plan."""
         columns = self.document.loaded.columns if self.document.loaded else {}
         found = {key: exact(name, "found in the data") for key, name in columns.items()}
         decided = found | (plan.resolved() if plan else {})
@@ -178,24 +175,24 @@ class ConfigModel:
         }  # fmt: skip
 
     def decided(self, key: str) -> tuple[str, str]:
-        """Return what the plan makes of `auto`, and why; empty for other values, and before there is a plan."""
+        """Return the planned value of `auto` and its reason; empty for other values, and before there is a plan."""
         return self.resolved.get(key, ("", "")) if self.document.value(key) == "auto" else ("", "")
 
     def value_text(self, key: str) -> str:
-        """Return the value with its unit, and behind `auto` what the plan makes of it."""
+        """Return the value with its unit. The planned value follows `auto`."""
         text, decided = value_text(all_settings()[key], self.document.value(key)), self.decided(key)[0]
         return f"{text} {self._arrow} {decided}" if decided else text
 
     @property
     def unread(self) -> dict[str, str]:
-        """Settings that mean nothing to this run, and why; of the last config that could be read."""
+        """Settings that this run does not use, and why, for the last config without errors."""
         document = self.document
         if document.loaded is not None and self._unread[0] != document.revision:
             self._unread = (document.revision, unread_settings(document.loaded.config, has_gpu=self._has_gpu))
         return self._unread[1]
 
     def _folded_words(self, shown: set[str]) -> str:
-        """What is not shown: settings that are rarely changed, and those that mean nothing here."""
+        """Return how many settings are hidden: rarely changed ones, and those that this run does not use."""
         folded = [setting for _, _, settings in groups() for setting in settings if setting.key not in shown]
         unread = sum(setting.key in self.unread for setting in folded)
         rare = len(folded) - unread
@@ -203,7 +200,7 @@ class ConfigModel:
         return f"{len(folded)} more settings: {', '.join(parts)}; + shows them"
 
     def _wanted(self) -> frozenset[str]:
-        """What was changed and what has a problem is always shown; a filter looks at all."""
+        """Return the keys of the settings to show. Changed settings and those with problems are always among them."""
         everything = not self.only_changed and (self.show_all or bool(self.filter))
         troubled = {problem.key for problem in self.document.problems}
         return frozenset(
@@ -221,7 +218,7 @@ class ConfigModel:
             self.filter, self.only_changed, self.show_all = "", False, True
 
     def next_problem(self, key: str) -> tuple[str, str]:
-        """(the next setting with a problem, round the end; a problem that no setting has, where all were seen)."""
+        """Return the next setting with a problem, and a problem of no setting once all settings were visited."""
         keys = [setting.key for _, _, settings in groups() for setting in settings]
         troubled = [one for one in keys if self.document.problems_of(one)]
         elsewhere = [one_line(str(problem)) for problem in self.document.problems if problem.key not in keys]
@@ -235,7 +232,7 @@ class ConfigModel:
         return Editor.open(all_settings()[key], self.document.value(key), self.names.get(key, ()))
 
     def take(self, editor: Editor) -> bool:
-        """The typed value. What does not fit stays in the editor, with the reason; what nobody changed as it is."""
+        """Set the typed value and return whether that worked. A wrong value stays in the editor, with the reason."""
         value = parse(editor.setting, editor.text)
         problem = value if isinstance(value, Problem) else None
         if problem is None and (editor.closed or editor.text != editor.original):
@@ -272,8 +269,10 @@ class ConfigModel:
 def table_rows(
     document: ConfigDocument, wanted: frozenset[str], unread: Mapping[str, str], query: str
 ) -> list[ListRow]:
-    """The wanted settings under their headings; with a query only those that match, the best group and row first.
-    Descriptions are searched where no name matches."""
+    """Return the wanted settings below their headings. With a query, return the matching ones, the best first.
+
+    Descriptions are searched if no name matches.
+    """
     known = all_settings()
     matches = {key: hit for key in wanted if (hit := match(query, key, known[key].help))}
     best = min((hit.rank for hit in matches.values()), default=(0,))[0]

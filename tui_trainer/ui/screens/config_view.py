@@ -1,7 +1,7 @@
-"""Panes of the config screen as lines: the settings, and what the plan says of them.
+"""Panes of the Config screen as lines: the summary, the groups, the chosen setting, and the plan.
 
-The memory is one bar by part against that of the card, or of the machine. `~` stands before what is estimated. Kinds of
-parts have a sign and a colour each, so that the bar is read without colours as well.
+The memory bar shows the parts of the plan against the memory of the GPU or the machine. Each kind of part has its own
+sign and colour, so the bar can be read without colours. `~` marks estimated figures.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,6 @@ from tui_trainer.config.explain import groups
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import all_settings
 from tui_trainer.config.mixture import last_path
-from tui_trainer.config.save import document_text
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.fit import MemoryBudget
@@ -29,20 +28,19 @@ from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad
 from tui_trainer.ui.widgets.lists import MARK_CELLS
 from tui_trainer.ui.widgets.settings_table import preset_cells, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.units import GIB, figure_text, format_bytes, format_count, format_seconds
+from tui_trainer.units import figure_text, format_bytes, format_count, format_seconds, quantity
 
 LABEL_CELLS = 8
-# A share of the memory from which a run may meet its end, and one where it surely does not.
+# From this share of the memory on, a run may run out of it.
 FULL_SHARE = 0.9
 _COLUMN_CELLS = (25, 18, 16, 0)
 _NO_PLAN = "no plan: fix the problems first"
 GROUP_CELLS = 25
 _DETAIL_CELLS = 9
-_PLAN_ROWS = 9
 
 
 class RowKind(NamedTuple):
-    """Parts of a plan that are drawn as one: name, sign in Unicode and in ASCII, colour, and the names of the parts."""
+    """Parts of a plan that are drawn as one: name, signs in Unicode and ASCII, colour, and the names of the parts."""
 
     name: str
     sign: str
@@ -69,7 +67,7 @@ _KIND_OF = {part: kind for kind in KINDS for part in kind.parts}
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes by kind in the order of the bar, first what others hold; and the memory that they are taken from."""
+    """Bytes of each kind in the order of the bar, after those of other processes, and the memory behind them."""
 
     segments: tuple[tuple[RowKind, int], ...]
     budget: MemoryBudget
@@ -84,28 +82,8 @@ class MemoryUse:
         return cls((others, *((kind, count) for kind, count in sums.items() if count)), budget)
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSummary:
-    """`cells`: (name, text) of each number; `memory_share` of what is free where it computes, None when not known."""
-
-    cells: tuple[tuple[str, str], ...]
-    memory_share: float | None
-    memory_use: MemoryUse
-
-    @classmethod
-    def of(cls, plan: Plan, budget: MemoryBudget) -> "PlanSummary":
-        share = plan.memory_bytes.value / budget.free_bytes if budget.free_bytes else None
-        percent = "" if share is None else " <1%" if 0 < share < 0.01 else f" {share:.0%}"
-        cells = tuple((name, text + percent * (name == "memory")) for name, text in figures(plan).items())
-        return cls(cells, share, MemoryUse.of([(part.name, part.bytes) for part in plan.memory_parts], budget))
-
-    def role_of(self, name: str, usual: Role) -> Role:
-        share = (self.memory_share or 0) if name == "memory" else 0
-        return "bad" if share > 1 else "warn" if share > FULL_SHARE else usual
-
-
 def figures(plan: Plan) -> dict[str, str]:
-    """What it takes; `~` stands before what is estimated."""
+    """Return the figures of a plan by their titles. `~` marks estimated ones."""
     placed = sorted((one for one in plan.shown_figures() if one[1].config_place), key=lambda one: one[1].config_place)
     texts = {name: figure_text(figure, planned.value) for name, figure, planned in placed}
     texts["duration_seconds"] = plan_time(plan)
@@ -118,7 +96,7 @@ def figures(plan: Plan) -> dict[str, str]:
 
 
 def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None) -> MemoryBudget:
-    """The memory where a plan computes: of its card, or of the machine with what is free there now."""
+    """Return the memory of the plan's GPU, or of the machine with the bytes that are free now."""
     gpu = next((card for card in hardware.gpus if card.cuda_uuid == plan.gpu_uuid), None)
     if plan.device == "cuda" and gpu is not None:
         return MemoryBudget.of(hardware, TrainingDevice(device="cuda", reason=plan.device_reason, gpu=gpu))
@@ -126,46 +104,28 @@ def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None)
     return replace(machine, free_bytes=memory_free_bytes)
 
 
-def estimate_lines(
-    plan: PlanSummary | None, preset: PlanSummary | None, planning: bool, waits_for: str = ""
-) -> list[Line]:
-    """Two lines: what is planned now, and what the recipe alone would give where that differs; else blank."""
-    label: Span = (("plan..." if planning else "plan").ljust(LABEL_CELLS), "dim")
+def estimate_lines(plan: Plan | None, free_bytes: int | None, is_planning: bool, waits_for: str = "") -> list[Line]:
+    """Return two lines: the figures of the plan in columns, and the time of a step with its reason."""
+    label = ("plan..." if is_planning else "plan").ljust(LABEL_CELLS)
     if plan is None:
-        return [[label, (f" {waits_for}" if planning else _NO_PLAN, "dim")], []]
-    now = [label, *_figures(plan, "dim" if planning else "text")]
-    if preset is None or preset == plan:
-        return [now, []]
-    return [now, [("recipe".ljust(LABEL_CELLS), "dim"), *_figures(preset, "dim")]]
-
-
-def _figures(plan: PlanSummary, role: Role) -> Line:
-    """In columns, so that a number that grows by a digit moves none of the others."""
-    line: Line = []
-    for (name, text), cells in zip(plan.cells, _COLUMN_CELLS, strict=False):
-        room = max(cells - len(name) - 1, len(text) + 1)
-        line += [(f"{name} ", "dim"), (text.ljust(room) if cells else text, plan.role_of(name, role))]
-    return line
-
-
-def estimate_column(
-    plan: PlanSummary | None, preset: PlanSummary | None, planning: bool, waits_for: str = ""
-) -> list[Line]:
-    """One number a line, with that of the recipe beside it where it differs."""
-    if plan is None:
-        return [[((f"planning: {waits_for}" if waits_for else "planning ...") if planning else _NO_PLAN, "dim")]]
-    lines: list[Line] = []
-    presets = dict((preset or plan).cells)
-    for name, text in plan.cells:
-        before = presets.get(name, "--")
-        number: Span = (text.ljust(22), plan.role_of(name, "dim" if planning else "text"))
-        line: Line = [(name.ljust(LABEL_CELLS), "dim"), number]
-        lines.append([*line, (f"recipe {before}", "dim")] if before != text else line)
-    return [*lines, [("planning" if planning else "~ estimated until the data is prepared", "dim")]]
+        return [[(label, "dim"), (f" {waits_for}" if is_planning else _NO_PLAN, "dim")], []]
+    line: Line = [(label, "dim")]
+    for (name, text), cells in zip(figures(plan).items(), _COLUMN_CELLS, strict=False):
+        role: Role = "dim" if is_planning else "text"
+        if name == "memory" and free_bytes:
+            share = plan.memory_bytes.value / free_bytes
+            text += " <1%" if 0 < share < 0.01 else f" {share:.0%}"
+            role = "bad" if share > 1 else "warn" if share > FULL_SHARE else role
+        # A figure that grows by a digit does not move the others.
+        room = max(cells - len(name) - 1, len(text) + 1) if cells else 0
+        line += [(f"{name} ", "dim"), (text.ljust(room), role)]
+    step = plan.step_seconds
+    words = "" if step.value is None else one_line(f"a step takes {format_seconds(step.value)}: {step.reason}")
+    return [line, [(" " * LABEL_CELLS + words, "dim")]]
 
 
 def memory_lines(use: MemoryUse | None, width: int, glyphs: Glyphs) -> list[Line]:
-    """Two lines, the bar and its legend; blank without a plan, or where nobody says how much memory there is."""
+    """Return the bar and its legend; two blank lines without a plan, or if the memory is unknown."""
     if use is None or not use.budget.total_bytes:
         return [[], []]
     total_bytes, label = use.budget.total_bytes, "card" if use.budget.where == "the GPU" else "machine"
@@ -176,7 +136,7 @@ def memory_lines(use: MemoryUse | None, width: int, glyphs: Glyphs) -> list[Line
 
 
 def _bar(use: MemoryUse, total_bytes: int, cells: int, glyphs: Glyphs) -> list[Span]:
-    """What others hold, the parts, what stays free; cells beyond the end of the memory stand behind a line."""
+    """Draw the memory in use, the parts of the plan and the free memory. A line marks the end of the memory."""
     counts = [count for _, count in use.segments]
     taken = sum(counts)
     scale = cells / max(total_bytes, taken)
@@ -192,7 +152,7 @@ def _bar(use: MemoryUse, total_bytes: int, cells: int, glyphs: Glyphs) -> list[S
 
 
 def _ends(counts: list[int], scale: float, cells: int) -> list[int]:
-    """Where each segment ends, in cells. The plan has a cell however little it takes, so that it is seen."""
+    """Return the end of each segment in cells. The plan has at least one cell, so that it is visible."""
     ends = [round(total * scale) for total in accumulate(counts)]
     if ends[-1] > ends[0] or len(counts) == 1:
         return ends
@@ -202,7 +162,7 @@ def _ends(counts: list[int], scale: float, cells: int) -> list[int]:
 
 
 def _legend(use: MemoryUse, total_bytes: int, width: int, glyphs: Glyphs) -> Line:
-    """What stays free, and the largest kinds as far as there is room for them; what others hold, where it is much."""
+    """Return the legend: the free memory, and the largest kinds that fit."""
     entries = sorted(use.segments, key=lambda pair: -pair[1])
     left = total_bytes - sum(count for _, count in entries)
     end: Line = [(f"{glyphs.bar_empty} ", "dim"), (f"{format_bytes(left)} free", "text")]
@@ -219,13 +179,12 @@ def _legend(use: MemoryUse, total_bytes: int, width: int, glyphs: Glyphs) -> Lin
 
 
 class ConfigPanes:
-    """A method `(width, height) -> lines` for each pane. `key` is the setting under the cursor."""
+    """One method `(width, height) -> lines` for each pane. `key` is the setting under the cursor."""
 
     def __init__(self, bench: Workbench, model: ConfigModel) -> None:
         self._bench, self._model, self._glyphs = bench, model, bench.glyphs
         self.key, self.is_filtering = "", False
         self.editor: Editor | None = None
-        self._free = 0
 
     def summary(self, width: int, _: int) -> list[Line]:
         document, glyphs = self._model.document, self._glyphs
@@ -233,13 +192,11 @@ class ConfigPanes:
         changed, problems, unsaved = len(document.changes()), len(document.problems), len(document.unsaved())
         right: Line = [(f"{glyphs.good} no problems", "good")]
         if problems:
-            right = [(f"{glyphs.bad} {problems} problem{'s' if problems > 1 else ''}", "bad")]
+            right = [(f"{glyphs.bad} {quantity(problems, 'problem')}", "bad")]
         left: Line = [("recipe ", "dim"), (one_line(document.recipe_name) or "none", "bold"), between]
         left += [(f"{changed} changed", "bold" if changed else "dim"), between]
         if document.file is None:
-            left.append(
-                (f"no file yet, {unsaved} unsaved change{'s' * (unsaved > 1)}" if unsaved else "no file yet", "dim")
-            )
+            left.append((f"no file yet, {quantity(unsaved, 'unsaved change')}" if unsaved else "no file yet", "dim"))
             return [beside(left, right, width)]
         saved: Span = (f" ({glyphs.changed} {unsaved} unsaved)", "accent") if unsaved else (" (saved)", "dim")
         taken = sum(cell_len(text) for text, _ in [*left, saved, *right])
@@ -286,60 +243,19 @@ class ConfigPanes:
         return [title_rule(self.key, width, self._glyphs), *lines]
 
     def plan(self, width: int, height: int) -> list[Line]:
-        """Memory, time, disk and steps; what the presets give; the memory by part. A rule where there is room."""
-        plan, before = self._plans()
-        bench = self._bench
-        lines = [*estimate_lines(plan, before, bench.is_planning, bench.fitting), *self._memory(plan, width)]
-        return [*([title_rule("", width, self._glyphs)] if height > len(lines) else []), *lines]
-
-    def plan_column(self, width: int, _: int) -> list[Line]:
-        plan, before = self._plans()
-        bench = self._bench
-        estimates = estimate_column(plan, before, bench.is_planning, bench.fitting)
-        lines = [title_rule("Plan", width, self._glyphs), *estimates]
-        if (made := bench.plan) is not None and (step := made.step_seconds).value is not None:
-            words = one_line(f"a step takes {format_seconds(step.value)}: {step.reason}")
-            lines += paragraph(words, width, "dim")
-        return [*lines, *[[]] * (1 + _PLAN_ROWS - len(lines)), *self._memory(plan, width)]
-
-    def toml(self, width: int, height: int) -> list[Line]:
-        """What would be saved; what is not saved yet is bold."""
-        unsaved = self._model.document.unsaved()
-        lines: list[Line] = [title_rule("Text to save", width, self._glyphs)]
-        table = ""
-        for text in document_text(self._model.document).splitlines():
-            if text.startswith("["):
-                table = text.strip("[]") + "."
-            key = table + text.partition(" =")[0]
-            lines.append([(one_line(text), "bold" if key in unsaved else "dim" if text.startswith("[") else "text")])
-        if len(lines) > height:
-            rest: Line = [(f"{self._glyphs.ellipsis} {len(lines) - height + 1} more lines", "dim")]
-            lines = [*lines[: height - 1], rest]
-        return lines
-
-    def memory_has_changed(self) -> bool:
-        """Whether the free memory is another than before, as finely as it is drawn: that changes without a key."""
-        before, whole = self._free, self._bench.hardware.memory_bytes or GIB
-        self._free = self._bench.memory_free_bytes * 1000 // whole
-        return self._free != before
-
-    def _memory(self, plan: PlanSummary | None, width: int) -> list[Line]:
-        return memory_lines(plan.memory_use if plan else None, width, self._glyphs)
-
-    def _plans(self) -> list[PlanSummary | None]:
-        """Of the config and of the presets alone, beside the memory that is free now."""
-        bench = self._bench
-        return [
-            PlanSummary.of(plan, memory_budget(plan, bench.hardware, bench.memory_free_bytes)) if plan else None
-            for plan in (bench.plan, bench.preset_plan)
-        ]
+        """Return the plan and the memory bar, below a rule if there is room for one."""
+        bench, plan, glyphs = self._bench, self._bench.plan, self._glyphs
+        budget = memory_budget(plan, bench.hardware, bench.memory_free_bytes) if plan else None
+        use = MemoryUse.of([(part.name, part.bytes) for part in plan.memory_parts], budget) if plan and budget else None
+        free_bytes = budget.free_bytes if budget else None
+        lines = estimate_lines(plan, free_bytes, bench.is_planning, bench.fitting) + memory_lines(use, width, glyphs)
+        return [*([title_rule("", width, glyphs)] if height > len(lines) else []), *lines]
 
 
 def detail_lines(
     model: ConfigModel, setting: Setting, editor: Editor | None, width: int, height: int, glyphs: Glyphs
 ) -> list[Line]:
-    """Problem, why this run does not read it, help, the value, what decided an `auto`, what it takes, effects; whole
-    parts only, the last ones left out first."""
+    """Return the problems, options, help, value and effects of a setting. Parts that do not fit are left out whole."""
     document, unread = model.document, model.unread.get(setting.key, "")
     known = [reason(problem) for problem in document.problems_of(setting.key)]
     problems = [editor.error] if editor and editor.error else known
@@ -372,7 +288,7 @@ def detail_lines(
 
 
 def _option_lines(editor: Editor, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """The options in columns of equal width, the chosen one pointed at; a page of them when there are many."""
+    """Return the options in columns of equal width, with a pointer at the chosen one; one page if there are many."""
     options = [one_line(_last_part(editor.setting, option)) for option in editor.options]
     cells = min(max(map(cell_len, options)) + 4, width)
     columns = max(width // cells, 1)
@@ -387,7 +303,7 @@ def _option_lines(editor: Editor, width: int, height: int, glyphs: Glyphs) -> li
 
 
 def _last_part(setting: Setting, option: str) -> str:
-    """Of a path the part that is not in the field already."""
+    """Return the part of a path that is not in the field yet; other options whole."""
     if setting.completes not in ("file", "files", "folder"):
         return option
     if setting.completes == "files":

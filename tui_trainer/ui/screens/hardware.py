@@ -1,4 +1,4 @@
-"""1 Hardware: what this machine has, which card would be used, and what is wrong.
+"""The Hardware screen: the machine, the GPU that a run would use, and problems.
 
 Its parts are drawn into a column of any width: a label has its own column, long texts continue below themselves.
 """
@@ -51,9 +51,9 @@ from tui_trainer.units import GIB, format_bytes
 LABEL = 11
 _BAR = 10
 _GAP = 2
-# More lines of cores than this are drawn as a sign each.
+# With more lines of cores than this, a core is drawn as one character.
 _MOST_CORE_LINES = 8
-# The facts beside the processes take about so many lines.
+# Lines of the facts beside the processes.
 _FACTS_LINES, _FEWEST_PROCESSES, _MOST_PROCESSES = 31, 4, 40
 _PROCESSES_EVERY_SECONDS, _SHARE_OF_A_CORE = 10.0, 0.002
 _TWO_COLUMNS, _ANY_WIDTH = 120, 80
@@ -67,7 +67,7 @@ _WELCOME = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """What is drawn, into a column of `width` cells. `profile` is the hardware profile's name and why.
+    """State to draw, into a column of `width` cells. `profile` is the name of the hardware profile, and the reason.
 
     `wide`: beside other columns, where some facts have a section of their own.
     """
@@ -80,12 +80,12 @@ class Machine:
     width: int
     glyphs: Glyphs
     trial: Trial | None = None
-    """What was tried of it, newest; None where nothing was."""
+    """Newest benchmarks; None if there are none."""
     try_key: str = "m"
     processes: tuple[tuple[str, str, str], ...] = ()
-    """The busiest ones, where the screen has room for them."""
+    """The busiest processes: CPU, memory, command."""
     welcome: tuple[tuple[str, str], ...] = ()
-    """Keys and what they do, for somebody who has no run yet."""
+    """Keys and their descriptions, for a user who has no run yet."""
 
     def titled(self, title: str, lines: list[Line]) -> list[Line]:
         return [title_rule(title, self.width, self.glyphs), *lines]
@@ -117,7 +117,7 @@ class Machine:
         return self.titled(f"problems: {len(found)}", self._problem_lines(found)) if found else []
 
     def trial_section(self) -> list[Line]:
-        """What was tried, with what is wrong with that; that nothing was, and which key does."""
+        """Return the benchmarks and their problems, or the key that runs them."""
         trial = self.trial
         if trial is None:
             start: Line = [(pad("not run", LABEL), "dim"), (f"{self.try_key} ", "key")]
@@ -141,14 +141,14 @@ class Machine:
         return lines
 
     def gpu_table(self) -> list[Line]:
-        """One line a card. Columns that do not fit are left out for all cards alike."""
+        """Return one line for each GPU. Columns that do not fit are left out for all GPUs."""
         gpus, used = self.hardware.gpus, self.diagnosis.gpu
         if not gpus:
             return []
         names = [describe.short_name(gpu) for gpu in gpus]
         name_width, digits = max(map(cell_len, names)), len(str(len(gpus)))
         room = self.width - 3 - digits - name_width
-        # What the probe saw is not shown as what a card does now: it may be long ago.
+        # The load that the probe read may be old, so only gauges are shown.
         gauges = {gauge.index: gauge for gauge in (self.gauges.gpus if self.gauges else ())}
         lines: list[Line] = []
         for gpu, name in zip(gpus, names, strict=True):
@@ -163,7 +163,7 @@ class Machine:
         return self.titled(f"GPUs: {len(gpus)}, load and memory in use", lines)
 
     def card_section(self) -> list[Line]:
-        """The card that would be used; what has a section of its own beside it is left out."""
+        """Return the GPU that a run would use, without the facts that have their own section beside it."""
         rows = describe.gpu_rows(self.diagnosis, self.hardware)
         gpu = self.diagnosis.gpu
         which = "chosen by you" if self.diagnosis.gpu_is_chosen else "chosen automatically"
@@ -174,7 +174,7 @@ class Machine:
         return self.rows(f"GPU {gpu.index}, {which}" if gpu else "NVIDIA driver", rows)
 
     def peak_section(self) -> list[Line]:
-        """The maker's rates as bars, the fastest first."""
+        """Return the peak rates of the data sheet as bars, the fastest first."""
         card = self.diagnosis.gpu.card if self.diagnosis.gpu else None
         if card is None or not self.wide:
             return []
@@ -192,7 +192,7 @@ class Machine:
         return self.titled(f"GPU {gpu.index}: {words}", []) if gpu else []
 
     def users_section(self) -> list[Line]:
-        """Who is on which card; in one column only on the others, where the card's own section says the rest."""
+        """Return the processes on each GPU. In one column, the chosen GPU has them in its own section."""
         if not self.wide:
             return self.rows(
                 "processes on the other GPUs", describe.other_process_rows(self.hardware, self.diagnosis.gpu)
@@ -209,7 +209,7 @@ class Machine:
 
     def cores_section(self) -> list[Line]:
         """Return a small gauge for each core, or one character for each if gauges would take many lines."""
-        # A change too small to be seen is none.
+        # Changes that are too small to be visible are rounded away.
         shares = [round(20 * (share or 0)) / 20 for share in self.gauges.core_shares] if self.gauges else []
         if not shares or self.hardware.gpus:
             return []
@@ -223,7 +223,7 @@ class Machine:
         return self.row("cores", signs, "chart_raw")
 
     def _in_columns(self, cells: Sequence[Line]) -> list[Line]:
-        """Arrange cells that are equally wide in as many columns as there is room for, each from above."""
+        """Arrange cells of equal width in as many columns as fit, from top to bottom."""
         down = -(-len(cells) // max((self.width + _GAP) // width_of(cells[0]), 1)) if cells else 0
         return [[span for cell in cells[row::down] for span in cell] for row in range(down)]
 
@@ -270,7 +270,7 @@ class Machine:
 
 
 def _columns(gauge: Gpu, glyphs: Glyphs, room: int) -> Line:
-    """What fits of the use, its bar, memory, heat and power: each as wide for every card."""
+    """Return the load, memory, temperature and power that fit, in columns of equal width for all GPUs."""
     share, heat, power, limit = (
         "--" if value is None else f"{value:.0f}"
         for value in (
@@ -292,7 +292,7 @@ def _columns(gauge: Gpu, glyphs: Glyphs, room: int) -> Line:
 
 
 class Part(KeyedPane):
-    """One part of the page: a function of the machine, computed when that has changed. Away while it has no lines."""
+    """One part of the page. It is computed when the machine changes, and hidden while it has no lines."""
 
     def __init__(self, part: Callable[[Machine], list[Line]], *, is_live: bool = False, id: str | None = None) -> None:
         super().__init__(self._part_lines, id=id)
@@ -336,14 +336,14 @@ class HardwarePage(ListPage):
         parts = map(Part, (Machine.peak_section, Machine.users_section, Machine.processes_section))
         middle = Area(self._trail, *parts, classes="column middle")
         facts = (Machine.trial_section, Machine.disk_section, Machine.libraries_section, Machine.system_section)
-        # Disks have rates.
+        # Only disks have live rates here.
         yield Area(middle, Area(*(Part(it, is_live=it == facts[1]) for it in facts), classes="column"), id="others")
 
     def body(self) -> ComposeResult:
         yield self._scroller
 
     def machine(self, width: int, is_live: bool) -> Machine:
-        """What a section of so many cells draws; only those that are live get the gauges."""
+        """Return the state for a section of this width. Only live sections get the gauges."""
         is_new, document = self.bench.has_no_runs and self.bench.run is None, self.bench.document
         is_example = document is None or document.is_default
         welcome = {"app.start": _EXAMPLE if is_example else "starts a run with these settings"} | _WELCOME
@@ -368,7 +368,7 @@ class HardwarePage(ListPage):
                 part.redraw()
 
     def _look_at_processes(self) -> None:
-        """Look at them where there is room for them and somebody to see them, for a small share of a core."""
+        """Read the processes if they are visible, with a small share of a core."""
         has_room = self.size.width >= _TWO_COLUMNS and not self.bench.hardware.gpus
         if has_room and not self.bench.is_unattended and monotonic() >= self._next_look:
             self._next_look = inf
@@ -378,7 +378,7 @@ class HardwarePage(ListPage):
         from tui_trainer.ui.processes import cells, in_order
 
         self._next_look = monotonic()
-        # What each keeps busy is known from the second look on.
+        # CPU use is known from the second look on.
         if any(one.cores is not None for one in look.processes):
             self._next_look += max(_PROCESSES_EVERY_SECONDS, look.cpu_seconds / _SHARE_OF_A_CORE)
             texts = [cells(one, time()) for one in in_order(look.processes, "cpu")[:_MOST_PROCESSES]]
@@ -392,7 +392,7 @@ class HardwarePage(ListPage):
         if cards := [card for card in gauges.gpus if gpu is not None and card.index == gpu.index]:
             shown |= zip(("gpu-busy", "gpu-memory"), card_gauges(cards[0]), strict=True)
         for name, gauge in shown.items():
-            # A change too small to be seen is none.
+            # Changes that are too small to be visible are rounded away.
             share = None if gauge.share is None else round(gauge.share, 3)
             label = pad(name.removeprefix("gpu-"), LABEL)
             self._bars[name].show(replace(gauge, share=share, label=label), sparks.get(gauge.spark, ()))
@@ -410,13 +410,13 @@ class HardwarePage(ListPage):
 
     @property
     def page_lines(self) -> int:
-        # A line stays on the screen.
+        # One line stays on the screen.
         return self._scroller.scrolled.size.height - 1
 
     def _diagnose(self) -> None:
         bench = self.bench
         self._diagnosis = diagnose(bench.hardware, bench.chosen_gpu)
-        # Before the page is there it needs no new styles.
+        # Styles need no update before the page is shown.
         self.set_class(self._diagnosis.gpu is None, "-no-card", update=self.is_attached)
         self.set_class(not bench.hardware.gpus, "-no-gpu", update=self.is_attached)
         try:
@@ -427,7 +427,7 @@ class HardwarePage(ListPage):
         self._trial = kept_trial(bench.hardware, bench.chosen_gpu)
 
     def action_next_gpu(self) -> None:
-        """The cards one after the other, then no choice again: the freest."""
+        """Choose the next GPU; after the last one, choose automatically again."""
         indices: list[GpuChoice] = [None, *(gpu.index for gpu in self.bench.hardware.gpus if gpu.visible)]
         here = indices.index(self.bench.chosen_gpu) if self.bench.chosen_gpu in indices else 0
         self.bench.chosen_gpu = indices[(here + 1) % len(indices)]
@@ -452,11 +452,11 @@ class HardwarePage(ListPage):
         offer_install(self.bench)
 
     def action_try_out(self) -> None:
-        """What the machine really does: in a child process, while the screens go on."""
+        """Run the benchmarks in a child process."""
         hardware, chosen = self.bench.hardware, self.bench.chosen_gpu
         self._is_trying = True
         self.bench.tell("running benchmarks of precisions, attention, speed and disks ...", "dim")
-        # A lane of its own: the plan of the config does not wait for it.
+        # In a lane of its own, so that planning does not wait for it.
         self.bench.background.do(
             _TRIAL, lambda: try_machine(hardware, chosen), lambda trial: self._tried(trial, chosen), _TRIAL
         )
@@ -470,7 +470,7 @@ class HardwarePage(ListPage):
         self.bench.app.draw()
 
     def action_look_again(self) -> None:
-        """Read the machine anew; a driver that hangs does not hold the keys."""
+        """Read the machine again in the background, because a driver may hang."""
         self.bench.tell("looking ...", "dim")
         self.bench.background.do("hardware", probe_again, self._looked)
 
@@ -485,7 +485,7 @@ class HardwarePage(ListPage):
         self.bench.app.draw()
 
     def _look_at_runs_folder(self) -> None:
-        """The room where the runs of the config go, once that is known and when it is changed."""
+        """Read the free space of the folder for runs, once it is known and when it changes."""
         loaded = self.bench.document.loaded if self.bench.document else None
         folder = from_the_root(loaded.config.output.runs_dir) if loaded else self._runs_folder
         if folder != self._runs_folder:

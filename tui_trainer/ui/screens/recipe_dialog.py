@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from textual.events import Key
 
-from tui_trainer.config.changes import Change, RecipePreview
+from tui_trainer.config.changes import Change, RecipePreview, settings_count
 from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.load import all_settings, flatten
@@ -16,12 +16,9 @@ from tui_trainer.config.toml_files import Profile, all_profiles
 from tui_trainer.errors import ConfigError
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.dialogs import Dialog, SearchDialog
-from tui_trainer.ui.screens.config_model import name_cells, settings_count
+from tui_trainer.ui.dialogs import SearchDialog
 from tui_trainer.ui.search import match
-from tui_trainer.ui.spans import Line, Role, pad, paragraph, title_rule
-from tui_trainer.ui.widgets.lists import MARK_CELLS, VI_KEYS
-from tui_trainer.ui.widgets.settings_table import preset_cells, shortened, value_cells
+from tui_trainer.ui.spans import Glyphs, Line, change_lines, paragraph, title_rule
 from tui_trainer.ui.workbench import Workbench, fitting_words
 
 if TYPE_CHECKING:
@@ -31,14 +28,13 @@ _FITS: Final = "recipes that fit"
 
 
 class RecipeDialog(SearchDialog[str | Profile]):
-    """Recipes that match the filter below the titles of their tasks; those that go with model and data first.
+    """Recipes that match the filter, grouped by task. Those that fit the user's model and data come first.
 
-    Which of them do, and what of a recipe does not suit model and data, is found out behind the keys: until then all
-    are shown as they are written, and `waiting` says for what.
+    The fit of each recipe is found in the background. Until then, recipes are shown as they are written, and `waiting`
+    says what the dialog waits for.
     """
 
     heading = "Choose a recipe"
-    AUTO_FOCUS = ""
     CSS = """
     RecipeDialog #box { width: 100%; height: 100%; }
     RecipeDialog LineList { height: 50vh; }
@@ -48,12 +44,12 @@ class RecipeDialog(SearchDialog[str | Profile]):
         """List the recipes. Raises ConfigError where one cannot be read."""
         super().__init__(is_heading=lambda row: isinstance(row, str), wraps=True)
         self._bench, self._document, self._keeps_own = bench, document, True
-        self.field.placeholder, self.field.display = "name, title or task", False
+        self.field.placeholder = "name, title or task"
         self._recipes = all_profiles("recipes")
         self.recipe = self._recipes.get(name) or next(iter(self._recipes.values()))
-        """The chosen one, also while the filter hides it."""
+        """Chosen recipe, which the filter may hide."""
         self._fits: Mapping[str, tuple[LoadedConfig | None, str]] | None = None
-        """By the name of a recipe what it becomes here, and why it does not go with the user's model and data."""
+        """What each recipe becomes here, and why it does not fit the user's model and data, by its name."""
         self._chosen_fit: Mapping[str, tuple[LoadedConfig | None, str]] = {}
         self._preview: RecipePreview | None = None
         self._error = ""
@@ -61,22 +57,16 @@ class RecipeDialog(SearchDialog[str | Profile]):
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        if self.is_typing:
-            return (("enter", "done"), ("up down", "choose"), ("escape", "all recipes"))
         drop = "drop my values" if self._keeps_own else "keep my values"
-        return (("enter", "select"), ("up down", "choose"), ("/", "filter"), ("space", drop), ("escape", "back"))
-
-    @property
-    def is_typing(self) -> bool:
-        return self.focused is self.field
+        return (("enter", "select"), ("up down", "choose"), ("tab", drop), ("escape", "back"))
 
     def misfit(self, name: str) -> str:
-        """Return why a recipe does not go with the user's model and data; empty if it does, or nothing is known yet."""
+        """Return why a recipe does not fit the user's model and data; empty if it fits, or while that is looked for."""
         return (self._fits or {}).get(name, (None, ""))[1]
 
     @property
     def waiting(self) -> str:
-        """What the preview and the order wait for; empty: for nothing."""
+        """What the preview and the order wait for; empty if they are final."""
         plain = self._document.plain
         return f"finding recipes that fit: {fitting_words(plain)}" if plain and self._fits is None else ""
 
@@ -84,7 +74,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         return self.waiting
 
     def _find_fits(self) -> None:
-        """Find what each recipe would become on top of the user's own values, and whether it goes with them."""
+        """Find what each recipe becomes on top of the user's own values, and whether it fits model and data."""
         document, keeps_own = self._document, self._keeps_own
 
         def find(names: Sequence[str]) -> dict[str, tuple[LoadedConfig | None, str]]:
@@ -110,7 +100,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
             self._chosen_fit = fits
             self._arrange()
 
-        # The chosen one first: its preview need not wait for the others.
+        # The chosen recipe first, so that its preview does not wait for the others.
         self._fits, self._chosen_fit = None, {}
         self._arrange()
         self._bench.background.do("chosen recipe", partial(find, (self.recipe.name,)), found_chosen, _FITS)
@@ -163,44 +153,17 @@ class RecipeDialog(SearchDialog[str | Profile]):
     def words_for_none(self) -> str:
         return "no matching recipes"
 
-    def _filter(self, *, types: bool) -> None:
-        self.field.display = types or bool(self.field.value)
-        self.set_focus(self.field if types else None, scroll_visible=False)
-        self.redraw()
-
-    def takes(self, key: str) -> bool:
-        return self.is_typing
-
-    def take_key(self, event: Key) -> bool:
-        is_move = event.key in ("up", "down", "pageup", "pagedown")
-        return super().take_key(event) if self.is_typing or is_move else Dialog.take_key(self, event)
-
     def take(self) -> None:
-        """End what is typed, else take the recipe."""
-        if self.is_typing:
-            self._filter(types=False)
-        elif self._preview is not None and self.recipe is self.list.chosen:
+        if self._preview is not None and self.recipe is self.list.chosen:
             self.close()
             problem = self._document.choose_recipe(self.recipe.name, keep_own=self._keeps_own)
             self._bench.note_change(str(problem) if problem else f"recipe {self.recipe.name}")
 
-    def close(self) -> None:
-        if not self.is_typing:
-            super().close()
-            return
-        self.field.value = ""
-        self._filter(types=False)
-
-    def press(self, key: str, character: str | None) -> bool:
-        if key == "space":
-            self._keeps_own = not self._keeps_own
-            self._find_fits()
-        elif character == "/":
-            self._filter(types=True)
-        elif key == "enter":
-            self.take()
-        elif self.list.takes_key(VI_KEYS.get(key, key)):
-            self.choose(self.list.place)
+    def take_key(self, event: Key) -> bool:
+        if event.key != "tab":
+            return super().take_key(event)
+        self._keeps_own = not self._keeps_own
+        self._find_fits()
         return True
 
     def row(self, row: str | Profile, width: int) -> Line:
@@ -213,9 +176,9 @@ class RecipeDialog(SearchDialog[str | Profile]):
         return [(f" {one_line(row.name).ljust(cells)}  {now}  ", "dim" if why else "text"), *reason]
 
     def about(self, width: int, height: int) -> list[Line]:
-        """Return the summary of the chosen recipe, and every setting that would change or stay.
+        """Return the summary of the chosen recipe, and the settings that it changes and keeps.
 
-        What would change has the most room. Where not all fits, what stays is only named.
+        If not all fits, kept settings are only named, and the last changes are counted.
         """
         recipe, glyphs = self.recipe, self.glyphs
         lines = paragraph(one_line(recipe.summary), width)
@@ -228,35 +191,26 @@ class RecipeDialog(SearchDialog[str | Profile]):
         lines += paragraph(one_line(self.waiting), width, "accent") if self.waiting else []
         title = f"Changes {settings_count(len(changes))}" if changes else "Changes nothing"
         note = "your own values are kept" if self._keeps_own else "your own values are dropped"
-        lines.append(title_rule(title, width, glyphs, note))
-        head = "setting", "now", f"with {one_line(recipe.name)}"
-        changed = self._table(head, changes, ("text", "dim", "bold"), width) if changes else []
-        kept_title = f"Keeps {settings_count(len(stays))} that you changed"
-        kept: list[Line] = []
+        changed = _change_lines(changes, width, glyphs)
+        kept_title, kept = f"Keeps {settings_count(len(stays))} that you changed", list[Line]()
         if stays:
-            head = "setting", "yours", f"{one_line(recipe.name)} sets"
-            kept = [title_rule(kept_title, width, glyphs), *self._table(head, stays, ("text", "bold", "dim"), width)]
-        if len(source) + len(lines) + len(changed) + len(kept) <= height:
-            return [*lines[:-1], *source, lines[-1], *changed, *kept]
+            # From the recipe's value to the user's own.
+            own = [Change(key=one.key, old=one.new, new=one.old) for one in stays]
+            kept = [title_rule(kept_title, width, glyphs), *_change_lines(own, width, glyphs)]
+        if len(source) + len(lines) + 1 + len(changed) + len(kept) <= height:
+            return [*lines, *source, title_rule(title, width, glyphs, note), *changed, *kept]
+        lines.append(title_rule(title, width, glyphs, note))
         names = ", ".join(all_settings()[change.key].name for change in stays)
         kept = [[(f"{kept_title}: {names}", "dim")]] if stays else []
-        room = max(height - len(lines) - len(kept), 1 + bool(changes))
+        room = max(height - len(lines) - len(kept), bool(changes))
         if len(changed) > room:
             changed = [*changed[: room - 1], [(f"   {glyphs.ellipsis} and {len(changed) - room + 1} more", "dim")]]
         return [*lines, *changed, *kept]
 
-    def _table(
-        self, head: tuple[str, str, str], changes: Sequence[Change], roles: tuple[Role, Role, Role], width: int
-    ) -> list[Line]:
-        both = value_cells(width, name_cells()) + preset_cells(width)
-        cells, glyphs = both // 2, self.glyphs
 
-        def row(name: str, old: str, new: str, roles: tuple[Role, Role, Role]) -> Line:
-            texts = " " * MARK_CELLS + name.ljust(name_cells() + 1), pad(shortened(old, cells, glyphs), cells + 1)
-            return list(zip((*texts, shortened(new, both - cells, glyphs)), roles, strict=True))
-
-        lines = [row(*head, ("dim", "dim", "dim"))]
-        for change in changes:
-            one = all_settings()[change.key]
-            lines.append(row(one.name, display_text(one, change.old), display_text(one, change.new), roles))
-        return lines
+def _change_lines(changes: Sequence[Change], width: int, glyphs: Glyphs) -> list[Line]:
+    settings = all_settings()
+    return change_lines(
+        [(one.key, *(display_text(settings[one.key], value) for value in (one.old, one.new))) for one in changes],
+        width, glyphs,
+    )  # fmt: skip

@@ -1,10 +1,10 @@
-"""5 Runs: all runs of this disk, the newest first or sorted by a column; what can be done with each, and several
-compared."""
+"""The Runs screen: all runs on this disk, what can be done with each of them, and several of them compared."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -44,11 +44,11 @@ from tui_trainer.units import format_bytes
 
 T = TypeVar("T")
 WIDE: Final = 120
-"""From this width on the chosen run stands beside the list, with its curve."""
+"""Least width at which the chosen run is shown beside the list, with its curve."""
 _READ_EVERY_TICKS = 3
-# Sizes are measured in the thread of all slow work, which plans and checks as well.
+# Sizes are measured in the thread that also plans and checks, so a measurement must be short.
 _MEASURING_SECONDS = 0.2
-_READING, _MEASURING, _LOOKING = "list of runs", "sizes of runs", "chosen run"
+_READING, _MEASURING, _LOOKING, _DELETING = "list of runs", "sizes of runs", "chosen run", "deleting"
 _JOURNALS_KEPT = 8
 _NAMES_SHOWN = 6
 
@@ -74,17 +74,17 @@ def refusal(action: str, one: RunOverview, stop_key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChosenRun:
-    """What stands beside the list about a run: its journal, and in what it differs from one before it."""
+    """Journal of the run beside the list, and the settings in which it differs from an earlier run."""
 
     journal: FollowedJournal
     differences: tuple[Difference, ...] = ()
     before: str = ""
-    """Name of the run before it; empty where there is none."""
+    """Name of the earlier run; empty if there is none."""
     is_ancestor: bool = False
 
 
 def look_at(one: RunOverview, found: Sequence[RunOverview], journal: FollowedJournal) -> ChosenRun:
-    """Read what is new in the journal, and the settings of both runs. A journal that cannot be read has no curve."""
+    """Read new events of the journal, and the settings of the run and of an earlier one to compare with."""
     folder = RunFolder(one.path)
     journal.read_new()
     links = read_fields(folder.plan).get("ancestors")
@@ -132,9 +132,9 @@ class RunsPage(FilteredPage, ListPage):
         self.chart = LossChart(lambda: chosen.journal.state if (chosen := self._chosen_run) else RunState(), id="curve")
         self._ticks = 0
         self._measured: dict[Path, object] = {}
-        """At which `_stage` of its run the size of a folder was measured."""
+        """State of each run's folder (`_folder_state`) when its size was measured."""
         self._looked_at: OrderedDict[Path, tuple[object, ChosenRun]] = OrderedDict()
-        """The runs that were chosen last, at which `_stage`."""
+        """The runs that were chosen last, and the last event and step that were read of each."""
 
     def body(self) -> ComposeResult:
         with Container(id="workspace"):
@@ -162,17 +162,17 @@ class RunsPage(FilteredPage, ListPage):
 
     @property
     def _chosen_run(self) -> ChosenRun | None:
-        """None while its journal is being read, and where no run is chosen."""
+        """The run beside the list; None while its journal is being read, and if no run is chosen."""
         known = self._looked_at.get(self.model.path) if self.model.path else None
         return known[1] if known else None
 
     def _show_chosen(self) -> None:
-        """Look at the chosen run where it is shown and not known yet: one at a time, and the newest choice next."""
+        """Read the chosen run if it is shown and has news. One run is read at a time, the newest choice next."""
         one, chosen = self.model.chosen, self._chosen_run
         self.chart.display = self.is_wide and chosen is not None and bool(chosen.journal.state.steps)
         if not self.is_wide or one is None or not one.is_run or self.bench.background.is_busy(_LOOKING):
             return
-        stage, known = _stage(one, one.step), self._looked_at.get(one.path)
+        stage, known = (one.last_event_at[:16], one.alive, one.step), self._looked_at.get(one.path)
         if known is not None and known[0] == stage:
             return
         journal = known[1].journal if known else FollowedJournal(RunFolder(one.path))
@@ -230,22 +230,22 @@ class RunsPage(FilteredPage, ListPage):
             document = self.bench.document
             folders = dict.fromkeys(["runs", *([str(document.value("output.runs_dir"))] if document else [])])
 
-            def read() -> tuple[list[RunOverview], str]:
+            def read() -> tuple[list[RunOverview], list[RunOverview], str]:
                 found = self._overviews.read(map(Path, folders))
-                return found, "" if found else str(list_problem() or "")
+                stale = [one for one in found if self._measured.get(one.path) != _folder_state(one)]
+                return found, stale, "" if found else str(list_problem() or "")
 
             self.bench.background.do(_READING, read, self._found)
 
-    def _found(self, result: tuple[list[RunOverview], str]) -> None:
-        found, self.model.without_list = result
+    def _found(self, result: tuple[list[RunOverview], list[RunOverview], str]) -> None:
+        found, stale, self.model.without_list = result
         if found != self.model.found:
             self.model.take(found)
-            # A run that comes later may have the name of one that was deleted.
+            # A new run may have the name of a deleted one.
             for path in set(self._looked_at) - {one.path for one in found}:
                 del self._looked_at[path]
             self.bench.app.draw()
-        # The chosen one first: its size is waited for.
-        stale = [one for one in found if self._measured.get(one.path) != _stage(one) and one.status != "gone"]
+        # The user waits for the size of the chosen run.
         stale.sort(key=lambda one: one.path != self.model.path)
         if stale and self.is_shown and not self.bench.background.is_busy(_MEASURING):
             self.bench.background.do(_MEASURING, partial(self._measure, stale), lambda _: self._read())
@@ -253,9 +253,9 @@ class RunsPage(FilteredPage, ListPage):
     def _measure(self, stale: list[RunOverview]) -> None:
         until = monotonic() + _MEASURING_SECONDS
         for one in stale:
-            if one.status != "no run folder":
+            self._measured[one.path] = _folder_state(one)
+            if one.status not in ("no run folder", "gone"):
                 self._overviews.measure(one.path)
-            self._measured[one.path] = _stage(one)
             if monotonic() > until:
                 return
 
@@ -389,7 +389,7 @@ class RunsPage(FilteredPage, ListPage):
         self, heading: str, words: str, text: str, parse: Callable[[str], Callable[[Path], T]],
         done: Callable[[T], object] = lambda _: None,
     ) -> None:  # fmt: skip
-        """Ask for a text about the chosen run, and do behind the keys what `parse` makes of it, which may refuse it."""
+        """Ask for a text about the chosen run. `parse` turns it into work for the background, or raises InputError."""
         path = self._chosen.path
 
         def accept(text: str) -> str | None:
@@ -418,7 +418,7 @@ class RunsPage(FilteredPage, ListPage):
 
         def rename(name: str, path: Path) -> tuple[str, Problem | None]:
             if own is not None:
-                # To its end, where its journal still lies: the shell is told how it ended.
+                # Read the journal to its end before it moves: the shell reports how the run ended.
                 own.look()
             return name, at_rest.rename(path, name)
 
@@ -474,40 +474,32 @@ class RunsPage(FilteredPage, ListPage):
         rows += [(one_line(why), "warn") for why in refused]
         heading = f"Delete {f'{len(runs)} runs' if are_many else one_line(runs[0].name, 50)}?"
         answer = f"delete {len(runs)}" if are_many else "delete"
-        self.bench.app.ask(heading, rows, [("D", answer, partial(self._delete_all, runs))])
+        self.bench.app.ask(heading, rows, [("y", answer, partial(self._delete_all, runs))])
 
     def _delete_all(self, runs: Sequence[RunOverview]) -> None:
-        answers: list[at_rest.Deleted | str] = []
+        bench, are_many = self.bench, len(runs) > 1
+        paths = [one.path for one in runs]
 
-        def deleted(one: RunOverview, answer: at_rest.Deleted | str) -> None:
-            answers.append(answer)
-            if len(runs) == 1:
-                sentences = [] if isinstance(answer, str) else answer.words(one.name)
-                self.bench.tell("; ".join(sentences or [str(answer)]), "good" if sentences else "bad")
-            elif len(answers) < len(runs):
-                self.bench.tell(f"deleting {len(answers) + 1} of {len(runs)} ...", "dim")
-            else:
-                done = [answer for answer in answers if not isinstance(answer, str)]
-                failed = [f"{one.name}: {why}" for one, why in zip(runs, answers, strict=True) if isinstance(why, str)]
-                freed = format_bytes(sum(one.freed_bytes for one in done))
-                kept = [f"folders not removed because of other files in them: {sum(bool(one.kept) for one in done)}"]
-                words = [f"deleted {len(done)} runs: {freed} freed", *kept * any(one.kept for one in done), *failed]
-                self.bench.tell("; ".join(words), "bad" if failed else "good")
-            self.bench.app.draw()
+        def deleted(answers: Sequence[at_rest.Deleted | str]) -> None:
+            done = [answer for answer in answers if not isinstance(answer, str)]
+            failed = [f"{path.name}: {why}" for path, why in zip(paths, answers, strict=True) if isinstance(why, str)]
+            words = done[0].words(runs[0].name) if done and not are_many else []
+            if are_many:
+                words = [f"deleted {len(done)} runs: {format_bytes(sum(one.freed_bytes for one in done))} freed"]
+                if kept := sum(bool(one.kept) for one in done):
+                    words.append(f"folders not removed because of other files in them: {kept}")
+            bench.tell("; ".join([*words, *failed]), "bad" if failed else "good")
+            bench.app.draw()
             self._read()
 
-        for one in runs:
-            self._delete(one, partial(deleted, one))
-
-    def _delete(self, one: RunOverview, deleted: Callable[[at_rest.Deleted | str], None]) -> None:
-        bench = self.bench
-        bench.tell(f"deleting {one.name} ...", "dim")
-        if bench.run is not None and bench.run.folder.root == one.path and not bench.run.alive:
+        if bench.run is not None and bench.run.folder.root in paths and not bench.run.alive:
             bench.put_on_the_table(None)
-        if bench.own_run is not None and bench.own_run.folder.root == one.path and not bench.own_run.alive:
+        if bench.own_run is not None and bench.own_run.folder.root in paths and not bench.own_run.alive:
             bench.own_run = None
-        # By its own name: to look at another run must not take its place while it waits.
-        bench.background.do(f"deleting {one.path}", partial(_tried, at_rest.delete, one.path), deleted)
+        bench.tell(f"deleting {f'{len(runs)} runs' if are_many else runs[0].name} ...", "dim")
+        # The name is that of the runs: a later deletion must not replace one that waits.
+        name = f"deleting {paths}"
+        bench.background.do(name, lambda: [_tried(at_rest.delete, path) for path in paths], deleted, _DELETING)
 
     def action_new(self) -> None:
         one = self._chosen
@@ -519,10 +511,19 @@ class RunsPage(FilteredPage, ListPage):
         self.bench.app.ask(f"Replace your settings with those of {one_line(one.name, 40)}?", rows, answers)
 
 
-def _stage(one: RunOverview, step: int = 0) -> object:
-    """The minute of the last event, as the folder of a run that lives is measured once a minute; and whether it lives,
-    as what is written at its end, the model above all, counts as well."""
-    return one.last_event_at[:16], one.alive, step
+def _folder_state(one: RunOverview) -> object:
+    """Return a value that changes when a run's folder should be measured again. Call it in another thread.
+
+    The folder of an active run is measured once a minute. Other folders are measured when files come or go: exports,
+    reports and checkpoints.
+    """
+    if one.alive:
+        return one.last_event_at[:16]
+    folder, times = RunFolder(one.path), list[int]()
+    for path in (folder.root, folder.exports, folder.checkpoints, folder.model):
+        with suppress(OSError):
+            times.append(path.stat().st_mtime_ns)
+    return times
 
 
 def _now() -> datetime:
@@ -530,7 +531,7 @@ def _now() -> datetime:
 
 
 def _tried(work: Callable[[Path], T], path: Path) -> T | str:
-    """What comes of it, or why the folder is left alone: without the path, which the list shows."""
+    """Return the result of the work, or the reason why it was refused, without the path, which the list shows."""
     try:
         return work(path)
     except FolderError as error:

@@ -1,4 +1,4 @@
-"""The list of runs: which of them are shown and in which order, the row of each, and what is known of one."""
+"""The list of runs without a screen: filter, order and marks, the row of each run, and the details of one."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tui_trainer.ui.spans import (
     Line,
     Role,
     Span,
+    change_lines,
     cursor_line,
     fit,
     labelled,
@@ -39,33 +40,33 @@ from tui_trainer.ui.spans import (
 from tui_trainer.units import GIB, format_bytes
 
 SIGNS: Final = "ABCDEF"
-"""What stands for the runs that are compared, in the order in which they were marked."""
+"""Letters of the compared runs, in the order in which they were marked."""
 _STATE_ROLES: Final[dict[str, Role]] = {
     "training": "accent", "preparing": "accent", "paused": "warn", "interrupted": "warn", "failed": "bad",
     "unreadable": "bad", "half deleted": "warn", "finished": "good", "stopped": "warn",
 }  # fmt: skip
 _NAME, _CURVE, _CURVE_CELLS = "run", "curve", (24, 12, 6)
 _OF_ANY_FOLDER: Final = (_NAME, "state", "size")
-# Names that take a larger share of the list are cut before a column is left out.
+# Longer names are cut before a column is left out.
 _SHARE_OF_NAMES, _LABEL_CELLS = 0.4, 11
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`text(run, age, cells, glyphs)` is what a cell says, `order(run)` what the list is sorted by."""
+    """A column of the list: `text(run, age, cells, glyphs)` gives the text of a cell, `order(run)` the sort key."""
 
     title: str
     cells: int
-    """Most cells: texts on the left side may need fewer, and the name has what is left."""
+    """Most cells. Left-aligned texts may need fewer; the name gets the rest."""
     rank: int
-    """Where not all columns fit, those of the smallest ranks are shown."""
+    """Columns of the smallest ranks are shown if not all fit."""
     order: Callable[[RunOverview], Any] | None
     text: Callable[[RunOverview, str, int, Glyphs], str]
     falls: bool = False
-    """Sorted by it, the largest comes first."""
+    """Whether the largest value comes first if the list is sorted by this column."""
     is_right: bool = False
     role: Callable[[RunOverview], Role] | None = None
-    """Where it does not look as the rest of the row."""
+    """Colour of the column; None for that of the row."""
 
 
 def _score(one: RunOverview) -> float | None:
@@ -123,35 +124,35 @@ _EXPLANATIONS: Final = {
     "unreadable": "The journal of this run cannot be read, or is a link.",
     "gone": "The folder of this run is gone: delete the run to remove it from the list.",
 }
-# No terminal shows more beside the list.
+# No terminal has more rows beside the list.
 _MOST_DIFFERENCES: Final = 30
 
 
 @dataclass
 class RunsModel:
-    """The runs in their order, which of them match the filter, the chosen one, and those that are marked."""
+    """The runs in their order, those that match the filter, the chosen run, and the marked ones."""
 
     found: Sequence[RunOverview] | None = None
-    """None: they were not read yet."""
+    """All runs; None until they are read."""
     words: str = ""
     order: str = ""
-    """Title of the column that they are sorted by; empty: the newest first."""
+    """Title of the column that the runs are sorted by; if empty, the newest run is first."""
     is_reversed: bool = False
     path: Path | None = None
-    """Of the chosen one."""
+    """Path of the chosen run."""
     marked: list[Path] = field(default_factory=list)
     shown: list[RunOverview] = field(default_factory=list)
     place: int = 0
-    """Of the chosen one among those shown."""
+    """Place of the chosen run among the shown ones."""
     problem: str = ""
-    """What is wrong with the filter, and what it takes."""
+    """Error in the filter, with the words that it takes."""
     without_list: str = ""
-    """Why no list of runs can be kept."""
+    """Reason why no list of runs can be kept."""
     _cells: dict[str, int] = field(default_factory=dict)
-    """Of each column that says anything."""
+    """Cells of each column that is not empty."""
 
     def take(self, found: Sequence[RunOverview]) -> None:
-        """A newer list. The choice stays with its run, and with its place when the run is not there any more."""
+        """Take a newer list. The choice stays with its run, or with its place if the run is gone."""
         self.found = found
         listed = {one.path for one in found if one.is_run}
         self.marked = [path for path in self.marked if path in listed]
@@ -166,8 +167,8 @@ class RunsModel:
         self._settle()
 
     def narrow(self, words: str) -> None:
-        """Show those whose name, state, task, data, model, tags or note have all these words, and to which conditions
-        such as `loss<1.5`, `task:chat` and `#tag` apply. Runs that are gone are asked for."""
+        """Show the runs that have all words in their name, state, task, data, model, tags or note, and that meet
+        conditions such as `loss<1.5`, `task:chat` and `#tag`. Runs that are gone are shown only for the word `gone`."""
         self.words = words.lower()
         self._settle()
 
@@ -191,7 +192,7 @@ class RunsModel:
         return (self.order in COLUMNS and COLUMNS[self.order].falls) != self.is_reversed
 
     def sort_by(self, title: str) -> None:
-        """By that column, the first of them chosen; the other way round where it is sorted by it already."""
+        """Sort by a column and choose the first run. The order is reversed if the list is sorted by it already."""
         if title and title not in _ORDERS:
             return
         self.is_reversed = title == self.order and bool(title) and not self.is_reversed
@@ -213,7 +214,7 @@ class RunsModel:
 
     @property
     def marked_runs(self) -> list[RunOverview]:
-        """In the order in which they were marked, also those that the filter does not show."""
+        """Marked runs in the order of marking, including those that the filter hides."""
         by_path = {one.path: one for one in self.found or ()}
         return [by_path[path] for path in self.marked]
 
@@ -224,13 +225,13 @@ class RunsModel:
             self.marked.append(self.path)
 
     def toggle_all(self) -> None:
-        """Mark all runs that are shown; where they are marked already, take their marks away."""
+        """Mark all shown runs, or remove their marks if all of them are marked."""
         shown = [one.path for one in self.shown if one.is_run]
         more = [path for path in shown if path not in self.marked]
         self.marked = [*self.marked, *more] if more else [path for path in self.marked if path not in shown]
 
     def sign(self, path: Path, glyphs: Glyphs) -> str:
-        """What stands before a run: its letter in a comparison, a mark where more are marked, else the pointer."""
+        """Return the sign before a run: its letter in a comparison, the mark if more are marked, or the pointer."""
         if path in self.marked:
             return SIGNS[self.marked.index(path)] if len(self.marked) <= MOST_RUNS else glyphs.changed
         return glyphs.pointer if path == self.path else " "
@@ -257,7 +258,7 @@ def _is_known(value: object) -> bool:
 
 
 def _condition(word: str, measures: Mapping[str, Callable[[RunOverview], float | None]]) -> _Condition | str:
-    """Return what a word of the filter asks of a run, or why it cannot be used."""
+    """Return the condition of one word of the filter, or an error message."""
     name, colon, value = word.partition(":")
     if word.startswith("#"):
         return lambda one: any(tag.startswith(word[1:]) for tag in one.tags)
@@ -276,14 +277,14 @@ def _condition(word: str, measures: Mapping[str, Callable[[RunOverview], float |
 
 
 def empty_words(model: RunsModel, start_key: str) -> str:
-    """What stands in the place of the runs where none is shown."""
+    """Return the words that are shown in place of an empty list."""
     if model.found is None:
         return "reading ..."
     return "no matching runs" if model.words else model.without_list or f"no runs yet; {start_key} starts one"
 
 
 def summary(model: RunsModel) -> str:
-    """`12 here, 3 with 'chat', 2 marked`."""
+    """Return `12 here, 3 matching 'chat', 2 marked`."""
     if model.found is None:
         return "reading ..."
     gone = sum(one.status == "gone" for one in model.found)
@@ -296,7 +297,7 @@ def summary(model: RunsModel) -> str:
 
 
 def cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
-    """Return a name that is too long without its middle: it begins with the data and ends with the time."""
+    """Return a name that fits by cutting its middle: a name starts with the data and ends with the time."""
     if cell_len(name) <= cells:
         return name
     end = set_cell_size(name[::-1], cells // 3).rstrip()[::-1]
@@ -329,7 +330,7 @@ def run_row(model: RunsModel, place: int, now: datetime, width: int, glyphs: Gly
 
 
 def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs, *, is_wide: bool = True) -> list[Line]:
-    """Return what is known of a run: a fact on each line, or as many as fit where the list is not `is_wide`."""
+    """Return the facts about a run: one in each line, or as many as fit unless `is_wide`."""
     state: Line = [(f" {one.status_words} ", _state_role(one))]
     state += [(f"{tag_words(one.tags)} ", "accent")] if one.tags else []
     name = cut_inside(one_line(one.name), max(width - 4 - width_of(state), 12), glyphs)
@@ -350,7 +351,7 @@ def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs, *,
 
 
 def _facts(one: RunOverview, now: datetime) -> dict[str, str]:
-    """Return what is known of a run in words, by labels."""
+    """Return the facts about a run by their labels."""
     if not one.is_run:
         return {"folder": _EXPLANATIONS[one.status], "size": format_bytes(one.size_bytes)}
     is_shared = one.freed_bytes is not None and one.freed_bytes != one.size_bytes
@@ -372,7 +373,7 @@ def _facts(one: RunOverview, now: datetime) -> dict[str, str]:
 
 
 def run_before(one: RunOverview, found: Sequence[RunOverview], ancestor: str) -> RunOverview | None:
-    """What a run is compared with: the run that its model was started from, else the one of its task before it."""
+    """Return the run to compare with: the one that the model was started from, or the previous one of the task."""
     others = [other for other in found if other.is_run and other.path != one.path]
     started_from = [other for other in others if ancestor and other.name == ancestor]
     earlier = [other for other in others if other.task == one.task and "" < other.started_at < one.started_at]
@@ -382,13 +383,11 @@ def run_before(one: RunOverview, found: Sequence[RunOverview], ancestor: str) ->
 def difference_lines(
     differences: Sequence[Difference], before: str, is_ancestor: bool, width: int, glyphs: Glyphs
 ) -> list[Line]:
-    """The settings of a run that another one before it does not have: `training.learning_rate  3e-3 -> 1e-3`."""
+    """Return the settings in which a run differs from an earlier one: `training.learning_rate  3e-3 -> 1e-3`."""
     why = "started from" if is_ancestor else "previous run"
     name = cut_inside(one_line(before), max(width - 36, 12), glyphs)
     lines: list[Line] = [title_rule(f"differs from {name}", width, glyphs, why)]
     if not differences:
         return [*lines, [("same settings", "dim")]]
-    for one in differences[:_MOST_DIFFERENCES]:
-        old, new = (one_line(value_words(value), width) for value in one.values)
-        lines += paragraph(f"{one_line(one.key)}  {old} {glyphs.arrow} {new}", width)
-    return lines
+    texts = [(one.key, *map(value_words, one.values)) for one in differences[:_MOST_DIFFERENCES]]
+    return [*lines, *change_lines(texts, width, glyphs)]

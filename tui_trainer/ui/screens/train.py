@@ -1,4 +1,4 @@
-"""4 Train: the run as it goes, what can be asked of it, and which parts of the screen show what."""
+"""The Train screen: which parts of it show what, and the actions on its run."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.events import MouseScrollDown, MouseScrollUp
 
 from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.runs.result import memory_above_plan, memory_words, targets_summary
+from tui_trainer.runs.result import memory_words, targets_summary
 from tui_trainer.runs.state import slowest_rank
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import MOST_HALVINGS, ChartView, LossChart
@@ -21,6 +21,8 @@ from tui_trainer.ui.keymap import Action, in_keys
 from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, FilteredPage, KeyHints, TopLine, bindings
 from tui_trainer.ui.palette import Command, MarkingPalette
 from tui_trainer.ui.run_dialogs import DoctorDialog, offer_try
+from tui_trainer.ui.screens import train_scores as scores
+from tui_trainer.ui.screens import train_start_and_end as story
 from tui_trainer.ui.screens import train_view as view
 from tui_trainer.ui.screens.train_view import TrainScene
 from tui_trainer.ui.spans import Line, next_of
@@ -36,7 +38,7 @@ Heading = Callable[[TrainScene], tuple[str, str | Line]]
 _LOG_ROWS = 200
 _MOST_CURVES, _LOSSES = 2, (LOSS, HELD_OUT_LOSS)
 _LEAST_FOR_TWO = 8
-_CAN_BE_LARGE = ("charts", "events", "log", "samples")
+_CAN_BE_LARGE = ("charts", "result", "events", "log", "samples")
 _OF_THE_RUN = ("pause", "save", "evaluate", "stop")
 _WITHOUT_A_RUN = ("log", "freeze", "up", "down")
 _BESIDE_THE_PICTURE = (*_OF_THE_RUN, "freeze", "doctor", "try_model", "export", "report", "more")
@@ -44,6 +46,7 @@ _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 
 def visible_parts(scene: TrainScene) -> frozenset[str]:
+    """Return the names of the parts that have something to show."""
     if scene.state is None:
         return frozenset({"left", "invitation", "speed", "gauges"})
     if scene.large:
@@ -66,7 +69,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
     of_the_run = {
         "progress": has_steps, "readings": reads_itself, "plan": state.plan is not None,
         "targets": state.plan is not None and bool(targets_summary(state)), "epochs": state.epochs,
-        "doctor": has_steps and scene.verdict is not None and scene.verdict.is_known and not scene.table_open,
+        "doctor": has_steps and scene.examination is not None and scene.examination.is_known and not scene.table_open,
         "scores": bool(state.training_scores) and "rates" in parts,
         "ranks": slowest_rank(state) is not None and "rates" in parts,
         "standing": state.evals or state.training_scores,
@@ -76,10 +79,9 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
 
 
 def _memory(scene: TrainScene) -> Line:
-    counted, targets = (scene.run, view.screens_bytes(scene.run)), targets_summary(scene.run).partition(",")[0]
-    words, is_above = memory_words(*counted) if scene.run.steps else "", memory_above_plan(*counted)
+    words, targets = memory_words(scene.run) if scene.run.steps else "", targets_summary(scene.run).partition(",")[0]
     line: Line = [(f"targets {targets}{', ' if words else ''}", "dim")] if targets else []
-    return [*line, (f"memory {words}", "warn" if is_above else "dim")] if words else line
+    return [*line, (f"memory {words}", "warn" if scene.exceeds_plan else "dim")] if words else line
 
 
 def _readings_heading(scene: TrainScene) -> tuple[str, str]:
@@ -90,62 +92,66 @@ def _gauges(scene: TrainScene, width: int, _: int) -> list[Line]:
     return gauge_lines(scene.gauges, scene.sparks, min(width, _WIDEST_GAUGES), scene.glyphs)
 
 
-def _only(title: str) -> Heading:
-    return lambda _: (title, "")
-
-
-# What each part draws in a width and a height, and, where it stands under a rule, the texts at its left and right end.
-Parts = dict[str, tuple[Draw, Heading | None]]
+# What draws each part, and for a part under a rule, its title or the texts at both ends of the rule.
+Parts = dict[str, tuple[Draw, Heading | str | None]]
 _ABOVE_THE_CHART: Final[Parts] = {
-    "invitation": (view.invitation, None),
-    "run": (TrainScene.run_line, None),
-    "progress": (TrainScene.progress_line, None),
+    "invitation": (story.invitation, None),
+    "run": (view.run_line, None),
+    "progress": (view.progress_line, None),
 }
 _BELOW_THE_CHART: Final[Parts] = {
-    "preparation": (view.preparation, None),
+    "preparation": (story.preparation, None),
     "speed": (lambda *_: [], lambda scene: ("speed" if scene.run.steps else "machine", _memory(scene))),
-    "rates": (TrainScene.rates_line, None),
-    "scores": (TrainScene.scores_line, None),
-    "parts": (TrainScene.parts_line, None),
-    "ranks": (TrainScene.ranks_line, None),
-    "tuning": (TrainScene.tuning_line, None),
-    "doctor": (TrainScene.doctor_line, None),
+    "rates": (view.rates_line, None),
+    "scores": (scores.scores_line, None),
+    "parts": (view.parts_line, None),
+    "ranks": (view.ranks_line, None),
+    "tuning": (view.tuning_line, None),
+    "doctor": (view.doctor_line, None),
     "gauges": (_gauges, None),
-    "result": (view.ending, lambda scene: ("result", _memory(scene))),
-    "readings-here": (TrainScene.readings_rows, _readings_heading),
-    "log": (TrainScene.log_rows, _only("log")),
-    "table": (view.score_rows, view.scores_heading),
+    "result": (story.ending, lambda scene: ("result", _memory(scene))),
+    "readings-here": (view.readings_rows, _readings_heading),
+    "log": (view.log_rows, "log"),
+    "table": (scores.score_rows, scores.scores_heading),
 }
 _BESIDE_THE_CHART: Final[Parts] = {
-    "standing": (TrainScene.standing_rows, TrainScene.standing_heading),
+    "standing": (scores.standing_rows, scores.standing_heading),
     "machine": (_gauges, lambda scene: ("machine", f"{scene.glyphs.target} target")),
-    "readings": (TrainScene.readings_rows, _readings_heading),
-    "times": (TrainScene.parts_rows, _only("step time")),
-    "targets": (view.target_rows, lambda scene: ("targets", targets_summary(scene.run))),
-    "epochs": (TrainScene.epoch_rows, _only("epochs")),
-    "samples": (TrainScene.sample_rows, _only("samples")),
-    # Last what stays as it is: there may be no room for it.
-    "plan": (TrainScene.plan_rows, _only("plan")),
+    "readings": (view.readings_rows, _readings_heading),
+    "times": (view.parts_rows, "step time"),
+    "targets": (scores.target_rows, lambda scene: ("targets", targets_summary(scene.run))),
+    "epochs": (scores.epoch_rows, "epochs"),
+    "samples": (scores.sample_rows, "samples"),
+    # Parts that do not change come last because there may be no room for them.
+    "plan": (view.plan_rows, "plan"),
     "switched-on": (
         lambda scene, width, _: [
             row for text in scene.what_is_on for row in scene.wrapped(text, width, 2, indent="  ")
         ],
-        _only("enabled"),
+        "enabled",
     ),
 }
 PARTS: Final[Parts] = {
-    **_ABOVE_THE_CHART, **_BELOW_THE_CHART, "events": (TrainScene.event_rows, TrainScene.events_heading),
+    **_ABOVE_THE_CHART, **_BELOW_THE_CHART, "events": (view.event_rows, view.events_heading),
     **_BESIDE_THE_CHART,
 }  # fmt: skip
 
 
-_ENDED = "the run has ended"
-# What an action needs, and why it is refused without that.
+_ENDED, _ACTIVE = "the run has ended", "the run is still active"
+
+
+def _can_be_resumed(run: WatchedRun) -> bool:
+    return not run.alive and (run.is_interrupted or run.state.status in ("stopped", "failed"))
+
+
+# The condition of each action, and why it is refused otherwise.
 _NEEDS: Final[dict[str, tuple[Callable[[WatchedRun], object], str]]] = {
-    **dict.fromkeys(_OF_THE_RUN, (lambda run: run.alive, _ENDED)),
-    "pause": (lambda run: run.alive or run.is_interrupted or run.state.status in ("stopped", "failed"), _ENDED),
+    **dict.fromkeys(_OF_THE_RUN, (lambda run: run.takes_requests, _ENDED)),
+    "pause": (lambda run: run.takes_requests or _can_be_resumed(run), _ENDED),
+    "detach": (lambda run: run.takes_requests and run.is_ours and run.state.phase != "paused",
+               "only an active run of this program that is not paused can be detached"),
     "try_model": (lambda run: run.state.checkpoints or run.state.finished, NOTHING_TO_DO),
-    "more": (lambda run: not run.alive, "the run is still active"),
+    "more": (lambda run: not run.alive, _ACTIVE),
     "export": (lambda run: not run.alive and (end := run.state.finished) and end.model_path,
                "this run has no final model yet"),
     "doctor": (lambda run: run.doctor.verdict is not None and run.state.steps, NOTHING_TO_DO),
@@ -156,16 +162,8 @@ _NEEDS: Final[dict[str, tuple[Callable[[WatchedRun], object], str]]] = {
 }  # fmt: skip
 
 
-def _detach_refusal(run: WatchedRun) -> str:
-    if not run.alive:
-        return "the run has ended"
-    if not run.is_ours:
-        return "the run is already detached"
-    return "the run is paused: resume it before you detach it" if run.state.phase == "paused" else ""
-
-
 class TrainPage(FilteredPage):
-    """Which of its parts have something to show is decided by `visible_parts`; where they stand, by the style sheet."""
+    """The Train screen. `visible_parts` chooses the parts to show, and the style sheet places them."""
 
     place = "train"
     filter_words, choose_words = "words in events and in the log", "older, newer"
@@ -201,7 +199,7 @@ class TrainPage(FilteredPage):
         self._large = ""
         self._events_back = 0
         self._curves_of, self._curves = "", [LOSS]
-        """Of which task, and by which names."""
+        """The task that the drawn curves were chosen for, and their names."""
 
     def body(self) -> ComposeResult:
         yield from map(self._part, _ABOVE_THE_CHART)
@@ -213,7 +211,7 @@ class TrainPage(FilteredPage):
                 yield from map(self._part, _BELOW_THE_CHART)
                 with Area(id="small"):
                     for metric in list(METRICS)[1:]:
-                        # Disabled, because they are read and not worked with.
+                        # Disabled: they take no keys and no clicks.
                         small = ChartView(metric=metric, compact=True)
                         yield LossChart(lambda: self._scene.run, small, disabled=True)
                 yield self._part("events")
@@ -222,10 +220,14 @@ class TrainPage(FilteredPage):
 
     def _part(self, name: str) -> Pane:
         draw, heading = PARTS[name]
+
+        def lines(width: int, height: int) -> list[Line]:
+            return draw(self._scene, width, height)
+
         if heading is None:
-            return KeyedPane(lambda width, height: draw(self._scene, width, height), id=name)
+            return KeyedPane(lines, id=name)
         kind = EventList if name == "events" else Section
-        return kind(lambda: heading(self._scene), lambda width, height: draw(self._scene, width, height), id=name)
+        return kind(lambda: (heading, "") if isinstance(heading, str) else heading(self._scene), lines, id=name)
 
     @property
     def _scene(self) -> TrainScene:
@@ -239,12 +241,14 @@ class TrainPage(FilteredPage):
             state=run.state if run else None, glyphs=bench.glyphs, gauges=bench.gauges or Gauges(), sparks=bench.sparks,
             events=[(in_keys(text), role) for text, role in run.events] if run else (), log_lines=self._log(),
             what_is_on=[one.verdict.switch for one in bench.findings if one.verdict.switch],
-            verdict=run.doctor.verdict if run else None, is_beside=bench.run_is_ours_and_alive,
+            examination=run.doctor.verdict if run else None, is_beside=bench.run_is_ours_and_alive,
+            has_screens=run is not None and run.is_ours,
             interrupted=run is not None and run.is_interrupted, log_open=self._log_open, table_open=self._table_open,
             large=self._large, frozen=self._frozen, events_back=self._events_back, key_of=key_of,
             words=self._filter.value.strip(),
             report=str(run.folder.report) if run and run.state.finished and run.has_report else "",
             run_folder=str(run.folder.root) if run else "", offer=[] if run else self._offer(),
+            starting=bench.start_words,
         )  # fmt: skip
 
     def on_mount(self) -> None:
@@ -262,12 +266,12 @@ class TrainPage(FilteredPage):
         self.take_curves()
 
     def take_curves(self) -> None:
-        """What is drawn: as it was chosen for the task, as soon as the journal says which one it is."""
+        """Draw the curves that the user has chosen for this task, once the journal names the task."""
         state = self._scene.run
         if state.task and state.task != self._curves_of:
             self._curves_of = state.task
             self._curves = self.bench.app.preferences.curves_of(state.task)[:_MOST_CURVES] or [LOSS]
-        # A score that has not been measured yet comes with its first evaluation.
+        # A score can be drawn from its first evaluation on.
         names = [name for name in self._curves if metric_of(state, name)] or [LOSS]
         self.chart.show_metric(names[0])
         self.second.show_metric(names[-1])
@@ -288,7 +292,7 @@ class TrainPage(FilteredPage):
                 pane.redraw()
 
     def tick(self) -> None:
-        """Only what the clock changes is looked at; the rest waits for news of the run."""
+        """Redraw the parts that change with the clock. The others wait for news of the run."""
         if self._frozen:
             return
         by_clock = self.bench.gauges or Gauges(), self.bench.sparks, self._log()
@@ -310,6 +314,8 @@ class TrainPage(FilteredPage):
 
     def _offer(self) -> list[str]:
         bench = self.bench
+        if bench.start_wanted:
+            return ["another key cancels the start; Config keeps the settings"]
         if bench.plan is None or bench.is_planning:
             key = bench.app.key_of("app.go_config")
             return ["planning ..." if bench.is_planning else f"the config has a problem: press {key} to see it"]
@@ -327,8 +333,6 @@ class TrainPage(FilteredPage):
             return ""
         if run is None:
             return f"no run; press {self.bench.app.key_of('app.start')} to start one"
-        if name == "detach":
-            return _detach_refusal(run)
         if name == "try_model" and run.alive and not run.state.checkpoints:
             return f"no checkpoint to try yet: press {self.bench.app.key_of('train.save')} to save one"
         if name == "clear":
@@ -339,20 +343,20 @@ class TrainPage(FilteredPage):
 
     def label_of(self, action: Action) -> str:
         run = self.bench.run
-        if action.name == "pause" and run is not None and (not run.alive or run.state.phase == "paused"):
+        if action.name == "pause" and run is not None and (not run.takes_requests or run.state.phase == "paused"):
             return "resume"
         return action.label
 
     def action_pause(self) -> None:
         run = self.bench.run
-        if run is not None and run.alive:
+        if run is not None and run.takes_requests:
             self.bench.ask_run("resume" if run.state.phase == "paused" else "pause")
         else:
             offer_resume(self.bench)
 
     @property
     def run(self) -> WatchedRun:
-        """For actions that are refused without one."""
+        """The run on this screen. Only for actions that are refused without one."""
         assert self.bench.run is not None
         return self.bench.run
 
@@ -410,7 +414,7 @@ class TrainPage(FilteredPage):
         ))  # fmt: skip
 
     def _draw_curves(self, names: list[str]) -> None:
-        """Draws them, and keeps the choice for runs of this task."""
+        """Draw the curves, and keep the choice for runs of this task."""
         self._curves = list(dict.fromkeys(names))
         preferences = self.bench.app.preferences
         preferences.curves[self._scene.run.task] = self._curves
@@ -442,7 +446,7 @@ class TrainPage(FilteredPage):
         if self._large == "samples":
             self.query_one("#right", Scroller).scroll_lines(-back)
             return
-        self._events_back = min(max(self._events_back + back, 0), max(len(self._scene.found_events) - 1, 0))
+        self._events_back = min(max(self._events_back + back, 0), max(len(self._scene.matching_events) - 1, 0))
 
     def action_clear(self) -> None:
         if self.is_typing or self._filter.value:
@@ -465,7 +469,7 @@ class TrainPage(FilteredPage):
 
 
 class Charts(Area):
-    """How many curves there is room for is known once it is laid out."""
+    """The curves. Their number depends on the height, which is known once they are laid out."""
 
     screen: TrainPage  # type: ignore[assignment]
 

@@ -16,7 +16,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tui_trainer.ui.keymap import key_of_sign
-from tui_trainer.ui.spans import Line, fit, harmless, text_of, title_rule, width_of
+from tui_trainer.ui.spans import Line, beside, fit, harmless, text_of, title_rule, width_of
 from tui_trainer.ui.theme import HasGlyphs, role_styles
 
 # Changed cells that lie nearer than this are sent as one stretch: to move the cursor costs about as many bytes.
@@ -194,7 +194,7 @@ class KeyedPane(Pane):
 class Section(KeyedPane):
     """What `draw(width, height)` returns, below a rule with the two texts of `heading()` at its left and its right.
 
-    As high as its lines, unless its style gives another height.
+    It is as high as its lines, unless its style gives another height. The last one says how many lines do not fit.
     """
 
     DEFAULT_CSS = "Section { height: auto; }"
@@ -208,7 +208,12 @@ class Section(KeyedPane):
     ) -> None:
         def with_heading(width: int, height: int) -> list[Line]:
             title, note = heading()
-            return [title_rule(title, width, self.glyphs, note), *draw(width, height - 1)]
+            lines = [title_rule(title, width, self.glyphs, note), *draw(width, height - 1)]
+            if missing := len(lines[height:]):
+                lines[height - 1] = beside(
+                    lines[height - 1], [(f" {self.glyphs.ellipsis} {missing} more", "dim")], width
+                )
+            return lines
 
         super().__init__(with_heading, id=id)
 

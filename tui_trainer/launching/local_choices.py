@@ -1,8 +1,10 @@
-"""What there is on this machine to begin a run with: data and models, the likeliest first; the first rows of some data;
-and what would follow from both."""
+"""Data and models on this machine that a new run can use, the likeliest first.
+
+It also reads the first rows of data, and makes the plan that follows from data and a model.
+"""
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +46,7 @@ _TEXT_CHARACTERS: Final = 20_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """A value of a setting, and in a few words what it is."""
+    """Value of a setting, with a short note on what it is."""
 
     value: str
     note: str
@@ -52,8 +54,10 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstRows:
-    """Names of columns as they are, and texts of cells, safe to show. `what` is where they are from; `refusal`: why
-    there are none."""
+    """Column names as written, and cells that are safe to show.
+
+    `what` describes the source. `refusal` says why there are no rows; it is empty if there are.
+    """
 
     what: str
     columns: tuple[str, ...] = ()
@@ -62,19 +66,19 @@ class FirstRows:
 
 
 def data_here() -> list[Choice]:
-    """Return files and folders here, what earlier runs learned from, data sets that were fetched, and samples."""
-    return _each_once((*_data_files(Path()), *_used_before(DATA_KEY), *_data_sets(), *_samples()))
+    """Return files and folders here, data of earlier runs, downloaded data sets, and samples."""
+    return each_path_once((*_data_files(Path()), *_used_before(DATA_KEY), *_data_sets(), *_samples()))
 
 
 def models_here() -> list[Choice]:
-    """Return folders here, models of earlier runs, models that were fetched and finished runs; last, none."""
+    """Return folders here, models of earlier runs, downloaded models and finished runs; the last choice is no model."""
     runs = (Choice(value=run.name, note="model from this run") for run in _newest_runs() if run.model.is_dir())
     scratch = Choice(value=FROM_SCRATCH, note="small model, random weights")
-    return _each_once((*_model_folders(Path()), *_used_before(MODEL_KEY), *_fetched_models(), *runs, scratch))
+    return each_path_once((*_model_folders(Path()), *_used_before(MODEL_KEY), *_fetched_models(), *runs, scratch))
 
 
 def first_rows(path: str) -> FirstRows:
-    """Return the first rows of data on this machine, as they are written. It may wait for a disk."""
+    """Return the first rows of data on this machine, as they are written. The call may wait for a slow disk."""
     try:
         source = ResolvedData(paths=paths_in(path)).parts[0]
         if not source.is_table:
@@ -92,7 +96,7 @@ def first_rows(path: str) -> FirstRows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WhatFollows:
-    """From some data and a model: a config and its plan, or what is wrong."""
+    """Config and plan that follow from data and a model, or the problems."""
 
     loaded: LoadedConfig | None = None
     plan: Plan | None = None
@@ -101,8 +105,10 @@ class WhatFollows:
 
 
 def what_follows(data: str, model: str, columns: Mapping[str, str] = {}, *, gpu: GpuChoice) -> WhatFollows:
-    """`columns`: those that were named, by their settings. It may count the parameters of the model, which takes
-    seconds."""
+    """Return the config and the plan for data and a model. `columns` are the named columns by their settings.
+
+    The call may count the parameters of the model, which takes seconds.
+    """
     shortcuts = {key: value for key, value in ((DATA_KEY, data), (MODEL_KEY, model)) if value} | dict(columns)
     first, loaded = first_rows(data), None
     try:
@@ -117,31 +123,12 @@ def _cell(value: object) -> str:
     return "" if value is None else one_line(str(value), _CELL_CHARACTERS)
 
 
-def _each_once(choices: Sequence[Choice]) -> list[Choice]:
-    """A path that is written in two ways is one."""
+def each_path_once(choices: Iterable[Choice]) -> list[Choice]:
+    """Return the first choice of each path, however the path is written."""
     found: dict[Path, Choice] = {}
-    for one in choices:
-        found.setdefault(Path(one.value).absolute(), one)
+    for choice in choices:
+        found.setdefault(Path(choice.value).absolute(), choice)
     return list(found.values())
-
-
-def matching(text: str, choices: Sequence[Choice]) -> list[Choice]:
-    """Return the choices that have the text in their name or their note, the best match first and each path once."""
-    ranks = [(rank, one) for one in _each_once(choices) if (rank := _rank_of(text, one)) is not None]
-    return [one for _, one in sorted(ranks, key=lambda pair: pair[0])]
-
-
-def _rank_of(text: str, choice: Choice) -> int | None:
-    """Return how well a typed text names a choice, 0 for its whole name; None where it does not."""
-    if text and Path(text).absolute() == Path(choice.value).absolute():
-        return 0
-    text, value = text.lower(), choice.value.lower()
-    if value.removeprefix("./").startswith(text) or value.startswith(text):
-        return 1
-    place = value.find(text)
-    if place > 0:
-        return 3 if value[place - 1].isalnum() else 2
-    return 4 if text in choice.note.lower() else None
 
 
 def _newest_runs() -> list[RunFolder]:
@@ -149,7 +136,7 @@ def _newest_runs() -> list[RunFolder]:
 
 
 def _used_before(key: str) -> Iterator[Choice]:
-    """The values that the newest runs have written for a setting, where they are still there."""
+    """Yield the values that the newest runs have for a setting, if they still exist."""
     for run in _newest_runs():
         with suppress(OSError, ValueError, RecursionError):
             written = dotted_keys(tomllib.loads(read_plain_file(run.config, MIB).decode()))
@@ -159,14 +146,14 @@ def _used_before(key: str) -> Iterator[Choice]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Not the hidden ones; none where it cannot be read."""
+    """Return the entries of a folder that are not hidden; an empty list if it cannot be read."""
     with suppress(OSError):
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))[:_MOST]
     return []
 
 
 def _data_files(folder: Path) -> Iterator[Choice]:
-    """Tables first, then texts, then folders that hold some."""
+    """Yield tables, then texts, then folders that contain either."""
     found: list[tuple[int, Choice]] = []
     for path in _entries(folder):
         form = form_of(path)
