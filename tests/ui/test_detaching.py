@@ -12,7 +12,7 @@ import pytest
 from tests.programs import journals, run_program
 from tests.runs.journals import read_all
 from tui_trainer.errors import RunError
-from tui_trainer.launching.detached import go_on_detached, make_run
+from tui_trainer.launching.detached import make_run, resume_detached
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import fold
@@ -133,10 +133,10 @@ def test_a_process_that_ends_at_once_is_an_error_with_its_words(tiny_config, tmp
     program.chmod(0o700)
     monkeypatch.setattr("tui_trainer.launching.command_process.sys.executable", str(program))
     with pytest.raises(RunError, match="exit code 7: no memory"):
-        go_on_detached(folder)
+        resume_detached(folder)
     monkeypatch.setattr("tui_trainer.launching.command_process.sys.executable", str(tmp_path / "none"))
     with pytest.raises(RunError, match="no background process could be started"):
-        go_on_detached(folder)
+        resume_detached(folder)
 
 
 @pytest.mark.full

@@ -387,11 +387,11 @@ def _record_failure(run: OpenRun, error: Exception) -> Outcome:
     message = f"{type(error).__name__}: {one_line(str(error), 300)}"
     try:
         write_atomically(log, traceback.format_exc().encode("utf-8", "replace"))
-        log_path, where = str(log.relative_to(run.folder.root)), f"The traceback is in {log}"
+        log_path, log_words = str(log.relative_to(run.folder.root)), f"The traceback is in {log}"
     except OSError as log_error:
-        log_path, where = None, f"The traceback could not be written: {system_reason(log_error)}"
+        log_path, log_words = None, f"The traceback could not be written: {system_reason(log_error)}"
     run.journal.append(RunFailed(step=_saved_step(run.folder), message=message, log_path=log_path))
-    return Outcome(exit_code=EXIT_FAILED, failure=f"{message}. {where}")
+    return Outcome(exit_code=EXIT_FAILED, failure=f"{message}. {log_words}")
 
 
 class RunThread:

@@ -24,8 +24,8 @@ def program(*arguments: str) -> list[str]:
 class JsonProcess(Child):
     """A command that prints JSON. It continues when nobody watches it.
 
-    `part` is its current activity, and `progress` the amount done, the total and the unit. Subclasses add `lines` to
-    show. `result` is None until the command has succeeded; `reason` says why it has not."""
+    `part` is its current activity, and `progress` the amount done, the total and the unit. `lines` are texts
+    to show. `result` is None until the command has succeeded; `reason` says why it has not."""
 
     alive = True
     """False once `poll` has noticed the end of the process."""

@@ -41,7 +41,7 @@ def make_run(loaded: LoadedConfig, estimate: Plan, *, gpu: GpuChoice = None) -> 
     return run
 
 
-def go_on_detached(
+def resume_detached(
     folder: RunFolder, *, gpu: GpuChoice = None, processes: int | None = None, nodes: int | None = None
 ) -> int:
     """Resume a run in a background process, and return its pid once it has started the run.

@@ -63,7 +63,7 @@ def draft_for(request: Request) -> Draft | None:
     return Draft(edits=edits, at=written_at, digest=digest, subject=subject) if edits else None
 
 
-def keeping(document: ConfigDocument, below: Edits | None = None) -> Callable[[], Problem | None]:
+def draft_writer(document: ConfigDocument, below: Edits | None = None) -> Callable[[], Problem | None]:
     """Return a function that saves the unsaved edits, or removes the draft if nothing is unsaved.
 
     It can be called at any time in any thread, and returns a Problem instead of raising. `below` are edits of an

@@ -331,7 +331,7 @@ def _refusal_of_model(config: Config, name: str) -> str:
 
 def _refusal_of_rows(config: Config, name: str, rows: Sequence[Row]) -> tuple[str, bool]:
     """Return why a task cannot learn from these rows (empty if it can), and whether its columns were found in them."""
-    task, why = find_task(name), ""
+    task, refusal = find_task(name), ""
     try:
         if task.rows != "examples":
             column = ColumnChoices(config.data.text_column).choose(rows)
@@ -346,10 +346,10 @@ def _refusal_of_rows(config: Config, name: str, rows: Sequence[Row]) -> tuple[st
         try:
             reader.read(row)
         except InputError as error:
-            why = error.problems[0].message
+            refusal = error.problems[0].message
         else:
             return "", True
-    return why, True
+    return refusal, True
 
 
 def _with_length_that_fits(loaded: LoadedConfig) -> LoadedConfig:

@@ -69,7 +69,7 @@ def load_config(request: Request, *, gpu: GpuChoice = None, hardware: Hardware |
     return with_unread_noted(with_fitted_presets(with_nodes_of_step(loaded)), has_gpu=bool(hardware.gpus))
 
 
-def with_what_suits(plain: LoadedConfig) -> LoadedConfig:
+def fit_presets(plain: LoadedConfig) -> LoadedConfig:
     """Return an edited config with the presets that suit its model and data, as `load_config` does.
 
     The model and the data are looked up again, which may take long on a slow disk."""

@@ -204,7 +204,7 @@ def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
     else:
         config, recipes = with_absolute_paths(config), (plan.recipe, absolute(plan.config.profile))
         decided = {EFFECTIVE: plan.effective_batch_is_auto, EPOCHS: plan.num_train_epochs is not None}
-        found = {
+        compared = {
             key: (value_of(config, key), value_of(plan.config, key))
             for key in values
             if not (key == "profile" and values[key] in recipes)
@@ -212,9 +212,9 @@ def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
             and not (values[key] == "auto" and decided.get(key))
         }
         edits = [
-            f"{key} = {json.dumps(now)} ({json.dumps(before)} in this run)"
-            for key, (now, before) in found.items()
-            if not same(now, before)
+            f"{key} = {json.dumps(now)} ({json.dumps(planned)} in this run)"
+            for key, (now, planned) in compared.items()
+            if not same(now, planned)
         ]
         edits += [f"{key} was removed" for key in plan.user_keys if key not in values]
         if not edits:

@@ -127,7 +127,7 @@ def make_folder(loaded: LoadedConfig, root: Path, script: str) -> RunFolder:
     return folder
 
 
-def hand_over(folder: RunFolder) -> str:
+def submit_run(folder: RunFolder) -> str:
     """Submit a run, and return the number of its job.
 
     Raises RunError if Slurm refuses the job, after deleting the folder, and if the number cannot be stored."""

@@ -130,7 +130,7 @@ def wait_for_nodes(folder: RunFolder, plan: Plan, attempt: str, progress: Progre
         sleep(POLL_SECONDS)
 
 
-def ended_elsewhere(folder: RunFolder, plan: Plan, attempt: str) -> dict[str, Any]:
+def failure_on_other_node(folder: RunFolder, plan: Plan, attempt: str) -> dict[str, Any]:
     """Return the process of another node that was killed or failed by itself; {} if none is reported within seconds."""
     until = monotonic() + (_REPORT_SECONDS if plan.nodes > 1 else 0)
     while monotonic() < until:
@@ -266,7 +266,7 @@ def train_together(
     messages = GroupMessages(tell_failing)
     _train_here(folder, plan, assignment, messages, lambda: controls.is_stopped_here)
     if messages.ended.get("exit_code", 0) > 0:
-        messages.ended = ended_elsewhere(folder, plan, assignment.attempt) or messages.ended
+        messages.ended = failure_on_other_node(folder, plan, assignment.attempt) or messages.ended
     return _result(folder, plan.processes.value, messages)
 
 
@@ -430,17 +430,17 @@ def _end_words(folder: RunFolder, ended: dict[str, Any]) -> str:
     """Return why the group ended, with the last lines of the log."""
     rank, code = ended.get("rank"), ended.get("exit_code", 0)
     if rank is None:
-        where = f" on node {node}" if (node := ended.get("node")) else ""
+        node_words = f" on node {node}" if (node := ended.get("node")) else ""
         log = _agent_log(folder, ended.get("node", 0))
-        return f"torchrun ended{where} ({exit_words(code)}); its log is {log}"
+        return f"torchrun ended{node_words} ({exit_words(code)}); its log is {log}"
     log = log_path(folder, rank)
     with suppress(OSError):
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        last = " / ".join(one_line(line, 160) for line in lines[-_SHOWN_LINES:])
-        if last and code > 0:
-            return f"process {rank} ended ({exit_words(code)}): {last}; its log is {log}"
-    hint = "; the system kills the largest process when memory runs out" if code == -signal.SIGKILL else ""
-    return f"process {rank} ended ({exit_words(code)}){hint}; its log is {log}"
+        last_lines = " / ".join(one_line(line, 160) for line in lines[-_SHOWN_LINES:])
+        if last_lines and code > 0:
+            return f"process {rank} ended ({exit_words(code)}): {last_lines}; its log is {log}"
+    kill_hint = "; the system kills the largest process when memory runs out" if code == -signal.SIGKILL else ""
+    return f"process {rank} ended ({exit_words(code)}){kill_hint}; its log is {log}"
 
 
 def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> int:

@@ -92,7 +92,7 @@ class SwitchesProcess(TuneProcess):
 
 
 class GainProcess(ConfigProcess):
-    """Measurement of the checks in `names`. Each gain is stored as soon as it is known; `all` means all checks."""
+    """Measurement of the checks in `names`; `all` means all checks. Each gain is stored once it is known."""
 
     command = ("check",)
 

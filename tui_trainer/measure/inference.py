@@ -224,10 +224,10 @@ class InferenceBench:
 
         Exports that the run does not have are written to a folder that is removed afterwards.
         """
-        with tempfile.TemporaryDirectory(prefix="bench-") as place:
+        with tempfile.TemporaryDirectory(prefix="bench-") as export_folder:
 
             def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
-                return self._ask(variant, is_first, seconds, Path(place))
+                return self._ask(variant, is_first, seconds, Path(export_folder))
 
             variants, limit = chosen(self.variants(), self.only), TimeLimit(self.seconds)
             measure_in_turns(variants, ask, limit, rounds=self.rounds, notify=self.notify)
@@ -306,7 +306,7 @@ class InferenceBench:
         if not variant.answers:
             return row
         first, latencies = variant.answers[0], sorted(_all(variant, "latencies"))
-        same = [before == now for before, now in zip(expected, first["predictions"], strict=True)]
+        same = [reference == output for reference, output in zip(expected, first["predictions"], strict=True)]
         names = ("tokens_per_second", "peak_memory_bytes", "compile_seconds")
         # With other numbers or compiled, the weights on the disk are those of the run.
         folders = {self.trained.folder, *filter(None, [self.trained.base])}
