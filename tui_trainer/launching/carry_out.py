@@ -89,15 +89,13 @@ def start_trackers(config: Config, folder: RunFolder, journal: JournalWriter) ->
     try:
         with open_log(folder.logs / _TRACKERS_LOG_NAME) as log:
             reader = Child(command, environment, errors=log)
-        Thread(
-            target=_record_tracker_problems, args=(reader, journal), name="tui-trainer-trackers", daemon=True
-        ).start()
+        Thread(target=_record_problems, args=(reader, journal), name="tui-trainer-trackers", daemon=True).start()
     except (OSError, RuntimeError) as error:
         hint = f"`tui-trainer track {shell_word(folder.name)}` uploads the run later"
         journal.append(RunProblem(kind="tracker", message=f"no tracker could be started: {error}", hint=hint))
 
 
-def _record_tracker_problems(reader: Child, journal: JournalWriter) -> None:
+def _record_problems(reader: Child, journal: JournalWriter) -> None:
     with reader:
         for fields in reader.objects():
             with suppress(LookupError):

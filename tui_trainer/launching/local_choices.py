@@ -173,9 +173,7 @@ def _data_sets() -> Iterator[Choice]:
 
 
 def _samples() -> Iterator[Choice]:
-    return (
-        Choice(value=f"{SAMPLE_PREFIX}{sample.name}", note=f"sample: {sample.title}") for sample in samples().values()
-    )
+    return (Choice(value=f"{SAMPLE_PREFIX}{each.name}", note=f"sample: {each.title}") for each in samples().values())
 
 
 def _model_folders(folder: Path) -> Iterator[Choice]:

@@ -42,9 +42,7 @@ def with_merged_base(loaded: LoadedConfig, run: RunFolder, progress: Progress) -
 
 
 def write_base(question: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Merge the adapter, in the worker, into a folder that is synced and then renamed.
-
-    Raises ConfigError if the model cannot be loaded."""
+    """Merge the adapter into a folder that is synced and then renamed. Raises ConfigError. Runs in the worker."""
     import torch
 
     from tui_trainer.models.loading import load_pretrained, load_tokenizer, merge_adapter, save_tokenizer

@@ -105,12 +105,7 @@ def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None
             first = error.problems[0]
             plan, problem = None, "; ".join(filter(None, (first.message, first.hint)))
         yield CardPlan(
-            card=card,
-            cards=len(hardware.gpus),
-            plan=plan,
-            problem=problem,
-            profile=profile,
-            assumed=assumed,
+            card=card, cards=len(hardware.gpus), plan=plan, problem=problem, profile=profile, assumed=assumed
         )
 
 

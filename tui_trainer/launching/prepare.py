@@ -247,7 +247,7 @@ def read_plan(folder: RunFolder, notes: list[str] | None = None) -> Plan | None:
 
 
 def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) -> Baselines | None:
-    """Return and record losses and scores of simple models on the rows that evaluation reads."""
+    """Record losses and scores of simple models on the rows that evaluation reads, and return them."""
     chosen = evenly_spaced(data.counts.eval_rows, plan.eval_rows.value)
     measured = find_task(plan.config.task.type).baselines(plan.config, data, chosen)
     if measured is not None:

@@ -215,9 +215,7 @@ NO_SIGNS = Signs(("", ""), ("", ""), "\u23ce", "\u2588")
 def sample_lines(
     sample: ShownSample, number: int, count: int, signs: Signs, width: int, most: int = MOST_CHARACTERS
 ) -> Iterator[list[Marked]]:
-    """Yield the lines of one row of a batch: a title, and each document.
-
-    The middle of a text longer than `most` characters is left out."""
+    """Yield a title and the documents of a row. The middle of a text beyond `most` characters is left out."""
     source = f"step {sample.step}, pass {sample.forward_pass}, row {sample.row}"
     yield [(f"sample {number} of {count}: {source}", "head")]
     yield [(f"  {_sizes(sample)}", "note")]

@@ -83,9 +83,9 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
     # Events of other ranks repeat those of rank 0, or concern only their machine.
     path = folder.journal if rank == 0 else folder.logs / f"rank-{rank}.jsonl"
     with JournalWriter(path, tell_failing=say_failing if rank == 0 else lambda reason: None) as journal:
-        host_name = socket.gethostname()
+        own_host = socket.gethostname()
         others = [
-            pid for host, pid in ranks.gathered((host_name, os.getpid())) if host == host_name and pid != os.getpid()
+            pid for host, pid in ranks.gathered((own_host, os.getpid())) if host == own_host and pid != os.getpid()
         ]
         gauges = GaugeWriter(journal, others=others)
         if rank == 0:

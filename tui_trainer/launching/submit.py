@@ -102,9 +102,7 @@ def _quoted(text: str) -> str:
 
 
 def planned_root(loaded: LoadedConfig) -> Path:
-    """Return the folder that the run would have.
-
-    Raises ConfigError for a name that is not possible, and for a path that no script can contain."""
+    """Return the folder that the run would have. Raises ConfigError if its name or its path is not possible."""
     if problems := [*name_problems(loaded), *start_problems(loaded)]:
         raise ConfigError(problems)
     root = Path(loaded.config.output.runs_dir).expanduser().resolve() / free_name(loaded)

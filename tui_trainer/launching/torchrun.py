@@ -255,11 +255,7 @@ def train_together(
     for rank in range(plan.processes.value):
         result_path(folder, rank).unlink(missing_ok=True)
     assignment = Assignment.of(
-        folder,
-        plan,
-        checkpoint=job.checkpoint,
-        asked_before=controls.asked_before,
-        baselines=job.baselines,
+        folder, plan, checkpoint=job.checkpoint, asked_before=controls.asked_before, baselines=job.baselines
     )
     assignment.write(folder)
     wait_for_nodes(folder, plan, assignment.attempt, progress)

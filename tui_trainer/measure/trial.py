@@ -190,8 +190,8 @@ def version_conflicts(libraries: Mapping[str, str | None]) -> Iterator[tuple[str
 
     for name in (name for name, version in libraries.items() if version is not None):
         with suppress(metadata.PackageNotFoundError):
-            package = metadata.distribution(name)
-            for line in package.requires or ():
+            library = metadata.distribution(name)
+            for line in library.requires or ():
                 with suppress(InvalidRequirement, metadata.PackageNotFoundError):
                     needed = Requirement(line)
                     if needed.marker and not needed.marker.evaluate():
@@ -199,7 +199,7 @@ def version_conflicts(libraries: Mapping[str, str | None]) -> Iterator[tuple[str
                     version = metadata.version(needed.name)
                     if not needed.specifier.contains(version, prereleases=True):
                         sentence = (
-                            f"{name} {package.version} needs {needed.name}{needed.specifier}, installed: {version}"
+                            f"{name} {library.version} needs {needed.name}{needed.specifier}, installed: {version}"
                         )
                         yield sentence, f"uv pip install '{needed.name}{needed.specifier}'"
 
@@ -427,8 +427,7 @@ def _fp8_rate(question: dict[str, Any]) -> dict[str, float]:
     matrix = torch.randn(side, side, device="cuda").to(torch.float8_e4m3fn)
     scale = torch.ones((), device="cuda")
     seconds = _fastest_seconds(
-        question,
-        lambda: torch._scaled_mm(matrix, matrix.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16),
+        question, lambda: torch._scaled_mm(matrix, matrix.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
     )
     return {"teraflops": 2 * side**3 / seconds / 1e12}
 
