@@ -35,7 +35,7 @@ from tui_trainer.launching import prepare
 from tui_trainer.launching.gauge_writer import GaugeWriter
 from tui_trainer.launching.merged_base import with_merged_base
 from tui_trainer.launching.open_run import OpenRun
-from tui_trainer.launching.torchrun import RankEnded, command_words, train_together, trains_apart
+from tui_trainer.launching.torchrun import RankEnded, command_words, train_together, uses_other_processes
 from tui_trainer.planning.continued_elsewhere import with_smaller_passes
 from tui_trainer.planning.measured_steps import StepKey, is_busy, keep_calibration, keep_measured_peak
 from tui_trainer.planning.plan import Plan
@@ -222,7 +222,7 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> Reason:
     is_first = next(_EARLIER_RUNS) == 0
     alone = plan.device == "cpu" and not is_busy(load_of_others(), plan.threads.value * plan.processes_per_node)
     with shapes_worker.giving_way(), threads_spinning(alone=alone):
-        if trains_apart(plan):
+        if uses_other_processes(plan):
             # The first process of the group writes the journal, including the gauges.
             gauges.stop()
             result, plan = _train_together(run, job, progress)
@@ -233,7 +233,7 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> Reason:
             result = train(job, journal, run.controls)
     if result.step_seconds is not None:
         keep_step_seconds(plan, result.step_seconds, monotonic() - started)
-    if result.peak_memory_bytes and (is_first or plan.device == "cuda" or trains_apart(plan)):
+    if result.peak_memory_bytes and (is_first or plan.device == "cuda" or uses_other_processes(plan)):
         keep_peak(plan, result.peak_memory_bytes)
     return result.reason
 

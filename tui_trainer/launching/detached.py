@@ -32,7 +32,7 @@ def refuse_within_job() -> None:
         raise InputError(message, hint="omit --detach, or use `tui-trainer submit` for a separate job")
 
 
-def make_run(loaded: LoadedConfig, estimate: Plan, *, gpu: GpuChoice = None) -> OpenRun:
+def open_detached(loaded: LoadedConfig, estimate: Plan, *, gpu: GpuChoice = None) -> OpenRun:
     """Open a new run for another process, and release its lock. Raises InputError as `open_new` does."""
     refuse_within_job()
     run = open_new(loaded, estimate, gpu=gpu)

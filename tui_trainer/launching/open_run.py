@@ -20,7 +20,7 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.launching.fitted_presets import with_fitted_presets, with_nodes_of_step, with_unread_noted
-from tui_trainer.launching.prepare import edited_settings, estimated_plan, mend_plan_file, read_plan
+from tui_trainer.launching.prepare import edited_settings, estimated_plan, read_plan, restore_plan_file
 from tui_trainer.launching.run_as_model import changed_model_problems
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import model_problems
@@ -136,7 +136,7 @@ def open_again(
     controls = Controls(folder.control)
     try:
         notes = list[str]()
-        reports = [mend_plan_file(folder)]
+        reports = [restore_plan_file(folder)]
         if message := rewriting_words(folder):
             reports += [RunProblem(kind="model gone", message=message)]
         plan, moved_words = read_plan(folder, notes), ""

@@ -157,7 +157,7 @@ def _changed_data(sources: ResolvedData, data: PreparedData, path: str, progress
     return f"the data changed since this run started: {one_line(path, 200)}" if changed else ""
 
 
-def mend_plan_file(folder: RunFolder) -> RunProblem | None:
+def restore_plan_file(folder: RunFolder) -> RunProblem | None:
     """Restore a damaged or missing plan.json from the newest checkpoint, whose manifest proves its copy.
 
     Without a checkpoint, remove the plan, as the run starts over. Return what was done. Raises FolderError if nothing

@@ -239,7 +239,7 @@ def command_words(plan: Plan, folder: RunFolder) -> str:
     return shlex.join(["torchrun", *torchrun_arguments(folder, plan)])
 
 
-def trains_apart(plan: Plan) -> bool:
+def uses_other_processes(plan: Plan) -> bool:
     """Return whether the run trains in other processes than this one."""
     return plan.is_group or unsloth.is_asked(plan.config)
 

@@ -17,7 +17,7 @@ from tui_trainer.errors import InputError, name_hint
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.measure.sessions import WARM_UP_STEPS
-from tui_trainer.measure.steps import Steps, no_change, refuse_beside_a_run, short_run
+from tui_trainer.measure.steps import Steps, no_change, refuse_while_training, short_run
 from tui_trainer.measure.turns import AS_IT_IS, INTERRUPTED, Notify, TimeLimit, Variant, measure_in_turns
 from tui_trainer.planning.plan import Plan
 from tui_trainer.terminal.safe_text import one_line
@@ -49,7 +49,7 @@ class GainBench:
         names = [ALL, *(check.name for check in all_checks())]
         if unknown := [name for name in self.names if name not in names]:
             raise InputError(f"there is no check {one_line(unknown[0], 40)!r}", hint=name_hint(unknown[0], names))
-        refuse_beside_a_run("measure")
+        refuse_while_training("measure")
         try:
             context = gather(self.loaded, gpu=self.gpu)
             if context.plan is None:

@@ -119,7 +119,7 @@ def next_rows(candidates: Sequence[int], tried: Mapping[int, bool]) -> int | Non
     return larger[len(larger) // 2]
 
 
-def to_time(survived: Iterable[int]) -> list[int]:
+def sizes_to_time(survived: Iterable[int]) -> list[int]:
     """Return the micro-batches worth timing: the largest that survived, and each about half of the one before."""
     sizes: list[int] = []
     for rows in sorted(survived, reverse=True):

@@ -15,7 +15,7 @@ from tui_trainer.hardware.nvml import session as driver_session
 from tui_trainer.launching.carry_out import keep_peak, keep_step_seconds
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import exact_plan, versions
-from tui_trainer.measure.micro_batches import next_rows, request_of, to_time
+from tui_trainer.measure.micro_batches import next_rows, request_of, sizes_to_time
 from tui_trainer.models.unsloth import restart_in_unsloth_python
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
@@ -183,7 +183,7 @@ def try_sizes(question: dict[str, Any], report: Report) -> None:
             has_failed = has_failed or not survived[rows]
             report(rows=rows, **outcome)
         if question["timed"]:
-            sizes = to_time(rows for rows, has_survived in survived.items() if has_survived)
+            sizes = sizes_to_time(rows for rows, has_survived in survived.items() if has_survived)
             _time(report, tries, sizes, session.plan.total_steps.value)
 
 

@@ -81,13 +81,13 @@ def time_start(question: dict[str, Any], _: Report) -> dict[str, Any]:
     else:
         folder = require_folder(find_model(config.model.model_name_or_path, config.model.revision, head=task.head))
         in_place = question["way"] == IN_PLACE
-        read = load_pretrained if in_place else read_beside
+        read = load_pretrained if in_place else read_then_copy
         read(folder, config.model, torch.float32, head=task.head)
     seconds = perf_counter() - started
     return {"seconds": seconds, "memory_bytes": max(peak_memory_bytes(torch.device("cpu")) - start_bytes, 0)}
 
 
-def read_beside(folder: Path, model: "ModelSection", dtype: "torch.dtype", *, head: Head) -> None:
+def read_then_copy(folder: Path, model: "ModelSection", dtype: "torch.dtype", *, head: Head) -> None:
     """Load a model as PyTorch's tutorials do: make one with random weights, read all files into memory, and copy them.
 
     Raises RuntimeError if the names in the files are not those of the model.

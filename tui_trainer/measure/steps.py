@@ -116,7 +116,7 @@ def training_run() -> str:
     return ""
 
 
-def refuse_beside_a_run(verb: str) -> None:
+def refuse_while_training(verb: str) -> None:
     """Raise InputError if a run trains on this machine."""
     if name := training_run():
         raise InputError(

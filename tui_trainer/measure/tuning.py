@@ -37,7 +37,7 @@ from tui_trainer.launching.open_run import load_config, start_problems
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.lines.plan_and_events import table_lines
 from tui_trainer.measure import steps
-from tui_trainer.measure.micro_batches import MicroBatches, cut_patch, to_time, try_micro_batches, with_settings
+from tui_trainer.measure.micro_batches import MicroBatches, cut_patch, sizes_to_time, try_micro_batches, with_settings
 from tui_trainer.measure.steps import ask_for_steps, short_run
 from tui_trainer.measure.turns import (
     AS_IT_IS,
@@ -85,7 +85,7 @@ class Search:
         self.plan = estimated_plan(self.loaded, gpu=self.gpu)
         if problems := start_problems(self.loaded):
             raise ConfigError(problems)
-        steps.refuse_beside_a_run("tune")
+        steps.refuse_while_training("tune")
         self.limit = TimeLimit(self.seconds)
 
     @staticmethod
@@ -161,8 +161,8 @@ def _cuts(plan: Plan, tries: MicroBatches) -> Iterator[Alternative]:
     """Yield the largest micro-batch that survived and some smaller ones, and the smallest one that failed above it."""
     current = plan.per_device_train_batch_size.value
     survived = [rows for rows, tried in tries.tried.items() if not tried.failed]
-    larger = to_time(rows for rows in survived if rows > current)
-    smaller = to_time(rows for rows in survived if rows <= current // 2 or current > tries.largest)
+    larger = sizes_to_time(rows for rows in survived if rows > current)
+    smaller = sizes_to_time(rows for rows in survived if rows <= current // 2 or current > tries.largest)
     for rows in larger[:_LARGER_CUTS]:
         yield _cut(plan, tries, rows)
     # If half of the rows is no faster, a quarter is not either.
