@@ -195,7 +195,7 @@ class _Copies:
     @torch.no_grad()
     def _fill(self) -> None:
         """Cast all factors by a few kernels, instead of one for each factor. Scaled ones are rounded once."""
-        scaled = torch._foreach_mul(self._b, [_scaling(layer) for layer, _ in self._layers])
+        scaled = torch._foreach_mul(tuple(self._b), [_scaling(layer) for layer, _ in self._layers])
         torch._foreach_copy_([*self._narrow_a, *self._narrow_b], [*self._a, *scaled])
 
 
