@@ -10,7 +10,6 @@ import numpy as np
 from rich.cells import cell_len
 
 from tui_trainer.config.load import LoadedConfig, ResolvedLoaded
-from tui_trainer.config.sections import ResolvedConfig
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.pack import PaddingShares, padding_shares
 from tui_trainer.data.batching.row_order import RowOrder
@@ -93,7 +92,7 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
     shown_samples = samples(
         rows,
         order,
-        _layout(task, decisions.loaded.config, data, facts, decisions, tokenizer),
+        _layout(task, data, facts, decisions, tokenizer),
         count,
         tokenizer=tokenizer,
         names=names_in(data.details),
@@ -131,14 +130,10 @@ def _class_rows(data: PreparedData, rows: Rows) -> dict[str, int]:
 
 
 def _layout(
-    task: Task,
-    config: ResolvedConfig,
-    data: PreparedData,
-    facts: DataFacts,
-    decisions: planning.Decisions,
-    tokenizer: Any,
+    task: Task, data: PreparedData, facts: DataFacts, decisions: planning.Decisions, tokenizer: Any
 ) -> RowLayout:
     """Return the layout of batches as a run makes it (`training/components.py`), without the model."""
+    config = decisions.loaded.config
     model = config_only(
         task.model_config(config, facts.vocabulary, facts.classes),
         tokenizer,

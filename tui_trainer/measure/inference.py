@@ -25,8 +25,8 @@ from tui_trainer.measure.turns import (
     TimeLimit,
     Variant,
     measure_in_turns,
+    pick_variants,
     reasons,
-    select_variants,
     table_of,
     turns_words,
     with_spread,
@@ -229,7 +229,7 @@ class InferenceBench:
             def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
                 return self._ask(variant, is_first, seconds, Path(export_folder))
 
-            variants, limit = select_variants(self.variants(), self.only), TimeLimit(self.seconds)
+            variants, limit = pick_variants(self.variants(), self.only), TimeLimit(self.seconds)
             measure_in_turns(variants, ask, limit, rounds=self.rounds, notify=self.notify)
             expected: list[str] = next(
                 (variant.answers[0]["predictions"] for variant in variants if variant.answers), []

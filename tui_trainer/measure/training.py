@@ -23,15 +23,7 @@ from tui_trainer.measure import starting
 from tui_trainer.measure.micro_batches import with_settings
 from tui_trainer.measure.sessions import WARM_UP_STEPS
 from tui_trainer.measure.steps import Steps, ask_for_steps, others_words, short_run, table, why_not
-from tui_trainer.measure.turns import (
-    Notify,
-    TimeLimit,
-    Variant,
-    measure_in_turns,
-    reasons,
-    select_variants,
-    turns_words,
-)
+from tui_trainer.measure.turns import Notify, TimeLimit, Variant, measure_in_turns, pick_variants, reasons, turns_words
 from tui_trainer.methods.optimizers import DEFAULT as OPTIMIZER
 from tui_trainer.methods.optimizers import OPTIMIZER_KEY
 from tui_trainer.models.catalogue import all_entries
@@ -117,7 +109,7 @@ class TrainingBench:
         """Return the variants, and why not all were measured. Raises InputError if the baseline cannot be trained."""
         self.notify("planning the variants")
         limit = TimeLimit(self.seconds)
-        variants = select_variants(list(self.variants()), self.only)
+        variants = pick_variants(list(self.variants()), self.only)
         steps = Steps(request=self._short_baseline, gpu=self.gpu, count=self.steps or _MOST_STEPS, least=_FEWEST_STEPS)
         if self.steps is None and not self.whole:
             # A step of more rows takes longer.

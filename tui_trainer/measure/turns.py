@@ -85,7 +85,7 @@ class TimeLimit:
         return True
 
 
-def select_variants(variants: Sequence[Variant], only: Sequence[str]) -> list[Variant]:
+def pick_variants(variants: Sequence[Variant], only: Sequence[str]) -> list[Variant]:
     """Return the first variant, the baseline, and those with a word of `only` in their names; all, if it is empty.
 
     Raises InputError if no name has one of the words."""
