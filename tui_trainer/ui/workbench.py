@@ -120,10 +120,10 @@ def _lane_of(folder: RunFolder) -> str:
 def fitted(plain: LoadedConfig) -> tuple[LoadedConfig, list[Problem]]:
     """What suits the model and the data, and what contradicts them."""
     from tui_trainer.launching.fitted_presets import with_columns_found
-    from tui_trainer.launching.open_run import name_problems, with_what_suits
+    from tui_trainer.launching.open_run import fit_presets, name_problems
     from tui_trainer.planning.conflicts import setting_problems
 
-    loaded = with_columns_found(with_what_suits(plain))
+    loaded = with_columns_found(fit_presets(plain))
     return loaded, [*setting_problems(loaded), *name_problems(loaded)]
 
 
@@ -244,10 +244,10 @@ class Workbench:
 
     def _keep_draft(self) -> None:
         """Unsaved edits survive a lost connection; those of an earlier session that wait for an answer lie below."""
-        from tui_trainer.launching.drafts import keeping
+        from tui_trainer.launching.drafts import draft_writer
 
         if self.document is not None and self._has_looked_for_a_draft:
-            self.background.do(_DRAFT, keeping(self.document, below=self.old_edits), self._kept, _DRAFT)
+            self.background.do(_DRAFT, draft_writer(self.document, below=self.old_edits), self._kept, _DRAFT)
 
     @property
     def measurements(self) -> tuple[Measurement[Any] | Tool, ...]:
