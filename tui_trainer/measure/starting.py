@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tui_trainer.config.sections import ModelSection
 
 WEIGHTS_FILE = "model.safetensors"
-ANEW, CACHED = "tokens made anew", "tokens from the cache"
+ANEW, CACHED = "data tokenized again", "tokens from the cache"
 BESIDE, IN_PLACE = "weights read beside the model", "weights read in place"
 NAMES = (ANEW, CACHED, BESIDE, IN_PLACE)
 _FROM_SCRATCH = "this model is trained from scratch: no weights are read"
