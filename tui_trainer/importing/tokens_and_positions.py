@@ -88,7 +88,7 @@ def rope_by_length(done: Conversion, given: Given) -> None:
     own = own_parameters(config).get("original_max_position_embeddings")
     limit = own or ConfigFields(config).optional(POSITIONS)
     if not limit or length is None:
-        why = "the factor is cutoff_len divided by the model's max_position_embeddings, but the model is not on this machine"
+        why = "the factor is cutoff_len divided by max_position_embeddings of the model, which is not on this machine"
         done.leave(Why.REFUSED, f"{why}; set {KEY} yourself", given)
     elif length <= limit:
         done.leave(Why.NOT_NEEDED, f"rows of {length:,} tokens fit into the {limit:,} positions of the model", given)
