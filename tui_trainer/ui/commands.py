@@ -1,6 +1,4 @@
-"""The commands that screens can begin about a run, a model or this program: what each is given, what is said before,
-and what is shown of its result.
-"""
+"""Commands about a run, a model or this program: their arguments, introductions and results. Each runs in a process."""
 
 from __future__ import annotations
 
@@ -31,8 +29,8 @@ _NAME: Final = 40
 _SHOWN_LINES: Final = 40
 
 
-def _card(bench: Workbench) -> list[str]:
-    """A run that trains keeps its card."""
+def _gpu_option(bench: Workbench) -> list[str]:
+    """Return the command's `--gpu` option: the CPU while a run is training."""
     chosen = "none" if bench.run_is_alive else bench.chosen_gpu
     return [] if chosen is None else ["--gpu", str(chosen)]
 
@@ -45,7 +43,7 @@ def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
     from tui_trainer.lines.evaluation import evaluation_lines
 
     name, rows = one_line(folder.name, _NAME), f"the rows of {one_line(data, 60)}" if data else "its held-out rows"
-    arguments = ["evaluate", str(folder.root), *(["--data", data] if data else []), *_card(bench)]
+    arguments = ["evaluate", str(folder.root), *(["--data", data] if data else []), *_gpu_option(bench)]
     about = [
         f"Computes the loss and scores of {name} on {rows}, and those of the base model if there is one.",
         _where(bench),
@@ -55,40 +53,37 @@ def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
 
 
 def _out_for(folder: RunFolder, data: str) -> Path:
-    """Beside the data where that is a file, else here; a new one, but for one that was begun and is gone on with."""
+    """Return a new file for predictions, beside the data if it is a file, else in the working directory."""
     source = at_home(data).absolute()
-    place = source.parent if source.exists() else Path.cwd()
+    parent = source.parent if source.exists() else Path.cwd()
     words = re.sub(r"[^\w-]+", "-", source.name.partition(".")[0]) or "rows"
     stem = f"{words}.{folder.name[:_NAME]}"
     names = (f"{stem}{f'-{number}' if number > 1 else ''}.jsonl" for number in count(1))
-    return next(path for name in names if not (path := place / name).exists())
+    return next(path for name in names if not (path := parent / name).exists())
 
 
 def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
     name, out = one_line(folder.name, _NAME), _out_for(folder, data)
 
-    def words(found: Mapping[str, Any], width: int = 0) -> list[str]:
-        before = f", {found['rows_before']:,} of them in an earlier call" if found["rows_before"] else ""
-        rate = format_rate(found["rows_per_second"], "rows")
-        return [
-            f"{quantity(found['rows'], 'row')}{before}, {format_seconds(found['seconds'])}, {rate}",
-            str(found["out"]),
-        ]
+    def words(result: Mapping[str, Any], width: int = 0) -> list[str]:
+        before = f", {result['rows_before']:,} of them in an earlier call" if result["rows_before"] else ""
+        rate = format_rate(result["rows_per_second"], "rows")
+        rows = f"{quantity(result['rows'], 'row')}{before}, {format_seconds(result['seconds'])}, {rate}"
+        return [rows, str(result["out"])]
 
-    arguments = ["predict", str(folder.root), "--data", data, "--out", str(out), *_card(bench)]
+    arguments = ["predict", str(folder.root), "--data", data, "--out", str(out), *_gpu_option(bench)]
     about = [f"Runs {name} on every row of {one_line(data, 80)}.", f"Output: {one_line(str(out))}", _where(bench)]
     about.append("If you cancel, starting the same prediction again continues where it stopped.")
-    tool = Tool(
-        bench, f"predictions for {one_line(data, 60)}", arguments, done=lambda found: ": ".join(words(found)[::-1])
-    )
+    what = f"predictions for {one_line(data, 60)}"
+    tool = Tool(bench, what, arguments, done=lambda result: ": ".join(words(result)[::-1]))
     open_tool(bench, tool, f"Predict with {name}", list(filter(None, about)), words)
 
 
 def bench_run(bench: Workbench, folder: RunFolder) -> None:
-    def show(found: Mapping[str, Any], width: int) -> list[str]:
+    def show(result: Mapping[str, Any], width: int) -> list[str]:
         from tui_trainer.measure.inference import notes, speed_lines
 
-        return [*speed_lines(found, width), *notes(found["variants"])]
+        return [*speed_lines(result, width), *notes(result["variants"])]
 
     name = one_line(folder.name, _NAME)
     about = [
@@ -96,14 +91,14 @@ def bench_run(bench: Workbench, folder: RunFolder) -> None:
         "Each variant runs in a fresh process on held-out rows. This takes minutes.",
     ]
     tool = Tool(
-        bench, f"bench {name}", ["bench", "run", str(folder.root), *_card(bench)], measures=True,
+        bench, f"bench {name}", ["bench", "run", str(folder.root), *_gpu_option(bench)], measures=True,
         done=lambda _: f"measured the speed of {name}",
     )  # fmt: skip
     open_tool(bench, tool, f"Speed of {name}", about, show)
 
 
 def report(bench: Workbench, folder: RunFolder) -> None:
-    """Written at once: it takes a second."""
+    """Write the run's report in the background, without a box."""
 
     def write() -> str | OSError:
         from tui_trainer.reporting.page import write_report
@@ -152,7 +147,7 @@ def publish(bench: Workbench, folder: RunFolder) -> None:
 
 
 def download(bench: Workbench, kind: str, name: str = "") -> None:
-    """A `kind` of `model` or `data set`: its size and the room on the disk are shown before anything is fetched."""
+    """Ask for the name of a model or a data set (`kind`), show its size, and download it once the user confirms."""
 
     def use(name: str) -> None:
         arguments, shown = ["download", *(["--data"] if kind == "data set" else []), name], one_line(name, 60)
@@ -182,7 +177,7 @@ def offer_install(bench: Workbench) -> None:
 
 
 def more_answers(bench: Workbench, folder: RunFolder, *, has_model: bool) -> list[Answer]:
-    """What can be done with a run beside the keys that its screen has itself."""
+    """Return the answers of the menu `more`: actions on a run that have no key of their own."""
     from tui_trainer.ui.own_commands import own_answers
 
     answers: list[Answer] = []
@@ -202,7 +197,7 @@ def offer_more(bench: Workbench, folder: RunFolder, answers: Sequence[Answer]) -
 
 
 class FileDialog(DataDialog):
-    """Data for something else than a new run."""
+    """Dialog for data that is not for a new run."""
 
     def __init__(self, bench: Workbench, heading: str, use: Callable[[str], None]) -> None:
         super().__init__(bench)
@@ -217,7 +212,7 @@ def _ask_for_data(bench: Workbench, heading: str, use: Callable[[str], None]) ->
 
 
 class ImportedDialog(Dialog):
-    """What a config of another tool becomes here: each rewrite, and what is left out. Nothing is taken before Enter."""
+    """The settings that a config of another tool becomes, and the keys left out. Enter applies them."""
 
     def __init__(self, bench: Workbench, path: str) -> None:
         super().__init__()
@@ -226,7 +221,7 @@ class ImportedDialog(Dialog):
         self._found: Imported | None = None
         self._problems: tuple[Problem, ...] = ()
         self._refused: list[str] = []
-        """Keys of the file without which the rest can be taken."""
+        """Unsupported keys of the file. The rest can be imported without them."""
 
     def on_mount(self) -> None:
         self._read([])
@@ -293,8 +288,8 @@ class ImportedDialog(Dialog):
 
 def _configs_here() -> list[Choice]:
     kinds = (".yaml", ".yml", ".json")
-    found = sorted(path for path in Path().iterdir() if path.suffix.lower() in kinds and path.is_file())
-    return [Choice(value=str(path), note=format_bytes(path.stat().st_size)) for path in found]
+    paths = sorted(path for path in Path().iterdir() if path.suffix.lower() in kinds and path.is_file())
+    return [Choice(value=str(path), note=format_bytes(path.stat().st_size)) for path in paths]
 
 
 class ConfigFileDialog(ChoiceOfPath):
