@@ -35,8 +35,8 @@ def _gpu_option(bench: Workbench) -> list[str]:
     return [] if chosen is None else ["--gpu", str(chosen)]
 
 
-def _where(bench: Workbench) -> str:
-    return "It runs on the CPU, because a run is training." if bench.run_is_alive else ""
+def _cpu_words(bench: Workbench) -> list[str]:
+    return ["It runs on the CPU, because a run is training."] * bench.run_is_alive
 
 
 def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
@@ -44,12 +44,9 @@ def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
 
     name, rows = one_line(folder.name, _NAME), f"the rows of {one_line(data, 60)}" if data else "its held-out rows"
     arguments = ["evaluate", str(folder.root), *(["--data", data] if data else []), *_gpu_option(bench)]
-    about = [
-        f"Computes the loss and scores of {name} on {rows}, and those of the base model if there is one.",
-        _where(bench),
-    ]
+    words = f"Computes the loss and scores of {name} on {rows}, and those of the base model if there is one."
     tool = Tool(bench, f"evaluating {name} on {rows}", arguments, done=lambda _: f"evaluated {name}")
-    open_tool(bench, tool, f"Evaluate {name}", list(filter(None, about)), evaluation_lines)
+    open_tool(bench, tool, f"Evaluate {name}", [words, *_cpu_words(bench)], evaluation_lines)
 
 
 def _out_for(folder: RunFolder, data: str) -> Path:
@@ -72,11 +69,11 @@ def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
         return [rows, str(result["out"])]
 
     arguments = ["predict", str(folder.root), "--data", data, "--out", str(out), *_gpu_option(bench)]
-    about = [f"Runs {name} on every row of {one_line(data, 80)}.", f"Output: {one_line(str(out))}", _where(bench)]
+    about = [f"Runs {name} on every row of {one_line(data, 80)}.", f"Output: {one_line(str(out))}", *_cpu_words(bench)]
     about.append("If you cancel, starting the same prediction again continues where it stopped.")
     what = f"predictions for {one_line(data, 60)}"
     tool = Tool(bench, what, arguments, done=lambda result: ": ".join(words(result)[::-1]))
-    open_tool(bench, tool, f"Predict with {name}", list(filter(None, about)), words)
+    open_tool(bench, tool, f"Predict with {name}", about, words)
 
 
 def bench_run(bench: Workbench, folder: RunFolder) -> None:
@@ -218,7 +215,7 @@ class ImportedDialog(Dialog):
         super().__init__()
         self.heading = f"Import {one_line(path, 60)}"
         self._bench, self._path = bench, Path(path)
-        self._found: Imported | None = None
+        self._imported: Imported | None = None
         self._problems: tuple[Problem, ...] = ()
         self._refused: list[str] = []
         """Unsupported keys of the file. The rest can be imported without them."""
@@ -232,58 +229,58 @@ class ImportedDialog(Dialog):
             from tui_trainer.importing.rules import REFUSALS
 
             try:
-                found = import_file(self._path, without=without)
-                refused = list(dict.fromkeys(one.key for one in found.left_out if one.why in REFUSALS))
+                imported = import_file(self._path, without=without)
+                refused = list(dict.fromkeys(left.key for left in imported.left_out if left.why in REFUSALS))
             except ConfigError as error:
                 return None, [], error.problems
             try:
-                found.refuse_other_runs()
+                imported.refuse_other_runs()
             except ConfigError as error:
-                return found, refused, error.problems
-            return found, [], ()
+                return imported, refused, error.problems
+            return imported, [], ()
 
         def answered(result: tuple[Imported | None, list[str], tuple[Problem, ...]]) -> None:
-            self._found, self._refused, self._problems = result
+            self._imported, self._refused, self._problems = result
             self.redraw()
 
         self._bench.background.do("import", read, answered, "import")
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        take = (("enter", "import into Config"),) if self._found and not self._problems else ()
+        take = (("enter", "import into Config"),) if self._imported and not self._problems else ()
         rest = (("w", "ignore these keys"),) if self._refused else ()
         return (*take, *rest, ("up down", "scroll"), ("escape", "back"))
 
     def lines(self, width: int) -> list[Line]:
-        if self._found is None and not self._problems:
+        if self._imported is None and not self._problems:
             return [[("reading ...", "dim")]]
-        lines = [line for one in self._problems for line in paragraph(one_line(str(one)), width, "bad")]
-        report = self._found.report_lines(width) if self._found else []
+        lines = [line for problem in self._problems for line in paragraph(one_line(str(problem)), width, "bad")]
+        report = self._imported.report_lines(width) if self._imported else []
         rows: list[Line] = [[(one_line(text), "text")] for text in report]
         return [*lines, [], *rows] if lines and rows else lines + rows
 
     def press(self, key: str, character: str | None) -> bool:
         if character == "w" and self._refused:
             self._read(self._refused)
-        elif key == "enter" and self._found and not self._problems:
-            self._take(self._found)
+        elif key == "enter" and self._imported and not self._problems:
+            self._apply(self._imported)
             return False
         return True
 
-    def _take(self, found: Imported) -> None:
+    def _apply(self, imported: Imported) -> None:
         bench, name = self._bench, one_line(self._path.name, _NAME)
         if bench.document is None:
             bench.tell("the config is still loading", "dim")
             return
         try:
-            bench.document.take(found.toml, f"the import of {name}")
+            bench.document.take(imported.toml, f"the import of {name}")
         except ConfigError as error:
             bench.tell(one_line(str(error.problems[0])), "bad")
             return
-        left = f", {len(found.left_out)} keys ignored" if found.left_out else ""
-        asks = f"; {found.asks[0]}" if found.asks else ""
+        left = f", {len(imported.left_out)} keys ignored" if imported.left_out else ""
+        asks = f"; {imported.asks[0]}" if imported.asks else ""
         undo = bench.app.key_of("config.undo")
-        bench.note_change(f"imported {len(found.rewrites)} settings from {name}{left}; {undo} to undo{asks}", "good")
+        bench.note_change(f"imported {len(imported.rewrites)} settings from {name}{left}; {undo} to undo{asks}", "good")
 
 
 def _configs_here() -> list[Choice]:

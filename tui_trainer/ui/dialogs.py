@@ -1,4 +1,4 @@
-"""Dialogs: modal screens that take all keys until they are closed. And the line of keys at the end of every screen."""
+"""Dialogs, which are modal screens that take all keys, and the line of keys at the end of every screen."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -124,7 +124,7 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
     """Keys of the last line with their labels."""
     is_closed = False
     command_words: Sequence[str] = ()
-    """Arguments of the `tui-trainer` command that does the same as this dialog; empty if there is none."""
+    """Arguments of the equivalent `tui-trainer` command; empty if there is no such command."""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
@@ -200,7 +200,7 @@ class DialogKeys(KeyLine):
     def rows(self, width: int) -> list[Sequence[KeyHint]]:
         rows: list[list[KeyHint]] = [[]]
         for hint in self.hints(width):
-            if rows[-1] and sum(width_of(one.line(self.glyphs)) for one in [*rows[-1], hint]) > width:
+            if rows[-1] and sum(width_of(placed.line(self.glyphs)) for placed in [*rows[-1], hint]) > width:
                 rows.append([])
             rows[-1].append(hint)
         return list(rows)

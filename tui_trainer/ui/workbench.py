@@ -89,8 +89,8 @@ CONFIG_PAGE, TRAIN_PAGE = 1, 3
 _NEWS_SECONDS, _MOST_NEWS, _NEWS_CHARACTERS = 10.0, 3, 160
 # The pages that show gauges. On other pages, gauges are read less often, only for their history.
 _GAUGE_PAGES = (0, TRAIN_PAGE)
-# After this time without a key, the user counts as away and the screens are updated less often. The time is longer while
-# something runs, because a user may watch it without pressing keys.
+# After this time without a key, the user counts as away and the screens are updated less often. The time is longer
+# while something runs, because a user may watch it without pressing keys.
 UNATTENDED_SECONDS, UNATTENDED_WATCH_SECONDS = 60.0, 300.0
 TRYING = "try"
 # Lanes of the background for slow work: counting a model's parameters, reading all data, loading weights.
@@ -127,7 +127,7 @@ def fitted(plain: LoadedConfig) -> tuple[LoadedConfig, list[Problem]]:
 
 
 class Workbench:
-    """State of the screens. Plans and checks are computed in the background, and results for an older config dropped."""
+    """State of the screens. Plans and checks are computed in the background, and those for an older config dropped."""
 
     def __init__(
         self, make_request: Callable[[], Request] | None, hardware: Hardware, glyphs: Glyphs, *, gpu: GpuChoice = None
@@ -340,7 +340,7 @@ class Workbench:
         return self.trail.sparks(monotonic())
 
     def tell(self, text: str, role: Role = "text") -> None:
-        """Show a message above the keys until the next key. A message that is no error disappears after some seconds."""
+        """Show a message above the keys until the next key. Messages other than errors disappear after some seconds."""
         self.notice = (one_line(in_keys(text)), role)
         self._notice_seconds = _NOTICE_SECONDS
 
@@ -428,7 +428,7 @@ class Workbench:
     def attach_to(
         self, folder: RunFolder, *, go: bool = True, words: str = "", then: Callable[[], object] = lambda: None
     ) -> None:
-        """Read a run's journal, which takes seconds for a long run. Then `go` to Train, and show the message `words`."""
+        """Read a run's journal, which can take seconds. Then `go` to Train, and show the message `words`."""
         from tui_trainer.ui.watch import WatchedRun
 
         run = WatchedRun(folder)
@@ -513,8 +513,8 @@ class Workbench:
         if document.plain is None:
             self._planned(document.own_problems)
             self._checked([])
-            return
-        self._work_out("fit", partial(fitted, document.plain), self._fitted, FITTING)
+        else:
+            self._work_out("fit", partial(fitted, document.plain), self._fitted, FITTING)
 
     def _report_problem(self, problem: Problem | None) -> None:
         if problem:
