@@ -74,7 +74,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
         raise NotImplementedError
 
     def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
-        """Return the lines about a value. `known` is the result of `look`, or None until there is one."""
+        """Return lines about a value. `known` is the result of `look`, or None before that."""
         raise NotImplementedError
 
     def use(self, value: str) -> None:
@@ -190,10 +190,8 @@ class DataDialog(ChoiceOfPath):
     heading = "New run, 1 of 2: your data"
 
     def __init__(self, bench: Workbench) -> None:
-        words = (
-            "A table (CSV, JSONL, JSON, Parquet ...), a folder of texts or a data set. Type to search, or give a path."
-        )
-        super().__init__(bench, DATA_KEY, words, data_here)
+        kinds = "A table (CSV, JSONL, JSON, Parquet ...), a folder of texts or a data set."
+        super().__init__(bench, DATA_KEY, f"{kinds} Type to search, or give a path.", data_here)
 
     def look(self, value: str) -> FirstRows:
         return first_rows(value)
@@ -226,15 +224,15 @@ class ModelDialog(ChoiceOfPath):
 
     @property
     def _has_columns(self) -> bool:
-        known = self._known.get(self.value)
-        return isinstance(known, WhatFollows) and bool(known.loaded and known.first.columns)
+        facts = self._known.get(self.value)
+        return isinstance(facts, WhatFollows) and bool(facts.loaded and facts.first.columns)
 
     def take_key(self, event: Key) -> bool:
         if event.key not in _COLUMNS_KEYS or not self._has_columns:
             return super().take_key(event)
-        known = self._known[self.value]
-        assert isinstance(known, WhatFollows) and known.loaded is not None, "it has columns"
-        self._bench.app.open(ColumnsDialog(known.loaded, known.first, self._name_columns))
+        facts = self._known[self.value]
+        assert isinstance(facts, WhatFollows) and facts.loaded is not None, "it has columns"
+        self._bench.app.open(ColumnsDialog(facts.loaded, facts.first, self._name_columns))
         return True
 
     def _name_columns(self, columns: dict[str, str]) -> None:
@@ -277,12 +275,10 @@ class ModelDialog(ChoiceOfPath):
         undo, start = bench.app.key_of("config.undo"), bench.app.key_of("app.start")
         if bench.run_is_ours_and_alive:
             bench.go(CONFIG_PAGE)
-            words = (
-                f"the next run is on Config: {start} starts it after the active run; {undo} restores the old settings"
-            )
-            bench.note_change(words, "good")
+            words = f"the next run is on Config: {start} starts it after the active run"
+            bench.note_change(f"{words}; {undo} restores the old settings", "good")
             return
-        # Planning takes seconds: Train shows what it waits for.
+        # Planning takes seconds, and Train shows its progress.
         bench.put_on_the_table(None)
         bench.go(TRAIN_PAGE)
         bench.start_wanted = True
@@ -296,7 +292,7 @@ def model_of(value: str) -> str:
 
 
 class ColumnsDialog(Dialog):
-    """Which columns of the data the task reads. `take` is called with the chosen columns by their settings."""
+    """A choice of the columns that the task reads. `take` is called with the changed columns by their settings."""
 
     heading = "Choose the columns"
     keys = (("enter", "apply"), ("up down", "choose"), ("left right", "another column"), ("escape", "back"))
@@ -344,8 +340,9 @@ class ColumnsDialog(Dialog):
 
 def table_lines(first: FirstRows, width: int, columns: Sequence[str] = ()) -> list[Line]:
     """Return the first rows as a table of all columns, or of the named ones. Cells that do not fit are cut."""
-    places = [first.columns.index(name) for name in columns or first.columns if name in first.columns]
-    names, cells = [one_line(first.columns[at]) for at in places], [[row[at] for at in places] for row in first.rows]
+    indices = [first.columns.index(name) for name in columns or first.columns if name in first.columns]
+    names = [one_line(first.columns[index]) for index in indices]
+    cells = [[row[index] for index in indices] for row in first.rows]
     widths = column_widths(names, cells, width)
     heads: Line = [(" ".join(map(pad, names, widths)), "title")]
     rows: list[Line] = [[(" ".join(map(pad, row, widths)), "text")] for row in cells]
@@ -354,10 +351,7 @@ def table_lines(first: FirstRows, width: int, columns: Sequence[str] = ()) -> li
 
 def column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:
     """Return the width in cells of each column that fits, with a blank between columns. The widest shrinks first."""
-    wanted = [
-        max(cell_len(name), *(cell_len(row[at]) for row in rows), 1) if rows else max(cell_len(name), 1)
-        for at, name in enumerate(columns)
-    ]
+    wanted = [max(1, *map(cell_len, [name, *(row[index] for row in rows)])) for index, name in enumerate(columns)]
     while sum(wanted) + len(wanted) - 1 > width and max(wanted) > _WIDEST_COLUMN:
         wanted[wanted.index(max(wanted))] = max(max(wanted) - (sum(wanted) + len(wanted) - 1 - width), _WIDEST_COLUMN)
     while wanted and sum(wanted) + len(wanted) - 1 > width:
