@@ -110,7 +110,7 @@ def _tabs(bench: Workbench, width: int) -> list[Tab]:
 
 
 def _loss_curve(state: "RunState", glyphs: Glyphs) -> str:
-    """Return a sparkline of mean losses of equal parts of the run. Parts have fixed steps, so the line does not slide."""
+    """Return a sparkline of the mean losses of equal parts of the run. Parts have fixed steps, so it does not slide."""
     parts: list[list[float]] = [[] for _ in range(_CURVE_PARTS)]
     # In a long run, a sample of the steps of each part is enough.
     count = len(state.loss_sums)
