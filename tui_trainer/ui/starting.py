@@ -124,22 +124,24 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     if mark:
         lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   l to see them", "dim")])
     if bench.has_unsaved_edits:
-        kept = "unsaved changes: the run stores them in its config.toml"
-        lines.append([(pad("settings", _LABEL), "dim"), (kept, "text")])
+        words = "unsaved changes: the run stores them in its config.toml"
+        lines.append([(pad("settings", _LABEL), "dim"), (words, "text")])
     return [*lines, [], [("~ estimated; exact once the data is prepared", "dim")]]
 
 
 def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
+    """Show why a run cannot start, with keys to open the settings and to use suggested values."""
+
     def use() -> None:
         if bench.apply(patch, words):
             offer_start(bench)
 
-    rows = [row for one in problems for row in ("", *wrapped(one_line(str(one)), _PROBLEM_CELLS))]
-    # An error in a file names no setting, but the document names it.
-    known = [*problems, *(bench.document.problems if bench.document else ())]
-    keys = [one.key for one in known if one.key in all_settings()]
+    rows = [row for problem in problems for row in ("", *wrapped(one_line(str(problem)), _PROBLEM_CELLS))]
+    # An error in a data file names no setting, but the document's problems do.
+    located = [*problems, *(bench.document.problems if bench.document else ())]
+    keys = [problem.key for problem in located if problem.key in all_settings()]
     answers: list[Answer] = [("c", "open settings", lambda: bench.app.show_setting(keys[0]) if keys else bench.go(1))]
-    patch = {one.key: one.suggested for one in problems if one.suggested is not None}
+    patch = {problem.key: problem.suggested for problem in problems if problem.suggested is not None}
     words = one_line(settings_words(patch), _PROBLEM_CELLS)
     if patch:
         answers.insert(0, ("u", f"use {words}", use))
@@ -288,8 +290,8 @@ def offer_quit(bench: Workbench) -> None:
         if waiting := len(bench.exports.waiting):
             rows.append((f"{quantity(waiting, 'more run')} in the queue will not be exported.", "warn"))
         answers = [("q", "quit", bench.app.leave), ("c", "cancel the export and quit", cancel_and_leave)]
-    elif going := [one.what for one in bench.tools.values() if one.alive]:
-        rows = [f"{one_line(what)} is running and will end when you quit." for what in going]
+    elif running := [tool for tool in bench.tools.values() if tool.alive]:
+        rows = [f"{one_line(tool.what)} is running and will end when you quit." for tool in running]
         answers = [("q", "quit", bench.app.leave)]
     elif bench.has_unsaved_edits:
         rows = ["You have changed settings that are not saved."]
@@ -391,20 +393,20 @@ def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = 
         old = settings_of(folder) if patch else {}
         return text, [Change(key=key, old=old.get(key), new=new) for key, new in (patch or {}).items()]
 
-    def ask(found: tuple[str, list[Change]] | Exception) -> None:
-        if isinstance(found, Exception) or not found[1]:
-            take(found if isinstance(found, Exception) else found[0])
+    def ask(result: tuple[str, list[Change]] | Exception) -> None:
+        if isinstance(result, Exception) or not result[1]:
+            load(result if isinstance(result, Exception) else result[0])
         else:
-            heading = f"Use the settings of {one_line(folder.name, 40)} with {settings_count(len(found[1]))} changed?"
-            ask_to_apply(bench, heading, found[1], partial(take, found[0]))
+            heading = f"Use the settings of {one_line(folder.name, 40)} with {settings_count(len(result[1]))} changed?"
+            ask_to_apply(bench, heading, result[1], partial(load, result[0]))
 
-    def take(found: str | Exception) -> None:
+    def load(text: str | Exception) -> None:
         document = bench.document
         assert document is not None, "it does not go away"
         try:
-            if isinstance(found, Exception):
-                raise found
-            document.take(found, f"the settings of {folder.name}", without=("output.name",), also=patch or {})
+            if isinstance(text, Exception):
+                raise text
+            document.take(text, f"the settings of {folder.name}", without=("output.name",), also=patch or {})
         except (OSError, ValueError, ConfigError) as error:
             bench.tell(f"could not use the config.toml of the run: {one_line(str(error))}", "bad")
             bench.app.draw()
