@@ -200,7 +200,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.notify(text, title=TITLES[PLACES[1 + page]], severity=severity, timeout=seconds, markup=False)
 
     def delay_update(self, delay: float = 0.05) -> None:
-        """Delay drawing only for a page that is built for the first time; Textual does it for all pages."""
+        """Hide a page while it is built for the first time. Textual would do that at each change of pages."""
         if not self.page.is_mounted:
             super().delay_update(delay)
 

@@ -71,8 +71,8 @@ def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
     arguments = ["predict", str(folder.root), "--data", data, "--out", str(out), *_gpu_option(bench)]
     about = [f"Runs {name} on every row of {one_line(data, 80)}.", f"Output: {one_line(str(out))}", *_cpu_words(bench)]
     about.append("If you cancel, starting the same prediction again continues where it stopped.")
-    what = f"predictions for {one_line(data, 60)}"
-    tool = Tool(bench, what, arguments, done=lambda result: ": ".join(words(result)[::-1]))
+    title = f"predictions for {one_line(data, 60)}"
+    tool = Tool(bench, title, arguments, done=lambda result: ": ".join(words(result)[::-1]))
     open_tool(bench, tool, f"Predict with {name}", about, words)
 
 
@@ -303,8 +303,8 @@ class ConfigFileDialog(ChoiceOfPath):
         except OSError as error:
             return [system_reason(error)]
 
-    def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
-        rows = known if isinstance(known, list) else ["reading ..."]
+    def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
+        rows = result if isinstance(result, list) else ["reading ..."]
         return [[(one_line(str(row), width), "dim")] for row in rows[: max(height, 0)]]
 
     def use(self, value: str) -> None:

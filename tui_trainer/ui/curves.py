@@ -220,19 +220,16 @@ def _measured(pairs: Callable[[RunState], Iterable[tuple[int, float | None]]]) -
     return points
 
 
-def _losses_to_beat(state: RunState) -> Mapping[str, float]:
-    return state.baselines.losses if state.baselines else {}
-
-
 LOSS: Final = "loss"
 HELD_OUT_LOSS: Final = "held-out loss"
 METRICS: Final[dict[str, Metric]] = {
-    LOSS: Metric(_quotients("loss_sums", "token_counts"), marked=attrgetter("loss"), to_beat=_losses_to_beat),
+    LOSS: Metric(_quotients("loss_sums", "token_counts"), marked=attrgetter("loss"),
+                 to_beat=lambda state: state.baselines.losses if state.baselines else {}),
     "learning rate": Metric(_column("lrs"), "{:.2e}".format, is_noisy=False),
     "gradient norm": Metric(_column("grad_norms"), "{:.3g}".format),
     "tokens/s": Metric(_quotients("input_counts", "step_seconds"), format_count),
     "step seconds": Metric(_column("step_seconds"), format_seconds),
-}
+}  # fmt: skip
 _PEAK_MEMORY: Final = Metric(_column("peaks", GIB), "{:.2f}".format, is_noisy=False)
 
 

@@ -99,16 +99,13 @@ class KeyLine(Pane):
                     self.app.simulate_key(hint.key_at(event.x - begin, self.glyphs))
 
 
-def help_hint(actions: Sequence[Action]) -> list[KeyHint]:
-    keys = next((action.keys for action in actions if action.id == "app.help"), ())
-    return [KeyHint(keys[0], "help", at_end=True)] if keys else []
-
-
 def footer_hints(actions: Sequence[Action], label_of: Callable[[Action], str], width: int) -> list[KeyHint]:
     """Return hints for the most useful keys of a screen by their rank, and `? help` at the end."""
     shown = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
-    most = _KEYS_NARROW if width < _WIDE else _KEYS_WIDE
-    return [KeyHint(action.keys[0], label_of(action) + action.dots) for action in shown[:most]] + help_hint(actions)
+    del shown[_KEYS_NARROW if width < _WIDE else _KEYS_WIDE :]
+    hints = [KeyHint(action.keys[0], label_of(action) + action.dots) for action in shown]
+    helps = [action for action in actions if action.id == "app.help" and action.keys]
+    return [*hints, *(KeyHint(action.keys[0], "help", at_end=True) for action in helps)]
 
 
 def lines_of(rows: Sequence[Row]) -> list[Line]:

@@ -108,11 +108,11 @@ class Signals:
         self._app = app
         self._before: dict[int, object] = {}
         self._interrupts = Interrupts()
-        self.heard: list[int] = []
+        self.received: list[int] = []
 
     def __enter__(self) -> Signals:
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._hear)
+            self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -122,18 +122,18 @@ class Signals:
     @property
     def ask_for_stop(self) -> bool:
         """Whether a signal requests a stop, rather than reporting a lost connection."""
-        return signal.SIGTERM in self.heard or signal.SIGINT in self.heard
+        return signal.SIGTERM in self.received or signal.SIGINT in self.received
 
     def pass_on(self) -> None:
         """Close the screens if a signal has arrived, also one from before they were shown."""
         from tui_trainer.ui.workbench import Leaving
 
-        if self.heard:
+        if self.received:
             self._app.leave_soon(Leaving.TERMINATED if self.ask_for_stop else Leaving.LOST)
 
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Record a signal. A handler must not wait for a lock, which the interrupted code may hold."""
-        self.heard.append(number)
+        self.received.append(number)
         if self._app.is_running:
             run = self._app.bench.own_run
             if run is not None and self.ask_for_stop:
@@ -150,10 +150,11 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
 
     if app.crash:
         _tell_crash(app.crash, logs)
-    if _is_detached(bench):
-        return EXIT_DONE
-    if app.crash or bench.leaving in (Leaving.LOST, Leaving.TRAINING_ON):
-        _start_opened_run(bench)
+    if hasattr(bench, "background"):  # set once the screens are shown
+        if _is_detached(bench):
+            return EXIT_DONE
+        if app.crash or bench.leaving in (Leaving.LOST, Leaving.TRAINING_ON):
+            _start_opened_run(bench)
     if (run := bench.own_run) is not None:
         wants_stop = bench.leaving in (Leaving.QUIT, Leaving.TERMINATED) and not app.crash
         has_lines = run.alive and (bool(app.crash) or bench.leaving is Leaving.TRAINING_ON)
@@ -165,7 +166,7 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
         from tui_trainer.lines.plan_and_events import left_line
 
         tell(left_line(watched.state, watched.folder.name, is_active=watched.takes_requests))
-    return _LEFT_BY_SIGNAL + signal.SIGTERM if signal.SIGTERM in signals.heard else EXIT_DONE
+    return _LEFT_BY_SIGNAL + signal.SIGTERM if signal.SIGTERM in signals.received else EXIT_DONE
 
 
 def _is_detached(bench: Workbench) -> bool:
@@ -174,7 +175,7 @@ def _is_detached(bench: Workbench) -> bool:
     from tui_trainer.ui.watch import CurrentRun
     from tui_trainer.ui.workbench import DETACHING
 
-    if not hasattr(bench, "background") or bench.own_run is None:
+    if bench.own_run is None:
         return False
     bench.background.finish(DETACHING, _DETACHING_SECONDS)
     if isinstance(bench.detached, int):
@@ -192,8 +193,6 @@ def _start_opened_run(bench: Workbench) -> None:
     from tui_trainer.ui.watch import CurrentRun
     from tui_trainer.ui.workbench import OPENING
 
-    if not hasattr(bench, "background"):
-        return
     bench.background.finish(OPENING, _OPENING_SECONDS)
     if isinstance(bench.opened, InputError):
         raise bench.opened

@@ -73,8 +73,8 @@ class ChoiceOfPath(SearchDialog[Choice]):
         """Return the facts about a value. The method is called in another thread."""
         raise NotImplementedError
 
-    def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
-        """Return lines about a value. `known` is the result of `look`, or None before that."""
+    def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
+        """Return lines about a value. `result` is what `look` has returned, or None before that."""
         raise NotImplementedError
 
     def use(self, value: str) -> None:
@@ -196,12 +196,12 @@ class DataDialog(ChoiceOfPath):
     def look(self, value: str) -> FirstRows:
         return first_rows(value)
 
-    def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
-        if not isinstance(known, FirstRows):
+    def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
+        if not isinstance(result, FirstRows):
             return [[("reading the first rows ...", "dim")]]
-        if known.refusal:
-            return paragraph(known.refusal, width, "bad")
-        return [*paragraph(known.what, width, "dim"), *table_lines(known, width)][: max(height, 0)]
+        if result.refusal:
+            return paragraph(result.refusal, width, "bad")
+        return [*paragraph(result.what, width, "dim"), *table_lines(result, width)][: max(height, 0)]
 
     def use(self, value: str) -> None:
         self._bench.app.open(ModelDialog(self._bench, value))
@@ -243,23 +243,25 @@ class ModelDialog(ChoiceOfPath):
     def look(self, value: str) -> object:
         return what_follows(self._data, model_of(value), self._columns, gpu=self._bench.chosen_gpu)
 
-    def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
-        if not isinstance(known, WhatFollows):
+    def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
+        if not isinstance(result, WhatFollows):
             return [[("planning ...", "dim")]]
-        lines = [line for problem in known.problems for line in paragraph(one_line(str(problem)), width, "bad")]
-        if (loaded := known.loaded) is None:
+        lines = [line for problem in result.problems for line in paragraph(one_line(str(problem)), width, "bad")]
+        if (loaded := result.loaded) is None:
             return lines
         why = loaded.fitted_because("task.type") or f"recipe {loaded.recipe.name if loaded.recipe else ''}"
         columns = [f"columns: {columns_words(loaded.columns)}"] if loaded.columns else []
         read = loaded.columns.values()
-        if value == FROM_SCRATCH and columns and (others := [name for name in known.first.columns if name not in read]):
-            key = self._bench.app.key_of("config.recipe")
-            columns.append(
-                f"unused columns: {', '.join(others)}; {key} on Config lists from-scratch recipes for other tasks"
-            )
-        rows = [f"task {loaded.config.task.type}: {why}", *columns, *(offer_lines(known.plan) if known.plan else ())]
+        if (
+            value == FROM_SCRATCH
+            and columns
+            and (others := [name for name in result.first.columns if name not in read])
+        ):
+            words = f"{self._bench.app.key_of('config.recipe')} on Config lists from-scratch recipes for other tasks"
+            columns.append(f"unused columns: {', '.join(others)}; {words}")
+        rows = [f"task {loaded.config.task.type}: {why}", *columns, *(offer_lines(result.plan) if result.plan else ())]
         lines += [line for row in rows for line in paragraph(one_line(row), width)]
-        return [*lines, *table_lines(known.first, width, tuple(loaded.columns.values()))][:height]
+        return [*lines, *table_lines(result.first, width, tuple(loaded.columns.values()))][:height]
 
     def use(self, value: str) -> None:
         bench, document = self._bench, self._bench.document

@@ -50,7 +50,7 @@ def command_line(text: object, folder: RunFolder) -> list[str]:
             raise ValueError(f"unknown placeholder {{{unknown[0]}}}; use {{path}} or {{name}}")
         if names and word != f"{{{names[0]}}}" and Path(words[0]).name in _SHELLS:
             raise ValueError("""in a shell, {path} must be a word of its own: sh -c 'ls "$1"' sh {path}""")
-    return [_PLACEHOLDER.sub(lambda found: values[found[1]], word) for word in words]
+    return [_PLACEHOLDER.sub(lambda placeholder: values[placeholder[1]], word) for word in words]
 
 
 def own_answers(bench: Workbench, folder: RunFolder) -> list[Answer]:

@@ -141,8 +141,7 @@ class Exports(OwnProcess["ExportProcess"]):
         if (export := self.alive) is None or self._several < 2:
             return ""
         done, total, _ = export.progress
-        share = f"{100 * done / total:.0f}%" if total else export.part
-        number = self._several - len(self.waiting)
+        share, number = f"{100 * done / total:.0f}%" if total else export.part, self._several - len(self.waiting)
         return f"exporting {number} of {self._several}: {export.run.name} to {export.name}, {share}"
 
     def poll(self) -> bool:
@@ -240,7 +239,7 @@ class Tool(OwnProcess["JsonProcess"]):
 
     @property
     def asks(self) -> dict[str, Any] | None:
-        """What the command would do, if the user has to agree; otherwise None."""
+        """Report of what the command would do, if the user still has to agree; otherwise None."""
         result = self.process.result if self.process and not self.process.alive else None
         return result if result and not self._agreed and "offer" in result else None
 

@@ -17,7 +17,7 @@ from textual.messages import Update
 from textual.screen import ModalScreen, Screen
 
 from tui_trainer.hardware import describe
-from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.facts import Hardware
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import KeyHint, KeyLine, footer_hints
 from tui_trainer.ui.keymap import ACTIONS, PLACES, TITLES, Action, Place, TakesKeys
@@ -136,21 +136,18 @@ def machine_summary(hardware: Hardware, width: int) -> str:
     memory = f", {hardware.memory_bytes / GIB:.0f} GiB" if hardware.memory_bytes is not None else ""
     forms = [f"CPU, {cores}{memory}", f"CPU, {cores}", "CPU"]
     if hardware.gpus:
-        sizes = Counter(describe.short_name(gpu) + _gib(gpu) for gpu in hardware.gpus)
-        names = Counter(describe.short_name(gpu) for gpu in hardware.gpus)
-        forms = [" + ".join(f"{count}x {name}" for name, count in kinds.items()) for kinds in (sizes, names)]
+        names = [describe.short_name(gpu) for gpu in hardware.gpus]
+        sizes = ["" if gpu.memory_bytes is None else f" {gpu.memory_bytes / GIB:.0f} GiB" for gpu in hardware.gpus]
+        kinds = Counter(map("".join, zip(names, sizes, strict=True))), Counter(names)
+        forms = [" + ".join(f"{count}x {name}" for name, count in kind.items()) for kind in kinds]
         forms += [quantity(len(hardware.gpus), "GPU")]
     return next((form for form in forms if cell_len(form) <= width), "")
 
 
-def _gib(gpu: Gpu) -> str:
-    return "" if gpu.memory_bytes is None else f" {gpu.memory_bytes / GIB:.0f} GiB"
-
-
 def bindings(place: Place) -> list[BindingType]:
     """Return Textual's bindings for the actions of a place."""
-    actions = [action for action in ACTIONS if action.place == place]
-    return [Binding(",".join(one.keys), f"do('{one.name}')", one.label, id=one.id, show=False) for one in actions]
+    return [Binding(",".join(action.keys), f"do('{action.name}')", action.label, id=action.id, show=False)
+            for action in ACTIONS if action.place == place]  # fmt: skip
 
 
 class Page(Screen[None], inherit_bindings=False):

@@ -313,11 +313,11 @@ def add_runs(app: Any, palette: Palette) -> None:
     """Add all runs to the palette in the background, because a disk may be slow."""
     from tui_trainer.runs.registry import known_runs
 
-    def take(runs: list[RunFolder]) -> None:
+    def add(runs: list[RunFolder]) -> None:
         palette.add([
             Command(f"Run: {one_line(folder.name)}", one_line(str(folder.root.parent)),
                     partial(app.bench.attach_to, folder), elsewhere=True)
             for folder in reversed(runs)
         ])  # fmt: skip
 
-    app.bench.background.do(_READING, known_runs, take, _READING)
+    app.bench.background.do(_READING, known_runs, add, _READING)

@@ -85,21 +85,21 @@ def window(domain: int, last_step: int, halvings: int, around: int | None) -> Bo
     return Bounds(begin, begin + length)
 
 
-def ticks(bounds: Bounds, most: int) -> list[Tick]:
-    """Return at most `most` round values within the bounds, from low to high."""
-    for parts in range(most + 1, 0, -1):
+def ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
+    """Return at most `max_ticks` round values within the bounds, from low to high."""
+    for parts in range(max_ticks + 1, 0, -1):
         least = bounds.span / parts
         base = 10.0 ** math.floor(math.log10(least))
         step = next(factor * base for factor in (1, 2, 5, 10) if least <= factor * base * (1 + _NEARLY))
         first = math.ceil(bounds.low / step - _NEARLY)
         last = math.floor(bounds.high / step + _NEARLY)
         values = [number * step for number in range(first, last + 1)]
-        if len(values) <= most:
+        if len(values) <= max_ticks:
             return [Tick(value, label) for value, label in zip(values, labels(values, step), strict=True)]
     return []
 
 
-def log_ticks(bounds: Bounds, most: int) -> list[Tick]:
+def log_ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
     """Return ticks at 1, 2 and 5 times powers of ten, or only at powers of ten, or at round values on a short range."""
 
     def short(value: float) -> str:
@@ -109,12 +109,12 @@ def log_ticks(bounds: Bounds, most: int) -> list[Tick]:
     powers = range(math.floor(bounds.low), math.ceil(bounds.high) + 1)
     for factors in ((1, 2, 5), (1,)):
         values = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
-        if 2 <= len(values) <= most:
+        if 2 <= len(values) <= max_ticks:
             return [Tick(math.log10(value), short(value)) for value in values]
     if high / low > 100:
-        every = math.ceil(len(powers) / most)
+        every = math.ceil(len(powers) / max_ticks)
         return [Tick(power, short(10.0**power)) for power in powers[::every] if bounds.low <= power <= bounds.high]
-    return [Tick(math.log10(tick.at), tick.label) for tick in ticks(Bounds(low, high), most) if tick.at > 0]
+    return [Tick(math.log10(tick.at), tick.label) for tick in ticks(Bounds(low, high), max_ticks) if tick.at > 0]
 
 
 def labels(values: Sequence[float], step: float) -> list[str]:
@@ -139,26 +139,26 @@ def column_of(step: float, window: Bounds, columns: int) -> int:
     return min(max(int((step - window.low) / window.span * columns), 0), columns - 1)
 
 
-def _labelled_rows(bounds: Bounds, rows: int, most: int, *, log: bool) -> dict[int, str]:
+def _labelled_rows(bounds: Bounds, rows: int, max_ticks: int, *, log: bool) -> dict[int, str]:
     """Return labels by row: round values with a row between them, evenly if possible; else the two ends."""
     options: list[tuple[bool, dict[int, str]]] = []
-    for count in range(most, 1, -1):
+    for count in range(max_ticks, 1, -1):
         marks = (log_ticks if log else ticks)(bounds, count)
-        places = [row_of(tick.at, bounds, rows) for tick in marks]
-        gaps = [low - high for low, high in pairwise(places)]
+        tick_rows = [row_of(tick.at, bounds, rows) for tick in marks]
+        gaps = [low - high for low, high in pairwise(tick_rows)]
         if gaps and min(gaps) > 1:
             # On a tall chart, a difference of one row is not visible.
             is_uneven = max(gaps) - min(gaps) > min(gaps) // 3
-            options.append((is_uneven, {row: tick.label for row, tick in zip(places, marks, strict=True)}))
+            options.append((is_uneven, {row: tick.label for row, tick in zip(tick_rows, marks, strict=True)}))
     if options:
         return min(options, key=itemgetter(0))[1]
     ends = [10.0**end if log else end for end in (bounds.high, bounds.low)]
     return dict(zip((0, rows - 1), labels(ends, (ends[0] - ends[1]) / 10), strict=True))
 
 
-def with_y_axis(plot: Sequence[Line], bounds: Bounds, most: int, glyphs: Glyphs, *, log: bool) -> list[Line]:
+def with_y_axis(plot: Sequence[Line], bounds: Bounds, max_ticks: int, glyphs: Glyphs, *, log: bool) -> list[Line]:
     """Put the y axis before each row of a plot: `GUTTER` cells with a label, if the row has a tick, and the line."""
-    names = _labelled_rows(bounds, len(plot), most, log=log)
+    names = _labelled_rows(bounds, len(plot), max_ticks, log=log)
     signs = [glyphs.tick_left if row in names else glyphs.vertical for row in range(len(plot))]
     return [[(names.get(row, "").rjust(LABEL_CELLS), "dim"), (signs[row], "rule"), *plot[row]]
             for row in range(len(plot))]  # fmt: skip
@@ -189,10 +189,10 @@ def _merged(cells: Iterable[Span]) -> Line:
     return [("".join(sign for sign, _ in same), role) for role, same in groupby(cells, key=itemgetter(1))]
 
 
-def _placed(places: dict[int, str], kept_free: Sequence[int], columns: int, unit: str, keeps_unit: bool) -> str:
+def _placed(labelled: dict[int, str], kept_free: Sequence[int], columns: int, unit: str, keeps_unit: bool) -> str:
     """Return a line with the labels around their columns, as far as they overlap neither `kept_free` nor each other."""
     row, end = [" "] * columns, columns - (len(unit) + 1) * keeps_unit
-    for column, label in places.items():
+    for column, label in labelled.items():
         begin = max(min(column - (len(label) - 1) // 2, end - len(label)), 0)
         behind = begin + len(label)
         if "".join(row[max(begin - 1, 0) : behind]).isspace() and not any(begin <= bad < behind for bad in kept_free):

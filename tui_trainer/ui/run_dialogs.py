@@ -160,7 +160,7 @@ class TryDialog(FieldDialog):
             self.field.put("")
             self._transcript.append(f"> {prompt}\n")
         self._status = "generating ..." if self._writers else "loading the weights ..."
-        self._bench.background.do(TRYING, lambda: self._write(prompt, self._seed), self._wrote, lane=TRYING)
+        self._bench.background.do(TRYING, lambda: self._generate(prompt, self._seed), self._show_result, lane=TRYING)
         self.redraw()
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class TryDialog(FieldDialog):
             self._drawn_pieces = len(self._transcript)
             self.call_after_refresh(self.scrolls, "end")
 
-    def _write(self, prompt: str, seed: int) -> tuple[str, str]:
+    def _generate(self, prompt: str, seed: int) -> tuple[str, str]:
         """Generate an answer. Return the text and the status line."""
         from tui_trainer.models.writing import Sampling
 
@@ -241,16 +241,16 @@ class TryDialog(FieldDialog):
         if self._conversation is None:
             self._transcript = self._transcript[-1:]
             self._conversation = ChatSession(
-                self._writers, sampling, show=self._hear, tell=lambda words: self._hear(f"{words}\n")
+                self._writers, sampling, show=self._add_piece, tell=lambda words: self._add_piece(f"{words}\n")
             )
         self._wants_end = not self._conversation.take(line)
 
-    def _hear(self, piece: str) -> None:
+    def _add_piece(self, piece: str) -> None:
         if self.is_closed:
             raise GivenUp
         self._transcript.append(piece)
 
-    def _wrote(self, result: tuple[str, str]) -> None:
+    def _show_result(self, result: tuple[str, str]) -> None:
         self._output, self._status = result
         self._is_writing = False
         if self._wants_end:

@@ -82,11 +82,11 @@ def bar(share: float | None, width: int, glyphs: Glyphs) -> str:
     return drawn + glyphs.bar_empty * (width - len(drawn))
 
 
-def progress_line(what: str, done: float, total: float, unit: str, width: int, glyphs: Glyphs) -> Line:
+def progress_line(activity: str, done: float, total: float, unit: str, width: int, glyphs: Glyphs) -> Line:
     """Return the progress of work as `████····  reading, 3 of 10 rows`, safe to show."""
     show = format_bytes if unit == "bytes" else "{:,.0f}".format
     amount = f"{show(done)} of {show(total)}{'' if unit == 'bytes' else f' {one_line(unit)}'}"
-    return fit([(bar(done / total, _BAR_CELLS, glyphs), "accent"), (f" {one_line(what)}, {amount}", "text")], width)
+    return fit([(bar(done / total, _BAR_CELLS, glyphs), "accent"), (f" {one_line(activity)}, {amount}", "text")], width)
 
 
 def sparkline(

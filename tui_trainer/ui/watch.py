@@ -152,8 +152,8 @@ class WatchedRun:
         self.events.append((text, role))
 
 
-def tail_of(path: Path | None, most: int) -> list[str]:
-    """Return up to `most` of the last lines of a log that are not blank."""
+def tail_of(path: Path | None, max_lines: int) -> list[str]:
+    """Return the last lines of a log that are not blank, at most `max_lines`."""
     if path is None:
         return []
     try:
@@ -165,7 +165,7 @@ def tail_of(path: Path | None, most: int) -> list[str]:
         return []
     # A progress bar overwrites its line: a terminal shows what follows the last carriage return.
     rows = [row.rstrip("\r").rpartition("\r")[2] for row in text.split("\n")]
-    return [one_line(row) for row in rows if row.strip()][-most:]
+    return [one_line(row) for row in rows if row.strip()][-max_lines:]
 
 
 class CurrentRun(WatchedRun):

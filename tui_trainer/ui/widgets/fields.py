@@ -56,10 +56,9 @@ class LineInput(Input):
 
 class LineField(LineInput):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "screen.choose(-1)"),
+        Binding("up,shift+tab", "screen.choose(-1)"),
         Binding("down", "screen.choose(1)"),
         Binding("tab", "screen.complete"),
-        Binding("shift+tab", "screen.choose(-1)"),
         Binding("enter", "screen.take"),
         Binding("escape", "screen.cancel"),
     ]
