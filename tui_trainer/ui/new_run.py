@@ -251,14 +251,10 @@ class ModelDialog(ChoiceOfPath):
             return lines
         why = loaded.fitted_because("task.type") or f"recipe {loaded.recipe.name if loaded.recipe else ''}"
         columns = [f"columns: {columns_words(loaded.columns)}"] if loaded.columns else []
-        read = loaded.columns.values()
-        if (
-            value == FROM_SCRATCH
-            and columns
-            and (others := [name for name in result.first.columns if name not in read])
-        ):
+        unused = [name for name in result.first.columns if name not in loaded.columns.values()]
+        if value == FROM_SCRATCH and columns and unused:
             words = f"{self._bench.app.key_of('config.recipe')} on Config lists from-scratch recipes for other tasks"
-            columns.append(f"unused columns: {', '.join(others)}; {words}")
+            columns.append(f"unused columns: {', '.join(unused)}; {words}")
         rows = [f"task {loaded.config.task.type}: {why}", *columns, *(offer_lines(result.plan) if result.plan else ())]
         lines += [line for row in rows for line in paragraph(one_line(row), width)]
         return [*lines, *table_lines(result.first, width, tuple(loaded.columns.values()))][:height]

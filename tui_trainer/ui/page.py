@@ -61,10 +61,8 @@ class TopLine(Pane):
     def _line(self, width: int, _: int) -> list[Line]:
         """Return program, host and machine, then `1 Hardware  2 Config  3 Checklist 2 warn  4 Train 37%`."""
         bench, hardware = self._bench, self._bench.hardware
-        right: Line = [
-            (_tab_text(page, *tab), "cursor" if page == bench.current else "dim")
-            for page, tab in enumerate(_tabs(bench, width))
-        ]
+        tabs = enumerate(_tabs(bench, width))
+        right: Line = [(_tab_text(page, *tab), "cursor" if page == bench.current else "dim") for page, tab in tabs]
         room = width - width_of(right) - 1
         title = "view" if bench.is_view else PROGRAM
         left: Line = [(title, "title")] if len(title) <= room else []

@@ -201,35 +201,29 @@ class MarkingPalette(Palette):
             self._take_names(names)
 
 
-def _command(app: Any, action: Action, do: Callable[[], object], refusal: str | None = None) -> Command:
+def _command(app: Any, action: Action, refusal: str | None = None) -> Command:
+    """Return the command for an action. One of another page first opens that page."""
     keys = " ".join(key_sign(key, ascii_only=app.bench.glyphs.ascii) for key in action.keys)
+    do = partial(app.call_next, app.carry_out, action.id)
+    if action.place not in ("app", app.page.place):
+        do = partial(app.do_on, action.place, partial(app.carry_out, action.id))
     name = f"{TITLES[action.place]}: {action.label}"
     return Command(name, action.help, do, keys or "no key", elsewhere=refusal is not None, refusal=refusal or "")
 
 
 def actions_here(app: Any) -> list[Command]:
     """Return the actions that are possible now, those of the footer first."""
-    actions = sorted(app.offered_actions, key=lambda action: action.footer or 100)
-    return [_command(app, action, partial(app.call_next, app.carry_out, action.id)) for action in actions]
+    return [_command(app, action) for action in sorted(app.offered_actions, key=lambda action: action.footer or 100)]
 
 
 def all_commands(app: Any) -> list[Command]:
     """Return actions of this page and of the others, settings, recipes, sections of guides, and themes."""
-    others = [
-        _command(app, action, partial(app.call_next, app.carry_out, action.id), refusal)
-        for action in app.page_actions
-        if (refusal := app.refusal(action)) and action.name not in _MOVES
-    ]
-    others += [
-        _command(app, action, partial(app.do_on, place, partial(app.carry_out, action.id)), "")
-        for place in PLACES[1:]
-        if place != app.page.place
-        for action in app.keymap.of(place)
-        if action.name not in _MOVES
-    ]
+    others = [(action, refusal) for action in app.page_actions if (refusal := app.refusal(action))]
+    others += [(action, "") for place in PLACES[1:] if place != app.page.place for action in app.keymap.of(place)]
+    actions = [_command(app, action, refusal) for action, refusal in others if action.name not in _MOVES]
     themes = [replace(theme, name=f"Theme: {theme.name}", elsewhere=True) for theme in theme_commands(app)]
     guide_pages = [replace(section, elsewhere=True) for section in guide_commands(app)]
-    return [*actions_here(app), *_more_here(app), *others, *_of_the_config(app), *guide_pages, *themes]
+    return [*actions_here(app), *_more_here(app), *actions, *_of_the_config(app), *guide_pages, *themes]
 
 
 def _more_here(app: Any) -> list[Command]:

@@ -94,11 +94,8 @@ class ProcessTable(ChoiceList[ProcessUse]):
 
     def show_look(self, look: ProcessLook, now: float) -> None:
         self._texts = {use.key: cells(use, now) for use in look.processes}
-        names = [name for name in HEADINGS if name != "card" or look.has_cards]
-        self._widths = {
-            name: max([cell_len(self._heading(name)), *(cell_len(texts[name]) for texts in self._texts.values())])
-            for name in names
-        }
+        names, rows = [name for name in HEADINGS if name != "card" or look.has_cards], self._texts.values()
+        self._widths = {name: max(map(cell_len, [self._heading(name), *(row[name] for row in rows)])) for name in names}
         self._arrange(look.processes)
 
     def _arrange(self, processes: Sequence[ProcessUse]) -> None:

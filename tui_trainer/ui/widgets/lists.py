@@ -126,12 +126,10 @@ class ChoiceList(LineList, Generic[T]):
         titles: Callable[[int], Sequence[tuple[str, Span]]] | None = None, wraps: bool = False,
         empty: Callable[[], str] = str, id: str | None = None,
     ) -> None:  # fmt: skip
-        def heads(place: int) -> bool:
-            return is_heading(self.rows[place])
-
         super().__init__(
-            self._line, lambda: (len(self.rows), self.place), is_heading=heads, titles=titles, empty=empty, id=id
-        )
+            self._line, lambda: (len(self.rows), self.place), is_heading=lambda place: is_heading(self.rows[place]),
+            titles=titles, empty=empty, id=id,
+        )  # fmt: skip
         self.rows: Sequence[T] = ()
         self.place = 0
         self._draw_choice, self._wraps = draw, wraps
