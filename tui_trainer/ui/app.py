@@ -142,7 +142,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def find_living_runs(self) -> None:
         """Offer to watch a run that is already training, for example after a lost connection."""
 
-        def look() -> "tuple[bool, list[RunFolder]]":
+        def read() -> "tuple[bool, list[RunFolder]]":
             from tui_trainer.runs.lock import owner
             from tui_trainer.runs.registry import newest_runs
 
@@ -158,7 +158,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
                 self.bench.ask_when_free(partial(offer_to_watch, self.bench, living))
 
-        self.bench.background.do("runs", look, offer)
+        self.bench.background.do("runs", read, offer)
 
     def offer_draft(self, draft: "Draft") -> None:
         from tui_trainer.ui.screens.config_files import offer_draft

@@ -105,12 +105,12 @@ def report(bench: Workbench, folder: RunFolder) -> None:
         except OSError as error:
             return error
 
-    def written(result: str | OSError) -> None:
+    def show_result(result: str | OSError) -> None:
         bench.tell(f"could not write the report: {result}" if isinstance(result, OSError) else f"wrote {result}",
                    "bad" if isinstance(result, OSError) else "good")  # fmt: skip
         bench.app.draw()
 
-    bench.background.do("report", write, written)
+    bench.background.do("report", write, show_result)
 
 
 def _ask_name(
@@ -239,11 +239,11 @@ class ImportedDialog(Dialog):
                 return imported, refused, error.problems
             return imported, [], ()
 
-        def answered(result: tuple[Imported | None, list[str], tuple[Problem, ...]]) -> None:
+        def show_result(result: tuple[Imported | None, list[str], tuple[Problem, ...]]) -> None:
             self._imported, self._refused, self._problems = result
             self.redraw()
 
-        self._bench.background.do("import", read, answered, "import")
+        self._bench.background.do("import", read, show_result, "import")
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]

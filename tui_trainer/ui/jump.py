@@ -94,11 +94,9 @@ class JumpDialog(Dialog):
         left = [sign for sign in self.spots if event.is_printable and sign.startswith(self._typed)]
         for label in self.query(Static):
             label.display = label.content in left
-        if len(left) != 1:
-            if not left:
-                self.close()
-        elif left[0] == self._typed:
+        if not left or left == [self._typed]:
             self.close()
+        if left == [self._typed]:
             self._press_below(self.spots[self._typed])
         return True
 

@@ -81,11 +81,11 @@ class ChoiceOfPath(SearchDialog[Choice]):
         raise NotImplementedError
 
     def on_mount(self) -> None:
-        def listed(choices: list[Choice]) -> None:
+        def show_choices(choices: list[Choice]) -> None:
             self._all = choices
             self._look_again()
 
-        self._bench.background.do(LOOKING, self._here, listed, LOOKING)
+        self._bench.background.do(LOOKING, self._here, show_choices, LOOKING)
 
     def inside(self) -> Iterable[Widget]:
         yield Pane(lambda width, _: paragraph(self._words, width, "dim"), classes="above")
@@ -142,20 +142,20 @@ class ChoiceOfPath(SearchDialog[Choice]):
         value, text = self.value, self.field.value.strip()
         if value and value not in self._known:
 
-            def looked(known: object) -> None:
+            def show_facts(known: object) -> None:
                 self._known[value] = known
                 self.redraw()
 
-            self._bench.background.do(_PREVIEW, lambda: self.look(value), looked, _PREVIEW)
+            self._bench.background.do(_PREVIEW, lambda: self.look(value), show_facts, _PREVIEW)
         if text and self._completed[0] != text:
 
-            def completed(paths: list[str]) -> None:
+            def show_paths(paths: list[str]) -> None:
                 self._completed = text, [Choice(value=path, note="") for path in paths]
                 if self.is_attached and self.field.value.strip() == text:
                     self._look_again()
 
             setting = all_settings()[self._key]
-            self._bench.background.do("paths", lambda: completions(setting, text), completed, "paths")
+            self._bench.background.do("paths", lambda: completions(setting, text), show_paths, "paths")
 
     def take(self) -> None:
         """Use the chosen row, once all choices for the text are listed."""

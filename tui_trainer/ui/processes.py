@@ -243,7 +243,7 @@ class ProcessesDialog(Dialog):
     def _end(self, process: ProcessUse, run: RunFolder | None, number: signal.Signals) -> None:
         bench, is_kill = self._bench, number == signal.SIGKILL
 
-        def ended(reason: str) -> None:
+        def report(reason: str) -> None:
             if reason:
                 self._message = f"process {process.pid}: {reason}", "bad"
             else:
@@ -254,7 +254,7 @@ class ProcessesDialog(Dialog):
             self._read()
 
         work = partial(end_process, process.pid, process.started_at, kill=is_kill)
-        bench.background.do(f"end {process.pid}", work, ended, PROCESSES)
+        bench.background.do(f"end {process.pid}", work, report, PROCESSES)
 
     def _ask_again_if_alive(self, process: ProcessUse, run: RunFolder | None) -> None:
         def ask(is_alive: bool) -> None:

@@ -64,15 +64,12 @@ def offer_start(bench: Workbench) -> None:
 
 def _is_refused_now(bench: Workbench) -> bool:
     """Return whether a run is active or starting, and report it."""
-    if bench.run_is_ours_and_alive:
-        bench.tell(bench.active_run_words, "warn")
-    elif bench.background.is_busy(OPENING):
-        bench.tell("a run is being started", "warn")
-    elif bench.background.is_busy(DETACHING):
-        bench.tell("a run is being detached", "warn")
-    else:
-        return False
-    return True
+    reason = bench.active_run_words if bench.run_is_ours_and_alive else ""
+    for work, words in ((OPENING, "a run is being started"), (DETACHING, "a run is being detached")):
+        reason = reason or words * bench.background.is_busy(work)
+    if reason:
+        bench.tell(reason, "warn")
+    return bool(reason)
 
 
 def offer_lines(plan: "Plan") -> list[str]:
@@ -185,7 +182,7 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
         bench.opened = opened
         return opened
 
-    def answered(opened: OpenRun | InputError) -> None:
+    def start_or_refuse(opened: OpenRun | InputError) -> None:
         bench.notice = bench.opened = None
         # The page changes, and an open question would stay on the old page.
         wants_to_leave = bench.app.take_back(LEAVE)
@@ -198,7 +195,7 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
         bench.app.draw()
 
     bench.tell(words, "dim")
-    bench.background.do(OPENING, work, answered, OPENING)
+    bench.background.do(OPENING, work, start_or_refuse, OPENING)
 
 
 def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
@@ -245,9 +242,9 @@ def offer_stop(bench: Workbench, folder: RunFolder | None = None) -> None:
             bench.ask_run("stop")
         else:
             bench.tell(f"asking {folder.name} to stop ...", "dim")
-            bench.background.do(f"stop {folder.root}", lambda: WatchedRun(folder).ask("stop"), asked, _STOPPING)
+            bench.background.do(f"stop {folder.root}", lambda: WatchedRun(folder).ask("stop"), report, _STOPPING)
 
-    def asked(problem: str) -> None:
+    def report(problem: str) -> None:
         assert folder is not None, "the run on the Train screen is asked by the bench"
         bench.tell(problem or f"asked {folder.name} to stop", "bad" if problem else "dim")
         bench.app.draw()
@@ -345,7 +342,7 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
             bench.detached = error
         return bench.detached
 
-    def answered(detached: int | RunError | InputError | None) -> None:
+    def watch_or_resume(detached: int | RunError | InputError | None) -> None:
         if isinstance(detached, int):
             bench.own_run = bench.detached = None
             words = f"{folder.name} continues in process {detached}: you can quit this program"
@@ -361,7 +358,7 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
         bench.app.draw()
 
     bench.tell(f"saving {folder.name}, to continue it in a background process ...", "dim")
-    bench.background.do(DETACHING, work, answered, DETACHING)
+    bench.background.do(DETACHING, work, watch_or_resume, DETACHING)
 
 
 def stop_and_leave(bench: Workbench) -> None:

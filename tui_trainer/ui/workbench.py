@@ -433,7 +433,7 @@ class Workbench:
 
         run = WatchedRun(folder)
 
-        def opened(_: bool) -> None:
+        def show(_: bool) -> None:
             self.is_attaching, self.notice = False, None
             if words:
                 self.tell(words, "good")
@@ -446,7 +446,7 @@ class Workbench:
 
         self.is_attaching = True
         self.tell(f"reading {folder.name} ...", "dim")
-        self.background.do("a run", run.poll, opened, _lane_of(folder))
+        self.background.do("a run", run.poll, show, _lane_of(folder))
 
     def ask_run(self, action: controls.Action) -> None:
         """Send a request to the run, which answers in its journal. A stop that fails is repeated at each tick."""
@@ -454,7 +454,7 @@ class Workbench:
             return
         self._stop_unasked |= action == "stop"
 
-        def asked(problem: str) -> None:
+        def report(problem: str) -> None:
             if run is self.run and action == "stop":
                 self._stop_unasked = bool(problem)
             leaves = self.leave_when_over and action == "stop"
@@ -465,7 +465,7 @@ class Workbench:
 
         self.tell(f"requesting: {action} ...", "dim")
         # A request may wait for a lock or for Slurm. Each action has its own lane, so a stop waits for no other one.
-        self.background.do(_ask_name(action), partial(run.ask, action), asked, _ask_name(action))
+        self.background.do(_ask_name(action), partial(run.ask, action), report, _ask_name(action))
 
     @property
     def memory_free_bytes(self) -> int:
@@ -524,7 +524,7 @@ class Workbench:
     def _fitted(self, result: tuple[LoadedConfig, list[Problem]]) -> None:
         """Store the presets that fit the model and the data, and plan with them."""
         document, gpu = self.document, self.chosen_gpu
-        assert document is not None, "it was fitted"
+        assert document is not None, "its presets were fitted"
         document.take_fitted(*result)
         self._noted_revision = document.revision
         self._tell_what_followed()
