@@ -323,7 +323,7 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
 
     If that process cannot start, this process continues the run.
     """
-    from tui_trainer.launching.detached import go_on_detached
+    from tui_trainer.launching.detached import resume_detached
 
     run = bench.own_run
     if run is None or not run.alive or bench.background.is_busy(DETACHING):
@@ -337,7 +337,7 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
         if run.exit_code != EXIT_STOPPED or bench.leaving is Leaving.TERMINATED:
             return None
         try:
-            bench.detached = go_on_detached(folder, gpu=gpu)
+            bench.detached = resume_detached(folder, gpu=gpu)
         except (RunError, InputError) as error:
             bench.detached = error
         return bench.detached

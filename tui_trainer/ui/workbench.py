@@ -119,10 +119,10 @@ def _lane_of(folder: RunFolder) -> str:
 def fitted(plain: LoadedConfig) -> tuple[LoadedConfig, list[Problem]]:
     """Return the config with presets that fit the model and the data, and the settings that contradict them."""
     from tui_trainer.launching.fitted_presets import with_columns_found
-    from tui_trainer.launching.open_run import name_problems, with_what_suits
+    from tui_trainer.launching.open_run import fit_presets, name_problems
     from tui_trainer.planning.conflicts import setting_problems
 
-    loaded = with_columns_found(with_what_suits(plain))
+    loaded = with_columns_found(fit_presets(plain))
     return loaded, [*setting_problems(loaded), *name_problems(loaded)]
 
 
@@ -240,10 +240,10 @@ class Workbench:
 
     def _keep_draft(self) -> None:
         """Save unsaved edits, so that they survive a lost connection, on top of those of an earlier session."""
-        from tui_trainer.launching.drafts import keeping
+        from tui_trainer.launching.drafts import draft_writer
 
         if self.document is not None and self._has_looked_for_a_draft:
-            self.background.do(_DRAFT, keeping(self.document, below=self.old_edits), self._report_problem, _DRAFT)
+            self.background.do(_DRAFT, draft_writer(self.document, below=self.old_edits), self._report_problem, _DRAFT)
 
     @property
     def measurements(self) -> tuple[Measurement[Any] | Tool, ...]:

@@ -113,11 +113,11 @@ class PreviewDialog(Dialog):
         self._bench.background.do(PREVIEW, self._make, self._made, PREVIEW)
 
     def _make(self) -> Preview | tuple[str, ...]:
-        from tui_trainer.launching.open_run import with_what_suits
+        from tui_trainer.launching.open_run import fit_presets
         from tui_trainer.launching.preview import make_preview
 
         try:
-            return make_preview(with_what_suits(self._plain), _SAMPLES, self._hear, gpu=self._bench.chosen_gpu)
+            return make_preview(fit_presets(self._plain), _SAMPLES, self._hear, gpu=self._bench.chosen_gpu)
         except InputError as error:
             return tuple(one_line(str(problem)) for problem in error.problems)
 
