@@ -15,20 +15,9 @@ from textual.reactive import reactive
 
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui import plot
 from tui_trainer.ui.curves import LOSS, METRICS, Floats, Metric, Points, Series, metric_of, metrics_of
-from tui_trainer.ui.plot import (
-    FIRST_DOMAIN_STEPS,
-    GUTTER,
-    Bounds,
-    Raster,
-    column_of,
-    domain_steps,
-    row_of,
-    stable_bounds,
-    window,
-    with_y_axis,
-    x_axis,
-)
+from tui_trainer.ui.plot import GUTTER, Bounds, Raster
 from tui_trainer.ui.spans import Glyphs, Line, fit, next_of, title_rule, width_of
 from tui_trainer.ui.widgets.pane import Pane
 
@@ -103,11 +92,11 @@ class _Picture:
         if not view.compact:
             self._name_baselines(raster, bounds)
             if view.cross_step is not None:
-                raster.cross(column_of(view.cross_step, self.shown, raster.width), glyphs.vertical)
-        body = with_y_axis(raster.lines(), bounds, min(raster.height // 2 + 1, _TICKS_TALL), glyphs, log=view.log)
+                raster.cross(plot.column_of(view.cross_step, self.shown, raster.width), glyphs.vertical)
+        body = plot.with_y_axis(raster.lines(), bounds, min(raster.height // 2 + 1, _TICKS_TALL), glyphs, log=view.log)
         if view.compact:
             return body
-        axis = x_axis(raster.width, self.shown, "step", glyphs, keeps_unit=False, bad_columns=bad_columns,
+        axis = plot.x_axis(raster.width, self.shown, "step", glyphs, keeps_unit=False, bad_columns=bad_columns,
                       inline=inline)  # fmt: skip
         return [*body, *axis]
 
@@ -135,7 +124,7 @@ class _Picture:
         newest = {int((step - self.shown.low) * per_step): (step, value) for step, value in self._evals()}
         for step, value in newest.values():
             sign = glyphs.above if value > bounds.high else glyphs.below if value < bounds.low else glyphs.eval_mark
-            column, row = column_of(step, self.shown, raster.width), row_of(value, bounds, raster.height)
+            column, row = plot.column_of(step, self.shown, raster.width), plot.row_of(value, bounds, raster.height)
             raster.mark(column, row, sign, "chart_eval")
 
     def _name_baselines(self, raster: Raster, bounds: Bounds) -> None:
@@ -146,7 +135,7 @@ class _Picture:
         drawn, line = set[int](), "---" if self.glyphs.ascii else "┈┈┈"
         for name, loss in sorted(self.metric.to_beat(self.state).items(), key=itemgetter(1)):
             value = math.log10(loss) if self.view.log and loss > 0 else loss
-            row = row_of(value, bounds, raster.height)
+            row = plot.row_of(value, bounds, raster.height)
             if bounds.low <= value <= bounds.high and row not in drawn:
                 drawn.add(row)
                 raster.label(row, f"{line} {self.glyphs.only(one_line(name[:_LABEL_LIMIT]))}", "dim")
@@ -224,7 +213,7 @@ class LossChart(Pane):
         self._drawn_view = view
         self._series: Series | None = None
         self._bounds: Bounds | None = None
-        self._shown, self._across = Bounds(0, FIRST_DOMAIN_STEPS), 1
+        self._shown, self._across = Bounds(0, plot.FIRST_DOMAIN_STEPS), 1
         self.set_reactive(LossChart.view, view)
 
     def forget(self) -> None:
@@ -245,11 +234,12 @@ class LossChart(Pane):
             view = replace(view, cross_step=series.nearest_step(view.cross_step))
         # The axis follows the run's steps even for rare evaluations, so that two charts have the same axis.
         last_step = max([*series.steps[-1:].tolist(), *state.steps[-1:]], default=0)
-        self._shown = window(domain_steps(last_step, state.total_steps), last_step, view.halvings, view.cross_step)
+        domain = plot.domain_steps(last_step, state.total_steps)
+        self._shown = plot.window(domain, last_step, view.halvings, view.cross_step)
         self._across = width - GUTTER
         picture = _Picture(state, view, metric, series, self._shown, glyphs)
         if (wanted := picture.wanted_bounds()) is not None:
-            self._bounds = stable_bounds(self._bounds, wanted.low, wanted.high)
+            self._bounds = plot.stable_bounds(self._bounds, wanted.low, wanted.high)
             return [picture.title(width, self._bounds), *picture.plot(self._bounds, width, height - 1)]
         lines = [picture.title(width, None), *[fit([], width)] * (height - 1)]
         text = "no finite values to draw" if len(series.steps) else "no steps yet"

@@ -16,18 +16,9 @@ from tui_trainer.config.editing import completions
 from tui_trainer.config.load import LoadedConfig, all_settings
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY
 from tui_trainer.data.columns.text_columns import SECOND_TEXT_KEY
+from tui_trainer.launching import local_choices
 from tui_trainer.launching.fitted_presets import COLUMN_ROLES, TEXT, columns_words
-from tui_trainer.launching.local_choices import (
-    FROM_SCRATCH,
-    Choice,
-    FirstRows,
-    WhatFollows,
-    data_here,
-    each_path_once,
-    first_rows,
-    models_here,
-    what_follows,
-)
+from tui_trainer.launching.local_choices import FROM_SCRATCH, Choice, FirstRows, WhatFollows
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog, SearchDialog
@@ -95,7 +86,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
         """List the matching choices, the best first. The chosen row stays chosen while the text is the same."""
         text, (of_text, paths) = self.field.value.strip(), self._completed
         moved = self.list.chosen if text == self._narrowed_by and self.list.place else None
-        rows = matching(text, each_path_once([*(self._all or ()), *(paths if of_text == text else ())]))
+        rows = matching(text, local_choices.each_path_once([*(self._all or ()), *(paths if of_text == text else ())]))
         self._narrowed_by = text
         self.list.show(rows, rows.index(moved) if moved in rows else 0)
 
@@ -191,10 +182,10 @@ class DataDialog(ChoiceOfPath):
 
     def __init__(self, bench: Workbench) -> None:
         kinds = "A table (CSV, JSONL, JSON, Parquet ...), a folder of texts or a data set."
-        super().__init__(bench, DATA_KEY, f"{kinds} Type to search, or give a path.", data_here)
+        super().__init__(bench, DATA_KEY, f"{kinds} Type to search, or give a path.", local_choices.data_here)
 
     def look(self, value: str) -> FirstRows:
-        return first_rows(value)
+        return local_choices.first_rows(value)
 
     def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
         if not isinstance(result, FirstRows):
@@ -212,7 +203,7 @@ class ModelDialog(ChoiceOfPath):
 
     def __init__(self, bench: Workbench, data: str) -> None:
         words = f"Model to train on {one_line(data, 60)}: local folder, downloaded model, earlier run, or from scratch."
-        super().__init__(bench, MODEL_KEY, words, models_here)
+        super().__init__(bench, MODEL_KEY, words, local_choices.models_here)
         self._data = data
         self._columns: dict[str, str] = {}
         """Columns that the user has chosen, by their settings."""
@@ -241,7 +232,7 @@ class ModelDialog(ChoiceOfPath):
         self.choose(self.list.place)
 
     def look(self, value: str) -> object:
-        return what_follows(self._data, model_of(value), self._columns, gpu=self._bench.chosen_gpu)
+        return local_choices.what_follows(self._data, model_of(value), self._columns, gpu=self._bench.chosen_gpu)
 
     def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
         if not isinstance(result, WhatFollows):
