@@ -189,11 +189,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if self.size.width < SMALLEST_WIDTH or self.size.height < SMALLEST_HEIGHT:
             self.switch_mode(_TOO_SMALL)
 
-    def notify_of(self, text: str, severity: SeverityLevel, page: int) -> None:
+    def show_toast(self, text: str, severity: SeverityLevel, page: int) -> None:
         """Show a toast about a page. An error stays until a key is pressed."""
         if self.dialog:
             # The toast would hide the text or the keys of the dialog, so it waits until the dialog is closed.
-            self._held_news.append(partial(self.notify_of, text, severity, page))
+            self._held_news.append(partial(self.show_toast, text, severity, page))
             return
         self._has_lasting_news |= severity == "error"
         seconds = _UNTIL_A_KEY if severity == "error" else _NEWS_SECONDS
@@ -242,7 +242,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if self.guard is not None and hung_up():
             self.leave(Leaving.LOST)
             return
-        self._pace()
+        self._set_tick_interval()
         if not self.dialog:
             while self._held_news:
                 self._held_news.popleft()()
@@ -257,16 +257,16 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self._notify_of_the_end()
         if has_news or self._by_clock() != self._shown_by_clock:
             self.draw()
-        if self.guard is not None and self.guard.terminal.take_lost():
+        if self.guard is not None and self.guard.terminal.consume_lost_flag():
             self.refresh(layout=True)
 
-    def _pace(self) -> None:
+    def _set_tick_interval(self) -> None:
         seconds = UNATTENDED_TICK_SECONDS if self.bench.is_unattended else TICK_SECONDS
         if seconds != self._tick_seconds:
             self._tick_seconds = seconds
             self._clock.stop()
             self._clock = self.set_interval(seconds, self.tick)
-            self.bench.pace()
+            self.bench.set_gauge_interval()
 
     def _notify_of_the_end(self) -> None:
         """Notify the terminal (OSC 9) of a run that ended while the terminal did not have the focus."""
@@ -278,7 +278,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             from tui_trainer.ui.starting import LEAVE, offer_quit
 
             # The question about quitting mentions the run that has ended, so it is asked again.
-            if self.take_back(LEAVE):
+            if self.close_question(LEAVE):
                 offer_quit(self.bench)
         if run is None or not was_alive or self._run_was_alive or self.app_focus:
             return
@@ -295,14 +295,14 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.call_after_refresh(self.page.redraw)
             self.call_after_refresh(self.draw)
 
-    def soon(self) -> None:
+    def poll_soon(self) -> None:
         """Poll the run soon after a request to it."""
         for seconds in _ANSWER_SECONDS:
             self.set_timer(seconds, self.bench.poll_run)
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, InputEvent | AppFocus | Resize):
-            self.bench.attend()
+            self.bench.note_activity()
             if self._tick_seconds != TICK_SECONDS:
                 self.tick()
         if isinstance(event, Key) and not event.is_forwarded:
@@ -375,7 +375,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None:
         self.open(ChoiceDialog(heading, rows, answers))
 
-    def take_back(self, heading: str) -> bool:
+    def close_question(self, heading: str) -> bool:
         """Close the open question with this heading. Return whether there was one."""
         dialog = self.dialog
         if not (isinstance(dialog, ChoiceDialog) and dialog.heading == heading):
@@ -419,19 +419,19 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
         self.open(DataDialog(self.bench))
 
-    def do_on(self, place: Place, do: Callable[[], object]) -> None:
+    def do_on_page(self, place: Place, do: Callable[[], object]) -> None:
         """Open a page, and call a function once the page is complete."""
         self.bench.go(PLACES[1:].index(place))
         if self.page.is_mounted:
             self.call_next(do)
         else:
-            self.page.when_whole = do
+            self.page.when_complete = do
 
     def show_setting(self, key: str) -> None:
-        self.do_on("config", lambda: cast("ConfigPage", self.page).show_setting(key))
+        self.do_on_page("config", lambda: cast("ConfigPage", self.page).show_setting(key))
 
     def show_recipe(self, name: str) -> None:
-        self.do_on("config", lambda: cast("ConfigPage", self.page).show_recipe(name))
+        self.do_on_page("config", lambda: cast("ConfigPage", self.page).show_recipe(name))
 
     def action_help(self) -> None:
         from tui_trainer.ui.help import HelpDialog

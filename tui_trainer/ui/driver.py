@@ -96,7 +96,7 @@ class PatientDriver(LinuxDriver):
     def close(self) -> None:
         super().close()
         if isinstance(sys.__stderr__, PatientWriter):
-            sys.__stderr__.settle()
+            sys.__stderr__.drain_output()
 
     def suspend(self, note: str) -> bool:
         """Stop this process's job, as Ctrl+Z does in a shell, with a note on the terminal.

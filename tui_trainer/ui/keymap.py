@@ -287,7 +287,9 @@ class Keymap:
         keys: dict[str, tuple[str, ...]] = {}
         # The user's keys come first, so that a default key gives way.
         for action in sorted(ACTIONS, key=lambda action: action.id not in own):
-            wanted = dict.fromkeys(map(_as_reported, own.get(action.id, action.keys)))
+            # Textual's names are `ctrl+x` for `Ctrl+X`, and `space` for a blank.
+            wanted = dict.fromkeys("space" if key == " " else key if len(key) == 1 else key.strip().lower()
+                                   for key in own.get(action.id, action.keys))  # fmt: skip
             keys[action.id] = tuple(key for key in wanted if self._assign(key, action))
             if wanted and not keys[action.id]:
                 self.problems.append(f"{action.id} has no key left; use it from the command palette")
@@ -317,11 +319,6 @@ class Keymap:
 
     def of(self, place: Place) -> list[Action]:
         return [action for action in self.actions if action.place == place]
-
-
-def _as_reported(key: str) -> str:
-    """Return Textual's name of a key: `ctrl+x` for `Ctrl+X`, `space` for a blank."""
-    return "space" if key == " " else key if len(key) == 1 else key.strip().lower()
 
 
 def _refusal(key: str) -> str:

@@ -167,7 +167,7 @@ class Page(Screen[None], inherit_bindings=False):
             self.add_class(*[name for least, name in points or () if length >= least][-1:], update=False)
         self.bench = bench
         self._styled_for = ""
-        self.when_whole: Callable[[], object] = lambda: None
+        self.when_complete: Callable[[], object] = lambda: None
         """Callback that is called once, after the page was drawn for the first time."""
 
     def compose(self) -> ComposeResult:
@@ -183,7 +183,7 @@ class Page(Screen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         self._styled_for = self.app.theme
-        self.call_after_refresh(self.when_whole)
+        self.call_after_refresh(self.when_complete)
 
     def body(self) -> ComposeResult:
         raise NotImplementedError

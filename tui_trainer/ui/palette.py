@@ -206,7 +206,7 @@ def _command(app: Any, action: Action, refusal: str | None = None) -> Command:
     keys = " ".join(key_sign(key, ascii_only=app.bench.glyphs.ascii) for key in action.keys)
     do = partial(app.call_next, app.carry_out, action.id)
     if action.place not in ("app", app.page.place):
-        do = partial(app.do_on, action.place, partial(app.carry_out, action.id))
+        do = partial(app.do_on_page, action.place, partial(app.carry_out, action.id))
     name = f"{TITLES[action.place]}: {action.label}"
     return Command(name, action.help, do, keys or "no key", elsewhere=refusal is not None, refusal=refusal or "")
 

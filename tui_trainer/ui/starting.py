@@ -185,7 +185,7 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
     def start_or_refuse(opened: OpenRun | InputError) -> None:
         bench.notice = bench.opened = None
         # The page changes, and an open question would stay on the old page.
-        wants_to_leave = bench.app.take_back(LEAVE)
+        wants_to_leave = bench.app.close_question(LEAVE)
         if isinstance(opened, InputError):
             refused(opened)
         else:
@@ -231,7 +231,7 @@ def carry_out(bench: Workbench, opened: "OpenRun") -> None:
         bench.tell("could not write the list of runs: set TUI_TRAINER_HOME to a writable folder", "warn")
     elif ends_with_its_connection(os.environ):
         bench.tell("a lost connection closes only the screens: training continues, `tui-trainer attach` shows the run")
-    bench.app.soon()
+    bench.app.poll_soon()
 
 
 def offer_stop(bench: Workbench, folder: RunFolder | None = None) -> None:

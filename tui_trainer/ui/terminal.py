@@ -48,12 +48,12 @@ class PatientWriter(PatientStream):
     def _wait(self) -> None:
         pass
 
-    def settle(self) -> None:
+    def drain_output(self) -> None:
         """Wait at most a second until the terminal has read everything, before another program writes to it."""
         with self._changed:
             super()._wait()
 
-    def take_lost(self) -> bool:
+    def consume_lost_flag(self) -> bool:
         """Return whether frames were dropped and the terminal reads again, so that the whole screen must be redrawn."""
         with self._changed:
             if not self._lost or self._pending or self._gone:

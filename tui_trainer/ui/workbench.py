@@ -67,11 +67,11 @@ class Application(Protocol):
     def draw(self) -> None: ...
     def show_page(self, number: int) -> None: ...
     def show_setting(self, key: str) -> None: ...
-    def notify_of(self, text: str, severity: SeverityLevel, page: int) -> None: ...
-    def soon(self) -> None: ...
+    def show_toast(self, text: str, severity: SeverityLevel, page: int) -> None: ...
+    def poll_soon(self) -> None: ...
     def open(self, dialog: Dialog) -> None: ...
     def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None: ...
-    def take_back(self, heading: str) -> bool: ...
+    def close_question(self, heading: str) -> bool: ...
     def open_next(self, dialog: Dialog) -> None: ...
     def leave(self, how: Leaving = Leaving.QUIT) -> None: ...
     def key_of(self, action_id: str) -> str: ...
@@ -174,7 +174,7 @@ class Workbench:
         """Result of opening a run, until the screens have handled it."""
         self.detached: int | Exception | None = None
         """Process that continues a detached run, or the reason for its failure, until the screens have handled it."""
-        self.leave_when_over = self._stop_unasked = False
+        self.leave_when_over = self._stop_pending = False
         self._make_request = make_request
         self._sampler = GaugeSampler()
         self._attended_at = monotonic()
@@ -260,7 +260,7 @@ class Workbench:
         tools = [tool for tool in self.tools.values() if not tool.measures]
         return self.exports, *self.measurements, *tools
 
-    def attend(self) -> None:
+    def note_activity(self) -> None:
         """Note that the user has just pressed a key or used the terminal."""
         self._attended_at = monotonic()
 
@@ -271,7 +271,7 @@ class Workbench:
         patience_seconds = UNATTENDED_WATCH_SECONDS if is_watched else UNATTENDED_SECONDS
         return monotonic() - self._attended_at > patience_seconds
 
-    def pace(self) -> None:
+    def set_gauge_interval(self) -> None:
         """Read gauges often while a page shows them, and seldom otherwise."""
         is_seen = self.current in _GAUGE_PAGES and not self.is_unattended
         self._sampler.look_every(SEEN_SECONDS if is_seen else UNSEEN_SECONDS)
@@ -288,7 +288,7 @@ class Workbench:
         self._notice_seconds -= 1
         if self.notice and self._notice_seconds <= 0 and self.notice[1] != "bad" and not self._is_waited_for:
             self.notice = None
-        if self._stop_unasked and self.run_is_alive and not self.background.is_busy(_ask_name("stop")):
+        if self._stop_pending and self.run_is_alive and not self.background.is_busy(_ask_name("stop")):
             self.ask_run("stop")
         if self.leave_when_over and not self.run_is_alive:
             self.app.leave()
@@ -354,12 +354,12 @@ class Workbench:
     def _notify(self, page: int, text: str, severity: SeverityLevel) -> None:
         if page != self.current:
             self.unseen.add(page)
-        self.app.notify_of(one_line(in_keys(text), _NEWS_CHARACTERS), severity, page)
+        self.app.show_toast(one_line(in_keys(text), _NEWS_CHARACTERS), severity, page)
 
     def go(self, page: int) -> None:
         self.current = page
         self.unseen.discard(page)
-        self.pace()
+        self.set_gauge_interval()
         self.app.show_page(page)
         if page == CONFIG_PAGE:
             self.offer_draft()
@@ -409,7 +409,7 @@ class Workbench:
 
     def put_on_the_table(self, run: WatchedRun | None) -> None:
         """Show a run on the Train page, or no run."""
-        self.run, self._stop_unasked = run, False
+        self.run, self._stop_pending = run, False
         self.unseen.discard(TRAIN_PAGE)
         if run is not None:
             run.news, run.has_gone = [], False
@@ -452,15 +452,15 @@ class Workbench:
         """Send a request to the run, which answers in its journal. A stop that fails is repeated at each tick."""
         if (run := self.run) is None or not run.alive:
             return
-        self._stop_unasked |= action == "stop"
+        self._stop_pending |= action == "stop"
 
         def report(problem: str) -> None:
             if run is self.run and action == "stop":
-                self._stop_unasked = bool(problem)
+                self._stop_pending = bool(problem)
             leaves = self.leave_when_over and action == "stop"
             done = "saving and stopping the run; the screens close afterwards" if leaves else f"requested: {action}"
             self.tell(problem or done, "bad" if problem else "warn" if leaves else "dim")
-            self.app.soon()
+            self.app.poll_soon()
             self.app.draw()
 
         self.tell(f"requesting: {action} ...", "dim")
