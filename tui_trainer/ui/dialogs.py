@@ -77,14 +77,11 @@ class KeyLine(Pane):
     ALLOW_SELECT = False
 
     def __init__(self, hints: Callable[[int], Sequence[KeyHint]]) -> None:
-        super().__init__(lambda width, _: self.drawn(width))
+        super().__init__(lambda width, _: [hints_line(row, width, self.glyphs) for row in self.rows(width)])
         self.hints = hints
 
     def rows(self, width: int) -> list[Sequence[KeyHint]]:
         return [self.hints(width)]
-
-    def drawn(self, width: int) -> list[Line]:
-        return [hints_line(row, width, self.glyphs) for row in self.rows(width)]
 
     def spots(self) -> Iterator[tuple[int, int]]:
         width = self.size.width
