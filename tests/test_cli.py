@@ -223,7 +223,7 @@ def test_where_lists_each_place_with_its_size_and_the_guide_explains_it(tmp_path
     lines = capsys.readouterr().out.splitlines()
     assert f"prepared data     2.0 KiB  {home}/cache" in lines
     assert f"measurements        700 B  {home}/measured.sqlite3" in lines
-    assert f"own keys        not there  {settings}/tui-trainer/keys.toml" in lines
+    assert f"your keys       not there  {settings}/tui-trainer/keys.toml" in lines
     assert main(["where", "--json"]) == 0
     found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
     assert found["hub cache"] == {"name": "hub cache", "path": str(hub), "exists": False, "bytes": None}

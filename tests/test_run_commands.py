@@ -229,7 +229,7 @@ def test_run_that_was_deleted_while_waiting_for_its_lock_is_not_read(pair, monke
     @contextmanager
     def late(folder):
         with waiting(folder):
-            run.root.rename(at_rest.remains_of(run.root))
+            run.root.rename(at_rest.deletion_path(run.root))
             yield
 
     monkeypatch.setattr("tui_trainer.runs.lock.folder_lock", late)

@@ -17,7 +17,7 @@ from tui_trainer.config.load import Request, all_settings, load
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.save import document_text, save
 from tui_trainer.errors import ConfigError
-from tui_trainer.launching.drafts import draft_for, keeping, leave_drafts
+from tui_trainer.launching.drafts import draft_for, draft_writer, leave_drafts
 from tui_trainer.runs.registry import state_folder
 
 NONE = (None, "none")
@@ -165,7 +165,7 @@ def test_unsaved_edits_are_offered_again():
     first.set(RATE, 2e-4)
     first.reset(SEED)
     first.set("data.path", "sample:python-reference/x")
-    assert keeping(first)() is None
+    assert draft_writer(first)() is None
     draft = draft_for(Request(config_file=path.absolute()))
     assert draft.at.startswith("20") and draft.digest == first.digest
     second = opened(path)
@@ -183,7 +183,7 @@ def test_a_draft_belongs_to_its_model_and_data(tmp_path, monkeypatch):
     document = opened(shortcuts={"model.model_name_or_path": "./llama"})
     save(document, Path("new.toml"))
     document.set(RATE, 2e-4)
-    keeping(document)()
+    draft_writer(document)()
     assert draft_for(Request(config_file=Path("new.toml"))).subject == "file new.toml"
 
     def asked(model: str, data: str = "notes.jsonl") -> Request:
@@ -192,7 +192,7 @@ def test_a_draft_belongs_to_its_model_and_data(tmp_path, monkeypatch):
     (tmp_path / "llama").mkdir()
     first = ConfigDocument(asked("./llama"), lambda requested: NONE)
     first.set(RATE, 2e-4)
-    keeping(first)()
+    draft_writer(first)()
     draft = draft_for(asked("./llama"))
     assert draft.subject == "recipe finetune, model ./llama, data notes.jsonl"
     assert draft_for(asked("./other")) is None is draft_for(asked("./llama", "other.jsonl"))
@@ -208,24 +208,24 @@ def test_a_draft_belongs_to_its_model_and_data(tmp_path, monkeypatch):
 def test_a_draft_is_removed_with_its_edits_by_saving_or_when_declined():
     document = opened()
     document.set(SEED, 5)
-    keeping(document)()
+    draft_writer(document)()
     document.undo()
-    keeping(document)()
+    draft_writer(document)()
     assert draft_for(Request()) is None
     document.set(SEED, 6)
-    keeping(document)()
+    draft_writer(document)()
     save(document, Path("a.toml"))
-    keeping(document)()
+    draft_writer(document)()
     assert list((state_folder() / "drafts").iterdir()) == []
-    assert keeping(opened(), below={SEED: 5})() is None and draft_for(Request()) is not None
-    assert keeping(opened())() is None and draft_for(Request()) is None, "nobody wants them"
+    assert draft_writer(opened(), below={SEED: 5})() is None and draft_for(Request()) is not None
+    assert draft_writer(opened())() is None and draft_for(Request()) is None, "nobody wants them"
 
 
 _KEEPS_A_DRAFT = """
-from tests.config.test_document_files import SEED, keeping, opened
+from tests.config.test_document_files import SEED, draft_writer, opened
 document = opened()
 document.set(SEED, 5)
-print(keeping(document)(), flush=True)
+print(draft_writer(document)(), flush=True)
 input()
 """
 
@@ -234,7 +234,7 @@ def test_a_draft_of_a_program_that_is_still_open_stays_with_it_and_is_offered_on
     other = subprocess.Popen([sys.executable, "-c", _KEEPS_A_DRAFT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with other:
         assert other.stdout.readline() == b"None\n"
-        assert draft_for(Request()) is None is keeping(opened())()
+        assert draft_for(Request()) is None is draft_writer(opened())()
         other.kill()
     assert dict(draft_for(Request()).edits) == {SEED: 5}
     # The screens of this process are closed; it may train on.
@@ -246,7 +246,7 @@ def test_a_draft_of_a_program_that_is_still_open_stays_with_it_and_is_offered_on
 def test_a_damaged_draft_is_ignored(subtests):
     document = opened()
     document.set(SEED, 5)
-    keeping(document)()
+    draft_writer(document)()
     (path,) = (state_folder() / "drafts").iterdir()
     assert draft_for(Request()) is not None
     for damage in (b"", b"{", b"[]", b'{"values": 3}', b"[" * 100_000, b"\xff"):
@@ -259,7 +259,7 @@ def test_a_draft_that_cannot_be_written_is_reported(private_home):
     private_home.write_text("a file")
     document = opened()
     document.set(SEED, 5)
-    problem = keeping(document)()
+    problem = draft_writer(document)()
     assert "could not be stored" in problem.message and "TUI_TRAINER_HOME" in problem.hint
 
 

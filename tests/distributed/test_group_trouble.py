@@ -256,13 +256,13 @@ journal.os = SimpleNamespace(**{**vars(os), "write": write})
 
 @pytest.mark.full
 def test_the_program_reports_that_the_first_process_cannot_write_the_journal(tiny_run, forked_ranks, monkeypatch):
-    reported, fails = [], JournalWriter.fails_elsewhere
+    reported, fails = [], JournalWriter.set_other_writer_error
 
     def failing(journal, reason):
         fails(journal, reason)
         reported.append(journal.failing)
 
-    monkeypatch.setattr(JournalWriter, "fails_elsewhere", failing)
+    monkeypatch.setattr(JournalWriter, "set_other_writer_error", failing)
     forked_ranks.prelude = lambda group, number: "" if number else FULL
     folder, outcome = tiny_run("full", TWO)
     assert outcome.exit_code == 0

@@ -123,7 +123,7 @@ def test_a_node_that_cannot_take_part_ends_the_run_with_its_reason(tiny_config, 
         with pytest.raises(InputError, match="node 2: nodes are counted from 0, and this run has 2 of them"):
             joined.result(120)
         told = {"attempt": rendezvous.Assignment.read(run.folder).attempt, "problem": "no data here"}
-        rendezvous.tell_of_node(run.folder, 1, **told)
+        rendezvous.report_node(run.folder, 1, **told)
         outcome = carried.result(120)
     assert outcome.exit_code == 1 and "cannot join: no data here" in outcome.failure
 

@@ -88,8 +88,8 @@ LITTLE_DATA = [
     (40, 3, (3, 8, 15)),
     (8_000, "auto", (3, 64, 375)),
     (1_600, "auto", (3, 16, 300)),
-    (400, "auto", (3, 8, 150)),
-    (200, "auto", (4, 8, 100)),
+    (400, "auto", (4, 8, 200)),
+    (200, "auto", (8, 8, 200)),
     (30, "auto", (10, 8, 40)),
     (5, "auto", (10, 4, 20)),
 ]
@@ -107,7 +107,7 @@ def test_little_data_is_read_more_often_in_smaller_steps(subtests):
                 assert "4e-05 -> 2.83e-05" in plan.learning_rate.reason
             figure = plan.resolved().get("training.num_train_epochs")
             assert figure is None if asked != "auto" else figure.value == epochs
-            assert asked != "auto" or ("fewer than 100 steps" in figure.reason) == (epochs > 3)
+            assert asked != "auto" or ("fewer than 200 steps" in figure.reason) == (epochs > 3)
 
 
 def test_without_a_number_for_the_card_the_batch_is_that_of_the_recipes_learning_rate():

@@ -76,9 +76,9 @@ def test_a_half_deleted_run_is_listed_and_can_be_deleted(run, monkeypatch):
 
 
 def test_deleting_the_rest_of_a_run_keeps_a_new_run_of_its_name(run):
-    run.root.rename(at_rest.remains_of(run.root))
+    run.root.rename(at_rest.deletion_path(run.root))
     new = run_of(run.root.parent, "a", start())
-    at_rest.delete(at_rest.remains_of(new.root))
+    at_rest.delete(at_rest.deletion_path(new.root))
     assert known_runs() == [new] and new.journal.is_file()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.runs.journals import start
 from tui_trainer.errors import FolderError
-from tui_trainer.launching.carry_out import answered
+from tui_trainer.launching.carry_out import last_answered
 from tui_trainer.runs.controls import ACTIONS, Controls, request
 from tui_trainer.runs.events import ControlApplied
 from tui_trainer.runs.lock import RunLock
@@ -61,7 +61,7 @@ def test_a_restart_repeats_unanswered_requests_and_a_pause_that_holds(path, subt
     ):
         with subtests.test(f"answered: {done}"):
             events = [ControlApplied(action=action, request_id=number) for number, action in enumerate(done.split(), 1)]
-            before = answered(0, [ControlApplied(action="stop", request_id=9), start(), *events])
+            before = last_answered(0, [ControlApplied(action="stop", request_id=9), start(), *events])
             assert actions(Controls(path, asked_before=before).wanted()) == again.split()
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.programs import journals, run_program
 from tests.runs.journals import read_all
 from tui_trainer.errors import RunError
-from tui_trainer.launching.detached import go_on_detached, make_run
+from tui_trainer.launching.detached import open_detached, resume_detached
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import fold
@@ -127,16 +127,16 @@ def test_a_run_is_begun_and_resumed_detached_on_the_command_line(tmp_path, small
 
 def test_a_process_that_ends_at_once_is_an_error_with_its_words(tiny_config, tmp_path, monkeypatch):
     loaded = tiny_config("own")
-    folder = make_run(loaded, estimated_plan(loaded)).folder
+    folder = open_detached(loaded, estimated_plan(loaded)).folder
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho a warning\necho no memory >&2\nexit 7\n")
     program.chmod(0o700)
     monkeypatch.setattr("tui_trainer.launching.command_process.sys.executable", str(program))
     with pytest.raises(RunError, match="exit code 7: no memory"):
-        go_on_detached(folder)
+        resume_detached(folder)
     monkeypatch.setattr("tui_trainer.launching.command_process.sys.executable", str(tmp_path / "none"))
     with pytest.raises(RunError, match="no background process could be started"):
-        go_on_detached(folder)
+        resume_detached(folder)
 
 
 @pytest.mark.full
@@ -145,5 +145,5 @@ def test_within_a_job_of_slurm_nothing_is_detached(tiny_config, monkeypatch):
     plan = estimated_plan(loaded)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     with pytest.raises(Exception, match="end with this Slurm job"):
-        make_run(loaded, plan)
+        open_detached(loaded, plan)
     assert not Path(loaded.config.output.runs_dir).exists() or not list(Path(loaded.config.output.runs_dir).iterdir())

@@ -259,10 +259,10 @@ def run_named(reference: str) -> "RunFolder":
 
 def detach_run(folder: "RunFolder", *, as_json: bool, **how: Any) -> None:
     """Start a background process that continues the run. Print how to follow it. Raises RunError, FolderError."""
-    from tui_trainer.launching.detached import go_on_detached
+    from tui_trainer.launching.detached import resume_detached
     from tui_trainer.runs.wording import come_back_words
 
-    pid = go_on_detached(folder, **how)
+    pid = resume_detached(folder, **how)
     if as_json:
         print_json({"name": folder.name, "folder": str(folder.root), "pid": pid})
         return

@@ -83,7 +83,7 @@ def bench_train(
     config: ConfigOptions,
     steps: Annotated[
         int | None,
-        typer.Option(min=3, max=100_000, help="Steps measured per round. [default: 12, or as time allows]"),
+        typer.Option(min=3, max=100_000, help="Steps measured per round. [default: 12, fewer if time is short]"),
     ] = None,
     rounds: Rounds = 2,
     only: Only = None,

@@ -308,7 +308,7 @@ def submit(
     ascii_only: AsciiOnly = False,
     no_mouse: NoMouse = False,
 ) -> None:
-    from tui_trainer.launching.submit import Resources, hand_over, make_folder, planned_root, script_text
+    from tui_trainer.launching.submit import Resources, make_folder, planned_root, script_text, submit_run
     from tui_trainer.runs import slurm
 
     more = [f"distributed.nodes={nodes}"] if nodes else []
@@ -339,7 +339,7 @@ def submit(
     if asks and not typer.confirm("submit this script?", err=True):
         tell(by_hand)
         return
-    job = hand_over(folder)
+    job = submit_run(folder)
     print(f"submitted {folder.name} as job {job}; all nodes must be able to access {folder.root}", flush=True)
     if no_ui or sys.stdout.isatty():
         watch(folder, ScreenOptions(no_ui=no_ui, ascii_only=ascii_only, no_mouse=no_mouse))

@@ -21,7 +21,7 @@ _LEAST_WIDTH = 40
 def plan(
     config: ConfigOptions,
     gpu: GpuName = None,
-    cards: Annotated[str, option("--cards", "NAME,...", "Plan for other GPUs, such as T4,RTX 4090,H100, or all.")] = "",
+    cards: Annotated[str, option("--cards", "NAME,...", "Plan for other GPUs: `T4,A100,H100`, or `all`.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show the plan: batch, steps, memory, time and disk, each number with its reason."""

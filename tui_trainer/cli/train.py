@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 def train(config: ConfigOptions, screen: ScreenOptions, gpu: GpuName = None, detach: Detach = False) -> None:
     """Open the screens, or train at once with --no-ui. This is the default command."""
     if detach:
-        from tui_trainer.launching.detached import make_run
+        from tui_trainer.launching.detached import open_detached
 
         loaded = config.load(gpu)
         plan = _plan(loaded, gpu)
-        run = make_run(loaded, plan, gpu=gpu)
+        run = open_detached(loaded, plan, gpu=gpu)
         if not screen.as_json:
             print("\n".join(_greeting(run, plan, loaded)), flush=True)
         detach_run(run.folder, as_json=screen.as_json, gpu=gpu)

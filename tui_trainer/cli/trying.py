@@ -64,14 +64,14 @@ def generate(
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, num_beams=beams)
     _refuse_useless_beams(trained, sampling)
     from tui_trainer.exporting.generate import Writer
-    from tui_trainer.lines.conversation import continue_once, converse
+    from tui_trainer.lines.conversation import answer_lines, print_answer
 
     writer = Writer(folder)
     print(f"{folder.name}: {source}" + (f", {beams} beams" if beams > 1 else ""), file=sys.stderr)
     if prompt is not None:
-        continue_once(writer, prompt, sampling)
+        print_answer(writer, prompt, sampling)
         return
-    converse(writer, sampling)
+    answer_lines(writer, sampling)
 
 
 def _refuse_useless_beams(trained: "TrainedModel", sampling: Sampling) -> None:
@@ -115,14 +115,14 @@ def chat(
     from tui_trainer.exporting.chat_session import ChatSession
     from tui_trainer.exporting.generate import Writer
     from tui_trainer.exporting.predicting import inference_device
-    from tui_trainer.lines.conversation import hold
+    from tui_trainer.lines.conversation import hold_conversation
 
     device = inference_device(gpu)
     writers = {"base": Writer(folder, device=device, base=base)} if base else {}
     writers["tuned"] = Writer(folder, device=device)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     print(f"{folder.name}: {source}; /help lists commands, Ctrl+C stops an answer, Ctrl+D quits", file=sys.stderr)
-    hold(
+    hold_conversation(
         ChatSession(
             writers,
             sampling,

@@ -48,9 +48,9 @@ def paths() -> Mapping[str, Path]:
         "Unsloth": environment_folder(),
         "prepared data": prepared_data_folder(),
         "hub cache": cache_folder(),
-        "own keys": keys_file(),
-        "own commands": commands_file(),
-        "own profiles": own_profiles(),
+        "your keys": keys_file(),
+        "your commands": commands_file(),
+        "your profiles": own_profiles(),
     }
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.fields import Setting, settings_of
-from tui_trainer.config.paths import data_of, with_absolute_paths, with_paths_beside
+from tui_trainer.config.paths import data_of, resolve_relative_paths, with_absolute_paths
 from tui_trainer.config.removed import REMOVED, nearest_setting, without_removed
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config, ResolvedConfig
 from tui_trainer.config.toml_files import Profile, find_profile, nest, parse_toml, profile_names, read_toml
@@ -216,7 +216,7 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
             problems.extend(error.problems)
         else:
             where, notes = str(path), list[str]()
-            values = with_paths_beside(flatten(raw, where, problems, notes), path, notes)
+            values = resolve_relative_paths(flatten(raw, where, problems, notes), path, notes)
             layers.append(Layer(origin=Origin.FILE, where=where, values=values, notes=tuple(notes)))
     layers += [_option(key, value) for key, value in request.shortcuts.items()]
     notes = []
@@ -289,9 +289,8 @@ def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: l
         key = key.strip()
         if not equals:
             hint = f"write {key}=VALUE" if key in all_settings() else did_you_mean(key)
-            problems.append(
-                Problem(message=f"{one_line(assignment, 60)!r} is not of the form KEY=VALUE", where="--set", hint=hint)
-            )
+            message = f"{one_line(assignment, 60)!r} is not of the form KEY=VALUE"
+            problems.append(Problem(message=message, where="--set", hint=hint))
         elif key not in all_settings() and key not in REMOVED:
             problems.append(_unknown(key, "--set"))
         else:
@@ -342,8 +341,7 @@ def flatten(raw: dict[str, Any], where: str, problems: list[Problem], notes: lis
 
 
 def _unknown(key: str, where: str) -> Problem:
-    hint = did_you_mean(key)
-    return Problem(message="unknown setting", where=where, key=key[:80], hint=hint)
+    return Problem(message="unknown setting", where=where, key=key[:80], hint=did_you_mean(key))
 
 
 def did_you_mean(key: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.mixture import joined, paths_in
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config
-from tui_trainer.config.token_list import with_file_read
+from tui_trainer.config.token_list import replace_token_file
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.hub_layout import HUB_PREFIX, SAMPLE_PREFIX, address_of, could_be_on_the_hub
@@ -42,11 +42,11 @@ def with_absolute_paths(config: Config) -> Config:
     }
     # A later check reports a file that cannot be read.
     with suppress(ConfigError):
-        paths["model.add_tokens"] = with_file_read(config.model.add_tokens)
+        paths["model.add_tokens"] = replace_token_file(config.model.add_tokens)
     return with_changes(config, paths)
 
 
-def with_paths_beside(values: Mapping[str, Any], file: Path, notes: list[str]) -> dict[str, Any]:
+def resolve_relative_paths(values: Mapping[str, Any], file: Path, notes: list[str]) -> dict[str, Any]:
     """Return the values of a config file with its relative paths resolved.
 
     A path is relative to the working directory, as on the command line. If it does not exist there, it is relative to

@@ -68,7 +68,7 @@ class Removed:
     default: Any = None
     value: Any = None
     instead: Any = None
-    changes_what_is_learnt: bool = False
+    affects_training: bool = False
 
 
 _LANGUAGES = "set src_lang and tgt_lang in the tokenizer_config.json of the model, and remove this setting"
@@ -78,13 +78,13 @@ REMOVED: dict[str, Removed] = {
         reason="the language of the texts is no longer a setting",
         hint=_LANGUAGES,
         default="",
-        changes_what_is_learnt=True,
+        affects_training=True,
     ),
     "task.target_language": Removed(
         reason="the language of the answers is no longer a setting",
         hint=_LANGUAGES,
         default="",
-        changes_what_is_learnt=True,
+        affects_training=True,
     ),
     "model.kernels": Removed(reason="kernels from the hub are no longer supported", value="hub", instead="auto"),
     "training.torch_compile_mode": Removed(
@@ -100,7 +100,7 @@ REMOVED: dict[str, Removed] = {
         hint="set it to fsdp, which splits each layer's weights over the GPUs",
         value="tp",
         instead="fsdp",
-        changes_what_is_learnt=True,
+        affects_training=True,
     ),
 }
 
@@ -136,7 +136,7 @@ def without_removed(
 def _report(
     key: str, value: Any, removed: Removed, where: str, notes: list[str], problems: list[Problem], finished: bool
 ) -> None:
-    if removed.changes_what_is_learnt and not finished:
+    if removed.affects_training and not finished:
         problems.append(Problem(message=removed.reason, where=where, key=key, hint=removed.hint))
         return
     text = one_line(repr(value), 60) if isinstance(value, str) else str(value)

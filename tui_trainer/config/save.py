@@ -146,9 +146,8 @@ def _resolve(path: Path) -> Path:
     try:
         return Path(absolute(str(path))).resolve()
     except (OSError, RuntimeError) as error:
-        raise ConfigError(
-            f"cannot be written: {system_reason(error)}", where=str(path), hint="use an absolute path"
-        ) from None
+        message = f"cannot be written: {system_reason(error)}"
+        raise ConfigError(message, where=str(path), hint="use an absolute path") from None
 
 
 def _refuse_to_overwrite(

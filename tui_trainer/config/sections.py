@@ -402,7 +402,7 @@ _DECAYS_AT_THE_END = schedules_with("has_decay_steps", "and")
 
 class TrainingSection(SettingsSection):
     num_train_epochs: Epochs | Auto = option(3.0, step="+1")
-    """Passes over the training data; auto: 3, or up to 10 if the run would have fewer than 100 steps."""
+    """Passes over the training data; auto: 3, or up to 10 if the run would have fewer than 200 steps."""
     max_steps: int = option(0, low=0, high=10**9, unit="steps", step="1-2-5")
     """Number of optimizer steps; 0: num_train_epochs decides."""
     effective_batch_size: PositiveInt | Auto = option(

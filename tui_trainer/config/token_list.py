@@ -29,10 +29,10 @@ Tokens = Annotated[str, BeforeValidator(_tokens_with_commas)]
 
 def tokens_in(text: str) -> tuple[str, ...]:
     """Return the tokens of the setting. Raises ConfigError for an unreadable file, a repeated token, or no token."""
-    return _check_unique(split_at_commas(with_file_read(text))) if text.strip() else ()
+    return _check_unique(split_at_commas(replace_token_file(text))) if text.strip() else ()
 
 
-def with_file_read(text: str) -> str:
+def replace_token_file(text: str) -> str:
     """Return the setting with the name of a file replaced by the tokens in the file. Raises ConfigError."""
     if not text.strip().endswith(_ENDING) or "," in text.replace("\\,", ""):
         return text

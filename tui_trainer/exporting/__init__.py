@@ -1,1 +1,1 @@
-"""What can be done with the model of a run: export, evaluation, prediction, conversation and publishing."""
+"""Uses of the model of a run: export, evaluation, prediction, conversation and publishing."""

@@ -186,9 +186,10 @@ def _decay(done: Conversion, arguments: dict[str, Any], has_stable_default: bool
 
 def _refuse_arguments(arguments: Mapping[str, Any], **usual: Any) -> None:
     """Raise ValueError if an argument of a schedule has another value than in `usual`."""
-    if others := [name for name, value in arguments.items() if name not in usual or not same(value, usual[name])]:
-        known = ", ".join(f"{name} = {value}" for name, value in usual.items())
-        raise ValueError(f"unsupported: {one_line(', '.join(map(str, others)), 60)}; supported values: {known}")
+    if unsupported := [name for name, value in arguments.items() if name not in usual or not same(value, usual[name])]:
+        supported = ", ".join(f"{name} = {value}" for name, value in usual.items())
+        names = one_line(", ".join(map(str, unsupported)), 60)
+        raise ValueError(f"unsupported: {names}; supported values: {supported}")
 
 
 def early_stopping(done: Conversion, switch: Given, count: Given | None) -> None:

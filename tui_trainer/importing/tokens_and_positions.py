@@ -85,18 +85,19 @@ def rope_by_length(done: Conversion, given: Given) -> None:
     config: Mapping[str, Any] = {}
     with suppress(ConfigError):
         config = find_model(str(done.given.get("model_name_or_path") or "")).config
-    known = own_parameters(config).get("original_max_position_embeddings") or ConfigFields(config).optional(POSITIONS)
-    if not known or length is None:
-        why = "the factor is cutoff_len / the positions of the model, but the model is not on this machine"
+    own = own_parameters(config).get("original_max_position_embeddings")
+    limit = own or ConfigFields(config).optional(POSITIONS)
+    if not limit or length is None:
+        why = "the factor is cutoff_len divided by max_position_embeddings of the model, which is not on this machine"
         done.leave(Why.REFUSED, f"{why}; set {KEY} yourself", given)
-    elif length <= known:
-        done.leave(Why.NOT_NEEDED, f"rows of {length:,} tokens fit into the {known:,} positions of the model", given)
+    elif length <= limit:
+        done.leave(Why.NOT_NEEDED, f"rows of {length:,} tokens fit into the {limit:,} positions of the model", given)
     else:
-        reason = f"cutoff_len {length:,} / {known:,} positions of the model, rounded up"
+        reason = f"cutoff_len {length:,} / {limit:,} positions of the model, rounded up"
         done.write(TYPE_KEY, kind, given)
-        done.write(f"{KEY}.factor", math.ceil(length / known), given, reason=reason)
+        done.write(f"{KEY}.factor", math.ceil(length / limit), given, reason=reason)
         if kind != "linear":
-            done.write(f"{KEY}.original_max_position_embeddings", known, given)
+            done.write(f"{KEY}.original_max_position_embeddings", limit, given)
         if kind == "llama3":
             done.write(f"{KEY}.low_freq_factor", 1, given)
             done.write(f"{KEY}.high_freq_factor", 4, given)

@@ -1,1 +1,1 @@
-"""Who runs a run. Front ends ask here; they never touch training."""
+"""Starting and executing runs. Front ends call this room, and never training."""

@@ -1,4 +1,4 @@
-"""A command of this program in a process of its own, for screens that neither load torch nor wait."""
+"""Commands of this program as child processes, for screens that must neither load torch nor wait."""
 
 import os
 import subprocess
@@ -11,46 +11,46 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.worker.child import Child, ending, json_object
 
 SENTENCE: Final = "tui-trainer: "
-"""Stands before what the program itself says, beside warnings of libraries."""
+"""Prefix of the program's own messages. Lines without it are warnings of libraries."""
 _SENTENCE_CHARACTERS: Final = 600
 _NOTHING_DONE: Final = (0.0, None, "")
 
 
 def program(*arguments: str) -> list[str]:
-    """The command line of this program with this Python. -P: a torch.py in the folder that the user stands in is not
-    ours."""
+    """Return the command line of this program. `-P` keeps Python from importing a torch.py of the current folder."""
     return [sys.executable, "-P", "-m", "tui_trainer", *arguments]
 
 
 class JsonProcess(Child):
-    """A command that prints JSON, and goes on whether anybody looks or not. `part` is what it does now, `progress` how
-    much of that is done, of how much and in which unit, and `lines` are what it has told; `result` is None until
-    it is over, and `reason` says why there is none."""
+    """A command that prints JSON. It continues when nobody watches it.
+
+    `part` is its current activity, and `progress` the amount done, the total and the unit. `lines` are texts
+    to show. `result` is None until the command has succeeded; `reason` says why it has not."""
 
     alive = True
-    """Until `poll` has seen its end."""
+    """False once `poll` has noticed the end of the process."""
     cancelled = "cancelled"
     part, reason = "loading libraries", ""
     progress: tuple[float, float | None, str] = _NOTHING_DONE
     result: dict[str, Any] | None = None
     _indented: tuple[str, ...] = ()
-    """Lines of an object that is not whole yet."""
+    """Lines of a JSON object that is not complete yet."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Raises OSError where no process can be started."""
+        """Start the command. Raises OSError if no process can be started."""
         self.lines: list[str] = []
         super().__init__(program(*arguments, "--json"), os.environ | environment, errors=subprocess.STDOUT)
 
     @property
     def patch(self) -> dict[str, Any]:
-        """Settings that are better; empty: none were found."""
+        """Better settings by key; empty if none were found."""
         return {}
 
     def poll(self) -> bool:
-        """Take in what it has printed since. Return whether it has ended since."""
+        """Handle new output. Return whether the process has ended since the last call."""
         if not self.alive:
             return False
-        # Asked first: what it prints before its end is read then.
+        # Read before the output, so that no line before the end is missed.
         exit_code = self.exit_code
         for line in self.read_lines() or ():
             self._hear(line.decode(errors="replace"))
@@ -62,9 +62,9 @@ class JsonProcess(Child):
             self.kill()
         return not self.alive
 
-    def _take(self, told: dict[str, Any]) -> None:
-        """One object of JSON. Raises LookupError or TypeError where it is not of the command."""
-        self.result = told
+    def _take(self, fields: dict[str, Any]) -> None:
+        """Handle a JSON object. Raises LookupError or TypeError if it does not belong to the command."""
+        self.result = fields
 
     def _hear(self, line: str) -> None:
         if line.startswith(SENTENCE):
@@ -76,13 +76,14 @@ class JsonProcess(Child):
             if line != "}":
                 return
             line, self._indented = "\n".join(self._indented), ()
-        # Libraries warn on standard error.
-        told = json_object(line) or {}
+        # Other lines are warnings of libraries, as standard error is read too.
+        fields = json_object(line) or {}
         with suppress(ValueError, LookupError, TypeError):
-            if told.keys() == {"what", "done", "total", "unit"}:
-                self.part, self.progress = str(told["what"]), (float(told["done"]), told["total"], str(told["unit"]))
-            elif told:
-                self._take(told)
+            if fields.keys() == {"what", "done", "total", "unit"}:
+                self.part = str(fields["what"])
+                self.progress = float(fields["done"]), fields["total"], str(fields["unit"])
+            elif fields:
+                self._take(fields)
 
     def _end(self, exit_code: int) -> None:
         if self.is_cancelled:

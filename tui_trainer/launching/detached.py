@@ -1,4 +1,4 @@
-"""A run in a process of a session of its own: it outlives the program that starts it, and its terminal."""
+"""Runs in the background. Their process has its own session, and outlives its starter and the terminal."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tui_trainer.worker.child import Child, ending
 
 _LOG_NAME: Final = "detached.txt"
 _POLL_SECONDS: Final = 0.1
-# It reads the plan and looks at the machine before it begins: seconds, on a slow disk a minute.
+# The process first reads the plan and probes the machine, which takes seconds, or a minute on a slow disk.
 _PATIENCE_SECONDS: Final = 300.0
 
 
 def refuse_within_job() -> None:
-    """Raises InputError within a job of Slurm, which ends all of its processes with it."""
+    """Raise InputError inside a Slurm job, because Slurm ends all processes of a job together."""
     if Allocation.here():
         message = "a background process would end with this Slurm job"
         raise InputError(message, hint="omit --detach, or use `tui-trainer submit` for a separate job")
 
 
-def make_run(loaded: LoadedConfig, estimate: Plan, *, gpu: GpuChoice = None) -> OpenRun:
-    """A new run that nobody carries out yet: its lock is given back. Raises InputError as `open_new` does."""
+def open_detached(loaded: LoadedConfig, estimate: Plan, *, gpu: GpuChoice = None) -> OpenRun:
+    """Open a new run for another process, and release its lock. Raises InputError as `open_new` does."""
     refuse_within_job()
     run = open_new(loaded, estimate, gpu=gpu)
     run.journal.close()
@@ -41,17 +41,19 @@ def make_run(loaded: LoadedConfig, estimate: Plan, *, gpu: GpuChoice = None) -> 
     return run
 
 
-def go_on_detached(
+def resume_detached(
     folder: RunFolder, *, gpu: GpuChoice = None, processes: int | None = None, nodes: int | None = None
 ) -> int:
-    """Go on with a run that nobody carries out, from where it stands: the pid of the process that does, once it has
-    begun. Raises RunError with its own words where it ends before, and InputError where another carries the run out."""
+    """Resume a run in a background process, and return its pid once it has started the run.
+
+    Raises RunError with the output of the process if it ends before that, and InputError if the run is already
+    active."""
     refuse_within_job()
     RunLock(folder.lock).refuse()
     reader = JournalReader(folder.journal)
     reader.read_new()
-    asked = {"--gpu": gpu, "--processes": processes, "--nodes": nodes}
-    options = [word for name, value in asked.items() if value is not None for word in (name, str(value))]
+    option_values = {"--gpu": gpu, "--processes": processes, "--nodes": nodes}
+    options = [word for name, value in option_values.items() if value is not None for word in (name, str(value))]
     command = program("resume", str(folder.root), "--no-ui", *options)
     with ExitStack() as files:
         try:
@@ -68,6 +70,6 @@ def go_on_detached(
                 child.close()
                 raise RunError(f"the background process did not start the run within {_PATIENCE_SECONDS:.0f} s")
             sleep(_POLL_SECONDS)
-        # It outlives this process, which does not wait for it.
+        # The process outlives this one, which does not wait for it.
         child.forget()
         return child.process.pid

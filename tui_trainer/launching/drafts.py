@@ -1,9 +1,8 @@
 """Unsaved edits, kept in the state folder so that a lost connection loses none.
 
 There is one draft for each config file or recipe with the model, data and task that the command line names: edits for
-one model are not offered for another. It belongs to the process that writes it, and another one takes it over when that
-one has ended. A draft is a convenience: one that is damaged, or that cannot be written, stops nothing.
-"""
+one model are not offered for another. A draft belongs to the process that writes it, and another process takes it over
+when that one has ended. A draft that is damaged, or that cannot be written, stops nothing."""
 
 import hashlib
 import json
@@ -37,10 +36,10 @@ _NAMED = {"model": MODEL_KEY, "data": DATA_KEY, "task": "task.type"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """`edits` as `ConfigDocument.restore` takes them; `at` in UTC; `digest` of the file that they were made on.
+    """Edits in the form that `ConfigDocument.restore` takes. `at` is a UTC time, `digest` that of the file they were
+    made on.
 
-    `subject` says what they were made for: `recipe finetune, model ./llama, data notes.jsonl`.
-    """
+    `subject` says what the edits were made for: `recipe finetune, model ./llama, data notes.jsonl`."""
 
     edits: Mapping[str, Any]
     at: str
@@ -49,56 +48,55 @@ class Draft:
 
 
 def draft_for(request: Request) -> Draft | None:
-    """Return the draft of a program that has ended for this request, and take it over. Return None without one, and for
-    one that cannot be read."""
-    own = _path(request.config_file, request)
+    """Return the draft that an ended process left for this request, and take it over; None without a readable one."""
+    own_path = _path(request.config_file, request)
     try:
-        same = [] if own.exists() else own.parent.glob(f"{own.stem.partition('-')[0]}*.json")
-        if left := [path for path in same if not _is_owned(path)]:
-            max(left, key=os.path.getmtime).replace(own)
-        raw = json.loads(read_plain_file(own, _LIMIT_BYTES))
+        same_subject = [] if own_path.exists() else own_path.parent.glob(f"{own_path.stem.partition('-')[0]}*.json")
+        if released := [path for path in same_subject if not _is_owned(path)]:
+            max(released, key=os.path.getmtime).replace(own_path)
+        raw = json.loads(read_plain_file(own_path, _LIMIT_BYTES))
         edits = dict(raw["values"]) | {str(key): PRESET for key in raw["resets"]}
-        at, digest = str(raw["at"]), raw["digest"]
+        written_at, digest = str(raw["at"]), raw["digest"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     subject = ", ".join(f"{kind} {name}" for kind, name in _subject(request.config_file, request).items())
-    return Draft(edits=edits, at=at, digest=digest, subject=subject) if edits else None
+    return Draft(edits=edits, at=written_at, digest=digest, subject=subject) if edits else None
 
 
-def keeping(document: ConfigDocument, below: Edits | None = None) -> Callable[[], Problem | None]:
-    """Return what notes down the edits that are not saved now, at any time in any thread; without such edits it removes
-    the draft. A problem stops no editing.
+def draft_writer(document: ConfigDocument, below: Edits | None = None) -> Callable[[], Problem | None]:
+    """Return a function that saves the unsaved edits, or removes the draft if nothing is unsaved.
 
-    `below` are edits of an earlier session that nobody has decided on yet: they stay, where they are not edited again.
-    """
+    It can be called at any time in any thread, and returns a Problem instead of raising. `below` are edits of an
+    earlier session that are neither restored nor discarded: they are saved too, unless a new edit changes the same
+    setting."""
     edits = {**(below or {}), **document.unsaved()}
     file, request = document.file, document.request
-    kept = {
+    content = {
         "at": utc_now(),
         "digest": document.digest,
         "values": {key: value for key, value in edits.items() if value is not PRESET},
         "resets": [key for key, value in edits.items() if value is PRESET],
     }
 
-    def keep() -> None:
+    def save() -> None:
         path = _path(file, request)
         if not edits:
-            for one in {path, _path(request.config_file, request)}:
-                one.unlink(missing_ok=True)
+            for draft_path in {path, _path(request.config_file, request)}:
+                draft_path.unlink(missing_ok=True)
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(kept, default=str).encode(), durable=False)
+        write_atomically(path, json.dumps(content, default=str).encode(), durable=False)
 
-    def keep_or_say() -> Problem | None:
+    def save_or_report() -> Problem | None:
         try:
-            keep()
+            save()
         except OSError as error:
             hint = "save the config before you quit, or set TUI_TRAINER_HOME to a writable folder"
             message = f"unsaved edits could not be stored: {system_reason(error)}"
             return Problem(message=message, where=one_line(str(state_folder())), hint=hint)
         return None
 
-    return keep_or_say
+    return save_or_report
 
 
 def leave_drafts() -> None:
@@ -110,12 +108,12 @@ def leave_drafts() -> None:
 
 @cache
 def _owner() -> str:
-    # Asked once: the system's idea of a start moves while its clock is adjusted.
+    # Cached, because the reported start time changes while the system adjusts its clock.
     return f"{os.getpid()}-{psutil.Process().create_time():.2f}"
 
 
 def _is_owned(path: Path) -> bool:
-    """Return whether a program is open that keeps its edits in this draft."""
+    """Return whether the process that owns this draft is still running."""
     _, *owner = path.stem.split("-")
     return len(owner) == 2 and lives(int(owner[0]), float(owner[1]))
 
@@ -125,14 +123,15 @@ def drafts_folder() -> Path:
 
 
 def _path(config_file: Path | None, request: Request) -> Path:
-    whole = ", ".join(f"{kind} {_whole(kind, name)}" for kind, name in _subject(config_file, request).items())
-    return drafts_folder() / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}-{_owner()}.json"
+    subject = ", ".join(f"{kind} {_full_name(kind, name)}" for kind, name in _subject(config_file, request).items())
+    return drafts_folder() / f"{hashlib.sha256(subject.encode()).hexdigest()[:32]}-{_owner()}.json"
 
 
 def _subject(config_file: Path | None, request: Request) -> dict[str, str]:
-    """What edits are made for, by kind. A file that was saved here holds what the command line named."""
+    """Return what edits are made for, by kind, such as `{"recipe": "finetune", "model": "./llama"}`."""
     layers = user_layers(request, [])
     command_line = [layer.values for layer in layers if layer.origin is Origin.COMMAND_LINE]
+    # A file that was saved in this session contains what the command line named.
     named = dict(ChainMap(*reversed(command_line))) if config_file == request.config_file else {}
     if config_file:
         subject = {"file": str(config_file)}
@@ -141,7 +140,7 @@ def _subject(config_file: Path | None, request: Request) -> dict[str, str]:
     return subject | {kind: str(named[key]) for kind, key in _NAMED.items() if named.get(key)}
 
 
-def _whole(kind: str, name: str) -> str:
-    """The same file or folder by one name from wherever it is named; names of recipes and of the hub stay."""
+def _full_name(kind: str, name: str) -> str:
+    """Return the same absolute path however a file or folder is named. Other names stay unchanged."""
     is_path = kind == "file" or (kind in ("model", "data") and is_here(name))
     return os.path.normpath(absolute(name)) if is_path else name

@@ -40,28 +40,28 @@ class ExportChoice:
 def choices(run: RunFolder) -> tuple[ExportChoice, ...]:
     """Return all formats in the order of their names. Raises InputError if the run has no final model."""
     trained = TrainedModel.of(run)
-    return tuple(_choice(trained, one) for one in all_formats())
+    return tuple(_choice(trained, export_format) for export_format in all_formats())
 
 
-def _choice(trained: TrainedModel, found: Format) -> ExportChoice:
-    why = found.reason_against(trained)
+def _choice(trained: TrainedModel, export_format: Format) -> ExportChoice:
+    refusal = export_format.reason_against(trained)
     try:
-        require_libraries(found)
-        if not why:
-            target_of(trained, found, None)
+        require_libraries(export_format)
+        if not refusal:
+            target_of(trained, export_format, None)
     except InputError as error:
         problem = error.problems[0]
-        why = why or f"{problem.message}; {problem.hint}"
-    folder = trained.run.exports / found.name
+        refusal = refusal or f"{problem.message}; {problem.hint}"
+    folder = trained.run.exports / export_format.name
     is_there = folder.is_dir()
     return ExportChoice(
-        name=found.name,
-        title=found.title,
-        size_bytes=folder_size(folder).bytes if is_there else found.size_bytes(trained),
-        needed_bytes=found.needed_bytes(trained),
+        name=export_format.name,
+        title=export_format.title,
+        size_bytes=folder_size(folder).bytes if is_there else export_format.size_bytes(trained),
+        needed_bytes=export_format.needed_bytes(trained),
         free_bytes=shutil.disk_usage(trained.run.root).free,
-        expected_seconds=expected_seconds(trained, found),
-        refusal=one_line(why, _REASON_CHARACTERS),
+        expected_seconds=expected_seconds(trained, export_format),
+        refusal=one_line(refusal, _REASON_CHARACTERS),
         is_there=is_there,
     )
 
@@ -84,12 +84,12 @@ class ExportProcess(JsonProcess):
 
     @property
     def words(self) -> list[str]:
-        """Lines of the certificate, or the reason why there is none."""
+        """Lines of the certificate, or the reason why it is missing."""
         words = self.result["words"] if self.result else [self.reason]
         return [one_line(str(line), _REASON_CHARACTERS) for line in words]
 
-    def _take(self, told: dict[str, Any]) -> None:
-        self.result = told | {"folder": one_line(told["folder"], 4096)}
+    def _take(self, fields: dict[str, Any]) -> None:
+        self.result = fields | {"folder": one_line(fields["folder"], 4096)}
 
     def _end(self, exit_code: int) -> None:
         super()._end(exit_code)

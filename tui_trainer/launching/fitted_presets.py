@@ -34,11 +34,11 @@ from tui_trainer.tasks.parts.learns_from_data import named_columns
 from tui_trainer.terminal.safe_text import one_line
 
 _TASK = "task.type"
-# What recipes for any model say: it stands for "not chosen" until the rows are looked at.
+# Recipes for any model set causal_lm: it stands for "not chosen" until the rows have been read.
 _ANY_MODEL, _CHAT, _CLASSES, _TAGS = "causal_lm", "chat", "sequence_classification", "token_classification"
 _CHARACTERS = "char_lm"
-# Which data it is.
-_OF_DATA = (DATA_KEY, "data.name", "data.split")
+# The settings that name the data.
+_DATA_KEYS = (DATA_KEY, "data.name", "data.split")
 TEXT = "data.text_column"
 COLUMN_ROLES = {
     TEXT: "text", SECOND_TEXT_KEY: "second text", "data.label_column": "label", "data.target_column": "answer",
@@ -46,64 +46,65 @@ COLUMN_ROLES = {
 
 
 def with_fitted_presets(loaded: LoadedConfig) -> LoadedConfig:
-    """What model and data ask for. It looks at the first rows of the data, and waits for them."""
+    """Return the config with the presets that suit its model and data. Waits for the first rows of the data."""
     loaded = _with_adapter_that_fits(_with_task_that_fits(with_run_as_model(loaded)))
-    return _with_rows_that_fit(_with_classes_that_fit(_with_texts_that_fit(loaded)))
+    return _with_length_that_fits(_with_classes_that_fit(_with_texts_that_fit(loaded)))
 
 
 def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
-    """In a step of Slurm on several nodes the run has those. Raises ConfigError where another number was written."""
-    here, key = Allocation.here(), "distributed.nodes"
-    if here is None or here.nodes in (1, loaded.config.distributed.nodes):
+    """Return the config with the nodes of the current Slurm step. Raises ConfigError if the user set another number."""
+    allocation, key = Allocation.here(), "distributed.nodes"
+    if allocation is None or allocation.nodes in (1, loaded.config.distributed.nodes):
         return loaded
     if loaded.origin(key).by_user:
-        message = f"is {loaded.config.distributed.nodes}, but this Slurm step has {here.nodes} nodes"
+        message = f"is {loaded.config.distributed.nodes}, but this Slurm step has {allocation.nodes} nodes"
         raise ConfigError(loaded.problem(key, message, "remove the setting: Slurm provides the number of nodes"))
-    return loaded.fitted(key, here.nodes, f"this Slurm step has {here.nodes} nodes")
+    return loaded.fitted(key, allocation.nodes, f"this Slurm step has {allocation.nodes} nodes")
 
 
 @contextmanager
 def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
-    """Read data within this context: if a task that nobody named refuses rows, the error says why it was chosen."""
+    """Add to an error of reading data why the task was chosen, if the program chose it and it refuses rows."""
     try:
         yield
     except DataError as error:
-        why = loaded.fitted_because(_TASK)
-        rows = _first_rows(loaded.data) if why else ()
+        reason = loaded.fitted_because(_TASK)
+        rows = _first_rows(loaded.data) if reason else ()
         is_of_task = rows and _refusal_of_rows(loaded.config, loaded.config.task.type, rows)[0]
-        if not is_of_task or any(why == problem.message for problem in error.problems):
+        if not is_of_task or any(reason == problem.message for problem in error.problems):
             raise
         *others, last = error.problems
-        chosen = f"{_TASK} = {loaded.config.task.type} was chosen because {why}"
-        raise DataError([*others, replace(last, hint="; ".join(filter(None, (last.hint, chosen))))]) from None
+        task_reason = f"{_TASK} = {loaded.config.task.type} was chosen because {reason}"
+        raise DataError([*others, replace(last, hint="; ".join(filter(None, (last.hint, task_reason))))]) from None
 
 
 def with_unread_noted(loaded: LoadedConfig, *, has_gpu: bool) -> LoadedConfig:
-    """Settings that the user wrote and this run does not read: they change nothing, and that is noted."""
-    found = dict[tuple[str, str], list[str]]()
+    """Return the config with a note on the settings that the user wrote and this run does not read."""
+    unread_keys = dict[tuple[str, str], list[str]]()
     for key, why in unread_settings(loaded.config, has_gpu=has_gpu).items():
         if loaded.origin(key).by_user and value_of(loaded.config, key) != all_settings()[key].default:
-            found.setdefault((loaded.where(key), why), []).append(key)
+            unread_keys.setdefault((loaded.where(key), why), []).append(key)
     notes = (
         f"{', '.join(keys)} ({where}) {'has' if len(keys) == 1 else 'have'} no effect: {why}"
-        for (where, why), keys in found.items()
+        for (where, why), keys in unread_keys.items()
     )
     return replace(loaded, notes=(*loaded.notes, *notes))
 
 
 def followed_words(before: LoadedConfig, after: LoadedConfig) -> str:
-    """What followed from another model or other data: `the task is now sequence_classification, as the columns of x.csv
-    say; columns: text body, label kind`. Empty where all is as before, or was set by the user."""
-    followed = (_recipe_and_task(before, after), *_fitted_anew(before, after))
-    return "; ".join(filter(None, followed)) if _named_anew(before, after) else ""
+    """Return what changed because of another model or other data, except by the user; empty if nothing did.
+
+    An example: `the task is now sequence_classification, from the columns of x.csv; columns: text body, label kind`."""
+    followed = (_changed_recipe_and_task(before, after), *_changed_presets(before, after))
+    return "; ".join(filter(None, followed)) if _changed_sources(before, after) else ""
 
 
-def _named_anew(before: LoadedConfig, after: LoadedConfig) -> list[str]:
-    return [key for key in (MODEL_KEY, *_OF_DATA) if value_of(before.config, key) != value_of(after.config, key)]
+def _changed_sources(before: LoadedConfig, after: LoadedConfig) -> list[str]:
+    return [key for key in (MODEL_KEY, *_DATA_KEYS) if value_of(before.config, key) != value_of(after.config, key)]
 
 
-def _fitted_anew(before: LoadedConfig, after: LoadedConfig) -> Iterator[str]:
-    """Other presets that were changed to suit, and the columns that were found."""
+def _changed_presets(before: LoadedConfig, after: LoadedConfig) -> Iterator[str]:
+    """Yield other presets that were changed to suit, and the columns that were found."""
     for key in (key for key in after.layers if after.fitted_because(key) and key not in (_TASK, *COLUMN_ROLES)):
         if (value := value_of(after.config, key)) != value_of(before.config, key):
             yield f"{all_settings()[key].name} is now {value}"
@@ -111,11 +112,12 @@ def _fitted_anew(before: LoadedConfig, after: LoadedConfig) -> Iterator[str]:
         yield f"columns: {columns_words(after.columns)}"
 
 
-def _recipe_and_task(before: LoadedConfig, after: LoadedConfig) -> str:
-    changed = _named_anew(before, after)
-    was, recipe = (one.recipe.name if one.recipe else "none" for one in (before, after))
+def _changed_recipe_and_task(before: LoadedConfig, after: LoadedConfig) -> str:
+    """Return what changed about the recipe and the task, and why; empty if neither did."""
+    changed = _changed_sources(before, after)
+    old_recipe, recipe = (loaded.recipe.name if loaded.recipe else "none" for loaded in (before, after))
     task, parts = after.config.task.type, list[str]()
-    if recipe != was and not after.origin("profile").by_user:
+    if recipe != old_recipe and not after.origin("profile").by_user:
         parts.append(f"the recipe is now {recipe}")
     if task != before.config.task.type and not after.origin(_TASK).by_user:
         parts.append(f"the task is now {task}")
@@ -123,7 +125,7 @@ def _recipe_and_task(before: LoadedConfig, after: LoadedConfig) -> str:
         return ""
     name, source = one_line(Path(value_of(after.config, DATA_KEY)).name, 40), f"from recipe {recipe}"
     if after.fitted_because(_TASK) and task != before.config.task.type:
-        if len(parts) == 2:  # the narrowest terminal has room for so much
+        if len(parts) == 2:  # a shorter form, for the narrowest terminal
             return f"now recipe {recipe} and task {task}, from model and {name}"
         source = f"from {'the model and ' * (MODEL_KEY in changed)}the columns of {name}"
     elif MODEL_KEY in changed:
@@ -145,31 +147,30 @@ def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
 
 def with_columns_found(loaded: LoadedConfig) -> LoadedConfig:
     """Return the config with the columns that its task finds in the first rows; with none if they are ambiguous."""
-    config, found = loaded.config, dict[str, str]()
+    config, columns = loaded.config, dict[str, str]()
     with suppress(InputError):
         task, rows = find_task(config.task.type), _first_rows(loaded.data)
         if rows and task.rows != "examples":
-            found["text_column"] = ColumnChoices(config.data.text_column).choose(rows)
+            columns["text_column"] = ColumnChoices(config.data.text_column).choose(rows)
         elif rows:
             reader = task.reader_of_inputs(config)
             reader.begin(rows)
-            found.update(reader.found_columns)
-    return replace(loaded, columns={f"data.{name}": column for name, column in found.items() if column})
+            columns.update(reader.found_columns)
+    return replace(loaded, columns={f"data.{name}": column for name, column in columns.items() if column})
 
 
 def columns_words(columns: Mapping[str, str]) -> str:
-    """`text body, label kind`."""
+    """Return the columns in words: `text body, label kind`."""
     return ", ".join(f"{COLUMN_ROLES[key]} {one_line(name, 30)}" for key, name in columns.items())
 
 
 def misfit(loaded: LoadedConfig) -> str:
-    """Why the model and the data that the user chose do not go with the task of a config that was fitted to them, in a
-    few words; empty where they do. It looks at the first rows of the data, and waits for them."""
+    """Return why the model and data of the user do not suit the task of a fitted config; empty if they do."""
     config, task = loaded.config, find_task(loaded.config.task.type)
     if problems := setting_problems(loaded):
         return problems[0].message
-    named = loaded.origin(MODEL_KEY).by_user and config.model.model_name_or_path and not config.is_from_scratch
-    if named and (why := _refusal_of_model(config, task.name)):
+    is_named = loaded.origin(MODEL_KEY).by_user and config.model.model_name_or_path and not config.is_from_scratch
+    if is_named and (why := _refusal_of_model(config, task.name)):
         return why
     if not loaded.origin(DATA_KEY).by_user:
         return ""
@@ -182,74 +183,75 @@ def misfit(loaded: LoadedConfig) -> str:
 
 
 def _task_of(run: RunFolder) -> str:
+    """Return the task of a run; empty if its plan cannot be read."""
     settings = read_fields(run.plan).get("config")
     task = settings.get("task") if isinstance(settings, dict) else None
     return str(task.get("type")) if isinstance(task, dict) else ""
 
 
 def _with_adapter_that_fits(loaded: LoadedConfig) -> LoadedConfig:
-    """The settings of an adapter that goes on, or all weights where it is merged: what nobody wrote otherwise."""
+    """Return the config with the settings of a continued adapter, or all weights if the adapter is merged."""
     model, method = loaded.config.model, METHOD_KEY
     if not model.model_name_or_path or loaded.config.is_from_scratch:
         return loaded
     try:
         head = find_task(loaded.config.task.type).head
         facts = find_model(model.model_name_or_path, model.revision, head=head)
-        adapter, wanted = facts.adapter, loaded.config.tuning
+        adapter, tuning = facts.adapter, loaded.config.tuning
         if adapter is None:
             return loaded
         run, is_open = run_of_model(adapter.folder), not loaded.origin(method).by_user
-        whose = f"the adapter of the run {run.name}" if run else f"the adapter in {one_line(adapter.folder.name, 40)}"
-        if is_open and wanted.continue_adapter == "merge" and wanted.has_adapter:
-            return loaded.fitted(method, "full", f"{whose} is merged, and the whole model is trained")
-        if is_open and wanted.continue_adapter != "merge" and not wanted.has_adapter:
-            loaded = loaded.fitted(method, "lora", f"{whose} is continued")
+        owner = f"the adapter of the run {run.name}" if run else f"the adapter in {one_line(adapter.folder.name, 40)}"
+        if is_open and tuning.continue_adapter == "merge" and tuning.has_adapter:
+            return loaded.fitted(method, "full", f"{owner} is merged, and the whole model is trained")
+        if is_open and tuning.continue_adapter != "merge" and not tuning.has_adapter:
+            loaded = loaded.fitted(method, "lora", f"{owner} is continued")
         if not goes_on(loaded.config.tuning) or not loaded.config.tuning.has_adapter:
             return loaded
         for key, value in adapter_settings(facts, adapter).items():
             if not loaded.origin(key).by_user and value_of(loaded.config, key) != value:
-                loaded = loaded.fitted(key, value, f"{whose} is continued")
-    except ConfigError:  # told with everything else that is wrong
+                loaded = loaded.fitted(key, value, f"{owner} is continued")
+    except ConfigError:  # reported later, with all other problems
         return loaded
     return loaded
 
 
 def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
-    """The two texts that a classifier reads together, where nobody named a column: the trained model knows them so."""
+    """Return the config with both columns of a text pair for a classifier, if the user named no column."""
     config = loaded.config
     if config.task.type != _CLASSES or config.data.text_column != AUTO or config.data.text_pair_column:
         return loaded
-    found = _columns_of_pair(config, _first_rows(loaded.data))
-    why = f"the columns {' and '.join(found.values())} hold pairs of texts; to train on one column only, set {TEXT}"
-    for key, column in found.items():
+    columns = _columns_of_pair(config, _first_rows(loaded.data))
+    why = f"the columns {' and '.join(columns.values())} hold pairs of texts; to train on one column only, set {TEXT}"
+    for key, column in columns.items():
         loaded = loaded.fitted(key, column, why)
     return loaded
 
 
 def _with_classes_that_fit(loaded: LoadedConfig) -> LoadedConfig:
-    """The columns that are a class each, where nobody named the one of labels."""
+    """Return the config with the columns that are a class each, if the user named no label column."""
     data = loaded.config.data
     if loaded.config.task.type != _CLASSES or data.label_column != AUTO or not (rows := _first_rows(loaded.data)):
         return loaded
-    found: tuple[str, ...] = ()
-    with suppress(DataError):  # told by who reads the rows
-        found = label_columns(AUTO, rows, "", (data.text_column, data.text_pair_column))
-    if len(found) < 2:
+    class_columns: tuple[str, ...] = ()
+    with suppress(DataError):  # reported when the rows are read
+        class_columns = label_columns(AUTO, rows, "", (data.text_column, data.text_pair_column))
+    if len(class_columns) < 2:
         return loaded
-    why = f"each of these {len(found)} columns holds 0 or 1; to train on other columns, set data.label_column"
-    return loaded.fitted("data.label_column", ", ".join(found), why)
+    why = f"each of these {len(class_columns)} columns holds 0 or 1; to train on other columns, set data.label_column"
+    return loaded.fitted("data.label_column", ", ".join(class_columns), why)
 
 
 def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:
-    """What the settings of its columns are called in rows that hold a pair of texts."""
+    """Return the columns of a pair of texts by setting; empty if there is no pair, or if a column is named."""
     is_open = config.data.text_column == AUTO and not config.data.text_pair_column
-    found = pair_of_texts(rows) if is_open else None
-    found = None if found and config.data.label_column in found else found
-    return dict(zip((TEXT, SECOND_TEXT_KEY), found, strict=True)) if found else {}
+    pair = pair_of_texts(rows) if is_open else None
+    pair = None if pair and config.data.label_column in pair else pair
+    return dict(zip((TEXT, SECOND_TEXT_KEY), pair, strict=True)) if pair else {}
 
 
 def _signature(data: ResolvedData) -> Hashable:
-    """Return the sizes and times of the files; empty where there are none, and for data that is streamed."""
+    """Return the sizes and times of the files; empty if they cannot be read, and for streamed data."""
     with suppress(InputError, OSError):
         return () if data.streaming else data.signature
     return ()
@@ -257,55 +259,54 @@ def _signature(data: ResolvedData) -> Hashable:
 
 @lru_cache(maxsize=4)
 def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> tuple[str, str]:
-    """Return the task that fits model and data, and why the present one does not; empty if it does, or if the model is
-    unknown. If no task can learn from the rows, return the one that refuses them for the clearest reason.
+    """Return the task that fits model and data, and why causal_lm does not; empty if it does, or for an unknown model.
 
-    The answer is kept, because edits of other settings ask again and the data may be on a slow disk.
-    """
+    If no task can learn from the rows, return the one that refuses them for the clearest reason. The answer is cached,
+    because edits of other settings ask again and the data may be on a slow disk."""
     refusals = {name: _refusal_of_model(config, name) for name in task_names()}
-    can = [name for name, why in refusals.items() if not why]
+    candidates = [name for name, why in refusals.items() if not why]
     named = named_columns(config)
-    if reads := [name for name in can if set(named) <= set(find_task(name).reads_columns)]:
-        refusals |= {name: f"{name} does not use data.{named[-1]}" for name in can if name not in reads}
-        can = reads
-    writes = any(not find_task(name).labels_rows for name in can)
-    if writes:
-        # A model that writes learns to write the answers; one of its kind that marks them is asked for by name.
-        can = [name for name in can if not find_task(name).is_only_by_columns]
-    if not can:
+    if reading_named := [name for name in candidates if set(named) <= set(find_task(name).reads_columns)]:
+        refusals |= {name: f"{name} does not use data.{named[-1]}" for name in candidates if name not in reading_named}
+        candidates = reading_named
+    is_generative = any(not find_task(name).labels_rows for name in candidates)
+    if is_generative:
+        # A generative model writes its answers. Tasks that mark them in the text must be named.
+        candidates = [name for name in candidates if not find_task(name).is_only_by_columns]
+    if not candidates:
         return "", ""
     rows = _first_rows(data)
     kind = kind_of_rows(rows) if config.data.text_column == AUTO else None
-    if kind and (fit := next((name for name in kind.tasks if name in can), "")):
-        fits = fit
+    if kind and (match := next((name for name in kind.tasks if name in candidates), "")):
+        best = match
         refusals[_ANY_MODEL] = refusals[_ANY_MODEL] or f"the rows are {kind.what}"
     else:
-        # A decoder learns labels and tags where the columns say so, or somebody names them.
-        can = [name for name in can if name in (_ANY_MODEL, _CHAT)] if _ANY_MODEL in can else can
-        tried = {name: _refusal_of_rows(config, name, rows) for name in can} if rows else {}
-        refusals |= {name: why for name, (why, _) in tried.items()}
-        # Labels of which the classifier asks what they are must not be learnt as tags instead.
-        asks = _CLASSES in tried and not tried[_CLASSES][1] and holds_labels(rows)
-        readable = [name for name in can if not (refusals[name] or (asks and name == _TAGS))]
-        begun = [name for name, (_, begins) in tried.items() if begins or (asks and name == _CLASSES)]
+        # A decoder learns labels or tags only if the columns say so, or if the user names the task.
+        if _ANY_MODEL in candidates:
+            candidates = [name for name in candidates if name in (_ANY_MODEL, _CHAT)]
+        trials = {name: _refusal_of_rows(config, name, rows) for name in candidates} if rows else {}
+        refusals |= {name: why for name, (why, _) in trials.items()}
+        # If the classifier needs to know the kind of labels, they must not be learnt as tags instead.
+        needs_kind = _CLASSES in trials and not trials[_CLASSES][1] and holds_labels(rows)
+        readable = [name for name in candidates if not (refusals[name] or (needs_kind and name == _TAGS))]
+        with_columns = [name for name, (_, begins) in trials.items() if begins or (needs_kind and name == _CLASSES)]
         is_question = kind is not None and kind.columns[0].strip().lower() in ("question", "query")
-        meant = [name for name in can if find_task(name).is_only_by_columns == is_question]
-        if not (readable or writes) and kind and kind.tasks == (_CHAT,):
-            return _CHAT, f"the rows are {kind.what}"  # which refuses the model
-        fits = [*readable, *begun, *meant, *can][0]
-        if fits == _ANY_MODEL and _CHAT in tried:
-            why, begins = tried[_CHAT]
+        by_question = [name for name in candidates if find_task(name).is_only_by_columns == is_question]
+        if not (readable or is_generative) and kind and kind.tasks == (_CHAT,):
+            return _CHAT, f"the rows are {kind.what}"  # chat then says why the model cannot learn them
+        best = [*readable, *with_columns, *by_question, *candidates][0]
+        if best == _ANY_MODEL and _CHAT in trials:
+            why, begins = trials[_CHAT]
             is_clear = not why if begins else why != NO_CONVERSATIONS
             if is_clear or (begins and refusals[_ANY_MODEL]):
-                fits, refusals[_ANY_MODEL] = _CHAT, refusals[_ANY_MODEL] or "the rows are conversations"
-    return ("", "") if fits == _ANY_MODEL else (fits, refusals[_ANY_MODEL])
+                best, refusals[_ANY_MODEL] = _CHAT, refusals[_ANY_MODEL] or "the rows are conversations"
+    return ("", "") if best == _ANY_MODEL else (best, refusals[_ANY_MODEL])
 
 
 def _first_rows(data: ResolvedData) -> Sequence[Row]:
-    """Return the first rows of a table on this machine; none if it is no table or cannot be read, which others report.
+    """Return the first rows of a table on this machine; none for other data, or if it cannot be read.
 
-    It waits for a slow disk, so that the task does not depend on the speed of the disk.
-    """
+    This waits for a slow disk, so that the task does not depend on the speed of the disk."""
     return () if data.streaming else _rows_of(data, _signature(data))
 
 
@@ -317,7 +318,7 @@ def _rows_of(data: ResolvedData, signature: Hashable) -> Sequence[Row]:
 
 
 def _refusal_of_model(config: Config, name: str) -> str:
-    """Why a task cannot be learnt by this model; empty where it can."""
+    """Return why this model cannot learn a task; empty if it can."""
     task = find_task(name)
     if task.rows == "stream":
         return "it trains from scratch"
@@ -329,9 +330,8 @@ def _refusal_of_model(config: Config, name: str) -> str:
 
 
 def _refusal_of_rows(config: Config, name: str, rows: Sequence[Row]) -> tuple[str, bool]:
-    """(why a task cannot learn from rows like these, empty where it can; whether it finds its columns in them). It
-    loads no tokenizer."""
-    task, why = find_task(name), ""
+    """Return why a task cannot learn from these rows (empty if it can), and whether its columns were found in them."""
+    task, refusal = find_task(name), ""
     try:
         if task.rows != "examples":
             column = ColumnChoices(config.data.text_column).choose(rows)
@@ -346,20 +346,20 @@ def _refusal_of_rows(config: Config, name: str, rows: Sequence[Row]) -> tuple[st
         try:
             reader.read(row)
         except InputError as error:
-            why = error.problems[0].message
+            refusal = error.problems[0].message
         else:
             return "", True
-    return why, True
+    return refusal, True
 
 
-def _with_rows_that_fit(loaded: LoadedConfig) -> LoadedConfig:
-    """A length that nobody asked for does not go beyond the positions that the model has learnt."""
+def _with_length_that_fits(loaded: LoadedConfig) -> LoadedConfig:
+    """Return the config with a row length within the positions of the model, if the user set no length."""
     key, model = "data.max_length", loaded.config.model
     if loaded.origin(key).by_user or not model.model_name_or_path:
         return loaded
     try:
         shape = find_task(loaded.config.task.type).model_shape(loaded.config, vocabulary=1)
-    except ConfigError:  # told with everything else that is wrong
+    except ConfigError:  # reported later, with all other problems
         return loaded
     limit = shape.max_position_embeddings
     if limit is None or not length_problems(shape, loaded.config.data.max_length):

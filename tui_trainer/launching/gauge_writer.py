@@ -1,8 +1,7 @@
-"""What a run uses of the machine, written into its journal every few seconds by a thread beside it.
+"""Gauges of a run: a thread writes what it uses of the machine into its journal every few seconds.
 
-It asks the system and the driver, never torch, and draws no random numbers: training does not notice it. Nobody waits
-for the thread: a driver that hangs ends the readings and not the run.
-"""
+The thread asks the system and the driver, never torch, and draws no random numbers, so it does not affect training.
+Nobody waits for it: a driver that hangs stops the gauges but not the run."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from tui_trainer.runs.state import GAUGES_EVERY_SECONDS
 
 
 class GaugeWriter:
-    """Writes a `GaugesRead` every `period_seconds` from `start` to `stop`, the first after one period."""
+    """Thread that writes a `GaugesRead` event every `period_seconds`, the first one after one period."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class GaugeWriter:
         cpu_seconds: Callable[[], float] = process_time,
         others: Sequence[int] = (),
     ) -> None:
-        """`others`: pids of processes that train together with this one; what they use is the run's as well."""
+        """Add the use of `others`, the pids of processes that train together with this one."""
         self._journal, self._period_seconds, self._nvml = journal, period_seconds, nvml
         self._now, self._cpu_seconds = now, cpu_seconds
         self._others: list[psutil.Process] = []
@@ -51,40 +50,40 @@ class GaugeWriter:
         self._end = Event()
 
     def start(self) -> None:
-        """Begin. A system that gives no more threads gives no readings either."""
+        """Start the thread. If the system refuses another thread, there are no gauges."""
         with suppress(*UNREADABLE):
             Thread(target=self._work, name="tui-trainer-run-gauges", daemon=True).start()
 
     def stop(self) -> None:
-        """End at once, without waiting for a reading under way: the journal takes none after its `close`."""
+        """Stop at once, without waiting for a reading in progress: a closed journal ignores it."""
         self._end.set()
 
     def watch_card_of(self, plan: Plan) -> None:
-        """Read the card of the plan too, where it has one, or those of all its processes."""
+        """Read the GPUs of the plan too, if it has any."""
         self._gpu_uuids = (plan.gpu_uuids or (plan.gpu_uuid,)) if plan.device == "cuda" else ()
 
     def write(self) -> None:
-        """Read once and write it. A reading that fails is none."""
+        """Write one reading, unless it fails."""
         with suppress(*UNREADABLE):
             self._journal.append_beside(self._read())
 
     def _work(self) -> None:
         with suppress(*UNREADABLE):
-            # What shares count from.
+            # Shares are computed between two readings.
             self._read()
         while not self._end.wait(self._period_seconds):
             self.write()
 
     def _read(self) -> GaugesRead:
         limits = read_limits()
-        # By affinity, or the container's quota where that is less.
+        # By affinity, or by the quota of the container if it is smaller.
         cores: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         cores = min(cores, limits.cores or cores)
-        cpu_seconds = self._cpu_seconds() + sum(sum(one.cpu_times()[:2]) for one in self._others)
+        cpu_seconds = self._cpu_seconds() + sum(sum(process.cpu_times()[:2]) for process in self._others)
         nvml = (self._nvml or nvml_room.session()) if self._gpu_uuids else None
         gpus = [nvml.in_use(uuid, os.getpid()) for uuid in self._gpu_uuids] if nvml else []
         return GaugesRead(
-            process_memory_bytes=sum(one.memory_info().rss for one in (psutil.Process(), *self._others)),
+            process_memory_bytes=sum(process.memory_info().rss for process in (psutil.Process(), *self._others)),
             process_cpu_share=self._cpu_share("process", CpuTimes(cpu_seconds, self._now() * cores)),
             usable_cores=round(cores, 2),
             machine_cpu_share=self._cpu_share("machine", cpu_times(limits, self._now)),
@@ -92,12 +91,12 @@ class GaugeWriter:
             disk_read_bytes=self._disk_reads.bytes(),
             io_stall_share=self._disk_reads.stall_share(),
             memory_available_bytes=memory_available_now(),
-            gpus=[_reading(*one) for one in gpus if one is not None],
+            gpus=[_reading(*gpu) for gpu in gpus if gpu is not None],
         )
 
-    def _cpu_share(self, what: str, now: CpuTimes) -> float | None:
-        """Since the reading before."""
-        share, self._before[what] = cpu_share(self._before.get(what), now), now
+    def _cpu_share(self, scope: str, now: CpuTimes) -> float | None:
+        """Return the share since the previous reading; None for the first."""
+        share, self._before[scope] = cpu_share(self._before.get(scope), now), now
         return None if share is None else round(share, 4)
 
 

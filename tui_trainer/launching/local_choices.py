@@ -46,7 +46,7 @@ _TEXT_CHARACTERS: Final = 20_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Value of a setting, with a short note on what it is."""
+    """Value of a setting, with a short note about it."""
 
     value: str
     note: str
@@ -78,12 +78,13 @@ def models_here() -> list[Choice]:
 
 
 def first_rows(path: str) -> FirstRows:
-    """Return the first rows of data on this machine, as they are written. The call may wait for a slow disk."""
+    """Return the first rows of data on this machine as text. The call may wait for a slow disk."""
     try:
         source = ResolvedData(paths=paths_in(path)).parts[0]
         if not source.is_table:
-            texts = [_cell(one.text) for one in source.documents(max_rows=_SHOWN_ROWS, max_chars=_TEXT_CHARACTERS)]
-            return FirstRows(what=one_line(source.description), columns=("text",), rows=tuple((one,) for one in texts))
+            documents = source.documents(max_rows=_SHOWN_ROWS, max_chars=_TEXT_CHARACTERS)
+            texts = tuple((_cell(document.text),) for document in documents)
+            return FirstRows(what=one_line(source.description), columns=("text",), rows=texts)
         head, _ = head_of(source.rows(ProblemList(), choices=ColumnChoices("auto")))
     except InputError as error:
         return FirstRows(what="", refusal=one_line(str(error.problems[0])))
@@ -125,10 +126,10 @@ def _cell(value: object) -> str:
 
 def each_path_once(choices: Iterable[Choice]) -> list[Choice]:
     """Return the first choice of each path, however the path is written."""
-    found: dict[Path, Choice] = {}
+    choice_of_path: dict[Path, Choice] = {}
     for choice in choices:
-        found.setdefault(Path(choice.value).absolute(), choice)
-    return list(found.values())
+        choice_of_path.setdefault(Path(choice.value).absolute(), choice)
+    return list(choice_of_path.values())
 
 
 def _newest_runs() -> list[RunFolder]:
@@ -154,17 +155,17 @@ def _entries(folder: Path) -> list[Path]:
 
 def _data_files(folder: Path) -> Iterator[Choice]:
     """Yield tables, then texts, then folders that contain either."""
-    found: list[tuple[int, Choice]] = []
+    ranked: list[tuple[int, Choice]] = []
     for path in _entries(folder):
         form = form_of(path)
         with suppress(OSError):
             if path.is_file() and form not in ("unsupported", "unknown") and (size := path.stat().st_size):
-                found.append((int(form == "text"), Choice(value=str(path), note=format_bytes(size))))
+                ranked.append((int(form == "text"), Choice(value=str(path), note=format_bytes(size))))
             elif path.is_dir() and not _holds_model(path):
-                inside = [one for one in _entries(path) if form_of(one) not in ("unsupported", "unknown")]
+                inside = [entry for entry in _entries(path) if form_of(entry) not in ("unsupported", "unknown")]
                 if inside:
-                    found.append((2, Choice(value=f"{path}/", note=f"folder, data files: {len(inside)}")))
-    return iter(choice for _, choice in sorted(found, key=lambda one: one[0]))
+                    ranked.append((2, Choice(value=f"{path}/", note=f"folder, data files: {len(inside)}")))
+    return iter(choice for _, choice in sorted(ranked, key=lambda pair: pair[0]))
 
 
 def _data_sets() -> Iterator[Choice]:
@@ -172,7 +173,7 @@ def _data_sets() -> Iterator[Choice]:
 
 
 def _samples() -> Iterator[Choice]:
-    return (Choice(value=f"{SAMPLE_PREFIX}{one.name}", note=f"sample: {one.title}") for one in samples().values())
+    return (Choice(value=f"{SAMPLE_PREFIX}{each.name}", note=f"sample: {each.title}") for each in samples().values())
 
 
 def _model_folders(folder: Path) -> Iterator[Choice]:

@@ -1,8 +1,7 @@
-"""A new adapter on a merged one: the adapter that a run starts from is put into its model first, which the run keeps in
-its folder `base`. An adapter names the model that it is for, and so that model has to lie somewhere.
+"""The base of a new adapter on a merged one: the old adapter is merged into its model before the run.
 
-The worker's side loads the model on the CPU, as its files have it: whole, with the adapter beside it.
-"""
+An adapter names the model that it is for, so the run keeps the merged model in its folder `base`. The worker loads the
+model on the CPU, whole and in the dtype of its files."""
 
 import shutil
 from pathlib import Path
@@ -22,12 +21,13 @@ from tui_trainer.tasks import find_task
 from tui_trainer.worker.asking import WorkerFailed, ask
 
 SETTINGS = (MODEL_KEY, CONTINUES_KEY)
-"""What a plan has otherwise than the config that was asked for."""
+"""Settings that differ between the plan and the requested config."""
 
 
 def with_merged_base(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> LoadedConfig:
-    """The config with the merged model in place of the adapter; any other as it is. Raises RunError where it cannot be
-    merged, ConfigError as `find_model`."""
+    """Return the config with the merged model in place of the adapter; unchanged if nothing has to be merged.
+
+    Raises RunError if the merge fails, and ConfigError as `find_model` does."""
     config = loaded.config
     if not merges_before_adapting(config, find_task(config.task.type).head):
         return loaded
@@ -42,7 +42,7 @@ def with_merged_base(loaded: LoadedConfig, run: RunFolder, progress: Progress) -
 
 
 def write_base(question: dict[str, Any], _: Any) -> dict[str, Any]:
-    """In the worker: write beside, sync, then rename. Raises ConfigError for a model that cannot be loaded."""
+    """Merge the adapter into a folder that is synced and then renamed. Raises ConfigError. Runs in the worker."""
     import torch
 
     from tui_trainer.models.loading import load_pretrained, load_tokenizer, merge_adapter, save_tokenizer
@@ -59,18 +59,18 @@ def write_base(question: dict[str, Any], _: Any) -> dict[str, Any]:
     model = load_pretrained(folder, config.model, getattr(torch, facts.dtype or "float32"), head=head, labels=labels)
     merged = merge_adapter(model, adapter)
     keep_plain_settings(merged)
-    beside = run.base.with_name(f".writing-{run.base.name}")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(mode=0o700)
-    merged.save_pretrained(beside, max_shard_size=shards.SHARD_BYTES)
-    save_tokenizer(load_tokenizer(facts.tokenizer_folder or folder, config.model.trust_remote_code), beside)
-    copy_processor_files(folder, beside)
+    unfinished = run.base.with_name(f".writing-{run.base.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(mode=0o700)
+    merged.save_pretrained(unfinished, max_shard_size=shards.SHARD_BYTES)
+    save_tokenizer(load_tokenizer(facts.tokenizer_folder or folder, config.model.trust_remote_code), unfinished)
+    copy_processor_files(folder, unfinished)
     for code in folder.glob("*.py") if config.model.trust_remote_code else ():
-        shutil.copyfile(code, beside / code.name)
+        shutil.copyfile(code, unfinished / code.name)
     if (generation := adapter / "generation_config.json").is_file():
-        # The task of the adapter may end its answers otherwise than its model.
-        shutil.copyfile(generation, beside / generation.name)
-    write_ancestors(beside, ancestors_of(config))
-    make_durable(beside)
-    put_in_place(beside, run.base)
+        # The adapter may have other stop tokens than its model.
+        shutil.copyfile(generation, unfinished / generation.name)
+    write_ancestors(unfinished, ancestors_of(config))
+    make_durable(unfinished)
+    put_in_place(unfinished, run.base)
     return {}

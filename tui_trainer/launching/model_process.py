@@ -1,6 +1,7 @@
-"""A run's model in a process of its own, to be tried, beside a run that trains as well: on a card that has room for it,
-else on the CPU, where nobody else wants the cores. What it draws is of its own generator.
-"""
+"""A run's model in a process of its own, for trying it while a run may train.
+
+The process uses a GPU that has room for the model, else the CPU, where it gives way to training. It samples with its
+own random generator."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -29,11 +30,11 @@ from tui_trainer.worker.asking import Worker, WorkerFailed
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where a model is tried, in `words` with the reason. On a card torch may allocate `card_bytes` there; without
-    `card_uuid` it is the CPU."""
+    """Device on which a model is tried, in `words` with the reason. On a GPU, torch may allocate `card_bytes`."""
 
     words: str
     card_uuid: str = ""
+    """Empty for the CPU."""
     card_bytes: int = 0
 
 
@@ -43,9 +44,10 @@ ON_THE_CPU = Place(words="on the CPU")
 def find_place(
     run: RunFolder, hardware: Hardware, tokens: int, *, gpu: GpuChoice = None, models: int = 1, seen_bytes: int = 0
 ) -> Place:
-    """The card with the most room where the weights of so many models of the run fit, with rows of the run's longest
-    and so many `tokens` more, beside what the runs on it may still take; else the CPU. `seen_bytes` are those that the
-    run has had on its card at its peak. Asks the driver, and blocks."""
+    """Return the GPU with the most room if the model fits there, else the CPU. Asks the driver, and blocks.
+
+    The weights of `models` models of the run must fit, and `tokens` tokens more than the longest row, besides what the
+    runs on the GPU may still take. `seen_bytes` is the peak GPU memory of this run so far."""
     now = probe.with_memory_now(hardware)
     asked_for = [card for card in usable_gpus(now) if gpu in (None, card.index)]
     cards = [card for card in asked_for if card.cuda_uuid and card.memory_free_bytes is not None]
@@ -60,69 +62,74 @@ def find_place(
         unknown = "the GPU memory that the model needs is unknown"
         return Place(words=f"{ON_THE_CPU.words}: {unknown}: {one_line(str(error), 200)}")
     claims = list(_claims(run, seen_bytes))
-    claimed = {one.index: sum(size for uuid, size in claims if uuid in (one.uuid, one.cuda_uuid)) for one in cards}
-    rooms = {one.index: int(GPU_SHARE * ((one.memory_free_bytes or 0) - claimed[one.index])) for one in cards}
-    card = max(cards, key=lambda one: rooms[one.index])
-    room, still = rooms[card.index], claimed[card.index]
-    beside = f", besides {format_bytes(still)} reserved for runs on this GPU" if still else ""
-    room_words = f"{format_bytes(max(room, 0))} free{beside}"
-    if needed > room:
+    claimed = {each.index: sum(size for uuid, size in claims if uuid in (each.uuid, each.cuda_uuid)) for each in cards}
+    free = {each.index: int(GPU_SHARE * ((each.memory_free_bytes or 0) - claimed[each.index])) for each in cards}
+    card = max(cards, key=lambda each: free[each.index])
+    free_bytes, claimed_bytes = free[card.index], claimed[card.index]
+    claimed_words = f", besides {format_bytes(claimed_bytes)} reserved for runs on this GPU" if claimed_bytes else ""
+    room_words = f"{format_bytes(max(free_bytes, 0))} free{claimed_words}"
+    if needed > free_bytes:
         return Place(words=f"{ON_THE_CPU.words}: needs {format_bytes(needed)}, but GPU {card.index} has {room_words}")
     words = f"on GPU {card.index}: needs {format_bytes(needed)} of {room_words}"
-    # It never takes what a run was planned to take.
-    return Place(words=words, card_uuid=card.cuda_uuid, card_bytes=room - CONTEXT_BYTES)
+    # The limit leaves the runs on this GPU what they were planned to take.
+    return Place(words=words, card_uuid=card.cuda_uuid, card_bytes=free_bytes - CONTEXT_BYTES)
 
 
-def _trains(run: RunFolder) -> LockOwner | None:
+def _training_owner(run: RunFolder) -> LockOwner | None:
+    """Return the owner of the lock of a run that trains; None if nobody or another command holds it."""
     holder = owner(run.lock)
     return None if holder is None or holder.command else holder
 
 
 def _claims(run: RunFolder, seen_bytes: int) -> Iterator[tuple[str, int]]:
-    """What runs that are alive may still take: (card, bytes), by their planned peak and what they have now."""
+    """Yield (GPU, bytes) that active runs may still take: the planned peak less what they have now."""
     nvml = nvml_room.session()
-    for folder in {one.root.resolve(): one for one in (*newest_runs(), run)}.values():
-        if (holder := _trains(folder)) is None:
+    for folder in {run_folder.root.resolve(): run_folder for run_folder in (*newest_runs(), run)}.values():
+        if (holder := _training_owner(folder)) is None:
             continue
         with suppress(InputError):
             plan = plan_of(folder)
             for uuid in (plan.gpu_uuids or (plan.gpu_uuid,)) if plan.device == "cuda" else ():
-                look = partial(nvml.in_use, uuid, holder.pid) if nvml else lambda: None
-                found: tuple[Gpu, int | None] | None = within(nvml_room.DEADLINE_SECONDS, look)
-                # In a container the driver does not know its processes.
-                has = found[1] if found and found[1] is not None else seen_bytes if folder is run else 0
-                yield uuid, max(plan.memory_bytes.value - has, 0)
+                read_usage = partial(nvml.in_use, uuid, holder.pid) if nvml else lambda: None
+                usage: tuple[Gpu, int | None] | None = within(nvml_room.DEADLINE_SECONDS, read_usage)
+                # In a container the driver cannot match processes.
+                used_bytes = usage[1] if usage and usage[1] is not None else seen_bytes if folder is run else 0
+                yield uuid, max(plan.memory_bytes.value - used_bytes, 0)
 
 
 class ModelProcess(Worker):
-    """Holds the models that it was asked for, until nobody has asked for a while: the next question loads anew."""
+    """Worker that keeps the models it was asked for. It ends when idle, and the next question loads them again."""
 
     def __init__(self, place: Place = ON_THE_CPU) -> None:
         super().__init__("try_model", sees_gpus=bool(place.card_uuid))
         self.place = place
 
-    def write(self, asked: dict[str, Any], show: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-        """Blocks. `show` gets what is written, piece by piece; what it raises ends the process. Raises RunError."""
+    def write(self, question: dict[str, Any], show: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+        """Generate text, and wait for it. Raises RunError.
+
+        `show` gets each piece of the text; an error that it raises ends the process."""
         if self.place.card_uuid:
-            asked = asked | {"card": {"uuid": self.place.card_uuid, "bytes": self.place.card_bytes}}
+            question = question | {"card": {"uuid": self.place.card_uuid, "bytes": self.place.card_bytes}}
         try:
             with self.giving_way():
-                answer: dict[str, Any] = self.ask("try_model", asked, progress=lambda figures: show(figures["piece"]))
+                answer: dict[str, Any]
+                answer = self.ask("try_model", question, progress=lambda figures: show(figures["piece"]))
         except WorkerFailed as error:
             raise RunError(error.reason or f"the process with the model {error}") from None
         return answer
 
 
 class ChildWriter:
-    """What `exporting/generate.py` calls a Writer, in that process. `moved` where the card's memory ran out, and the
-    process went on on the CPU."""
+    """A Writer (`exporting/generate.py`) that uses a `ModelProcess`.
+
+    `moved` is true if the memory of the GPU ran out and the process continued on the CPU."""
 
     def __init__(self, process: ModelProcess, run: RunFolder, *, base: bool = False) -> None:
-        """Load the final model, else the newest checkpoint; with `base` the one that the run began with. Raises
-        RunError."""
-        self._process, self._asked = process, {"run": str(run.root), "base": base}
-        about = process.write(self._asked)
-        self.source, self.continues, self.moved = str(about["source"]), bool(about["continues"]), bool(about["moved"])
+        """Load the final model or the newest checkpoint; with `base`, the initial model. Raises RunError."""
+        self._process, self._question = process, {"run": str(run.root), "base": base}
+        loaded = process.write(self._question)
+        self.source, self.continues = str(loaded["source"]), bool(loaded["continues"])
+        self.moved = bool(loaded["moved"])
 
     def answer(self, text: str, sampling: Sampling) -> str:
         return str(self._ask(sampling, text=text)["text"])
@@ -134,7 +141,7 @@ class ChildWriter:
         return int(self._ask(sampling, show, messages=list(messages))["left_out"])
 
     def _ask(self, sampling: Sampling, show: Callable[[str], None] = lambda _: None, **more: Any) -> dict[str, Any]:
-        answer = self._process.write({**self._asked, "sampling": asdict(sampling), **more}, show)
-        # It may have ended in between, and have loaded a newer checkpoint.
+        answer = self._process.write({**self._question, "sampling": asdict(sampling), **more}, show)
+        # The process may have ended since, and have loaded a newer checkpoint.
         self.source, self.moved = str(answer["source"]), bool(answer["moved"])
         return answer

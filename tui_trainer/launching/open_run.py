@@ -1,4 +1,4 @@
-"""Opening a run: its folder, its lock, its entry in the index. Everything that can be refused is refused here."""
+"""Opening a run: its folder, its lock and its entry in the index. Whatever can be refused is refused here."""
 
 import os
 import re
@@ -20,7 +20,7 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.launching.fitted_presets import with_fitted_presets, with_nodes_of_step, with_unread_noted
-from tui_trainer.launching.prepare import edited_settings, estimated_plan, mend_plan_file, read_plan
+from tui_trainer.launching.prepare import edited_settings, estimated_plan, read_plan, restore_plan_file
 from tui_trainer.launching.run_as_model import changed_model_problems
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import model_problems
@@ -38,17 +38,16 @@ from tui_trainer.runs.lock import RunLock
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import shell_word
 
-# The time and a number behind two of them still fit into a name, in any script.
-_MOST_OF_A_PART = 24
+# A name has room for two parts of this many characters, the time and a number, in any script.
+_PART_CHARACTERS = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenRun:
-    """A run that nobody else has. A new one has a config and no plan yet; one that goes on has its plan.
+    """A run whose lock this process holds. A new run has a config and no plan yet; a resumed run has its plan.
 
-    `gpu` is what was asked for. `moved` says where it goes on instead of on the card of its plan; empty: there.
-    `reports`: what its journal is to have of the files that it goes on with.
-    """
+    `gpu` is the requested GPU. `moved` says where the run continues if not on the GPU of its plan. `reports` are
+    problems of its files that its journal should contain."""
 
     folder: RunFolder
     lock: RunLock
@@ -64,23 +63,21 @@ class OpenRun:
 
 
 def load_config(request: Request, *, gpu: GpuChoice = None, hardware: Hardware | None = None) -> LoadedConfig:
-    """The config for this machine, or another, with presets that suit model and data. Raises ConfigError with all
-    problems."""
+    """Return the config for this machine, or `hardware`, with fitted presets. Raises ConfigError with all problems."""
     hardware = hardware or probe()
     loaded = load(request, lambda requested: choose_hardware_profile(requested, hardware, gpu))
     return with_unread_noted(with_fitted_presets(with_nodes_of_step(loaded)), has_gpu=bool(hardware.gpus))
 
 
-def with_what_suits(plain: LoadedConfig) -> LoadedConfig:
-    """Return a config that is edited with the presets that suit its model and data, as `load_config` does.
+def fit_presets(plain: LoadedConfig) -> LoadedConfig:
+    """Return an edited config with the presets that suit its model and data, as `load_config` does.
 
-    The model and the data are looked up anew, which may take long on a slow disk.
-    """
+    The model and the data are looked up again, which may take long on a slow disk."""
     return with_fitted_presets(replace(plain, config=with_absolute_paths(plain.config), data=ResolvedData()))
 
 
 def name_problems(loaded: LoadedConfig) -> list[Problem]:
-    """Why a run cannot have the name that was chosen for it."""
+    """Return why a run cannot have the name that the user chose."""
     output = loaded.config.output
     if not output.name:
         return []
@@ -92,7 +89,7 @@ def name_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def start_problems(loaded: LoadedConfig) -> list[Problem]:
-    """Why a run cannot start that can be planned: only the catalogue knows its model, or its provider is not here."""
+    """Return why a run that can be planned cannot start: it lacks the files of its model, or what Unsloth needs."""
     model, problems = loaded.config.model, environment_problems(loaded.config)
     if model.model_name_or_path:
         facts = find_model(model.model_name_or_path, model.revision, head=find_task(loaded.config.task.type).head)
@@ -102,9 +99,9 @@ def start_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoice = None) -> OpenRun:
-    """Make the run folder and write the config into it. Raises InputError for what can be known before, and then makes
-    no folder. `estimate` is the estimated plan of this config, if there is one; else it is made here.
-    """
+    """Create the run folder and write the config into it. `estimate` is the estimated plan, if the caller has it.
+
+    Raises InputError for problems that are known in advance, before a folder is created."""
     if estimate is None:
         estimated_plan(loaded, gpu=gpu)
     if problems := start_problems(loaded):
@@ -129,21 +126,20 @@ def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoi
 def open_again(
     folder: RunFolder, *, gpu: GpuChoice = None, processes: int | None = None, nodes: int | None = None
 ) -> OpenRun:
-    """Take hold of a run that was begun; without `gpu` it goes on on the card of its plan, where that is here, and
-    without `processes` and `nodes` in as many as before.
+    """Open an existing run to continue it, by default on the GPU of its plan, in as many processes and nodes as before.
 
-    Raises FolderError when it is in use or its files are damaged, InputError when it cannot go on on this machine.
-    """
+    Raises FolderError if the run is in use or its files are damaged, and InputError if it cannot continue on this
+    machine."""
     lock = RunLock(folder.lock)
     lock.acquire()
-    # What was asked before this moment was meant for an earlier start.
+    # Requests from before this moment were meant for an earlier start.
     controls = Controls(folder.control)
     try:
         notes = list[str]()
-        reports = [mend_plan_file(folder)]
-        if words := rewriting_words(folder):
-            reports += [RunProblem(kind="model gone", message=words)]
-        plan, words = read_plan(folder, notes), ""
+        reports = [restore_plan_file(folder)]
+        if message := rewriting_words(folder):
+            reports += [RunProblem(kind="model gone", message=message)]
+        plan, moved_words = read_plan(folder, notes), ""
         if plan:
             reports += [edited_settings(folder, plan)]
             reports += [RunProblem(kind="setting not used", message=note) for note in notes]
@@ -152,9 +148,9 @@ def open_again(
             if problems := environment_problems(plan.config):
                 raise ConfigError(problems)
             hardware = with_memory_now(probe())
-            plan, words = moved(plan, hardware, gpu)
-            plan, together = in_processes(plan, hardware, processes, nodes)
-            words = "; ".join(filter(None, (words, together)))
+            plan, moved_words = moved(plan, hardware, gpu)
+            plan, processes_words = in_processes(plan, hardware, processes, nodes)
+            moved_words = "; ".join(filter(None, (moved_words, processes_words)))
         loaded = None if plan else load_config(Request(config_file=folder.config), gpu=gpu)
         journal = JournalWriter(folder.journal)
     except BaseException:
@@ -163,17 +159,17 @@ def open_again(
     remembered = registry.remember(folder.root) is None
     return OpenRun(
         folder=folder, lock=lock, controls=controls, journal=journal, remembered=remembered, loaded=loaded, gpu=gpu,
-        plan=plan, is_new=False, moved=words, reports=tuple(filter(None, reports)),
+        plan=plan, is_new=False, moved=moved_words, reports=tuple(filter(None, reports)),
     )  # fmt: skip
 
 
 def name_start(loaded: LoadedConfig) -> str:
-    """Return what the name of a run says before its time: data and model, or the recipe whose own data it trains on."""
+    """Return the beginning of a run name: data and model, or the recipe if it trains on its own data."""
     config, words = loaded.config, [loaded.recipe.name if loaded.recipe else loaded.config.task.type]
     if any(loaded.origin(key).by_user for key in (DATA_KEY, MODEL_KEY)):
         data = short_name(paths_in(config.data.path)[0])
         words = [data, short_name(config.model.model_name_or_path) or words[0]]
-    parts = ("".join("-" if check_name(f"a{sign}") else sign for sign in word)[:_MOST_OF_A_PART] for word in words)
+    parts = ("".join("-" if check_name(f"a{sign}") else sign for sign in word)[:_PART_CHARACTERS] for word in words)
     return "-".join(filter(None, (re.sub("-{2,}", "-", part).strip("-._") for part in parts))) or "run"
 
 

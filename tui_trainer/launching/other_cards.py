@@ -1,4 +1,4 @@
-"""Plans for cards that this machine does not have, beside each other: where would this config run, and how fast?"""
+"""Plans for GPUs that this machine does not have: where would this config run, and how fast?"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,10 @@ from tui_trainer.units import GIB
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CardPlan:
-    """`plan` is None where the config does not run on the card, `problem` says why; `profile` is that of the card.
-    `assumed`: libraries that the config needs and that are not installed here."""
+    """Plan for a GPU. `plan` is None if the config does not run on it; `problem` says why.
+
+    `profile` is the hardware profile of the GPU. `assumed` are libraries that the config needs and that are not
+    installed."""
 
     card: Card
     cards: int
@@ -31,7 +33,7 @@ class CardPlan:
     assumed: tuple[str, ...] = ()
 
     def as_values(self) -> dict[str, object]:
-        """For programs: bytes, seconds."""
+        """Return the plan as JSON values, in bytes and seconds."""
         plan = self.plan
         values: dict[str, object] = {"card": self.card.label, "cards": self.cards, "hardware_profile": self.profile}
         values["assumed_libraries"] = list(self.assumed)
@@ -55,24 +57,26 @@ class CardPlan:
 
 
 def find_cards(names: str) -> list[Card]:
-    """All cards of the catalogue that have the words of one of these names: `A100` is three, `V100 32` one and its
-    PCIe sister; `all` is every one. Raises InputError for a name that no card has."""
-    found: list[Card] = []
+    """Return the GPUs of the catalogue that have all words of one of the names.
+
+    `A100` finds three, `V100 32` one and its PCIe version, `all` every one. Raises InputError if a name finds none.
+    """
+    selected: list[Card] = []
     words = {card: _words(" ".join((card.title, *card.names, f"{card.memory_gib}gb"))) for card in CARDS}
     for name in filter(None, (part.strip() for part in names.split(","))):
-        asked = _words(name)
-        rows = [card for card in CARDS if asked == {"all"} or asked <= words[card]]
-        if not rows:
+        wanted = _words(name)
+        matches = [card for card in CARDS if wanted == {"all"} or wanted <= words[card]]
+        if not matches:
             hint = name_hint(plain_name(name).upper(), dict.fromkeys(card.title for card in CARDS))
             raise InputError(f"there is no GPU {name!r} in the catalogue", hint=hint)
-        found += [card for card in rows if card not in found]
-    if not found:
+        selected += [card for card in matches if card not in selected]
+    if not selected:
         raise InputError("--cards needs names of GPUs, such as T4,RTX 4090,H100", hint="--cards all lists all GPUs")
-    return found
+    return selected
 
 
 def _words(name: str) -> set[str]:
-    """`NVIDIA RTX-4090` as rtx and 4090, `80GB` as 80 and gb."""
+    """Return the words of a name: `NVIDIA RTX-4090` has rtx and 4090, `80GB` has 80 and gb."""
     return set(re.findall(r"[a-z0-9]+", re.sub(r"(\d)\s*gi?b\b", r"\1 gb", plain_name(name))))
 
 
@@ -80,17 +84,18 @@ def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None
     """Yield a plan for each card, as if it were the card of this machine.
 
     The plans assume a torch that serves the card, the libraries that the config needs, and an empty card. Times come
-    from the catalogue's rates. Raises InputError for what is wrong on every card.
+    from the catalogue's rates. Raises InputError for problems of the config itself.
     """
-    here = probe()
+    local = probe()
     facts = None
     for card in cards:
-        loaded, hardware = _loaded_on(request, here, card)
+        loaded, hardware = _loaded_on(request, local, card)
         needed = dict.fromkeys(library for _, library in loaded.config.libraries)
-        assumed = tuple(library for library in needed if here.libraries.get(library, "") is None)
+        assumed = tuple(library for library in needed if local.libraries.get(library, "") is None)
         # torch for a GPU brings triton.
-        there = dict.fromkeys((*assumed, "triton"), ASSUMED)
-        hardware = replace(hardware, libraries=there | {name: one for name, one in here.libraries.items() if one})
+        libraries: dict[str, str | None] = dict.fromkeys((*assumed, "triton"), ASSUMED)
+        libraries |= {name: version for name, version in local.libraries.items() if version}
+        hardware = replace(hardware, libraries=libraries)
         if facts is None:
             facts = data_facts(loaded, progress)
         profile = loaded.hardware_profile.name if loaded.hardware_profile else ""
@@ -100,24 +105,19 @@ def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None
             first = error.problems[0]
             plan, problem = None, "; ".join(filter(None, (first.message, first.hint)))
         yield CardPlan(
-            card=card,
-            cards=len(hardware.gpus),
-            plan=plan,
-            problem=problem,
-            profile=profile,
-            assumed=assumed,
+            card=card, cards=len(hardware.gpus), plan=plan, problem=problem, profile=profile, assumed=assumed
         )
 
 
-def _loaded_on(request: Request, here: Hardware, card: Card) -> tuple[LoadedConfig, Hardware]:
-    """As many of the card as the config has processes."""
-    hardware = with_cards(here, card)
+def _loaded_on(request: Request, local: Hardware, card: Card) -> tuple[LoadedConfig, Hardware]:
+    """Return the config, and hardware with as many of the GPU as the config has processes."""
+    hardware = with_cards(local, card)
     loaded = load_config(request, hardware=hardware)
     processes = loaded.config.distributed.processes
-    return loaded, hardware if processes == "auto" else with_cards(here, card, processes)
+    return loaded, hardware if processes == "auto" else with_cards(local, card, processes)
 
 
 def smallest_that_fits(plans: Sequence[CardPlan]) -> CardPlan | None:
-    """The one with the least memory of those on which it trains on the card itself; of equals the slowest."""
-    fitting = [one for one in plans if one.plan is not None and one.plan.device == "cuda"]
-    return min(fitting, key=lambda one: (one.card.memory_gib, max(one.card.teraflops.known().values())), default=None)
+    """Return the plan that trains on the GPU with the least memory, of equal ones the slowest; None if none does."""
+    fitting = [row for row in plans if row.plan is not None and row.plan.device == "cuda"]
+    return min(fitting, key=lambda row: (row.card.memory_gib, max(row.card.teraflops.known().values())), default=None)

@@ -1,4 +1,4 @@
-"""From what was asked to an exact plan: the part of a run before torch is loaded."""
+"""The part of a run before torch is loaded: from a config to an exact plan."""
 
 import json
 import platform
@@ -48,7 +48,7 @@ from tui_trainer.units import figures_of
 
 
 def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gpu: GpuChoice = None) -> Plan:
-    """The plan before anything is prepared; exact where the data was prepared before. Raises InputError."""
+    """Return the plan before the data is prepared; it is exact if the data was prepared earlier. Raises InputError."""
     facts = data_facts(loaded, progress)
     try:
         return make_plan(loaded, with_memory_now(probe()), facts, chosen_gpu=gpu)
@@ -57,18 +57,17 @@ def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gp
 
 
 def data_facts(loaded: LoadedConfig, progress: Progress | None = None) -> DataFacts:
-    """Estimate how much data there is, or count it where it was prepared before. Raises ConfigError with all problems
-    of the settings too.
+    """Estimate the amount of data, or count it if it was prepared earlier.
 
-    The data is hashed to find what was prepared before; `progress` reports how far that is.
-    """
+    The data is hashed to find what was prepared; `progress` reports that. Raises ConfigError with all problems,
+    including those of the settings."""
     config = loaded.config
     try:
         with fitted_task_named(loaded):
             facts = find_task(config.task.type).data_facts(config, loaded.data, prepared_data_folder(), progress)
     except InputError as error:
         problems = setting_problems(loaded, eval_rows=0)
-        # What stops the counting because of a setting that is told already is told once.
+        # Counting may fail because of a setting that is already reported: report it once.
         keys = {problem.key for problem in problems} - {""}
         more = [loaded.placed(problem) for problem in error.problems if problem.key not in keys]
         raise ConfigError([*problems, *more]) from None
@@ -88,14 +87,14 @@ def exact_plan(
 ) -> tuple[Plan, PreparedData]:
     """Prepare the data, and write the plan that the run will follow, for the memory that is free now.
 
-    `tunes`: a micro-batch that is to be measured is measured now. Raises InputError, and RunError where none survives.
-    """
+    With `tunes`, the micro-batch is measured first if the plan asks for that. Raises InputError, and RunError if no
+    micro-batch survives."""
     task, started = find_task(loaded.config.task.type), monotonic()
     with fitted_task_named(loaded):
         data = task.prepare(loaded.config, loaded.data, prepared_data_folder(), progress)
     _announce_data(task.choices(loaded.config, data), data, started, journal)
 
-    def planned() -> Plan:
+    def make() -> Plan:
         return make_plan(
             loaded,
             with_memory_now(probe()),
@@ -110,22 +109,20 @@ def exact_plan(
             chosen_gpu=gpu,
         )
 
-    plan = planned()
+    plan = make()
     if tunes and plan.untuned_key:
         tune_micro_batch(loaded, plan, gpu, progress)
-        plan = planned()
+        plan = make()
     write_plan_file(folder, plan)
     return plan, data
 
 
 def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: int = 0) -> PreparedData:
-    """Return the rows that a run began with, from the folder that its plan names or prepared again. The run continues
-    after `step`.
+    """Return the rows that a run began with, from the folder that its plan names or prepared again.
 
-    Raises InputError when the model is no longer the same, or the rows would be others.
-    """
+    The run continues after `step`. Raises InputError if the model has changed, or if the rows would differ."""
     config, sources, task, started = plan.config, data_of(plan.config), find_task(plan.config.task.type), monotonic()
-    # First: with another tokenizer the rows would differ too, and the data would be blamed.
+    # Checked first: with another tokenizer the rows would differ too, and the error would blame the data.
     if problem := changed_base(plan):
         raise ConfigError(problem)
     folder = prepared_data_folder() / plan.data_key
@@ -160,11 +157,11 @@ def _changed_data(sources: ResolvedData, data: PreparedData, path: str, progress
     return f"the data changed since this run started: {one_line(path, 200)}" if changed else ""
 
 
-def mend_plan_file(folder: RunFolder) -> RunProblem | None:
-    """Put back a plan.json that is damaged or gone, from the newest checkpoint, whose manifest proves its copy. Without
-    a checkpoint the run begins anew, and so does its plan. Returns what was done. Raises FolderError where nothing
-    proves what the plan was.
-    """
+def restore_plan_file(folder: RunFolder) -> RunProblem | None:
+    """Restore a damaged or missing plan.json from the newest checkpoint, whose manifest proves its copy.
+
+    Without a checkpoint, remove the plan, as the run starts over. Return what was done. Raises FolderError if nothing
+    proves what the plan was."""
     damage = "plan.json is missing"
     try:
         read_plan_file(folder.plan.read_bytes())
@@ -176,26 +173,26 @@ def mend_plan_file(folder: RunFolder) -> RunProblem | None:
     except (OSError, ValueError, ConfigError):
         return None  # `read_plan` says what is wrong with it
     try:
-        found = kept_plan(folder.checkpoints)
+        saved_plan = kept_plan(folder.checkpoints)
     except CheckpointError as error:
         raise FolderError(f"{damage}, and {error}", where=str(folder.root)) from None
-    if found is None:
+    if saved_plan is None:
         if not folder.plan.is_file():
             return None
         folder.plan.unlink()
         hint = "no complete checkpoint is left: the run starts over with a new plan from config.toml"
         return RunProblem(kind="plan made again", message=damage, hint=hint)
-    name, content = found
+    name, content = saved_plan
     if content is None:
         message = f"{damage}, and the checkpoint {name}, which an earlier version wrote, has no copy of the plan"
         hint = "a new plan from config.toml might differ, so the run cannot be resumed; "
-        raise FolderError(message, where=str(folder.root), hint=hint + _anew(folder))
+        raise FolderError(message, where=str(folder.root), hint=hint + _new_run_hint(folder))
     folder.write_file(folder.plan, content)
     return RunProblem(kind="plan put back", message=damage, hint=f"plan.json was restored from {name}")
 
 
 def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
-    """What config.toml says otherwise than the plan, which a run follows to its end; None where it is as it was."""
+    """Return a report of settings in config.toml that differ from the plan; None if all agree."""
     if not folder.config.is_file():
         return None
     problems = list[Problem]()
@@ -207,7 +204,7 @@ def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
     else:
         config, recipes = with_absolute_paths(config), (plan.recipe, absolute(plan.config.profile))
         decided = {EFFECTIVE: plan.effective_batch_is_auto, EPOCHS: plan.num_train_epochs is not None}
-        found = {
+        compared = {
             key: (value_of(config, key), value_of(plan.config, key))
             for key in values
             if not (key == "profile" and values[key] in recipes)
@@ -215,28 +212,28 @@ def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
             and not (values[key] == "auto" and decided.get(key))
         }
         edits = [
-            f"{key} = {json.dumps(now)} ({json.dumps(before)} in this run)"
-            for key, (now, before) in found.items()
-            if not same(now, before)
+            f"{key} = {json.dumps(now)} ({json.dumps(planned)} in this run)"
+            for key, (now, planned) in compared.items()
+            if not same(now, planned)
         ]
         edits += [f"{key} was removed" for key in plan.user_keys if key not in values]
         if not edits:
             return None
         message = f"config.toml was edited: {one_line('; '.join(edits), 600)}"
-    hint = f"a run keeps its original settings; {_anew(folder)}"
+    hint = f"a run keeps its original settings; {_new_run_hint(folder)}"
     return RunProblem(kind="config edited", message=message, hint=hint)
 
 
-def _anew(folder: RunFolder) -> str:
-    # The old name is taken, and may be in the file.
+def _new_run_hint(folder: RunFolder) -> str:
+    # The old name is taken, and the file may contain it.
     command = shlex.join(["tui-trainer", str(folder.config), "--set", f"output.name={folder.name}-anew"])
     return f"start a new run with `{command}`"
 
 
 def read_plan(folder: RunFolder, notes: list[str] | None = None) -> Plan | None:
-    """The plan that a run follows; None when it was ended before it had one. What of its settings is not used any more
-    is reported in `notes`. Raises FolderError, and ConfigError for a setting that is gone and decides what is learnt.
-    """
+    """Return the plan of a run; None if it ended before it had one. Settings no longer in use are added to `notes`.
+
+    Raises FolderError, and ConfigError for a removed setting that decides what is learnt."""
     if not folder.plan.is_file():
         return None
     try:
@@ -245,12 +242,12 @@ def read_plan(folder: RunFolder, notes: list[str] | None = None) -> Plan | None:
         message = f"plan.json cannot be read: {system_reason(error)}"
         raise FolderError(message, where=str(folder.root)) from None
     except ValueError as error:
-        hint = f"resume the run with the version that started it and an unchanged plan.json, or {_anew(folder)}"
+        hint = f"resume the run with the version that started it and an unchanged plan.json, or {_new_run_hint(folder)}"
         raise FolderError(str(error), where=str(folder.root), hint=hint) from None
 
 
 def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) -> Baselines | None:
-    """Losses and scores of simple models on the very rows that evaluation reads."""
+    """Record losses and scores of simple models on the rows that evaluation reads, and return them."""
     chosen = evenly_spaced(data.counts.eval_rows, plan.eval_rows.value)
     measured = find_task(plan.config.task.type).baselines(plan.config, data, chosen)
     if measured is not None:
@@ -262,8 +259,8 @@ def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) ->
     return measured
 
 
-def tell_changed_versions(plan: Plan, journal: JournalWriter, step: int) -> None:
-    """A run that goes on with other libraries is told so: its curve may not continue to the bit."""
+def report_changed_versions(plan: Plan, journal: JournalWriter, step: int) -> None:
+    """Report libraries that changed since the run began: its curve may not continue bit by bit."""
     now = versions()
     changed = [
         f"{name} {old} is now {now.get(name, 'absent')}" for name, old in plan.versions.items() if now.get(name) != old
@@ -279,7 +276,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
     An event field that has the same name as a plan field gets its value. `figures` are those declared `in_journal`.
     """
     config, rates = plan.config, peak_rate(plan.config, plan.parameters.value)
-    values = {one.name: _announced(plan, one.name) for one in fields(PlanMade) if hasattr(plan, one.name)}
+    values = {field.name: _announced(plan, field.name) for field in fields(PlanMade) if hasattr(plan, field.name)}
     declared = (name for name, figure in figures_of(Plan).items() if figure.in_journal)
     rows, seconds = min(plan.effective_batch_size.value, plan.train_rows.value), plan.step_seconds.value
     values |= {
@@ -322,22 +319,23 @@ def _announced(plan: Plan, name: str) -> Any:
 
 
 def _precision_gain(plan: Plan) -> dict[str, Any]:
-    """What `plan.best_precision` gains over what the run computes in: steps in turns (`check --measure precision`),
-    else matmuls (`diagnose --try`)."""
+    """Return how much faster the plan's best precision is than that of the run, as fields of `PlanMade`.
+
+    Measured steps (`check --measure precision`) come before matrix products (`diagnose --try`)."""
     if plan.best_precision in (None, "", plan.precision.value):
         return {}
     gain = KeptGains.read(Measurable.of(plan)).find({MIXED: "auto"})
     if gain and gain.speed_up:
         return {"precision_gain": gain.speed_up, "precision_gain_of": "steps"}
     on_cpu = plan.device == "cpu"
-    tried = (kept_trial(probe(), "none" if on_cpu else None) or {}).get("precisions", {})
-    used = "tf32" if plan.precision.value == "fp32" and plan.config.training.tf32 and not on_cpu else "fp32"
-    now, best = (tried.get(name, {}).get("teraflops") for name in (used, plan.best_precision))
-    return {"precision_gain": best / now, "precision_gain_of": "matmuls"} if now and best else {}
+    precisions = (kept_trial(probe(), "none" if on_cpu else None) or {}).get("precisions", {})
+    used_precision = "tf32" if plan.precision.value == "fp32" and plan.config.training.tf32 and not on_cpu else "fp32"
+    used_rate, best_rate = (precisions.get(name, {}).get("teraflops") for name in (used_precision, plan.best_precision))
+    return {"precision_gain": best_rate / used_rate, "precision_gain_of": "matmuls"} if used_rate and best_rate else {}
 
 
 def _merged_bytes(plan: Plan) -> int | None:
-    """Of what is deployed where an adapter is trained: a merge has the tensors of its base, in their dtypes."""
+    """Return the bytes of the merged model if an adapter is trained: the tensors and dtypes of its base."""
     name = plan.config.model.model_name_or_path
     if not plan.config.tuning.has_adapter or not name:
         return None
@@ -347,8 +345,8 @@ def _merged_bytes(plan: Plan) -> int | None:
 
 def versions() -> dict[str, str]:
     """Return the versions of what a result depends on, importing none of it."""
-    found = read_versions(("tui-trainer", *RESULT_LIBRARIES))
-    return {"python": platform.python_version()} | {name: version for name, version in found.items() if version}
+    installed = read_versions(("tui-trainer", *RESULT_LIBRARIES))
+    return {"python": platform.python_version()} | {name: version for name, version in installed.items() if version}
 
 
 def _announce_data(choices: int, data: PreparedData, started: float, journal: JournalWriter) -> None:

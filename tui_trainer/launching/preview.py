@@ -1,4 +1,4 @@
-"""What a run would learn from, before it begins: the first rows of its own batches, and numbers about all rows."""
+"""Rows that a run would learn from in its first batches, and figures about all rows, as lines and as JSON."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,7 +10,6 @@ import numpy as np
 from rich.cells import cell_len
 
 from tui_trainer.config.load import LoadedConfig, ResolvedLoaded
-from tui_trainer.config.sections import ResolvedConfig
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.pack import PaddingShares, padding_shares
 from tui_trainer.data.batching.row_order import RowOrder
@@ -44,10 +43,9 @@ Learns = Literal["tokens", "labels of rows", "answers"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preview:
-    """`samples` are rows of the batches from step 1 on. `padding` is None where rows are cut from one stream of text.
+    """Rows of the first batches, and figures about all rows. `padding` is None if rows are cut from one stream of text.
 
-    `choice` is how the plan lays rows out, `choice_reason` why. `dedup`: repeats and leaks were left out.
-    """
+    `choice` is how the plan lays rows out, `choice_reason` why. With `dedup`, repeats and leaks were left out."""
 
     task: str
     source: str
@@ -66,15 +64,14 @@ class Preview:
 
     @property
     def rows_left_out(self) -> int:
-        """Rows of a table, or documents, that no step learns from and no evaluation reads."""
+        """Number of table rows or documents that no step learns from and no evaluation reads."""
         return sum(self.counts.left_out(dedup=self.dedup).values())
 
 
 def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: GpuChoice = None) -> Preview:
-    """`count` rows of the batches. Prepares the data where that was not done yet.
+    """Return a preview with `count` rows of the batches. Prepares the data if necessary.
 
-    Raises InputError for what a run would be refused for, but not for memory that does not suffice.
-    """
+    Raises InputError if a run would be refused, except for too little memory."""
     if problems := setting_problems(loaded):
         raise ConfigError(problems)
     config = loaded.config
@@ -83,103 +80,104 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
         data = task.prepare(config, loaded.data, prepared_data_folder(), progress)
     hardware = with_memory_now(probe())
     resolved, facts = with_rows_of_step(loaded, hardware, task.facts(config, data), gpu)
-    made = planning.decide(resolved, hardware, facts, gpu)
+    decisions = planning.decide(resolved, hardware, facts, gpu)
     rows = Rows(data.train_path)
     order = RowOrder(
         rows.lengths,
-        effective_batch=made.cut.effective,
+        effective_batch=decisions.cut.effective,
         seed=config.training.seed,
-        group_by_length=made.grouping.value,
+        group_by_length=decisions.grouping.value,
     )
     tokenizer = task.load_tokenizer(config, data)
-    shown = samples(
+    shown_samples = samples(
         rows,
         order,
-        _layout(task, made.loaded.config, data, facts, made, tokenizer),
+        _layout(task, data, facts, decisions, tokenizer),
         count,
         tokenizer=tokenizer,
         names=names_in(data.details),
         cut=cut_rows(data.folder, len(rows)),
         progress=progress,
     )
-    documents = [document for sample in shown for document in sample.documents]
+    documents = [document for sample in shown_samples for document in sample.documents]
     learns: Learns = "answers" if any(document.answer for document in documents) else "tokens"
-    bad = tuple(Problem(**one) for one in data.details.get(BAD_ROWS, ()))
+    bad_rows = tuple(Problem(**fields) for fields in data.details.get(BAD_ROWS, ()))
     return Preview(
         task=task.name,
         source=data.source,
         max_length=data.max_length,
-        samples=tuple(shown),
+        samples=tuple(shown_samples),
         counts=data.counts,
-        bad_rows=bad,
+        bad_rows=bad_rows,
         class_rows=_class_rows(data, rows),
         # Bad rows stand in a list of their own.
-        notes=tuple(note for note in data.all_notes if not (bad and str(bad[0]) in note)),
+        notes=tuple(note for note in data.all_notes if not (bad_rows and str(bad_rows[0]) in note)),
         lengths=Lengths.of(rows.lengths),
-        padding=_padding(resolved, task, data, facts, made, rows),
-        choice="packed" if made.packing.value else "grouped" if made.grouping.value else "padded",
-        choice_reason=made.packing.reason if task.packs else "",
+        padding=_padding(resolved, task, data, facts, decisions, rows),
+        choice="packed" if decisions.packing.value else "grouped" if decisions.grouping.value else "padded",
+        choice_reason=decisions.packing.reason if task.packs else "",
         dedup=config.data.dedup,
         learns="labels of rows" if any(document.label for document in documents) else learns,
     )
 
 
 def _class_rows(data: PreparedData, rows: Rows) -> dict[str, int]:
-    """How many training rows have each class: with several labels a row, a row counts for each of them."""
+    """Return the training rows of each class; a row with several labels counts for each of them."""
     if data.details.get("problem_type") != MULTI:
         return dict(data.details.get(CLASS_ROWS, {}))
-    having = rows.values(LABELS).reshape(len(rows), -1).sum(axis=0)
-    return dict(zip(names_in(data.details), having.tolist(), strict=True))
+    rows_of_class = rows.values(LABELS).reshape(len(rows), -1).sum(axis=0)
+    return dict(zip(names_in(data.details), rows_of_class.tolist(), strict=True))
 
 
 def _layout(
-    task: Task, config: ResolvedConfig, data: PreparedData, facts: DataFacts, made: planning.Decisions, tokenizer: Any
+    task: Task, data: PreparedData, facts: DataFacts, decisions: planning.Decisions, tokenizer: Any
 ) -> RowLayout:
-    """As a run makes it (`training/components.py`), without the model."""
+    """Return the layout of batches as a run makes it (`training/components.py`), without the model."""
+    config = decisions.loaded.config
     model = config_only(
         task.model_config(config, facts.vocabulary, facts.classes),
         tokenizer,
         is_new=config.model.init == "scratch" or not config.model.model_name_or_path,
         problem_type=str(data.details.get("problem_type", "")),
     )
-    widest, size_costs = longest_row(config, facts, made.packing.value), made.setup.compiles_each_size
+    widest, size_costs = longest_row(config, facts, decisions.packing.value), decisions.setup.compiles_each_size
     return RowLayout(
         collate=task.collate_in_run(config, model, pad_token_id(tokenizer), widest, size_costs=size_costs),
         collate_packed=task.collate_packed_in_run(pad_token_id(tokenizer), widest, size_costs=size_costs),
-        rows=made.cut.micro,
-        packed_width=widest if made.packing.value else 0,
+        rows=decisions.cut.micro,
+        packed_width=widest if decisions.packing.value else 0,
         fixed_width=widest if config.training.torch_compile else 0,
     )
 
 
 def _padding(
-    loaded: ResolvedLoaded, task: Task, data: PreparedData, facts: DataFacts, made: planning.Decisions, rows: Rows
+    loaded: ResolvedLoaded, task: Task, data: PreparedData, facts: DataFacts, decisions: planning.Decisions, rows: Rows
 ) -> PaddingShares | None:
+    """Return the shares of padding for each layout; None if rows are cut from one stream of text."""
     if not data.lengths:
         return None
-    unpacked = made
-    if made.packing.value:
-        alone = with_settings(loaded, {"data.packing": False})
-        chosen: GpuChoice = made.target.gpu.index if made.target.gpu else "none"
-        unpacked = planning.decide(alone, with_memory_now(probe()), facts, chosen)
-    # Where a model learns the next token, the last token of a document is no input.
+    unpacked = decisions
+    if decisions.packing.value:
+        not_packed = with_settings(loaded, {"data.packing": False})
+        chosen: GpuChoice = decisions.target.gpu.index if decisions.target.gpu else "none"
+        unpacked = planning.decide(not_packed, with_memory_now(probe()), facts, chosen)
+    # A model that learns the next token does not read the last token of a document.
     inputs = rows.lengths - rows.documents if task.packs else rows.lengths
-    rounding = task.width_rounding(made.shape.model_type, size_costs=unpacked.setup.compiles_each_size)
+    rounding = task.width_rounding(decisions.shape.model_type, size_costs=unpacked.setup.compiles_each_size)
     shares = partial(padding_shares, capacity=data.max_length, rounding=rounding)
-    step_rows, each = min(made.cut.effective, len(rows)), facts.row_documents
-    found = shares(np.maximum(inputs, 1), documents=step_rows, micro_batch=unpacked.cut.micro, packs=task.packs)
-    if each == 1:
-        return found
-    # Packed they stay together; padded each is a row of its own.
+    step_rows, row_documents = min(decisions.cut.effective, len(rows)), facts.row_documents
+    by_row = shares(np.maximum(inputs, 1), documents=step_rows, micro_batch=unpacked.cut.micro, packs=task.packs)
+    if row_documents == 1:
+        return by_row
+    # The documents of a row stay together if packed; padded, each is a row of its own.
     lengths = np.maximum(rows.values(DOCUMENT_LENGTHS) - int(task.packs), 1)
-    padded = shares(lengths, documents=step_rows * each, micro_batch=unpacked.cut.micro * each, packs=False)
-    return replace(padded, packed=found.packed)
+    padded = shares(
+        lengths, documents=step_rows * row_documents, micro_batch=unpacked.cut.micro * row_documents, packs=False
+    )
+    return replace(padded, packed=by_row.packed)
 
 
-# A preview as lines of marked text, for a terminal, a screen or a file, and as JSON.
-#
-# Trained tokens stand in double brackets and special tokens in pointed ones wherever colours may be missing; text from
-# the data passes `safe_text`.
+# Brackets mark trained tokens and special tokens if there may be no colours. Text from the data passes `safe_text`.
 
 Mark = Literal["head", "text", "trained", "special", "note"]
 Marked = tuple[str, Mark]
@@ -192,7 +190,7 @@ _SHOWN_CLASSES = 12
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What stands around trained text and around special tokens, and for a line break in the text."""
+    """Characters around trained text and special tokens, in place of a line break, and in bars."""
 
     trained: tuple[str, str]
     special: tuple[str, str]
@@ -203,7 +201,7 @@ class Signs:
 UNICODE_SIGNS = Signs(("\u27e6", "\u27e7"), ("\u27e8", "\u27e9"), "\u23ce", "\u2588")
 ASCII_SIGNS = Signs(("[[", "]]"), ("{", "}"), "\\n", "#")
 NO_SIGNS = Signs(("", ""), ("", ""), "\u23ce", "\u2588")
-"""Where colours tell them apart."""
+"""For output in which colours mark the text."""
 
 
 # ------------------------------------------------------------------ samples
@@ -212,12 +210,12 @@ NO_SIGNS = Signs(("", ""), ("", ""), "\u23ce", "\u2588")
 def sample_lines(
     sample: ShownSample, number: int, count: int, signs: Signs, width: int, most: int = MOST_CHARACTERS
 ) -> Iterator[list[Marked]]:
-    """One row of a batch: a title, and each document. Of a text beyond `most` characters the middle is left out."""
-    place = f"step {sample.step}, pass {sample.forward_pass}, row {sample.row}"
-    yield [(f"sample {number} of {count}: {place}", "head")]
+    """Yield a title and the documents of a row. The middle of a text beyond `most` characters is left out."""
+    source = f"step {sample.step}, pass {sample.forward_pass}, row {sample.row}"
+    yield [(f"sample {number} of {count}: {source}", "head")]
     yield [(f"  {_sizes(sample)}", "note")]
-    for at, document in enumerate(sample.documents, 1):
-        yield [(f"  {_document_words(document, at, len(sample.documents))}", "note")]
+    for position, document in enumerate(sample.documents, 1):
+        yield [(f"  {_document_words(document, position, len(sample.documents))}", "note")]
         if any(piece.tag for piece in document.pieces):
             yield from _tagged(document.pieces, signs, width)
         else:
@@ -236,7 +234,7 @@ def _sizes(sample: ShownSample) -> str:
 
 
 def _tokens(shown: ShownSample | ShownDocument) -> str:
-    """`12 tokens, 11 trained (92 %)`; a row with labels of its own, or a number, trains on them alone."""
+    """Return `12 tokens, 11 trained (92 %)`. A row with a label of its own trains on the label alone."""
     parts = shown.documents if isinstance(shown, ShownSample) else (shown,)
     counted = quantity(shown.tokens, "token")
     if parts and all(part.label for part in parts):
@@ -244,12 +242,12 @@ def _tokens(shown: ShownSample | ShownDocument) -> str:
     return f"{counted}, {shown.trained_tokens:,} trained ({shown.trained_tokens / max(shown.tokens, 1):.0%})"
 
 
-def _document_words(document: ShownDocument, place: int, count: int) -> str:
+def _document_words(document: ShownDocument, position: int, count: int) -> str:
     cut = {True: ", cut", False: ", whole", None: ""}[document.cut]
     part = f", document {document.part} of this row" if document.part else ""
     if count == 1:
         return f"row {document.number:,} of the training data{part}{cut}"
-    return f"document {place}: row {document.number:,}{part}, {_tokens(document)}{cut}"
+    return f"document {position}: row {document.number:,}{part}, {_tokens(document)}{cut}"
 
 
 def _flowing(pieces: Sequence[Piece], signs: Signs, width: int, most: int) -> Iterator[list[Marked]]:
@@ -258,12 +256,12 @@ def _flowing(pieces: Sequence[Piece], signs: Signs, width: int, most: int) -> It
 
 
 def _shortened(pieces: Sequence[Piece], most: int) -> Iterator[Piece | str]:
-    """The pieces, and a remark where a part is not shown."""
-    total, at = sum(len(piece.text) for piece in pieces), 0
+    """Yield the pieces, with a remark in place of the part that is not shown."""
+    total, offset = sum(len(piece.text) for piece in pieces), 0
     gap = (most // 2, total - most // 2) if total > most else (total, total)
     for piece in pieces:
-        start, end = at, at + len(piece.text)
-        at = end
+        start, end = offset, offset + len(piece.text)
+        offset = end
         head, tail = piece.text[: max(gap[0] - start, 0)], piece.text[max(gap[1] - start, 0) :]
         if end <= gap[0] or start >= gap[1]:
             yield piece
@@ -281,18 +279,18 @@ def _part(piece: Piece, text: str) -> Piece:
 
 
 def _signed(pieces: Iterable[Piece | str], signs: Signs) -> Iterator[Marked]:
-    """Marked texts; brackets go around all trained pieces that stand together."""
-    for trained, together in groupby(pieces, key=lambda one: isinstance(one, Piece) and one.trained):
+    """Yield marked texts, with brackets around each group of adjacent trained pieces."""
+    for trained, group in groupby(pieces, key=lambda piece: isinstance(piece, Piece) and piece.trained):
         if trained:
             yield signs.trained[0], "trained"
-        for one in together:
-            if isinstance(one, str):
-                yield one, "note"
-            elif one.special:
-                yield _special(one, signs), "special"
+        for piece in group:
+            if isinstance(piece, str):
+                yield piece, "note"
+            elif piece.special:
+                yield _special(piece, signs), "special"
             else:
                 # Line breaks are seen and kept; other control characters are only seen.
-                text = visible(one.text).replace("\t", "    ").replace("\n", f"{signs.line_break}\n")
+                text = visible(piece.text).replace("\t", "    ").replace("\n", f"{signs.line_break}\n")
                 yield text, "trained" if trained else "text"
         if trained:
             yield signs.trained[1], "trained"
@@ -303,7 +301,7 @@ def _special(piece: Piece, signs: Signs) -> str:
 
 
 def _wrapped(marked: Sequence[Marked], width: int) -> Iterator[list[Marked]]:
-    """Lines of at most `width` cells: at line breaks, else after the last blank, else anywhere."""
+    """Yield lines of at most `width` cells: cut at line breaks, else after the last blank, else anywhere."""
     line: list[tuple[str, Mark]] = []
     used = last_blank = 0
     for text, mark in marked:
@@ -317,7 +315,7 @@ def _wrapped(marked: Sequence[Marked], width: int) -> Iterator[list[Marked]]:
                 cut = last_blank or len(line)
                 yield _joined(line[:cut])
                 line = line[cut:]
-                used, last_blank = sum(cell_len(one) for one, _ in line), 0
+                used, last_blank = sum(cell_len(kept_sign) for kept_sign, _ in line), 0
             line.append((sign, mark))
             used += cells
             if sign == " ":
@@ -327,11 +325,11 @@ def _wrapped(marked: Sequence[Marked], width: int) -> Iterator[list[Marked]]:
 
 
 def _joined(line: Sequence[Marked]) -> list[Marked]:
-    return [("".join(sign for sign, _ in part), mark) for mark, part in groupby(line, key=lambda one: one[1])]
+    return [("".join(sign for sign, _ in part), mark) for mark, part in groupby(line, key=lambda marked: marked[1])]
 
 
 def _tagged(pieces: Sequence[Piece], signs: Signs, width: int) -> Iterator[list[Marked]]:
-    """Each word above its tag, in columns."""
+    """Yield the words in columns, each above its tag."""
     words: list[Marked] = []
     tags: list[Marked] = []
     used = 0
@@ -340,16 +338,16 @@ def _tagged(pieces: Sequence[Piece], signs: Signs, width: int) -> Iterator[list[
         tag = one_line(piece.tag, 40)
         cells = max(cell_len(text), cell_len(tag)) + 1
         if words and used + cells > width - _INDENT:
-            yield from _rows(words, tags)
+            yield from _word_and_tag_lines(words, tags)
             words, tags, used = [], [], 0
         mark: Mark = "special" if piece.special else "trained" if piece.tag else "text"
         words.append((text + " " * (cells - cell_len(text)), mark))
         tags.append((tag + " " * (cells - cell_len(tag)), "note"))
         used += cells
-    yield from _rows(words, tags)
+    yield from _word_and_tag_lines(words, tags)
 
 
-def _rows(words: list[Marked], tags: list[Marked]) -> Iterator[list[Marked]]:
+def _word_and_tag_lines(words: list[Marked], tags: list[Marked]) -> Iterator[list[Marked]]:
     for cells in (words, tags):
         yield [(" " * _INDENT, "text"), *cells]
 
@@ -367,7 +365,7 @@ def legend(signs: Signs) -> list[Marked]:
 
 
 def summary_lines(preview: Preview, signs: Signs) -> Iterator[str]:
-    """Numbers over all rows: read, left out, trained, lengths, padding; bad rows and notes."""
+    """Yield figures over all rows: read, left out, trained, lengths and padding; then bad rows and notes."""
     yield f"{one_line(preview.source)}: {preview.task}"
     yield from (f"{label:<{_LABEL}}{text}" for label, text in _rows_of_numbers(preview))
     yield from _histogram(preview, signs)
@@ -440,10 +438,10 @@ def _padding_words(preview: Preview) -> str:
 
 
 def as_values(preview: Preview) -> dict[str, Any]:
-    """The whole preview, nothing shortened."""
-    found = asdict(preview)
+    """Return the whole preview as JSON values, with nothing shortened."""
+    fields = asdict(preview)
     samples = [
         {"tokens": sample.tokens, "trained_tokens": sample.trained_tokens, **values}
-        for sample, values in zip(preview.samples, found.pop("samples"), strict=True)
+        for sample, values in zip(preview.samples, fields.pop("samples"), strict=True)
     ]
-    return {**found, "rows_left_out": preview.rows_left_out, "samples": samples}
+    return {**fields, "rows_left_out": preview.rows_left_out, "samples": samples}

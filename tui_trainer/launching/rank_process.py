@@ -1,4 +1,4 @@
-"""`python -m tui_trainer.launching.rank_process RUN_FOLDER`: one of the processes of a run, as torchrun starts it."""
+"""One of the processes of a run, as torchrun starts it: `python -m tui_trainer.launching.rank_process RUN_FOLDER`."""
 
 import json
 import os
@@ -32,43 +32,43 @@ from tui_trainer.worker.answering import wait_for_hang_up
 
 
 def main() -> NoReturn:
-    """Ends the process. Exit code 1 where the run could not go on; `rank-N.json` in its `logs/` says why."""
+    """Train, and exit. After exit code 1, `rank-N.json` in the logs says why the run could not continue."""
     end_by_parent_only()
     prepare_environment()
     folder, rank = RunFolder.open(Path(sys.argv[1])), int(os.environ["RANK"])
     hold_log(folder, rank)
     try:
-        told = _train(folder, rank)
+        outcome = _train(folder, rank)
     except InputError as error:
-        told = {"kind": "input", "problems": [asdict(problem) for problem in error.problems]}
+        outcome = {"kind": "input", "problems": [asdict(problem) for problem in error.problems]}
     except GroupOutOfMemory as error:
-        told = {"kind": "out of memory", "message": str(error)}
+        outcome = {"kind": "out of memory", "message": str(error)}
     except RunError as error:
-        told = {"kind": "run", "message": str(error)}
-    except Exception as error:  # what libraries raise; the traceback is for the log
+        outcome = {"kind": "run", "message": str(error)}
+    except Exception as error:  # any error of a library; the traceback goes to the log
         traceback.print_exc()
-        told = {"kind": "error", "message": f"{type(error).__name__}: {one_line(str(error), 300)}"}
+        outcome = {"kind": "error", "message": f"{type(error).__name__}: {one_line(str(error), 300)}"}
     try:
-        write_atomically(result_path(folder, rank), json.dumps(told).encode(), durable=False)
+        write_atomically(result_path(folder, rank), json.dumps(outcome).encode(), durable=False)
     except OSError:
-        say(rank=rank, result=told)
-    # Not through the interpreter's end: collectives under way would be waited for.
+        say(rank=rank, result=outcome)
+    # Skip the interpreter's shutdown, which would wait for collectives in progress.
     sys.stdout.flush()
-    os._exit(0 if told["kind"] == "done" else 1)
+    os._exit(0 if outcome["kind"] == "done" else 1)
 
 
 def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
     assignment = Assignment.read(folder)
     assert assignment is not None, "it is written before the processes are started"
     controls = Controls(folder.control, asked_before=assignment.asked_before)
-    Thread(target=_follow_the_starter, args=(controls,), daemon=True).start()
+    Thread(target=_watch_starter, args=(controls,), daemon=True).start()
     from tui_trainer.training.process import device_of, use_device
     from tui_trainer.training.ranks import join_ranks
     from tui_trainer.training.run import run
 
     plan = read_plan(folder)
     assert plan is not None, "the plan is written before the processes are started"
-    plan = plan.model_copy(update={"gpu_uuid": _card(plan)})
+    plan = plan.model_copy(update={"gpu_uuid": _gpu_uuid(plan)})
     job = Job(
         plan=plan,
         data=_prepared(plan),
@@ -80,11 +80,13 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
     device = device_of(plan)
     use_device(device)
     ranks = join_ranks(device, offloads=plan.cpu_offload.value)
-    # What the others tell is the same, or concerns their own machine.
+    # Events of other ranks repeat those of rank 0, or concern only their machine.
     path = folder.journal if rank == 0 else folder.logs / f"rank-{rank}.jsonl"
     with JournalWriter(path, tell_failing=say_failing if rank == 0 else lambda reason: None) as journal:
-        here = socket.gethostname()
-        others = [pid for host, pid in ranks.gathered((here, os.getpid())) if host == here and pid != os.getpid()]
+        own_host = socket.gethostname()
+        others = [
+            pid for host, pid in ranks.gathered((own_host, os.getpid())) if host == own_host and pid != os.getpid()
+        ]
         gauges = GaugeWriter(journal, others=others)
         if rank == 0:
             gauges.watch_card_of(plan)
@@ -95,11 +97,10 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
             gauges.stop()
 
 
-def _card(plan: Plan) -> str:
-    """Of this process. The plan names those of the first node; another one takes its freest and those like it.
+def _gpu_uuid(plan: Plan) -> str:
+    """Return the GPU of this process; empty on a CPU. Raises RunError if this node has too few.
 
-    Raises RunError where there are too few.
-    """
+    The plan names the GPUs of the first node. Another node uses its GPU with the most free memory and those like it."""
     number = int(os.environ["LOCAL_RANK"])
     if plan.device == "cpu":
         return ""
@@ -115,15 +116,16 @@ def _card(plan: Plan) -> str:
 
 
 def _prepared(plan: Plan) -> PreparedData:
-    found = read_entry(prepared_data_folder() / plan.data_key)
-    if found is None:
+    data = read_entry(prepared_data_folder() / plan.data_key)
+    if data is None:
         raise DataError("the prepared data is missing", where=plan.data_key, hint="resume the run to prepare it again")
-    return found
+    return data
 
 
-def _follow_the_starter(controls: Controls) -> None:
-    """Stop the run when the process that started this one asks for it, and leave when that process has ended or has
-    lost its agent. What it asks stays in the socket, for all to see."""
+def _watch_starter(controls: Controls) -> None:
+    """Stop the run when its starter requests it, and exit when the starter has ended or lost its agent.
+
+    The request stays in the socket, so that all processes see it."""
     with suppress(OSError), socket.socket(fileno=os.dup(0)) as starter:
         if starter.recv(1, socket.MSG_PEEK) == STOP:
             controls.stop()

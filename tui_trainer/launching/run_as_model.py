@@ -1,7 +1,7 @@
-"""A finished run as the model that another starts from: its path, its name or `last` in `model.model_name_or_path`.
+"""A finished run as the model that another run starts from: `model.model_name_or_path` has its path, its name or
+`last`.
 
-It is resolved once, to the folder `model` of the run, so that `last` stays the run that it was.
-"""
+The name is resolved once, to the folder `model` of the run, so that `last` stays the run that it was."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -20,11 +20,10 @@ from tui_trainer.runs.folder import RunFolder
 
 
 def with_run_as_model(loaded: LoadedConfig) -> LoadedConfig:
-    """The config with the folder of the final model where a run is named, and a note about it.
+    """Return the config with the folder of the final model if it names a run, and with a note about it.
 
-    A folder with a model, and a model of the hub that is here or in the catalogue, come before a run of that name.
-    Raises ConfigError for a run that has no final model, and for a name that several runs may be meant by.
-    """
+    A folder with a model, and a hub model that is downloaded or in the catalogue, take precedence over a run of that
+    name. Raises ConfigError for a run without a final model, and for a name that fits several runs."""
     model = loaded.config.model
     try:
         run = _run_named(model.model_name_or_path, model.revision)
@@ -37,7 +36,7 @@ def with_run_as_model(loaded: LoadedConfig) -> LoadedConfig:
 
 
 def changed_model_problems(config: Config) -> list[Problem]:
-    """What is wrong with the final model of a run that is to be gone on from: it is not what that run wrote."""
+    """Return the problem if the model is the final model of a run, but no longer what that run wrote."""
     run = run_of_model(Path(config.model.model_name_or_path))
     if run is None or config.is_from_scratch:
         return []
@@ -49,6 +48,7 @@ def changed_model_problems(config: Config) -> list[Problem]:
 
 
 def _run_named(name: str, revision: str) -> RunFolder | None:
+    """Return the run of this name; None if the name means a model."""
     try:
         folder = local_folder(name)
     except ConfigError:  # no model is named, or `find_model` says what is wrong
@@ -61,6 +61,6 @@ def _run_named(name: str, revision: str) -> RunFolder | None:
         return None
     if find_shape(name) or cached_snapshot(name, revision):
         return None
-    known = [run.name for run in registry.known_runs()]
-    is_known = name == "last" or any(run.startswith(name) for run in known)
-    return registry.find_run(name) if known and is_known else None
+    run_names = [run.name for run in registry.known_runs()]
+    is_known = name == "last" or any(run.startswith(name) for run in run_names)
+    return registry.find_run(name) if run_names and is_known else None

@@ -1,9 +1,9 @@
-"""A run as a job of Slurm: its folder, its batch script, and the submission.
+"""Runs as Slurm jobs: their folder, their batch script, and the submission.
 
 The last line of the script is an `exec`, so that the program (or `srun`) has the pid of the batch shell: with
 `--signal=B:` Slurm signals that pid and nothing else, whichever way it tracks processes. Without `B:` each process of a
 step may get the signal, and by default SIGUSR1 ends a process. `srun` forwards it to its tasks. The program saves,
-stops and asks for the requeue itself (`runs/slurm.py`): only it knows whether it has come any further.
+stops and asks for the requeue itself (`runs/slurm.py`), because only it knows whether it made progress.
 """
 
 import re
@@ -21,19 +21,19 @@ from tui_trainer.runs import registry, slurm
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.terminal.safe_text import one_line
 
-# Of the manual of sbatch: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes and
+# From the manual of sbatch: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes and
 # days-hours:minutes:seconds.
 _TIME: Final = re.compile(
     r"(?:(?P<days>\d{1,5})-(?P<hours>\d{1,5}(?::\d{1,2}){0,2})|(?P<short>\d{1,7}(?::\d{1,2}){0,2}))"
 )
 _PLAIN: Final = re.compile(r"[\w./%+=:,@-]+")
-# For the step under way and a checkpoint; Slurm signals up to a minute earlier.
+# Time for the current step and a checkpoint; Slurm may signal up to a minute earlier.
 _SAVING_SECONDS: Final = 300
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resources:
-    """What a job asks for. Zero and "" leave it to the cluster."""
+    """Resources of a job. Zero and "" leave the choice to the cluster."""
 
     nodes: int = 1
     gpus_per_node: int = 0
@@ -43,35 +43,35 @@ class Resources:
     options: tuple[str, ...] = ()
 
     def problems(self) -> list[Problem]:
-        """What cannot be written into a script."""
-        found = []
+        """Return what cannot be written into a script."""
+        problems = []
         if self.time and limit_seconds(self.time) is None:
             message = f"--time {one_line(self.time, 40)!r} is not a Slurm time"
             hint = "use a form such as 90 (minutes), 8:00:00 or 2-12 (days-hours)"
-            found.append(Problem(message=message, hint=hint))
+            problems.append(Problem(message=message, hint=hint))
         for option in (*self.options, f"--partition={self.partition}"):
             if not re.fullmatch(r"-[-A-Za-z]\S*(?:[ =].*)?", option) or not option.isprintable():
                 hint = "use a form such as --sbatch=--account=physics"
-                found.append(Problem(message=f"{one_line(option, 60)!r} is not an option of sbatch", hint=hint))
-        return found
+                problems.append(Problem(message=f"{one_line(option, 60)!r} is not an option of sbatch", hint=hint))
+        return problems
 
 
 def limit_seconds(time: str) -> int | None:
-    """Of a time as sbatch takes it; None for another form. 0: no limit."""
-    found = _TIME.fullmatch(time)
-    if found is None:
+    """Return the seconds of a time in a form that sbatch takes, 0 for no limit; None for another form."""
+    match = _TIME.fullmatch(time)
+    if match is None:
         return None
-    if found["short"]:
-        parts = [int(part) for part in found["short"].split(":")]
+    if match["short"]:
+        parts = [int(part) for part in match["short"].split(":")]
         hours, minutes, seconds = (0, *parts, 0)[:3] if len(parts) < 3 else parts
         return hours * 3600 + minutes * 60 + seconds
-    hours, minutes, seconds = (*(int(part) for part in found["hours"].split(":")), 0, 0)[:3]
-    return int(found["days"]) * 86_400 + hours * 3600 + minutes * 60 + seconds
+    hours, minutes, seconds = (*(int(part) for part in match["hours"].split(":")), 0, 0)[:3]
+    return int(match["days"]) * 86_400 + hours * 3600 + minutes * 60 + seconds
 
 
 def script_text(root: Path, resources: Resources) -> str:
     limit = limit_seconds(resources.time) if resources.time else None
-    # A pattern: what begins with % is replaced.
+    # Slurm replaces what begins with %.
     output = str(root / "logs" / "job-").replace("%", "%%") + "%j.txt"
     options = [
         f"--job-name={root.name}",
@@ -90,20 +90,19 @@ def script_text(root: Path, resources: Resources) -> str:
     train = program("resume", str(root), "--no-ui")
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options)]
     if resources.nodes > 1:
-        # Since 22.05 srun does not take the cores of sbatch over.
+        # Since Slurm 22.05, srun does not inherit the cores of sbatch.
         lines += ["export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"] if resources.cpus_per_node else []
         train = ["srun", "--kill-on-bad-exit=1", f"--nodes={resources.nodes}", "--ntasks-per-node=1", *train]
     return "\n".join([*lines, f"exec {shlex.join(train)}", ""])
 
 
 def _quoted(text: str) -> str:
-    """As sbatch reads an option: a # begins a comment, in older versions within quotes as well."""
+    """Quote an option for sbatch, where a # begins a comment, in older versions even within quotes."""
     return '"' + re.sub(r'["\\#]', r"\\\g<0>", text) + '"'
 
 
 def planned_root(loaded: LoadedConfig) -> Path:
-    """Where the folder of the run would be. Raises ConfigError for a name that cannot be, and for a path that no script
-    can hold."""
+    """Return the folder that the run would have. Raises ConfigError if its name or its path is not possible."""
     if problems := [*name_problems(loaded), *start_problems(loaded)]:
         raise ConfigError(problems)
     root = Path(loaded.config.output.runs_dir).expanduser().resolve() / free_name(loaded)
@@ -114,7 +113,7 @@ def planned_root(loaded: LoadedConfig) -> Path:
 
 
 def make_folder(loaded: LoadedConfig, root: Path, script: str) -> RunFolder:
-    """The folder of a run that a job will begin with. Raises InputError."""
+    """Create the folder of a run that a job will start. Raises InputError."""
     folder = RunFolder.create(root.parent, root.name)
     try:
         folder.write_file(folder.config, to_toml(loaded).encode())
@@ -126,9 +125,10 @@ def make_folder(loaded: LoadedConfig, root: Path, script: str) -> RunFolder:
     return folder
 
 
-def hand_over(folder: RunFolder) -> str:
-    """Submit a run; the number of its job. Raises RunError where Slurm refuses it, and then its folder is gone, and
-    where the number cannot be written down."""
+def submit_run(folder: RunFolder) -> str:
+    """Submit a run, and return the number of its job.
+
+    Raises RunError if Slurm refuses the job, after deleting the folder, and if the number cannot be stored."""
     try:
         job = slurm.submit(folder.script)
     except RunError:

@@ -1,10 +1,9 @@
-"""Processes that train one model together, started and watched by torchrun (torch's elastic agent).
+"""Groups of processes that train one model together, started and watched by torchrun (torch's elastic agent).
 
-Each is `launching/rank_process.py`; the first of them writes the journal. They end with this process: all hold one end
-of a pair of sockets, and leave when nobody holds the other; the first one tells through it what no file can, as a full
-disk. Each holds a lock on its log as long as it lives: the
-next group does not begin beside one that is still there.
-"""
+Each process is `launching/rank_process.py`; the first one writes the journal. They end with this process: all of them
+hold one end of a socket pair, and exit when nobody holds the other. The first one also reports through it what it
+cannot write to a file, for example on a full disk. Each process locks its log while it lives, and the next group waits
+for these locks."""
 
 from __future__ import annotations
 
@@ -56,156 +55,156 @@ from tui_trainer.training.job import Job, Result
 from tui_trainer.units import format_seconds
 from tui_trainer.worker.child import Child, exit_words, json_object
 
-# Where the nodes of a run meet: the address that they connect to, and which of them have come.
-#
-# All goes through the folder of the run, which every node sees: what the first one tells is in `logs/ranks.json`, what
-# came of each other one in `logs/node-K.json`. torchrun is started where all have come, so that a node that is missing
-# has its number.
+# Nodes of a run meet in its folder: the first node writes `logs/ranks.json`, and node K reports in `logs/node-K.json`.
+# torchrun starts when all nodes have joined, so that an error can name a missing node.
 
 WAIT_SECONDS = 600.0
 POLL_SECONDS = 0.5
-# What a node tells of its end comes a little later than the failure of the others that it has caused.
-_LAST_WORDS_SECONDS = 5.0
+# The report of a node that failed comes a little later than the failures that it causes in others.
+_REPORT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assignment:
-    """What the processes are told beside the plan."""
+    """Input of the processes of a group, besides the plan."""
 
     checkpoint: CheckpointFolder | None
     asked_before: int
     baselines: Baselines | None
     rendezvous: str = ""
-    """HOST:PORT of the first node; empty where there is one."""
+    """HOST:PORT of the first node; empty for a run on one node."""
     attempt: str = ""
     starter: str = ""
-    """The owner of the run that has written this: what an earlier start has left is nobody's."""
+    """Owner of the run that wrote this. It tells the assignment from one that an earlier start left behind."""
 
     @staticmethod
     def path(folder: RunFolder) -> Path:
         return folder.logs / "ranks.json"
 
     @classmethod
-    def of(cls, folder: RunFolder, plan: Plan, **told: Any) -> Assignment:
-        """Raises ConfigError where the port that was asked for is in use, RunError where Slurm names no nodes."""
+    def of(cls, folder: RunFolder, plan: Plan, **fields: Any) -> Assignment:
+        """Return a new assignment. Raises ConfigError if the set port is in use, RunError if Slurm names no nodes."""
         if plan.nodes == 1:
-            return cls(**told)
-        return cls(rendezvous=_address(plan), attempt=uuid4().hex, starter=_name(owner(folder.lock)), **told)
+            return cls(**fields)
+        return cls(rendezvous=_address(plan), attempt=uuid4().hex, starter=_owner_name(owner(folder.lock)), **fields)
 
     @classmethod
     def read(cls, folder: RunFolder) -> Assignment | None:
-        """None where there is none, or not yet a whole one."""
+        """Return the assignment in the folder; None without a complete one."""
         with suppress(OSError, ValueError):
             return TypeAdapter(cls).validate_json(cls.path(folder).read_bytes())
         return None
 
     @classmethod
     def current(cls, folder: RunFolder) -> Assignment | None:
-        """Of the start that is under way; None before and after."""
-        found, holder = cls.read(folder), owner(folder.lock)
-        return found if found and holder and found.starter == _name(holder) else None
+        """Return the assignment of the start in progress; None before and after it."""
+        assignment, holder = cls.read(folder), owner(folder.lock)
+        return assignment if assignment and holder and assignment.starter == _owner_name(holder) else None
 
     def write(self, folder: RunFolder) -> None:
         write_atomically(self.path(folder), json.dumps(asdict(self), default=str).encode(), durable=False)
 
 
 def join_command(folder: RunFolder, node_rank: int | Literal["K"]) -> str:
-    """For another node than the first."""
+    """Return the command that joins the run from another node."""
     return shlex.join(["tui-trainer", "join", str(folder.root), "--node-rank", str(node_rank)])
 
 
-def tell_of_node(folder: RunFolder, node_rank: int, attempt: str, **told: Any) -> None:
-    """`problem`: why it cannot take part; `ended`: which of its processes has ended, and how."""
-    content = {"attempt": attempt, "host": socket.gethostname(), "pid": os.getpid(), **told}
+def report_node(folder: RunFolder, node_rank: int, attempt: str, **report: Any) -> None:
+    """Report that a node joined, or its `problem`, why it cannot, or `ended`, which of its processes ended and how."""
+    content = {"attempt": attempt, "host": socket.gethostname(), "pid": os.getpid(), **report}
     write_atomically(_node_path(folder, node_rank), json.dumps(content).encode(), durable=False)
 
 
 def wait_for_nodes(folder: RunFolder, plan: Plan, attempt: str, progress: Progress) -> None:
-    """Until all have come. Raises RunError for one that does not come, or cannot take part; what `progress` raises."""
-    until, told_at = monotonic() + WAIT_SECONDS, float("-inf")
-    while missing := [rank for rank in range(1, plan.nodes) if not _has_come(folder, rank, attempt)]:
+    """Wait until all nodes have joined. Raises RunError if one does not, and what `progress` raises."""
+    until, reported_at = monotonic() + WAIT_SECONDS, float("-inf")
+    while missing := [rank for rank in range(1, plan.nodes) if not _has_joined(folder, rank, attempt)]:
         if monotonic() > until:
             message = f"node {missing[0]} of {plan.nodes} (counted from 0) did not join within "
             message += f"{format_seconds(WAIT_SECONDS)}: start `{join_command(folder, missing[0])}` there"
             raise RunError(message)
-        if monotonic() - told_at > 10 * POLL_SECONDS:
-            told_at = monotonic()
+        if monotonic() - reported_at > 10 * POLL_SECONDS:
+            reported_at = monotonic()
             progress("waiting for the other nodes", plan.nodes - len(missing), plan.nodes, "nodes")
         sleep(POLL_SECONDS)
 
 
-def ended_elsewhere(folder: RunFolder, plan: Plan, attempt: str) -> dict[str, Any]:
-    """The process of another node that was killed or has failed by itself; {} where none is told of within seconds."""
-    until = monotonic() + (_LAST_WORDS_SECONDS if plan.nodes > 1 else 0)
+def failure_on_other_node(folder: RunFolder, plan: Plan, attempt: str) -> dict[str, Any]:
+    """Return the process of another node that was killed or failed by itself; {} if none is reported within seconds."""
+    until = monotonic() + (_REPORT_SECONDS if plan.nodes > 1 else 0)
     while monotonic() < until:
-        told = [_told(folder, rank, attempt).get("ended") for rank in range(1, plan.nodes)]
-        if killed := [one for one in told if one and (one.get("exit_code", 0) < 0 or one.get("rank") is None)]:
-            return dict(killed[0])
-        if all(told):
+        reports = [_node_report(folder, rank, attempt).get("ended") for rank in range(1, plan.nodes)]
+        for report in filter(None, reports):
+            if report.get("exit_code", 0) < 0 or report.get("rank") is None:
+                return dict(report)
+        if all(reports):
             break
         sleep(POLL_SECONDS / 5)
     return {}
 
 
-def _has_come(folder: RunFolder, node_rank: int, attempt: str) -> bool:
-    told = _told(folder, node_rank, attempt)
-    if "problem" in told:
-        raise RunError(f"node {node_rank} ({told.get('host')}) cannot join: {told['problem']}")
-    return bool(told)
+def _has_joined(folder: RunFolder, node_rank: int, attempt: str) -> bool:
+    report = _node_report(folder, node_rank, attempt)
+    if "problem" in report:
+        raise RunError(f"node {node_rank} ({report.get('host')}) cannot join: {report['problem']}")
+    return bool(report)
 
 
-def _told(folder: RunFolder, node_rank: int, attempt: str) -> dict[str, Any]:
-    found = read_fields(_node_path(folder, node_rank))
-    return found if found.get("attempt") == attempt else {}
+def _node_report(folder: RunFolder, node_rank: int, attempt: str) -> dict[str, Any]:
+    """Return what a node reported for this attempt; {} if nothing."""
+    report = read_fields(_node_path(folder, node_rank))
+    return report if report.get("attempt") == attempt else {}
 
 
 def _node_path(folder: RunFolder, node_rank: int) -> Path:
     return folder.logs / f"node-{node_rank}.json"
 
 
-def _name(holder: LockOwner | None) -> str:
+def _owner_name(holder: LockOwner | None) -> str:
     return f"{holder.host} {holder.pid} {holder.at}" if holder else ""
 
 
 def _address(plan: Plan) -> str:
+    """Return HOST:PORT of this node. Raises ConfigError if the set port is in use."""
     host, _, port = plan.config.distributed.rendezvous.partition(":")
     if not host:
-        here = Allocation.here()
-        host = here.first_host() if here and here.nodes > 1 else socket.gethostname()
-    with socket.socket() as free:
-        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        allocation = Allocation.here()
+        host = allocation.first_host() if allocation and allocation.nodes > 1 else socket.gethostname()
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            free.bind(("", int(port or 0)))
+            listener.bind(("", int(port or 0)))
         except OSError as error:
             message = f"port {port} of this node cannot be used: {system_reason(error)}"
             hint = "set another port, or leave the port out to use a free one"
             raise ConfigError(Problem(message=message, key="distributed.rendezvous", hint=hint)) from None
-        return f"{host}:{free.getsockname()[1]}"
+        return f"{host}:{listener.getsockname()[1]}"
 
 
 AGENT, RANK = "tui_trainer.launching.torchrun_agent", "tui_trainer.launching.rank_process"
-# Until torchrun is killed, until its processes are, and until one that a kill does not end is given up.
+# Time until torchrun is killed, then its processes, and until a process that survives the kill is given up.
 AGENT_SECONDS: Final = 4.0
 LEAVE_SECONDS: Final = 3.0
 KILLED_SECONDS: Final = 3.0
 _POLL_SECONDS: Final = 0.02
-_HEARING_SECONDS: Final = 0.2
+_READ_SECONDS: Final = 0.2
 _SHOWN_LINES: Final = 3
 STOP: Final = b"s"
-"""Nobody takes it from the socket that all of them read: each sees it there."""
+"""All processes read one socket, and leave this byte in it for the others."""
 
 
 class RankEnded(RunError):
-    """One of the processes has ended before the run has: the others were ended as well, and may begin anew."""
+    """A process ended before the run did. The others were ended as well, and the group may be restarted."""
 
 
 def result_path(folder: RunFolder, rank: int) -> Path:
-    """What came of one of the processes, in JSON."""
+    """Return the JSON file with the result of a process."""
     return folder.logs / f"rank-{rank}.json"
 
 
 def log_path(folder: RunFolder, rank: int) -> Path:
-    """What one of the processes has printed, and its traceback."""
+    """Return the file with the output of a process, including its traceback."""
     return folder.logs / f"rank-{rank}.txt"
 
 
@@ -214,22 +213,23 @@ def _agent_log(folder: RunFolder, node_rank: int) -> Path:
 
 
 def torchrun_arguments(folder: RunFolder, plan: Plan, node_rank: int = 0, rendezvous: str = "") -> list[str]:
-    """Of several nodes the first has the first processes (a static rendezvous): its lock, and its journal."""
-    where = ["--standalone"]
+    """Return the arguments of torchrun. The first node has the first ranks, as it has the lock and the journal."""
+    options = ["--standalone"]
     if plan.nodes > 1:
         host, _, port = rendezvous.rpartition(":")
-        where = [f"--nnodes={plan.nodes}", f"--node-rank={node_rank}", f"--master-addr={host}", f"--master-port={port}"]
+        options = [f"--nnodes={plan.nodes}", f"--node-rank={node_rank}"]
+        options += [f"--master-addr={host}", f"--master-port={port}"]
     module = unsloth.module_arguments(plan.config, RANK)
-    return [*where, f"--nproc-per-node={plan.processes_per_node}", "-m", *module, str(folder.root)]
+    return [*options, f"--nproc-per-node={plan.processes_per_node}", "-m", *module, str(folder.root)]
 
 
 def command_words(plan: Plan, folder: RunFolder) -> str:
-    """As a person would type it; empty for a run of one process, but with Unsloth."""
+    """Return the command as a person would type it; empty for a run of one process without Unsloth."""
     if plan.nodes > 1:
-        here = f"{plan.processes_per_node} {'process' if plan.processes_per_node == 1 else 'processes'} here"
+        local_words = f"{plan.processes_per_node} {'process' if plan.processes_per_node == 1 else 'processes'} here"
         if plan.nodes == 2:
-            return f"{here}, and on node 1 `{join_command(folder, 1)}`"
-        return f"{here}, and on each node K from 1 to {plan.nodes - 1} `{join_command(folder, 'K')}`"
+            return f"{local_words}, and on node 1 `{join_command(folder, 1)}`"
+        return f"{local_words}, and on each node K from 1 to {plan.nodes - 1} `{join_command(folder, 'K')}`"
     if unsloth.is_asked(plan.config):
         variables = [f"{name}={value}" for name, value in unsloth.python_variables(plan.config).items()]
         torchrun = [unsloth.python_path(plan.config), "-m", "torch.distributed.run"]
@@ -239,41 +239,39 @@ def command_words(plan: Plan, folder: RunFolder) -> str:
     return shlex.join(["torchrun", *torchrun_arguments(folder, plan)])
 
 
-def trains_apart(plan: Plan) -> bool:
-    """Whether other processes than this one train."""
+def uses_other_processes(plan: Plan) -> bool:
+    """Return whether the run trains in other processes than this one."""
     return plan.is_group or unsloth.is_asked(plan.config)
 
 
 def train_together(
     job: Job, controls: Controls, progress: Progress, tell_failing: Callable[[str | None], None]
 ) -> Result:
-    """Train in all processes of the plan, to the end. `tell_failing`: why the first cannot write the journal, and None
-    when it can again. Raises RankEnded, GroupOutOfMemory, RunError, InputError."""
+    """Train in all processes of the plan, to the end.
+
+    `tell_failing` gets the reason why rank 0 cannot write the journal, and None once it can again. Raises RankEnded,
+    GroupOutOfMemory, RunError, InputError."""
     folder, plan = job.folder, job.plan
     for rank in range(plan.processes.value):
         result_path(folder, rank).unlink(missing_ok=True)
     assignment = Assignment.of(
-        folder,
-        plan,
-        checkpoint=job.checkpoint,
-        asked_before=controls.asked_before,
-        baselines=job.baselines,
+        folder, plan, checkpoint=job.checkpoint, asked_before=controls.asked_before, baselines=job.baselines
     )
     assignment.write(folder)
     wait_for_nodes(folder, plan, assignment.attempt, progress)
-    heard = Heard(tell_failing)
-    _train_here(folder, plan, assignment, heard, lambda: controls.is_stopped_here)
-    if heard.ended.get("exit_code", 0) > 0:
-        heard.ended = ended_elsewhere(folder, plan, assignment.attempt) or heard.ended
-    return _result(folder, plan.processes.value, heard)
+    messages = GroupMessages(tell_failing)
+    _train_here(folder, plan, assignment, messages, lambda: controls.is_stopped_here)
+    if messages.ended.get("exit_code", 0) > 0:
+        messages.ended = failure_on_other_node(folder, plan, assignment.attempt) or messages.ended
+    return _result(folder, plan.processes.value, messages)
 
 
-def _start(folder: RunFolder, plan: Plan, log: IO[bytes], node_rank: int = 0, rendezvous: str = "") -> Child:
+def _start_agent(folder: RunFolder, plan: Plan, log: IO[bytes], node_rank: int = 0, rendezvous: str = "") -> Child:
     environment = (
         os.environ
         | unsloth.python_variables(plan.config)
         | {
-            # A torch.py in the folder that the user stands in is not ours.
+            # Keeps Python from importing a torch.py of the current folder.
             "PYTHONSAFEPATH": "1",
             "OMP_NUM_THREADS": str(plan.threads.value),
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
@@ -282,19 +280,19 @@ def _start(folder: RunFolder, plan: Plan, log: IO[bytes], node_rank: int = 0, re
     if plan.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     command = [unsloth.python_path(plan.config), "-m", AGENT, *torchrun_arguments(folder, plan, node_rank, rendezvous)]
-    # Ctrl+C in the terminal asks this process, which asks for a checkpoint first.
+    # Ctrl+C in the terminal reaches only this process, which requests a checkpoint first.
     return Child(command, environment, is_asked=True, errors=log)
 
 
 @dataclass(slots=True)
-class Heard:
-    """What the processes of a group have said, beside their files."""
+class GroupMessages:
+    """Messages from the processes of a group that did not go through files."""
 
     tell_failing: Callable[[str | None], None] = lambda reason: None
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """By process, where the file could not be written."""
+    """Results by rank, of processes that could not write their file."""
     ended: dict[str, Any] = field(default_factory=dict)
-    """Which process has ended the group, and its exit code; without a rank torchrun itself; {} where all went well."""
+    """Rank and exit code of the process that ended the group; no rank for torchrun itself; {} if all went well."""
 
     def take(self, line: bytes) -> None:
         match json_object(line):
@@ -307,14 +305,14 @@ class Heard:
 
 
 def say(**words: Any) -> None:
-    """By one of the processes, whose standard input it goes through."""
+    """Send a message from a process of the group through its standard input, which is a socket."""
     with suppress(OSError):
         if stat.S_ISSOCK(os.fstat(0).st_mode):
             os.write(0, f"{json.dumps(words)}\n".encode())
 
 
 def say_failing(reason: str | None) -> None:
-    """By the first process: why it cannot write the journal, or that it can again."""
+    """Report from rank 0 why it cannot write the journal, or None once it can again."""
     say(failing=reason and one_line(reason, 200))
 
 
@@ -322,54 +320,55 @@ def _train_here(
     folder: RunFolder,
     plan: Plan,
     assignment: Assignment,
-    heard: Heard,
+    messages: GroupMessages,
     wants_stop: Callable[[], bool],
     node_rank: int = 0,
     is_over: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Train in the processes of this node until they have ended. Where the run `is_over` on the first node they are
-    ended: nodes that wait for one that is gone would do so for minutes."""
-    has_asked = is_terminated = has_ended = False
-    looked_at = 0.0
+    """Train in the processes of this node until they have ended.
+
+    They are terminated once the run `is_over` on the first node, as they would wait minutes for that node."""
+    has_sent_stop = is_terminated = has_ended = False
+    checked_at = 0.0
     with open_log(_agent_log(folder, node_rank)) as log:
-        agent = _start(folder, plan, log, node_rank, assignment.rendezvous)
+        agent = _start_agent(folder, plan, log, node_rank, assignment.rendezvous)
     try:
         while not has_ended:
-            # Asked first: what it prints before its end is read then.
+            # Read before the output, so that no line before the end is missed.
             has_ended = agent.exit_code is not None
-            if not has_asked and wants_stop():
-                has_asked = True
+            if not has_sent_stop and wants_stop():
+                has_sent_stop = True
                 agent.write(STOP)
-            if not is_terminated and monotonic() - looked_at >= POLL_SECONDS:
-                looked_at = monotonic()
+            if not is_terminated and monotonic() - checked_at >= POLL_SECONDS:
+                checked_at = monotonic()
                 if is_over():
                     is_terminated = True
                     agent.process.terminate()
-            lines = agent.read_lines(0.0 if has_ended else _HEARING_SECONDS)
+            lines = agent.read_lines(0.0 if has_ended else _READ_SECONDS)
             for line in lines or ():
-                heard.take(line)
+                messages.take(line)
             if lines is None:
                 has_ended = agent.process.wait() is not None
     finally:
-        # Processes that have lost their agent leave now.
+        # Processes without an agent exit now.
         agent.stop_reading()
         if agent.exit_code is None:
             agent.process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 agent.process.wait(AGENT_SECONDS)
             agent.process.kill()
-    if agent.exit_code and not heard.ended:
-        heard.ended = {"rank": None, "exit_code": agent.exit_code}
+    if agent.exit_code and not messages.ended:
+        messages.ended = {"rank": None, "exit_code": agent.exit_code}
     first = node_rank * plan.processes_per_node
     _wait_for_ends(folder, range(first, first + plan.processes_per_node))
 
 
 def hold_log(folder: RunFolder, rank: int) -> None:
-    """What libraries print in this process of the group goes to its log until it ends: both streams, in the kernel's
-    own file descriptors, as their C++ parts print as well.
-    """
+    """Send all output of this process of the group to its log, and lock the log until the process ends.
+
+    The file descriptors themselves are redirected, because C++ libraries print too."""
     with open_log(log_path(folder, rank)) as log:
-        # Not every file system of a cluster has locks.
+        # Some file systems of clusters have no locks.
         with suppress(OSError):
             fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
         for stream in (1, 2):
@@ -379,15 +378,16 @@ def hold_log(folder: RunFolder, rank: int) -> None:
 
 
 def _wait_for_ends(folder: RunFolder, ranks: range) -> None:
-    """Those whose agent was killed leave by themselves, but may be in the middle of a write. One that does not leave is
-    killed."""
+    """Wait until the processes of a group have ended, and kill those that do not.
+
+    Processes whose agent was killed exit by themselves, but may be in the middle of a write."""
     until = monotonic() + LEAVE_SECONDS
     for rank in ranks:
         with suppress(FileNotFoundError), log_path(folder, rank).open("r+b") as log:
-            # Not even a kill ends one that waits for a disk that does not answer.
+            # The wait is limited: even a kill does not end a process that waits for a disk.
             while _is_held(log) and (now := monotonic()) < until + KILLED_SECONDS:
                 if now > until and (pid := read_fields(result_path(folder, rank)).get("pid")):
-                    # Where it is one of a group's processes: numbers of ended ones are given to others.
+                    # Only if it is still a process of a group: the system gives pids of ended ones to others.
                     with suppress(psutil.Error):
                         if RANK in (process := psutil.Process(pid)).cmdline():
                             process.kill()
@@ -402,70 +402,70 @@ def _is_held(log: IO[bytes]) -> bool:
     return False
 
 
-def _result(folder: RunFolder, count: int, heard: Heard) -> Result:
-    ended = heard.ended
-    told = [heard.results.get(rank) or read_fields(result_path(folder, rank)) for rank in range(count)]
+def _result(folder: RunFolder, count: int, messages: GroupMessages) -> Result:
+    """Return the result of rank 0, or raise what ended the group."""
+    ended = messages.ended
+    reports = [messages.results.get(rank) or read_fields(result_path(folder, rank)) for rank in range(count)]
     by_signal = ended.get("exit_code", 0) < 0
-    # A process that was killed lets those fail that were waiting for it.
-    for found in [] if by_signal else told:
-        match found.get("kind"):
+    # If a process was killed, the processes that waited for it fail as a consequence.
+    for report in [] if by_signal else reports:
+        match report.get("kind"):
             case "input":
-                raise ConfigError(Problem(**problem) for problem in found["problems"])
+                raise ConfigError(Problem(**problem) for problem in report["problems"])
             case "out of memory":
-                raise GroupOutOfMemory(found["message"])
+                raise GroupOutOfMemory(report["message"])
             case "run":
-                raise RunError(found["message"])
-    if not ended and told[0].get("kind") == "done":
-        del told[0]["kind"]
-        return Result(**told[0])
-    raise RankEnded(_words(folder, ended))
+                raise RunError(report["message"])
+    if not ended and reports[0].get("kind") == "done":
+        del reports[0]["kind"]
+        return Result(**reports[0])
+    raise RankEnded(_end_words(folder, ended))
 
 
-def _words(folder: RunFolder, ended: dict[str, Any]) -> str:
+def _end_words(folder: RunFolder, ended: dict[str, Any]) -> str:
+    """Return why the group ended, with the last lines of the log."""
     rank, code = ended.get("rank"), ended.get("exit_code", 0)
     if rank is None:
-        where = f" on node {node}" if (node := ended.get("node")) else ""
+        node_words = f" on node {node}" if (node := ended.get("node")) else ""
         log = _agent_log(folder, ended.get("node", 0))
-        return f"torchrun ended{where} ({exit_words(code)}); its log is {log}"
+        return f"torchrun ended{node_words} ({exit_words(code)}); its log is {log}"
     log = log_path(folder, rank)
     with suppress(OSError):
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        last = " / ".join(one_line(line, 160) for line in lines[-_SHOWN_LINES:])
-        if last and code > 0:
-            return f"process {rank} ended ({exit_words(code)}): {last}; its log is {log}"
-    hint = "; the system kills the largest process when memory runs out" if code == -signal.SIGKILL else ""
-    return f"process {rank} ended ({exit_words(code)}){hint}; its log is {log}"
-
-
-# A node of a run that another node carries out: it starts its processes whenever the first one asks for them.
+        last_lines = " / ".join(one_line(line, 160) for line in lines[-_SHOWN_LINES:])
+        if last_lines and code > 0:
+            return f"process {rank} ended ({exit_words(code)}): {last_lines}; its log is {log}"
+    kill_hint = "; the system kills the largest process when memory runs out" if code == -signal.SIGKILL else ""
+    return f"process {rank} ended ({exit_words(code)}){kill_hint}; its log is {log}"
 
 
 def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> int:
-    """Take part in a run from its next group of processes to its end; the exit code of the run. `stop`: it is asked to
-    stop by this node. Raises RunError where the first node does not begin, or says nothing any more; InputError for
-    what is wrong here.
-    """
-    done, heard, heard_at = "", -1, monotonic()
+    """Take part in a run as another node than the first, from its next group to its end. Return its exit code.
+
+    The processes of this node are started whenever the first node asks for a group. `stop` is set to stop the run from
+    this node. Raises RunError if the first node does not begin or no longer responds, and InputError for what is wrong
+    here."""
+    last_attempt, journal_bytes, changed_at = "", -1, monotonic()
     while True:
         assignment, written = Assignment.current(folder), 0
         with suppress(OSError):
             written = folder.journal.stat().st_size
-        if assignment is not None and assignment.attempt not in ("", done):
-            done = assignment.attempt
+        if assignment is not None and assignment.attempt not in ("", last_attempt):
+            last_attempt = assignment.attempt
             _take_part(folder, node_rank, assignment, progress, stop)
-            heard_at = monotonic()
-        elif owner(folder.lock) is None and done:
+            changed_at = monotonic()
+        elif owner(folder.lock) is None and last_attempt:
             state = read_run(folder)
             if state.finished is None:
                 return EXIT_FAILED
             return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE
-        elif written != heard:
-            # The first node writes what it does, and every few seconds what the machine does.
-            heard, heard_at = written, monotonic()
-        elif monotonic() - heard_at > WAIT_SECONDS:
+        elif written != journal_bytes:
+            # The first node writes gauges every few seconds, so a journal that grows shows that it is alive.
+            journal_bytes, changed_at = written, monotonic()
+        elif monotonic() - changed_at > WAIT_SECONDS:
             waited = format_seconds(WAIT_SECONDS)
-            what = "no longer responds" if done else "has not started the run"
-            raise RunError(f"the first node {what}: node {node_rank} has waited for {waited}")
+            problem = "no longer responds" if last_attempt else "has not started the run"
+            raise RunError(f"the first node {problem}: node {node_rank} has waited for {waited}")
         sleep(POLL_SECONDS)
 
 
@@ -476,18 +476,18 @@ def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progre
         if plan is None or not 0 < node_rank < plan.nodes:
             has = f"this run has {plan.nodes if plan else 1} of them"
             raise InputError(f"there is no node {node_rank}: nodes are counted from 0, and {has}")
-        # The prepared data may lie on a disk of each node; it is the same, or the run is refused.
+        # Each node may have a disk of its own for prepared data. Data that differs is refused.
         with JournalWriter(folder.logs / f"node-{node_rank}.jsonl") as journal:
             planned_data(plan, journal, progress)
     except (InputError, RunError) as error:
-        tell_of_node(folder, node_rank, attempt, problem=str(error))
+        report_node(folder, node_rank, attempt, problem=str(error))
         raise
-    tell_of_node(folder, node_rank, attempt)
+    report_node(folder, node_rank, attempt)
 
     def is_over() -> bool:
         now = Assignment.current(folder)
         return now is None or now.attempt != attempt
 
-    heard = Heard()
-    _train_here(folder, plan, assignment, heard, stop.is_set, node_rank, is_over)
-    tell_of_node(folder, node_rank, attempt, ended={**heard.ended, "node": node_rank} if heard.ended else {})
+    messages = GroupMessages()
+    _train_here(folder, plan, assignment, messages, stop.is_set, node_rank, is_over)
+    report_node(folder, node_rank, attempt, ended={**messages.ended, "node": node_rank} if messages.ended else {})

@@ -1,4 +1,4 @@
-"""`python -m tui_trainer.launching.torchrun_agent ARGUMENTS`: torchrun, which says in JSON which process ended it."""
+"""torchrun that prints as JSON which process ended it: `python -m tui_trainer.launching.torchrun_agent ARGUMENTS`."""
 
 import json
 import os
@@ -7,19 +7,18 @@ import sys
 from threading import Thread
 from typing import Final
 
-# From the end of one process until the others are killed, which is before `launching/torchrun.py` loses its patience.
+# Time from the end of one process until the others are killed; shorter than `AGENT_SECONDS` of `launching/torchrun.py`.
 SHUTDOWN_SECONDS: Final = 3
 
 
 def end_by_parent_only() -> None:
-    """From now on SIGTERM ends this process only where its parent has sent it. To be called before there are threads.
+    """Make SIGTERM end this process only if its parent sent it. Call this before there are threads.
 
-    A machine that shuts down and a job that is cancelled send it to all processes of a run: the program among them asks
-    for a checkpoint, which those that it would end have to write.
-    """
+    When a machine shuts down or a job is cancelled, all processes of a run get SIGTERM. The program among them then
+    requests a checkpoint, which these processes have to write."""
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        # Loader workers are ended by this process, which is their parent.
+        # This process ends its loader workers.
         os.register_at_fork(after_in_child=_let_sigterm_through)
         Thread(target=_end_by_parent, daemon=True).start()
 
@@ -36,21 +35,21 @@ def _end_by_parent() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code 1 where a process has failed; then the last line of the output names it."""
+    """Run torchrun. Return 1 if a process failed; the last line of the output then names it."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    # Of Slurm, before the time limit: for the program that has started this, which asks for a checkpoint.
+    # Slurm sends this before the time limit. The program that started this process then requests a checkpoint.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    asked = run.parse_args(arguments)  # type: ignore[no-untyped-call]
-    # Of newer versions: 30 s where nothing is said.
-    asked.shutdown_timeout = SHUTDOWN_SECONDS
+    options = run.parse_args(arguments)  # type: ignore[no-untyped-call]
+    # Newer versions of torch wait 30 s by default.
+    options.shutdown_timeout = SHUTDOWN_SECONDS
     try:
-        run.run(asked)  # type: ignore[no-untyped-call]
+        run.run(options)  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         first = error.get_first_failure()
-        # One that was killed lets those fail that wait for it. The agent itself ends the others by SIGTERM.
-        killed = [one for one in error.failures.items() if -signal.SIGTERM != one[1].exitcode < 0]
+        # A killed process makes those fail that wait for it. The agent itself ends the others by SIGTERM.
+        killed = [item for item in error.failures.items() if -signal.SIGTERM != item[1].exitcode < 0]
         rank, failure = (*killed, first)[0]
         print(json.dumps({"rank": rank, "exit_code": failure.exitcode}), flush=True)
         return 1

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tui_trainer.models.writing import Sampling
 
 
-def continue_once(writer: "Writer", prompt: str, sampling: "Sampling") -> None:
+def print_answer(writer: "Writer", prompt: str, sampling: "Sampling") -> None:
     """Print the prompt with its continuation, or the model's answer. stderr gets notes about ignored parts."""
     if not writer.continues:
         print(writer.answer(prompt, sampling))
@@ -26,7 +26,7 @@ def continue_once(writer: "Writer", prompt: str, sampling: "Sampling") -> None:
         print(f"(the first {dropped_tokens} tokens of the prompt did not fit and were dropped)", file=sys.stderr)
 
 
-def converse(writer: "Writer", sampling: "Sampling") -> None:
+def answer_lines(writer: "Writer", sampling: "Sampling") -> None:
     """Treat each line of the input as a separate prompt. An empty line quits if the input is a terminal."""
     interactive = sys.stdin.isatty()
     if interactive:
@@ -39,10 +39,10 @@ def converse(writer: "Writer", sampling: "Sampling") -> None:
             return
         if not line and interactive:
             return
-        continue_once(writer, line, sampling)
+        print_answer(writer, line, sampling)
 
 
-def hold(conversation: "ChatSession") -> None:
+def hold_conversation(conversation: "ChatSession") -> None:
     """Hold a conversation with one turn per line, until the end of the input or /quit."""
     interactive = sys.stdin.isatty()
     if interactive:

@@ -1,4 +1,4 @@
-"""Measuring commands about a config, in processes that the screens begin."""
+"""Measuring commands about a config, as processes that the screens start."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,9 +24,9 @@ class ConfigProcess(JsonProcess):
     done, not_done = "", "not measured"
 
     def __init__(self, loaded: LoadedConfig, gpu: GpuChoice, *options: str) -> None:
-        """Raises OSError if no process can be started."""
+        """Start the command. Raises OSError if no process can be started."""
         self.outcomes: dict[str, bool] = {}
-        """Whether something worked, by the line that says so."""
+        """Whether a part worked, by the line that reports it."""
         super().__init__([*self.command, *config_options(loaded, gpu), *options], {})
 
     @property
@@ -40,9 +40,9 @@ class ConfigProcess(JsonProcess):
             return f"{self.not_done}: {self.reason}", False
         return self.done or self.result["sentence"], bool(self.result.get("is_ready", True))
 
-    def _take(self, told: dict[str, Any]) -> None:
-        if self.result_key in told:
-            self.result = told
+    def _take(self, fields: dict[str, Any]) -> None:
+        if self.result_key in fields:
+            self.result = fields
 
 
 class RehearsalProcess(ConfigProcess):
@@ -54,19 +54,19 @@ class RehearsalProcess(ConfigProcess):
         faults = (self.result or {}).get("faults", [])
         return {key: value for fault in faults for key, value in fault["patch"].items()}
 
-    def _take(self, told: dict[str, Any]) -> None:
-        super()._take(told)
-        self.part = str(told.get("part", self.part))
-        self.lines += lines_of(told)
+    def _take(self, fields: dict[str, Any]) -> None:
+        super()._take(fields)
+        self.part = str(fields.get("part", self.part))
+        self.lines += lines_of(fields)
         if self.result:
             self.done = self.lines[-1]
-            self.outcomes |= dict.fromkeys(self.lines[-max(len(told["faults"]), 1) :], bool(told["is_ready"]))
-        elif "failed" in told:
+            self.outcomes |= dict.fromkeys(self.lines[-max(len(fields["faults"]), 1) :], bool(fields["is_ready"]))
+        elif "failed" in fields:
             self.outcomes[self.lines[-1]] = False
 
 
 class TuneProcess(ConfigProcess):
-    """The fastest settings. Its sentences become lines."""
+    """Search for the fastest settings. Its messages become lines."""
 
     command: Sequence[str] = ("tune",)
     not_done = "not tuned"
@@ -79,20 +79,20 @@ class TuneProcess(ConfigProcess):
 
 
 class SizesProcess(TuneProcess):
-    """How many rows behind a step make the machine full, instead of the fastest settings."""
+    """Search for the number of rows per step that keeps the machine busy."""
 
     command = ("tune", "--effective")
 
 
 class SwitchesProcess(TuneProcess):
-    """What each switch of training gains here. Nothing is chosen."""
+    """Measurement of the gain of each training option. It chooses nothing."""
 
     command, result_key = ("bench", "train"), "variants"
     done, not_done = "all training options measured", "not measured"
 
 
 class GainProcess(ConfigProcess):
-    """The checks of these `names`, or of `all`. Each gain is stored as soon as it is measured."""
+    """Measurement of the checks in `names`; `all` means all checks. Each gain is stored once it is known."""
 
     command = ("check",)
 

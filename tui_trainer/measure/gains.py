@@ -1,8 +1,7 @@
-"""The gain of the switches of the checklist on this machine: the config as it is and with one switch changed, in turns.
+"""The gain of the switches of the checklist on this machine: with the current settings and with one changed, in turns.
 
 Each pair of turns gives one ratio of their tokens per second, so other load on the machine falls on both. Measuring
-changes no setting; the gains are stored (`advice/measured_gains.py`) and shown in the checklist from then on.
-"""
+changes no setting; the gains are stored (`advice/measured_gains.py`) and shown in the checklist from then on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,22 +17,22 @@ from tui_trainer.errors import InputError, name_hint
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.measure.sessions import WARM_UP_STEPS
-from tui_trainer.measure.steps import Steps, no_change, refuse_beside_a_run, short_run
+from tui_trainer.measure.steps import Steps, no_change, refuse_while_training, short_run
 from tui_trainer.measure.turns import AS_IT_IS, INTERRUPTED, Notify, TimeLimit, Variant, measure_in_turns
 from tui_trainer.planning.plan import Plan
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import utc_now
 
 PAIRS, SECONDS = 3, 300.0
-# Steps of a turn.
+# Bounds of the steps in a turn.
 _MOST_STEPS, _LEAST_STEPS = 24, 6
-# A process takes this long beside its steps; libraries alone take some seconds.
+# Time of a turn besides its steps; importing libraries alone takes some seconds.
 _START_SECONDS = 12.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GainBench:
-    """`names` are those of checks, or `all`; `seconds` is the most that one of them may take."""
+    """Measurement of the checks in `names`, or of `all`. Each of them takes at most `seconds`."""
 
     loaded: LoadedConfig
     names: Sequence[str]
@@ -50,7 +49,7 @@ class GainBench:
         names = [ALL, *(check.name for check in all_checks())]
         if unknown := [name for name in self.names if name not in names]:
             raise InputError(f"there is no check {one_line(unknown[0], 40)!r}", hint=name_hint(unknown[0], names))
-        refuse_beside_a_run("measure")
+        refuse_while_training("measure")
         try:
             context = gather(self.loaded, gpu=self.gpu)
             if context.plan is None:
@@ -65,7 +64,7 @@ class GainBench:
             return False
 
     def _measure(self, context: Context, finding: Finding) -> bool:
-        """Return False if the user interrupted it; the whole pairs until then count."""
+        """Measure one check. Return False if the user interrupted it; complete pairs count even then."""
         patch = finding.alternative or {}
         try:
             reason = no_change(context.planned, self._plan(patch), patch)
@@ -74,12 +73,12 @@ class GainBench:
         if reason:
             self._keep(finding, Gain(at=utc_now(), reason=reason))
             return True
-        share_seconds, most = self.seconds / (2 * self.pairs), _MOST_STEPS
+        share_seconds, most_steps = self.seconds / (2 * self.pairs), _MOST_STEPS
         if context.step_seconds:
             fitting = int((share_seconds - _START_SECONDS) / context.step_seconds) - WARM_UP_STEPS
-            most = min(max(fitting, _LEAST_STEPS), _MOST_STEPS)
-        request = short_run(as_request(self.loaded, {}), most, {})
-        steps = Steps(request=request, gpu=self.gpu, count=most, share_seconds=share_seconds, least=_LEAST_STEPS)
+            most_steps = min(max(fitting, _LEAST_STEPS), _MOST_STEPS)
+        request = short_run(as_request(self.loaded, {}), most_steps, {})
+        steps = Steps(request=request, gpu=self.gpu, count=most_steps, share_seconds=share_seconds, least=_LEAST_STEPS)
         before, after = Variant(name=AS_IT_IS), Variant(name=patch_words(patch), patch=patch)
         time_limit = TimeLimit(self.seconds)
         measure_in_turns(
@@ -100,7 +99,7 @@ class GainBench:
         return time_limit.cut_short != INTERRUPTED
 
     def _keep(self, finding: Finding, gain: Gain) -> None:
-        """Store a gain under the shapes of the plans as they are now: the turns have prepared the data."""
+        """Store a gain under the shapes of new plans, which are exact since the turns have prepared the data."""
         patch = finding.alternative or {}
         plan = estimated_plan(self.loaded, gpu=self.gpu)
         try:

@@ -24,8 +24,8 @@ from tui_trainer.measure.turns import (
     Notify,
     TimeLimit,
     Variant,
-    chosen,
     measure_in_turns,
+    pick_variants,
     reasons,
     table_of,
     turns_words,
@@ -44,24 +44,24 @@ from tui_trainer.units import format_bytes, format_number, format_seconds
 from tui_trainer.worker.asking import WorkerFailed, ask
 from tui_trainer.worker.questions import Report
 
-# One way to run a trained model, and a model written in another format: in a worker, which has loaded nothing else.
-
 if TYPE_CHECKING:
     from tui_trainer.data.preparing.cache import PreparedData
     from tui_trainer.exporting.predicting import Predictor
 
-# Rows that are asked one by one for a latency, and for the time to the first token; tokens of a text to go on with.
+# Rows predicted one by one for latencies and for the time to the first token, and tokens of a prompt.
 _LATENCY_ROWS, _FIRST_TOKEN_ROWS, _PROMPT_TOKENS, _ROWS_AT_A_TIME = 20, 8, 32, 8
 
 
 def write(question: dict[str, Any], _: Report) -> None:
-    """`question` has run, format, write (a folder)."""
+    """Write the model in another format. `question` has run, format and write (a folder)."""
     find_format(question["format"]).write(_trained(question), Path(question["write"]), lambda *_: None)
 
 
 def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
-    """Seconds, bytes, loss and scores; `question` has run, gpu, batched, rows, new_tokens, scored, and where they are
-    not the usual ones format and folder, dtype, adapter, compiled, beams, cached."""
+    """Return seconds, bytes, loss and scores of one way to run a trained model. Runs in a worker.
+
+    `question` has run, gpu, batched, rows, new_tokens, scored, and if they differ from the defaults: format and folder,
+    dtype, adapter, compiled, beams, cached."""
     from tui_trainer.exporting.measured import prepared_data
     from tui_trainer.training.compiled import compiler
     from tui_trainer.training.recorder import peak_memory_bytes
@@ -69,26 +69,28 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
     trained = _trained(question)
     data = prepared_data(trained)
     predictor = _predictor(trained, question)
-    written = _count_written(predictor.model)
+    output_tokens = _count_output_tokens(predictor.model)
     contents = _contents(trained, data, question["rows"])
     with compiler():
         compile_seconds = _compile(predictor, contents) if question.get("compiled") else None
         predictor.predict(contents[:1])
         latencies = [_seconds(predictor, [content]) for content in contents[:_LATENCY_ROWS]]
         predictor.predict(contents[:2] if question["batched"] else contents[:1])
-        written.clear()
+        output_tokens.clear()
         started = perf_counter()
         groups = [contents] if question["batched"] else [[content] for content in contents]
-        predictions = [one for group in groups for one in predictor.predict(group)]
+        predictions = [prediction for group in groups for prediction in predictor.predict(group)]
         seconds = perf_counter() - started
         if trained.writes:
-            tokens = sum(written)
+            tokens = sum(output_tokens)
             predictor.sampling = replace(predictor.sampling, max_new_tokens=1)
             first = [_seconds(predictor, [content]) for content in contents[:_FIRST_TOKEN_ROWS]]
         else:
-            asked = (trained.plan.config, predictor.model, predictor.tokenizer, contents, predictor.sampling)
-            tokens, first = sum(map(len, trained.task.encode_inputs(*asked))), []
-        # Before the loss, whose passes have other shapes.
+            inputs = trained.task.encode_inputs(
+                trained.plan.config, predictor.model, predictor.tokenizer, contents, predictor.sampling
+            )
+            tokens, first = sum(map(len, inputs)), []
+        # Read before the loss, whose passes have other shapes.
         peak = peak_memory_bytes(next(predictor.model.parameters()).device)
         scores = _scores(trained, data, predictor.model, question["rows"]) if question["scored"] else {}
     return {
@@ -98,7 +100,7 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
         "first_token_seconds": first,
         "compile_seconds": compile_seconds,
         "peak_memory_bytes": peak,
-        "predictions": [trained.task.prediction_words(one) for one in predictions],
+        "predictions": [trained.task.prediction_words(prediction) for prediction in predictions],
         **scores,
     }
 
@@ -120,7 +122,7 @@ def _predictor(trained: TrainedModel, question: dict[str, Any]) -> Predictor:
         return Predictor(trained.task, trained.plan.config, model, load_tokenizer(trained), sampling)
     predictor = load_predictor(trained, inference_device(gpu), sampling)
     if not question.get("cached", True):
-        # Each token computes all that stand before it anew.
+        # Each new token then computes all earlier ones again.
         predictor.model.generation_config.use_cache = False
     if question.get("adapter"):
         device = predictor.model.device
@@ -131,50 +133,48 @@ def _predictor(trained: TrainedModel, question: dict[str, Any]) -> Predictor:
 
 
 def _contents(trained: TrainedModel, data: PreparedData, count: int) -> list[Any]:
-    """What the model is asked: held-out rows as text, of what it goes on with the beginning; again where they are few.
+    """Return the inputs of the model, from held-out rows as text. They repeat if there are too few rows.
 
-    Other formats of one model get the same.
-    """
+    A causal model gets the beginning of a row as its prompt. All formats of a model get the same inputs."""
     from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 
     config, tokenizer = trained.plan.config, load_tokenizer(trained)
     reader = trained.task.input_reader(config, tokenizer)
     rows = Rows(data.eval_path or data.train_path)
     texts = []
-    for at in evenly_spaced(len(rows), count):
-        tokens = rows.example(at).tokens
-        kept = tokens[:_PROMPT_TOKENS] if trained.head == CAUSAL else tokens
-        text = str(tokenizer.decode(kept.tolist(), skip_special_tokens=True))
+    for index in evenly_spaced(len(rows), count):
+        tokens = rows.example(index).tokens
+        prompt = tokens[:_PROMPT_TOKENS] if trained.head == CAUSAL else tokens
+        text = str(tokenizer.decode(prompt.tolist(), skip_special_tokens=True))
         texts.append(text.removeprefix(config.task.source_prefix).strip() or "a")
-    return [reader.of_text(texts[at % len(texts)]) for at in range(count)]
+    return [reader.of_text(texts[index % len(texts)]) for index in range(count)]
 
 
-def _count_written(model: Any) -> list[int]:
-    """How many tokens each text has that the model writes from now on, its end token counted in."""
+def _count_output_tokens(model: Any) -> list[int]:
+    """Make `generate` count tokens: each text appends its length, including the end token, to the returned list."""
     import torch
 
-    found: list[int] = []
-    plain = getattr(model, "generate", None)
-    if plain is None:
-        return found
+    lengths: list[int] = []
+    original = getattr(model, "generate", None)
+    if original is None:
+        return lengths
 
     def generate(*, input_ids: Any, **settings: Any) -> Any:
-        made = plain(input_ids=input_ids, **settings)
-        ids_BT = made if isinstance(made, torch.Tensor) else made.sequences
-        before = 1 if model.config.is_encoder_decoder else input_ids.shape[1]
-        ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-        ending = set(ends if isinstance(ends, list) else [ends])
-        for row in ids_BT[:, before:].tolist():
-            found.append(next((at + 1 for at, token in enumerate(row) if token in ending), len(row)))
-        return made
+        output = original(input_ids=input_ids, **settings)
+        ids_BT = output if isinstance(output, torch.Tensor) else output.sequences
+        prompt_length = 1 if model.config.is_encoder_decoder else input_ids.shape[1]
+        end_tokens = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+        stop_tokens = set(end_tokens if isinstance(end_tokens, list) else [end_tokens])
+        for row in ids_BT[:, prompt_length:].tolist():
+            lengths.append(next((index + 1 for index, token in enumerate(row) if token in stop_tokens), len(row)))
+        return output
 
     model.generate = generate
-    return found
+    return lengths
 
 
 def _compile(predictor: Predictor, contents: list[Any]) -> float:
-    """Compile each layer, for any number of rows and tokens; the seconds that this took. Raises what it raises, and
-    RuntimeError where nothing was compiled."""
+    """Compile each layer for any number of rows and tokens. Return the seconds. Raises RuntimeError if none was."""
     from tui_trainer.training.compiled import decoder_layers, graphs_made, require_graphs
 
     for layer in decoder_layers(predictor.model) or [predictor.model]:
@@ -208,7 +208,7 @@ ONE_BY_ONE, BATCHED, COMPILED = "one by one", "in batches", "compiled"
 
 @dataclass(slots=True)
 class InferenceBench:
-    """Asks `rows` in each turn of each variant; `only` names parts of the names of variants."""
+    """Measurement with `rows` inputs in each turn of each variant. `only` has parts of variant names."""
 
     trained: TrainedModel
     rows: int
@@ -224,12 +224,12 @@ class InferenceBench:
 
         Exports that the run does not have are written to a folder that is removed afterwards.
         """
-        with tempfile.TemporaryDirectory(prefix="bench-") as place:
+        with tempfile.TemporaryDirectory(prefix="bench-") as export_folder:
 
             def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
-                return self._ask(variant, is_first, seconds, Path(place))
+                return self._ask(variant, is_first, seconds, Path(export_folder))
 
-            variants, limit = chosen(self.variants(), self.only), TimeLimit(self.seconds)
+            variants, limit = pick_variants(self.variants(), self.only), TimeLimit(self.seconds)
             measure_in_turns(variants, ask, limit, rounds=self.rounds, notify=self.notify)
             expected: list[str] = next(
                 (variant.answers[0]["predictions"] for variant in variants if variant.answers), []
@@ -306,7 +306,7 @@ class InferenceBench:
         if not variant.answers:
             return row
         first, latencies = variant.answers[0], sorted(_all(variant, "latencies"))
-        same = [before == now for before, now in zip(expected, first["predictions"], strict=True)]
+        same = [reference == output for reference, output in zip(expected, first["predictions"], strict=True)]
         names = ("tokens_per_second", "peak_memory_bytes", "compile_seconds")
         # With other numbers or compiled, the weights on the disk are those of the run.
         folders = {self.trained.folder, *filter(None, [self.trained.base])}
@@ -339,7 +339,7 @@ def _all(variant: Variant, name: str) -> list[float]:
 
 
 def table(rows: list[dict[str, Any]], *, writes: bool) -> list[list[str]]:
-    """The rows for people, a title above each column; those without figures are left out."""
+    """Return the rows that have figures as a table, with a title above each column."""
     scores = list(next((row["scores"] for row in rows if row["turns"]), {}))[:2]
     first: Columns = {"first token": lambda row: _ms(row["first_token_seconds"])} if writes else {}
     columns: Columns = {
@@ -358,18 +358,18 @@ def table(rows: list[dict[str, Any]], *, writes: bool) -> list[list[str]]:
     return table_of(columns, rows)
 
 
-def speed_lines(found: Mapping[str, Any], width: int) -> list[str]:
-    """The table and what its columns are; `found` as `bench RUN --json` prints it; none without figures."""
-    rows, writes = found["variants"], found["writes"]
+def speed_lines(result: Mapping[str, Any], width: int) -> list[str]:
+    """Return the table and the meaning of its columns, from the JSON of `bench RUN`; nothing without figures."""
+    rows, writes = result["variants"], result["writes"]
     if not any(row["turns"] for row in rows):
         return []
     texts = "rows per round" + (f" (up to {NEW_TOKENS} new tokens each)" if writes else "")
     cells = table(rows, writes=writes)
-    lines = [f"{found['run']}: {found['rows']} held-out {texts}, {turns_words(found['rounds'])}"]
+    lines = [f"{result['run']}: {result['rows']} held-out {texts}, {turns_words(result['rounds'])}"]
     lines += table_lines(cells, width, right=cells[0][1:])
     lines.append(f"50 % and 95 %: latency of a single row; same: predictions equal to `{ONE_BY_ONE}`")
     lines.append(f"unless named otherwise, all variants except `{ONE_BY_ONE}` run `{BATCHED}` with a merged adapter")
-    if target := found["inference_samples_per_second"]:
+    if target := result["inference_samples_per_second"]:
         lines.append(f"target {target['words']}: {target['verdict']}")
     return lines
 
@@ -385,11 +385,10 @@ def _ms(seconds: float | None) -> str:
 def keep_speed(
     trained: TrainedModel, rows: Sequence[Mapping[str, Any]], row_count: int, notify: Notify
 ) -> Target | None:
-    """Write the samples per second in batches to the run's journal, where they were measured.
+    """Write the samples per second in batches, if they were measured, to the journal of the run.
 
-    Returns the target that they are compared with; None where the run has none. `notify` gets the reason if the speed
-    could not be saved, as while another process trains the run.
-    """
+    Return the target that they are compared with, or None. `notify` gets the reason if they could not be saved, for
+    example while another process trains the run."""
     run = trained.run
     state = read_run(run)
     speed = next((row["samples_per_second"] for row in rows if row["name"] == BATCHED and row["turns"]), None)
@@ -403,20 +402,20 @@ def keep_speed(
                     raise FolderError(journal.failing)
         except FolderError as error:
             notify(f"the speed was not saved with the run: {error}")
-    return next((one for one in targets_of(state) if one.setting == "inference_samples_per_second"), None)
+    return next((target for target in targets_of(state) if target.setting == "inference_samples_per_second"), None)
 
 
 def notes(rows: list[dict[str, Any]]) -> list[str]:
     """Return what does not apply or failed, with its reason, and whether the compiler's time is repaid."""
     sentences = reasons(rows)
     by_name = {row["name"]: row for row in rows if row["turns"]}
-    compiled, plainly = by_name.get(COMPILED), by_name.get(BATCHED)
-    if compiled and plainly:
-        before, after = (1 / row["samples_per_second"] for row in (plainly, compiled))
+    compiled, batched = by_name.get(COMPILED), by_name.get(BATCHED)
+    if compiled and batched:
+        plain_seconds, compiled_seconds = (1 / row["samples_per_second"] for row in (batched, compiled))
         seconds = compiled["compile_seconds"]
         repaid = (
-            f"which pays off after {seconds / (before - after):,.0f} rows"
-            if after < before
+            f"which pays off after {seconds / (plain_seconds - compiled_seconds):,.0f} rows"
+            if compiled_seconds < plain_seconds
             else "which never pays off here"
         )
         sentences.append(f"{COMPILED}: the compiler took {format_seconds(seconds)} at each start, {repaid}")

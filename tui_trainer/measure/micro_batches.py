@@ -1,8 +1,7 @@
-"""Which micro-batches the machine survives on the largest passes of a run, and which of them is the fastest: tried with
-the real model and data in a process of its own.
+"""The largest and the fastest micro-batch of a run, tried with its real model and data in a process of its own.
 
-The effective batch stays: candidates are its equal parts. It grows by doubling until one fails, and is bisected then.
-"""
+A size survives if the largest passes of the run fit in memory. The effective batch stays, so the candidates are its
+equal parts. They grow by doubling until one fails; then the search bisects."""
 
 import json
 import tempfile
@@ -45,16 +44,16 @@ def request_of(question: dict[str, Any]) -> Request:
 
 def with_settings(request: Request, patch: Patch) -> Request:
     """Return the request with other values of these settings."""
-    kept = [assignment for assignment in request.assignments if assignment.partition("=")[0].strip() not in patch]
+    others = [assignment for assignment in request.assignments if assignment.partition("=")[0].strip() not in patch]
     shortcuts = {key: value for key, value in request.shortcuts.items() if key not in patch}
     changed = [f"{key}={json.dumps(value)}" for key, value in patch.items()]
-    return replace(request, assignments=(*kept, *changed), shortcuts=shortcuts)
+    return replace(request, assignments=(*others, *changed), shortcuts=shortcuts)
 
 
-# How many of those that survive are timed, the largest first.
+# Number of surviving micro-batches that are timed, from the largest.
 _TIMED = 4
 _UNWRITTEN: Patch = {"logging.report_to": [], "logging.sample_steps": 0}
-# Before a run whose micro-batch is to be measured.
+# Time limit before a run whose micro-batch is to be measured.
 _TUNE_SECONDS = 180.0
 
 
@@ -67,9 +66,9 @@ class TriedMicroBatch:
     failed: str = ""
     peak_memory_bytes: int = 0
     seconds: float = 0.0
-    """Of two steps of at most two of its largest passes each."""
+    """Seconds of two steps with at most two of its largest passes each."""
     step_seconds: Sequence[float] = ()
-    """Of whole effective batches."""
+    """Seconds of each whole effective batch."""
 
     @property
     def words(self) -> str:
@@ -81,7 +80,7 @@ class TriedMicroBatch:
 
 @dataclass(kw_only=True, slots=True)
 class MicroBatches:
-    """The micro-batches of `step_rows` rows that were tried. `cut_short` says why not all were; empty if they were."""
+    """Micro-batches of `step_rows` rows that were tried. `cut_short` says why not all were; empty if they were."""
 
     step_rows: int
     tried: dict[int, TriedMicroBatch] = field(default_factory=dict)
@@ -95,21 +94,21 @@ class MicroBatches:
 
     @property
     def largest(self) -> int:
-        """The largest that survived; 0 if none did."""
+        """Largest one that survived; 0 if none did."""
         return max((tried.rows for tried in self.tried.values() if not tried.failed), default=0)
 
     @property
     def fastest(self) -> TriedMicroBatch | None:
-        """The fastest of those that were timed, the larger one of two that are as fast; None if none was timed."""
+        """Fastest one that was timed, the larger of two equal ones; None if none was timed."""
         timed = [tried for tried in self.tried.values() if tried.step_seconds and not tried.failed]
         return min(timed, key=lambda tried: (median(tried.step_seconds), -tried.rows), default=None)
 
 
 def next_rows(candidates: Sequence[int], tried: Mapping[int, bool]) -> int | None:
-    """Return what to try after these, by doubling and then bisection; None once the largest that survives is known.
+    """Return the size to try next, by doubling and then bisection; None once the largest surviving one is known.
 
-    `candidates` ascend, and none is more than twice the one before. A failure below what survived says nothing.
-    """
+    `candidates` ascend, and none is more than twice the one before. A failure below a size that survived does not
+    count."""
     works = max((rows for rows, survived in tried.items() if survived), default=0)
     failed = min((rows for rows, survived in tried.items() if not survived and rows > works), default=None)
     larger = [rows for rows in candidates if rows > works and (failed is None or rows < failed)]
@@ -120,7 +119,7 @@ def next_rows(candidates: Sequence[int], tried: Mapping[int, bool]) -> int | Non
     return larger[len(larger) // 2]
 
 
-def to_time(survived: Iterable[int]) -> list[int]:
+def sizes_to_time(survived: Iterable[int]) -> list[int]:
     """Return the micro-batches worth timing: the largest that survived, and each about half of the one before."""
     sizes: list[int] = []
     for rows in sorted(survived, reverse=True):
@@ -130,7 +129,7 @@ def to_time(survived: Iterable[int]) -> list[int]:
 
 
 def cut_patch(plan: Plan, rows: int) -> dict[str, Any]:
-    """Return settings for micro-batches of so many rows at the effective batch of the plan."""
+    """Return the settings for micro-batches of this many rows at the effective batch of the plan."""
     if plan.config.training.gradient_accumulation_steps == "auto":
         return {MICRO: rows}
     # A micro-batch and a number of parts that were both written make another effective batch.
@@ -139,7 +138,7 @@ def cut_patch(plan: Plan, rows: int) -> dict[str, Any]:
 
 
 def step_rows(plan: Plan) -> int:
-    """Return what a process cuts a step from: rows of the data, or those that packed documents share."""
+    """Return the rows that a process divides in a step: rows of the data, or rows of packed documents."""
     if plan.packing.value:
         return plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value
     return -(-min(plan.effective_batch_size.value, plan.train_rows.value) // plan.processes.value)
@@ -163,24 +162,24 @@ def try_micro_batches(
     """
     tries, limit = MicroBatches(step_rows=step_rows(plan)), TimeLimit(seconds)
     sizes = list(candidates) or even_parts(tries.step_rows)
-    # With one row in a pass, whatever memory is free: larger ones are laid out by the process itself.
+    # The plan has one row per pass, so it fits in any memory. The process itself lays out larger ones.
     question = question_of(with_settings(request, {**cut_patch(plan, 1), **(patch or {}), **_UNWRITTEN}), gpu)
     question |= {"candidates": sizes, "timed": timed, "step_rows": tries.step_rows}
     runs = nearest_existing(Path(plan.config.output.runs_dir))
     with limit, tempfile.TemporaryDirectory(prefix=".tries-", dir=runs) as folder:
         while True:
-            left = limit.require()
+            left_seconds = limit.require()
             survived = {rows: not tried.failed for rows, tried in tries.tried.items()}
             is_timed = not timed or not tries.largest or tries.fastest is not None
             if next_rows(sizes, survived) is None and is_timed:
                 return tries
-            _ask(tries, question | {"place": folder, "tried": list(survived.items())}, left, limit, notify)
+            _ask(tries, question | {"place": folder, "tried": list(survived.items())}, left_seconds, limit, notify)
     tries.cut_short = limit.cut_short
     return tries
 
 
 def _ask(tries: MicroBatches, question: dict[str, Any], seconds: float, limit: TimeLimit, notify: Notify) -> None:
-    """Add what one worker tries until its end. Raises TimeOver."""
+    """Add what one worker tries until it ends. Raises TimeOver."""
     trying = 0
 
     def take(report: dict[str, Any]) -> None:
@@ -203,7 +202,7 @@ def _ask(tries: MicroBatches, question: dict[str, Any], seconds: float, limit: T
 
 
 def tune_micro_batch(loaded: LoadedConfig, plan: Plan, gpu: GpuChoice, progress: Progress) -> None:
-    """Measure and store what the plan's `untuned_key` is for. Raises RunError if no micro-batch survives."""
+    """Measure and store the micro-batch for the `untuned_key` of the plan. Raises RunError if none survives."""
     sentences: list[str] = []
 
     def notify(sentence: str) -> None:
@@ -219,7 +218,7 @@ def tune_micro_batch(loaded: LoadedConfig, plan: Plan, gpu: GpuChoice, progress:
         failed = next((tried.failed for tried in tries.tried.values() if tried.failed), tries.cut_short)
         hint = "run `tui-trainer rehearse` to try settings that use less memory"
         raise RunError(f"no micro-batch could be measured: {failed}; {hint}")
-    # If the time was over before one was timed, the largest that survived.
+    # Without a timed micro-batch, the largest that survived.
     rows = tries.fastest.rows if tries.fastest else tries.largest
     timed = {size: tried.step_seconds for size, tried in tries.tried.items() if tried.step_seconds and not tried.failed}
     if key := Key.read(plan.untuned_key):

@@ -1,7 +1,6 @@
-"""A rehearsal: what a run would come to late, tried at once in a process of its own, and what that says about the run.
+"""A rehearsal of a run: parts that a run reaches late are tried at once, in a process of their own.
 
-If memory runs out, settings that take less are tried until some work; they are reported as the remedy.
-"""
+If memory runs out, settings that need less are tried until some work. They are reported as the remedy."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -40,9 +39,8 @@ Parts = Mapping[str, Mapping[str, Any]]
 def rehearse(request: Request, gpu: GpuChoice, report: Report) -> dict[str, Any]:
     """Return the figures of all parts, what they say about the run, and the faults that would have ended or harmed it.
 
-    The patch of a fault is what works instead, tried here. Raises InputError for what the plan refuses, and RunError if
-    no model could be made.
-    """
+    The patch of a fault was tried here and works. Raises InputError if the plan refuses the config, and RunError if no
+    model could be made."""
     loaded = load_config(request, gpu=gpu)
     plan = estimated_plan(loaded, gpu=gpu)
     if problems := [*name_problems(loaded), *start_problems(loaded)]:
@@ -58,15 +56,15 @@ def rehearse(request: Request, gpu: GpuChoice, report: Report) -> dict[str, Any]
         patch |= {key: value for part in failed.values() for key, value in part.get("works_with", {}).items()}
         if MICRO in patch:
             patch |= cut_patch(plan, patch[MICRO])
-        # What no longer runs out of memory, or went on in this very process with smaller passes.
+        # Parts that no longer run out of memory, or that continued in the process with smaller passes.
         works = {name for name, part in parts.items() if "failed" not in part or "works_with" in part}
-        of_memory = {name for name, part in first_failed.items() if part.get("is_memory")}
-        remedies.update((name, dict(patch)) for name in works & of_memory)
-        short = next((name for name, part in failed.items() if part.get("is_memory") and name not in works), None)
-        less = short and _less_memory(plan, patch, short, parts[short])
-        if not less:
+        out_of_memory = {name for name, part in first_failed.items() if part.get("is_memory")}
+        remedies.update((name, dict(patch)) for name in works & out_of_memory)
+        failing = next((name for name, part in failed.items() if part.get("is_memory") and name not in works), None)
+        remedy = failing and _less_memory(plan, patch, failing, parts[failing])
+        if not remedy:
             break
-        patch |= less
+        patch |= remedy
         report({"trying": dict(patch)})
     faults: list[dict[str, Any]] = [
         {"part": name, "message": part["failed"], "patch": remedies.get(name, {})}
@@ -86,32 +84,32 @@ def _about_run(plan: Plan, parts: Parts) -> dict[str, Any]:
         return float(parts.get(part, {}).get(name) or 0.0)
 
     total = plan.total_steps.value
-    samples = plan.sample_every_steps.value
+    sample_steps = plan.sample_every_steps.value
     evaluations = times(total, plan.eval_every_steps.value) if plan.eval_rows.value else 0
-    beside_steps = (
+    other_seconds = (
         evaluations * figure(EVALUATION, "evaluation_seconds")
         + times(total, plan.save_every_steps.value) * figure(CHECKPOINT, "save_seconds")
-        + (total // samples if samples else 0) * figure(SAMPLE, "sample_seconds")
+        + (total // sample_steps if sample_steps else 0) * figure(SAMPLE, "sample_seconds")
         + figure(FINAL, "seconds")
     )
     steps = [figure(TYPICAL, name) for name in ("step_seconds", "least_seconds", "most_seconds")]
-    planned, beginning = plan.duration_seconds.value, plan.beginning_seconds
-    if planned is not None and beginning:
-        planned -= beginning.value or 0.0
+    planned, start = plan.duration_seconds.value, plan.beginning_seconds
+    if planned is not None and start:
+        planned -= start.value or 0.0
     return {
         "parts": {name: dict(figures) for name, figures in parts.items()},
-        # On a CPU what the parts add to the libraries, as the plan counts.
+        # On a CPU, without the memory of the libraries, as in the plan.
         "peak_memory_bytes": max((int(part.get("peak_memory_bytes", 0)) for part in parts.values()), default=0),
         "planned_memory_bytes": plan.memory_bytes.value,
         "step_seconds": steps[0] or None,
         "total_steps": total,
-        "run_seconds": [total * seconds + beside_steps for seconds in steps] if steps[0] else None,
+        "run_seconds": [total * seconds + other_seconds for seconds in steps] if steps[0] else None,
         "planned_seconds": planned,
     }
 
 
 def _less_memory(plan: Plan, patch: Patch, part: str, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings that take less memory and were not tried yet, the cheapest first; empty if there are none."""
+    """Return the cheapest settings that need less memory and were not tried yet; empty if none are left."""
     key = EVAL_BATCH if part == EVALUATION else MICRO
     planned = plan.per_device_eval_batch_size if part == EVALUATION else plan.per_device_train_batch_size
     rows = int(figures.get("rows") or patch.get(key, planned.value))
@@ -124,7 +122,7 @@ def _less_memory(plan: Plan, patch: Patch, part: str, figures: Mapping[str, Any]
 
 
 def _disk_bytes(plan: Plan, parts: Parts, save_total_limit: int) -> int | None:
-    """Return what the run writes, by the sizes of the checkpoint and the final model; None if they were not written."""
+    """Return the bytes that the run writes, by the sizes of a checkpoint and the final model; None if unknown."""
     sizes = [parts.get(name, {}).get("bytes") for name in (CHECKPOINT, FINAL)]
     if sizes[0] is None or sizes[1] is None:
         return None
@@ -147,7 +145,7 @@ def _disk_fault(plan: Plan, parts: Parts, needed: int, free: int) -> dict[str, A
 
 
 def _run_parts(request: Request, gpu: GpuChoice, runs: Path, report: Report) -> dict[str, dict[str, Any]]:
-    """Return the figures of the parts that one process ran; a part in which it was killed has failed."""
+    """Return the figures of the parts that one process ran. A part in which it was killed has failed."""
     parts: dict[str, dict[str, Any]] = {}
     current = LOADING
 
@@ -195,8 +193,7 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
 def lines_of(report: Mapping[str, Any]) -> list[str]:
     """Return the lines for one object of the JSON that `rehearse` prints; none for a part that begins.
 
-    A part: `largest micro-batch  0.8 s  1.2 GiB  8 rows, the longest 512 tokens ...`.
-    """
+    An example: `largest micro-batch 0.8 s 1.2 GiB 8 rows, the longest 512 tokens ...`."""
     if "is_ready" in report:
         return result_lines(report)
     if "trying" in report:

@@ -1,4 +1,4 @@
-"""What is measured with a run's own session: its steps, a rehearsal, micro-batches. In a worker, which trains them."""
+"""Measurements with a run's own session: its steps, a rehearsal, micro-batches. They run in a worker, which trains."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +15,7 @@ from tui_trainer.hardware.nvml import session as driver_session
 from tui_trainer.launching.carry_out import keep_peak, keep_step_seconds
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import exact_plan, versions
-from tui_trainer.measure.micro_batches import next_rows, request_of, to_time
+from tui_trainer.measure.micro_batches import next_rows, request_of, sizes_to_time
 from tui_trainer.models.unsloth import restart_in_unsloth_python
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
@@ -28,13 +28,13 @@ from tui_trainer.worker.questions import Report
 if TYPE_CHECKING:
     from tui_trainer.training.session import Session
 
-# Steps before the measured ones: memory is taken and caches are filled.
+# Steps before the measured ones, which allocate memory and fill caches.
 WARM_UP_STEPS = 2
-# Times the median of seconds a token.
+# Multiple of the median seconds per token.
 _SLOW_FACTOR = 3.0
-# Fewer steps say little about the seconds of a step, which the next plan goes by.
+# Fewer steps say too little about the seconds of a step, which later plans use.
 _LEAST_STEPS_KEPT = 8
-# Of micro-batches that are timed.
+# Rounds, steps per round and total time when micro-batches are timed.
 _ROUNDS, _STEPS, _TIMED_SECONDS = 3, 4, 30.0
 
 
@@ -48,7 +48,6 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
     started, seconds = monotonic(), question.get("seconds", float("inf"))
     tries_largest = question.get("largest_pass", False)
     largest: dict[str, Any] = {}
-    # Nothing is saved.
     with session_of(question, Path(question["folder"]), "turn") as (session, resident):
         if tries_largest:
             from tui_trainer.training.rehearsal import MicroBatchTries
@@ -88,11 +87,10 @@ def _keep_step_seconds(plan: Plan, figures: dict[str, Any], started: float) -> N
 
 
 class Utilisation:
-    """How busy the device is between `start` and `stop`, 0 to 1.
+    """Share of time that the device is busy between `start` and `stop`, 0 to 1.
 
-    It is the mean of what the driver of a card reports, or the time of this process on the threads of a CPU. None if it
-    is not reported.
-    """
+    It is the mean of what the driver of a GPU reports, or the time of this process on the threads of a CPU; None if it
+    is not reported."""
 
     _PERIOD_SECONDS = 0.2
 
@@ -105,7 +103,7 @@ class Utilisation:
     def start(self) -> None:
         self._began = perf_counter(), process_time()
         if self._plan.device == "cuda":
-            Thread(target=self._look, name="utilisation", daemon=True).start()
+            Thread(target=self._read_gpu, name="utilisation", daemon=True).start()
 
     def stop(self) -> float | None:
         self._ended.set()
@@ -116,7 +114,7 @@ class Utilisation:
         (wall, cpu), threads = self._began, self._plan.threads.value
         return min(1.0, (process_time() - cpu) / max(perf_counter() - wall, 1e-9) / threads)
 
-    def _look(self) -> None:
+    def _read_gpu(self) -> None:
         while not self._ended.wait(self._PERIOD_SECONDS):
             card = _card_of(self._plan)
             if card and card.utilisation_share is not None:
@@ -131,17 +129,17 @@ def _card_of(plan: Plan) -> Gpu | None:
 
 
 def _core_seconds() -> tuple[float, float] | None:
-    """Return the seconds that other processes have kept the usable cores busy, and the clock; None if not reported."""
+    """Return (seconds that other processes kept the usable cores busy, clock); None if not reported."""
     with suppress(*UNREADABLE):
         return cpu_times(read_limits()).busy_seconds - process_time(), monotonic()
     return None
 
 
-def _others_cores(before: tuple[float, float] | None, after: tuple[float, float] | None) -> float | None:
+def _others_cores(earlier: tuple[float, float] | None, later: tuple[float, float] | None) -> float | None:
     """Return the mean number of cores that other processes kept busy; None if it is not reported."""
-    if before is None or after is None or after[1] <= before[1]:
+    if earlier is None or later is None or later[1] <= earlier[1]:
         return None
-    return max(after[0] - before[0], 0.0) / (after[1] - before[1])
+    return max(later[0] - earlier[0], 0.0) / (later[1] - earlier[1])
 
 
 def rehearse(question: dict[str, Any], report: Report) -> None:
@@ -159,7 +157,7 @@ def rehearse(question: dict[str, Any], report: Report) -> None:
         # After running out of memory, the passes differ from those of the key.
         if session.plan.shape_key and "works_with" not in parts.get(WORST, {}):
             _keep_step_seconds(session.plan, parts.get(TYPICAL, {}), started)
-        # Of the largest pass and of everything else that a run does: no smaller than what the run will need.
+        # The peak of all parts, including the largest pass, is no smaller than that of the run.
         if parts and not any("failed" in part or "works_with" in part for part in parts.values()):
             keep_peak(session.plan, max(part["peak_memory_bytes"] for part in parts.values()))
 
@@ -169,7 +167,7 @@ def try_sizes(question: dict[str, Any], report: Report) -> None:
 
     `question` has a request, gpu, place, candidates, tried, step_rows and timed.
     """
-    survived = {int(rows): bool(did) for rows, did in question["tried"]}
+    survived = {int(rows): bool(has_survived) for rows, has_survived in question["tried"]}
     with session_of(question, Path(question["place"]), f"tries-{len(survived)}") as (session, resident):
         from tui_trainer.training.rehearsal import MicroBatchTries
 
@@ -179,19 +177,18 @@ def try_sizes(question: dict[str, Any], report: Report) -> None:
             report(trying=rows, doing="trying")
             outcome = tries.survives(rows, passes=-(-question["step_rows"] // rows))
             if has_failed and "failed" in outcome:
-                # What a failure leaves behind in the heap may be the cause: a new process decides.
+                # Memory that the first failure left in the heap may be the cause: a new process decides.
                 return
             survived[rows] = "failed" not in outcome
             has_failed = has_failed or not survived[rows]
             report(rows=rows, **outcome)
         if question["timed"]:
-            sizes = to_time(rows for rows, did in survived.items() if did)
+            sizes = sizes_to_time(rows for rows, has_survived in survived.items() if has_survived)
             _time(report, tries, sizes, session.plan.total_steps.value)
 
 
 def _time(report: Report, tries: Any, sizes: list[int], total_steps: int) -> None:
-    """Take the same steps with each of these sizes, in turns. The first step of each turn, with its new sizes, is left
-    out."""
+    """Time the same steps with each of these sizes, in turns. The first step of a turn, with new sizes, is left out."""
     step_seconds: dict[int, list[float]] = {rows: [] for rows in sizes}
     spent = 0.0
     for number in range(_ROUNDS):
@@ -211,8 +208,7 @@ def _time(report: Report, tries: Any, sizes: list[int], total_steps: int) -> Non
 def session_of(question: dict[str, Any], place: Path, name: str) -> "Iterator[tuple[Session, int]]":
     """Open the session that a run of these settings has before its first step, in the folder `name` of `place`.
 
-    Yields the session and the resident bytes of the libraries, which its plan does not count. Raises InputError.
-    """
+    Yields the session and the resident bytes of the libraries, which its plan does not count. Raises InputError."""
     loaded = load_config(request_of(question), gpu=question["gpu"])
     restart_in_unsloth_python(loaded.config)
     folder = RunFolder.create(place, name)
@@ -224,7 +220,7 @@ def session_of(question: dict[str, Any], place: Path, name: str) -> "Iterator[tu
 
         job = Job(plan=plan, data=data, folder=folder, checkpoint=None, baselines=None, versions=versions())
         with opened_session(job, journal, lambda: False) as (session, resident):
-            # Of several processes one is measured: what the first would do.
+            # One of several processes is measured: the work of rank 0.
             session.batches.ranks = Ranks(count=plan.processes.value)
             yield session, resident
 
@@ -233,8 +229,8 @@ def _figures(events: list[RunEvent]) -> dict[str, Any]:
     steps = [event for event in events if isinstance(event, StepDone)]
     held_out = [event.loss for event in events if isinstance(event, EvalDone)]
     measured = steps[WARM_UP_STEPS:]
-    # Where rows are grouped by length, short steps are many and say little of a run: all together count. A step that
-    # something else held up counts as if it had been a slow one.
+    # Rates count all steps together, because steps differ in length. A step that something else held up counts as one
+    # that takes `_SLOW_FACTOR` times the median.
     slowest = _SLOW_FACTOR * median(step.step_seconds / step.input_tokens for step in measured)
     seconds = sum(min(step.step_seconds, slowest * step.input_tokens) for step in measured)
     return {

@@ -1,6 +1,6 @@
-"""What a run needs before its first step, measured both ways: tokens prepared anew or read from the cache, weights read
-to where they stay or read beside a model. The ways take turns, each in a process of its own.
-"""
+"""The time before the first step of a run, measured with its alternatives in turns, each in a process of its own.
+
+Tokens are prepared anew or read from the cache, and weights are read in place or copied into a model."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tui_trainer.config.sections import ModelSection
 
 WEIGHTS_FILE = "model.safetensors"
-ANEW, CACHED = "tokens made anew", "tokens from the cache"
+ANEW, CACHED = "data tokenized again", "tokens from the cache"
 BESIDE, IN_PLACE = "weights read beside the model", "weights read in place"
 NAMES = (ANEW, CACHED, BESIDE, IN_PLACE)
 _FROM_SCRATCH = "this model is trained from scratch: no weights are read"
@@ -39,7 +39,7 @@ _SLOW_WAY = {CACHED: ANEW, IN_PLACE: BESIDE}
 def measure_start(
     request: Request, rounds: int, gpu: GpuChoice, seconds: float, notify: Notify, only: Sequence[str] = ()
 ) -> list[Variant]:
-    """Measure each way as often as `rounds`, the slow way first; `only` names parts of their names."""
+    """Measure each way `rounds` times, the slow way first. `only` has parts of their names."""
     is_from_scratch = load_config(request, gpu=gpu).config.is_from_scratch
     chosen = [name for name in NAMES if not only or any(word in name for word in only)]
     variants = [
@@ -50,10 +50,10 @@ def measure_start(
 
         def ask_once(variant: Variant, is_first: bool, left: float) -> dict[str, Any]:
             with TemporaryDirectory(prefix="bench-") as empty:
-                place = cache if variant.name == CACHED else empty
-                question = question_of(request, gpu) | {"way": variant.name, "place": place}
+                data_folder = cache if variant.name == CACHED else empty
+                question = question_of(request, gpu) | {"way": variant.name, "place": data_folder}
                 if variant.name == CACHED and is_first:
-                    # Fills the cache; its figures are dropped.
+                    # This fills the cache; its figures are dropped.
                     ask("time_start", question, timeout_seconds=left)
                 figures: dict[str, Any] = ask("time_start", question, timeout_seconds=left)
             return figures
@@ -63,11 +63,10 @@ def measure_start(
 
 
 def time_start(question: dict[str, Any], _: Report) -> dict[str, Any]:
-    """Return the seconds of one of the ways, and the most bytes that the process has taken for it; in a worker.
+    """Return the seconds and the bytes that one of the ways takes. Runs in a worker.
 
-    `question` has config_file, profile, shortcuts, assignments, gpu, way, place (a folder for prepared data).
-    """
-    # Libraries are loaded before the clock runs.
+    `question` has config_file, profile, shortcuts, assignments, gpu, way, place (a folder for prepared data)."""
+    # Libraries are imported before the clock starts.
     import torch
     import transformers  # noqa: F401
 
@@ -76,19 +75,19 @@ def time_start(question: dict[str, Any], _: Report) -> dict[str, Any]:
 
     loaded = load_config(request_of(question), gpu=question["gpu"])
     config, task = loaded.config, find_task(loaded.config.task.type)
-    before, started = psutil.Process().memory_info().rss, perf_counter()
+    start_bytes, started = psutil.Process().memory_info().rss, perf_counter()
     if question["way"] in (ANEW, CACHED):
         task.prepare(config, loaded.data, Path(question["place"]), None)
     else:
         folder = require_folder(find_model(config.model.model_name_or_path, config.model.revision, head=task.head))
         in_place = question["way"] == IN_PLACE
-        read = load_pretrained if in_place else read_beside
+        read = load_pretrained if in_place else read_then_copy
         read(folder, config.model, torch.float32, head=task.head)
     seconds = perf_counter() - started
-    return {"seconds": seconds, "memory_bytes": max(peak_memory_bytes(torch.device("cpu")) - before, 0)}
+    return {"seconds": seconds, "memory_bytes": max(peak_memory_bytes(torch.device("cpu")) - start_bytes, 0)}
 
 
-def read_beside(folder: Path, model: "ModelSection", dtype: "torch.dtype", *, head: Head) -> None:
+def read_then_copy(folder: Path, model: "ModelSection", dtype: "torch.dtype", *, head: Head) -> None:
     """Load a model as PyTorch's tutorials do: make one with random weights, read all files into memory, and copy them.
 
     Raises RuntimeError if the names in the files are not those of the model.
@@ -98,11 +97,11 @@ def read_beside(folder: Path, model: "ModelSection", dtype: "torch.dtype", *, he
 
     from tui_trainer.models.loading import new_model
 
-    made = new_model(AutoConfig.from_pretrained(folder, local_files_only=True), model, dtype, head=head)
+    new = new_model(AutoConfig.from_pretrained(folder, local_files_only=True), model, dtype, head=head)
     stored = {name: tensor for path in files_of(folder, WEIGHTS_FILE) for name, tensor in load_file(path).items()}
-    if not made.state_dict().keys() & stored.keys():
+    if not new.state_dict().keys() & stored.keys():
         raise RuntimeError("the tensor names in the files do not match the model")
-    made.load_state_dict(stored, strict=False)
+    new.load_state_dict(stored, strict=False)
 
 
 _COLUMNS: Columns = {

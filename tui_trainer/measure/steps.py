@@ -47,12 +47,11 @@ def ask_for_steps(
 ) -> dict[str, Any]:
     """Return a worker's figures of some steps of a short run with the patch; `more` is for `take_steps`.
 
-    Raises WorkerFailed, also if the largest pass fails, if layers that should be compiled are not, and if memory ran
-    out and the steps went on in smaller passes.
-    """
+    Raises WorkerFailed, also if the largest pass fails, if layers that should be compiled are not, and if the steps ran
+    out of memory and continued with smaller passes."""
     compiles = bool(patch.get(COMPILE))
     limit = min(seconds, _COMPILER_SECONDS) if compiles and seconds < math.inf else seconds
-    # Removed here, as a worker that takes too long is killed.
+    # This process removes the folder, because a worker that takes too long is killed.
     with TemporaryDirectory(prefix="bench-") as folder:
         question = question_of(with_settings(request, patch), gpu) | {"steps": steps, "folder": folder, **more}
         figures: dict[str, Any] = ask("take_steps", question, timeout_seconds=limit, sees_gpus=True)
@@ -65,11 +64,10 @@ def ask_for_steps(
 
 @dataclass(kw_only=True)
 class Steps:
-    """Takes `count` steps of a short run in each turn.
+    """Turns of `count` steps of a short run.
 
-    With `share_seconds` the first turn takes fewer, but at least `least`, to end within this time. All others take as
-    many: a plan may know steps of another machine, or of this one when it was idle.
-    """
+    With `share_seconds` the first turn ends within this time, but takes at least `least` steps. All later turns take as
+    many: planned seconds may be those of another machine, or of this one when it was idle."""
 
     request: Request
     gpu: GpuChoice
@@ -89,11 +87,11 @@ _PLANNED = {"training.mixed_precision": "precision", "data.packing": "packing", 
 
 
 def no_change(before: Plan, after: Plan, patch: Patch) -> str:
-    """Return why a setting that is left to the program stays as the baseline has it; empty if it does not."""
+    """Return why an automatic setting stays as in the baseline; empty if it changes."""
     for key, name in _PLANNED.items():
-        was, now = getattr(before, name), getattr(after, name)
-        if set(patch) == {key} and was.value == now.value:
-            return f"has no effect here: {now.reason}"
+        before_value, after_value = getattr(before, name), getattr(after, name)
+        if set(patch) == {key} and before_value.value == after_value.value:
+            return f"has no effect here: {after_value.reason}"
     return ""
 
 
@@ -118,7 +116,7 @@ def training_run() -> str:
     return ""
 
 
-def refuse_beside_a_run(verb: str) -> None:
+def refuse_while_training(verb: str) -> None:
     """Raise InputError if a run trains on this machine."""
     if name := training_run():
         raise InputError(
@@ -128,11 +126,11 @@ def refuse_beside_a_run(verb: str) -> None:
 
 
 def figures_of(variants: Sequence[Variant], whole_tokens: float | None = None) -> list[dict[str, Any]]:
-    """Return a row of medians for each variant. The first one is the baseline.
+    """Return a row of medians for each variant. The first variant is the baseline.
 
-    `speed_up` is the ratio of tokens per second, as batches differ in size. `is_clear` says whether it is larger than
-    the spreads of both; None after a single turn. `whole_seconds` is the time of `whole_tokens` at the measured rate.
-    """
+    `speed_up` is the ratio of tokens per second, as batches differ in size. `is_clear` says whether it is larger
+    than the spreads of both; None after a single turn. `whole_seconds` is the time of `whole_tokens` at the measured
+    rate."""
     names = (
         "steps", "step_seconds", "samples_per_second", "tokens_per_second", "utilisation_share", "peak_memory_bytes",
         "loss", "others_cores",
@@ -184,7 +182,7 @@ def _speed_up_words(row: Mapping[str, Any]) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    # `tune` chooses for one run, and gives its length in words.
+    # `tune` has no such figures: it reports the length of its run in words.
     omitted = () if any(row["whole_seconds"] for row in rows) else ("whole run",)
     return table_of({title: show for title, show in _COLUMNS.items() if title not in omitted}, rows)
 

@@ -1,7 +1,6 @@
-"""The table of training options: from a plain baseline each alone, and then one upon the other.
+"""The table of training options: added to a plain baseline one after the other, and each one alone.
 
-The check of an option says which settings it changes and why it does not apply here; the plan says the rest.
-"""
+The check of an option says which settings it changes and why it does not apply here; the plan says the rest."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from tui_trainer.measure import starting
 from tui_trainer.measure.micro_batches import with_settings
 from tui_trainer.measure.sessions import WARM_UP_STEPS
 from tui_trainer.measure.steps import Steps, ask_for_steps, others_words, short_run, table, why_not
-from tui_trainer.measure.turns import Notify, TimeLimit, Variant, chosen, measure_in_turns, reasons, turns_words
+from tui_trainer.measure.turns import Notify, TimeLimit, Variant, measure_in_turns, pick_variants, reasons, turns_words
 from tui_trainer.methods.optimizers import DEFAULT as OPTIMIZER
 from tui_trainer.methods.optimizers import OPTIMIZER_KEY
 from tui_trainer.models.catalogue import all_entries
@@ -35,7 +34,7 @@ from tui_trainer.tasks import find_task
 
 MINUTES = 9
 _FEWEST_STEPS, _MOST_STEPS = 3, 12
-# Some switches are slower than the baseline, and compiling takes its time.
+# The rest is for switches that are slower than the baseline, and for compiling.
 _SHARE_OF_THE_TIME = 0.8
 BASELINE = "baseline"
 _PLAIN: Patch = {
@@ -53,15 +52,16 @@ _PLAIN: Patch = {
 }
 _BATCHES = (8, 16, 32, 64)
 _PLAIN_ADAMW = "adamw_torch"
-# Of the parameters: a model that is hardly smaller is no other choice.
+# A smaller model has at most this share of the parameters, else it makes no difference.
 _SMALLER = 0.8
 _SHORT = "these losses come from short runs and predict little: --whole trains the full run for each line"
 
 
 @dataclass(frozen=True, slots=True)
 class _Switch:
-    """`check` names what is asked whether it applies: not where its status is one of `needless`. `cumulates`: it is
-    switched on with others as well."""
+    """A training option. It does not apply if the status of its `check` is one of `needless`.
+
+    A switch that `cumulates` is also measured together with others."""
 
     name: str
     patch: Patch
@@ -87,12 +87,10 @@ _SWITCHES = (
 
 @dataclass
 class TrainingBench:
-    """Measures `steps` in each turn of each variant; None: twelve, or as many as let each variant have a turn in
-    `seconds`.
+    """Measurement of `steps` in each turn of each variant; None means twelve, or as many as fit into `seconds`.
 
-    `only` names parts of the names of variants. With `whole` each variant takes all rows of the run once, so that its
-    loss is the final one.
-    """
+    `only` has parts of variant names. With `whole` each variant takes all rows of the run once, so that its loss is the
+    final one."""
 
     request: Request
     steps: int | None
@@ -111,7 +109,7 @@ class TrainingBench:
         """Return the variants, and why not all were measured. Raises InputError if the baseline cannot be trained."""
         self.notify("planning the variants")
         limit = TimeLimit(self.seconds)
-        variants = chosen(list(self.variants()), self.only)
+        variants = pick_variants(list(self.variants()), self.only)
         steps = Steps(request=self._short_baseline, gpu=self.gpu, count=self.steps or _MOST_STEPS, least=_FEWEST_STEPS)
         if self.steps is None and not self.whole:
             # A step of more rows takes longer.
@@ -132,40 +130,39 @@ class TrainingBench:
         return rows
 
     def variants(self) -> Iterator[Variant]:
-        """Yield the baseline, the switches one upon the other, each alone, and other batch sizes.
+        """Yield the baseline, the switches added one after the other, each alone, and other batch sizes.
 
-        The chain comes first, as the time may be over before the end.
-        """
+        The sequence comes first, as the time may be over before the end."""
         yield self._variant(BASELINE, {})
-        alone = [(switch, self._switched(switch)) for switch in _SWITCHES]
+        singles = [(switch, self._switched(switch)) for switch in _SWITCHES]
         smaller, no_smaller = self._smaller_model()
-        together: dict[str, Any] = {}
+        added: dict[str, Any] = {}
         first = ""
-        for switch, variant in alone:
+        for switch, variant in singles:
             if switch.cumulates and not variant.reason:
                 first = first or switch.name
-                together |= variant.patch
-                yield self._variant(f"+ {switch.name}", together)
+                added |= variant.patch
+                yield self._variant(f"+ {switch.name}", added)
         if first:
-            yield self._accumulated("+ ", together)
-        larger = {**together, EFFECTIVE: 2 * self.batch, MICRO: 2 * self.batch}
+            yield self._accumulated("+ ", added)
+        larger = {**added, EFFECTIVE: 2 * self.batch, MICRO: 2 * self.batch}
         variant = self._variant("+ larger batch", larger)
         yield variant
-        yield self._variant("+ smaller model", {**(together if variant.reason else larger), **smaller}, no_smaller)
-        for switch, variant in alone:
+        yield self._variant("+ smaller model", {**(added if variant.reason else larger), **smaller}, no_smaller)
+        for switch, variant in singles:
             yield replace(variant, reason=f"the same as + {first}") if switch.name == first else variant
         yield Variant(name="cuDNN autotune", reason=why_no_autotune(self._baseline.model_shape().model_type))
         yield self._accumulated("", {})
         for rows in _BATCHES:
-            words = "same as the baseline" if rows == self.batch else ""
-            yield self._variant(f"batch {rows}", {EFFECTIVE: rows, MICRO: rows}, words)
+            reason = "same as the baseline" if rows == self.batch else ""
+            yield self._variant(f"batch {rows}", {EFFECTIVE: rows, MICRO: rows}, reason)
         yield self._variant("smaller model", smaller, no_smaller)
 
     def _smaller_model(self) -> tuple[Patch, str]:
         """Return settings with half of the layers, or else with the next smaller model of the catalogue that is on
         this machine; or why there is neither.
         """
-        config, own = self._baseline.config, self._baseline.parameters.value
+        config, own_parameters = self._baseline.config, self._baseline.parameters.value
         kinds = find_task(config.task.type).architectures
         if config.is_from_scratch and not config.model.model_name_or_path:
             layers = config.model.scratch.num_hidden_layers
@@ -175,7 +172,7 @@ class TrainingBench:
         entries = sorted(all_entries(), key=lambda entry: -entry.parameters)
         for entry in entries:
             kind = str((entry.config.get("architectures") or [""])[0])
-            if entry.parameters <= _SMALLER * own and kind.endswith(kinds) and find_model(entry.name).folder:
+            if entry.parameters <= _SMALLER * own_parameters and kind.endswith(kinds) and find_model(entry.name).folder:
                 return {MODEL_KEY: entry.name, "model.revision": "main"}, ""
         return {}, "no smaller model of the catalogue is on this machine; get one with `tui-trainer download`"
 
@@ -222,7 +219,7 @@ class TrainingBench:
 
     @cached_property
     def _requested(self) -> Plan:
-        """The plan of the run as it was requested."""
+        """Plan of the run that was requested."""
         return estimated_plan(self._loaded, gpu=self.gpu)
 
     @property
@@ -261,11 +258,11 @@ def trial_lines(result: Mapping[str, Any], width: int) -> list[str]:
     rows = result["variants"]
     if not rows[0]["turns"]:
         return []
-    taken = "all steps of the run" if result["whole"] else f"{result['steps']} steps per round"
+    amount = "all steps of the run" if result["whole"] else f"{result['steps']} steps per round"
     baseline = f"{result['batch']} padded rows in one micro-batch, fp32, plain attention"
     cells = table(rows)
     lines = [
-        f"{taken}, {turns_words(result['rounds'])}",
+        f"{amount}, {turns_words(result['rounds'])}",
         f"baseline: {baseline}, batches made between steps",
         *table_lines(cells, width, right=cells[0][1:]),
         f"speed-up: ratio of tokens/s; loss: held-out loss after {'the run' if result['whole'] else 'these steps'}; "

@@ -28,12 +28,12 @@ from tui_trainer.units import GIB, MIB, format_bytes, format_rate, utc_now
 from tui_trainer.worker.asking import WorkerFailed, ask
 from tui_trainer.worker.questions import Report
 
-# A driver that does not answer is what is looked for.
+# Limits the wait for a driver that does not answer.
 _TIMEOUT_SECONDS = 600.0
 _SHM = Path("/dev/shm")
-# torch's loaders and NCCL put what processes share there; a container of Docker gets 64 MiB.
+# torch's data loaders and NCCL share memory there; a Docker container gets 64 MiB by default.
 _LITTLE_SHM_BYTES = GIB
-# Of the maker's figure: large matmuls reach two thirds and more of it, copies nine tenths.
+# Shares of the maker's figure. A healthy GPU reaches two thirds or more in large matmuls, nine tenths in copies.
 _LEAST_RATE_SHARE, _LEAST_BANDWIDTH_SHARE = 0.5, 0.6
 _SLOW_DISK_BYTES_PER_SECOND = 50e6
 _SLOW_LOADER_TOKENS_PER_SECOND = 5e6
@@ -43,12 +43,11 @@ Trial = dict[str, Any]
 
 
 def try_machine(hardware: Hardware, chosen: GpuChoice = None, notify: Callable[[str], None] = lambda _: None) -> Trial:
-    """Try each part of the machine and store the results. `notify` gets the name of each part.
+    """Try each part of the machine, and store and return the results. `notify` gets the name of each part.
 
-    A worker that ends or does not answer is a problem like others; the parts before it are kept. Raises InputError if
-    there is no such GPU.
-    """
-    gpu, device = _where(hardware, chosen)
+    A worker that ends or does not answer is reported as a problem; the parts before it are kept. Raises InputError if
+    there is no such GPU."""
+    gpu, device = _gpu_and_device(hardware, chosen)
     packages = [kernels.module for kernels in FLASH_KERNELS.values() if hardware.libraries.get(kernels.distribution)]
     question = {
         "device": device,
@@ -66,7 +65,7 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, notify: Callable[[
     }
     part = "the start of a process"
 
-    def take(report: dict[str, Any]) -> None:
+    def record_part(report: dict[str, Any]) -> None:
         nonlocal part
         part = str(report["part"])
         if "found" in report:
@@ -75,10 +74,10 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, notify: Callable[[
             notify(part)
 
     try:
-        ask("try_machine", question, timeout_seconds=_TIMEOUT_SECONDS, sees_gpus=gpu is not None, progress=take)
+        ask("try_machine", question, timeout_seconds=_TIMEOUT_SECONDS, sees_gpus=gpu is not None, progress=record_part)
     except WorkerFailed as error:
         trial["ended"] = f"trying {part} {error}"
-    # What needs no computing.
+    # These figures need no computation.
     limits, nvml = read_limits(), session()
     trial |= {
         "shm_bytes": psutil.disk_usage(str(_SHM)).total if _SHM.is_dir() else None,
@@ -94,11 +93,11 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, notify: Callable[[
 
 def kept_trial(hardware: Hardware, chosen: GpuChoice = None) -> Trial | None:
     """Return the newest trial of this machine and its GPU; None if nothing was tried yet."""
-    tried = records_of_device(TRIAL, trial_device(hardware, _where(hardware, chosen)[0]))
+    tried = records_of_device(TRIAL, trial_device(hardware, _gpu_and_device(hardware, chosen)[0]))
     return tried[-1].figures if tried else None
 
 
-def _where(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
+def _gpu_and_device(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
     """Return the GPU that computes, if any, and the device by torch's name."""
     gpu = choose_gpu(hardware, chosen)[0]
     device = training_device(hardware, gpu, chosen)[0]
@@ -106,10 +105,10 @@ def _where(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
 
 
 def problems_of(trial: Trial, hardware: Hardware, gpu: Gpu | None) -> list[HardwareProblem]:
-    """Return what came out worse than it should, each with a command that helps."""
+    """Return the results that are worse than expected, each with a command that helps."""
     index = gpu.index if gpu else 0
     return [
-        *_problems_of_child(trial),
+        *_problems_of_worker(trial),
         *_problems_of_rates(trial, gpu.card if gpu else None, index),
         *_problems_of_storage(trial),
         *_problems_of_card(trial, index),
@@ -120,11 +119,11 @@ def problems_of(trial: Trial, hardware: Hardware, gpu: Gpu | None) -> list[Hardw
 _warning = partial(HardwareProblem, "warn")
 
 
-def _problems_of_child(trial: Trial) -> Iterator[HardwareProblem]:
+def _problems_of_worker(trial: Trial) -> Iterator[HardwareProblem]:
     if trial["ended"]:
         computes = '; torch.ones(8, device="cuda").sum()' if trial["device"] == "cuda" else ""
         yield HardwareProblem("bad", one_line(trial["ended"], 300), f"python -c 'import torch{computes}'")
-    tried = _of_part(trial, "attention")
+    tried = _figures_of(trial, "attention")
     for kernels in FLASH_KERNELS.values():
         if reason := tried.get(kernels.module, {}).get("reason"):
             sentence = f"{kernels.module} is installed, but cannot be imported: {one_line(str(reason), 120)}"
@@ -134,18 +133,18 @@ def _problems_of_child(trial: Trial) -> Iterator[HardwareProblem]:
 def _problems_of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[HardwareProblem]:
     look = f"nvidia-smi -q -d CLOCK,POWER,PERFORMANCE -i {index}"
     for name, rate in (card.teraflops.known() if card else {}).items():
-        precision = _of_part(trial, "precisions").get(name, {})
+        precision = _figures_of(trial, "precisions").get(name, {})
         reached = precision.get("teraflops", rate)
         if reason := precision.get("reason"):
             sentence = f"{name} failed, although this GPU supports it: {one_line(str(reason), 120)}"
             yield _warning(sentence, "tui-trainer diagnose")
         elif reached < _LEAST_RATE_SHARE * rate:
             yield _warning(f"{name} matmuls reach {reached:.1f} of {rate:.0f} TFLOP/s ({reached / rate:.0%})", look)
-    bandwidth = _of_part(trial, "memory").get("gigabytes_per_second")
+    bandwidth = _figures_of(trial, "memory").get("gigabytes_per_second")
     if card and bandwidth and bandwidth < _LEAST_BANDWIDTH_SHARE * card.gigabytes_per_second:
         sentence = f"the GPU's memory reaches only {bandwidth:,.0f} of {card.gigabytes_per_second:,.0f} GB/s"
         yield _warning(sentence, look)
-    load = _of_part(trial, "long")
+    load = _figures_of(trial, "long")
     slower = load.get("slower_at_the_end", 1.0)
     if by := load.get("slowed_by"):
         sentence = f"under load, the GPU slows down to {load.get('clock_share') or 0:.0%} of its clock because of {by}"
@@ -168,7 +167,7 @@ def _problems_of_storage(trial: Trial) -> Iterator[HardwareProblem]:
     if shared is not None and shared < _LITTLE_SHM_BYTES:
         sentence = f"/dev/shm has {format_bytes(shared)}: little for data loader processes"
         yield HardwareProblem("info", sentence, "docker run --shm-size=8g ...")
-    loaded = _of_part(trial, "loader").get("tokens_per_second")
+    loaded = _figures_of(trial, "loader").get("tokens_per_second")
     if loaded is not None and loaded < _SLOW_LOADER_TOKENS_PER_SECOND:
         yield _warning(f"batches are prepared at only {format_rate(loaded, 'tokens')}", _ARE_OTHERS_BUSY)
 
@@ -191,19 +190,21 @@ def version_conflicts(libraries: Mapping[str, str | None]) -> Iterator[tuple[str
 
     for name in (name for name, version in libraries.items() if version is not None):
         with suppress(metadata.PackageNotFoundError):
-            here = metadata.distribution(name)
-            for line in here.requires or ():
+            library = metadata.distribution(name)
+            for line in library.requires or ():
                 with suppress(InvalidRequirement, metadata.PackageNotFoundError):
                     needed = Requirement(line)
                     if needed.marker and not needed.marker.evaluate():
                         continue
                     version = metadata.version(needed.name)
                     if not needed.specifier.contains(version, prereleases=True):
-                        sentence = f"{name} {here.version} needs {needed.name}{needed.specifier}, installed: {version}"
+                        sentence = (
+                            f"{name} {library.version} needs {needed.name}{needed.specifier}, installed: {version}"
+                        )
                         yield sentence, f"uv pip install '{needed.name}{needed.specifier}'"
 
 
-def _of_part(trial: Trial, part: str) -> dict[str, Any]:
+def _figures_of(trial: Trial, part: str) -> dict[str, Any]:
     """Return the figures of a part; nothing if it failed or is damaged."""
     figures = trial.get(part)
     return figures if isinstance(figures, dict) and not isinstance(figures.get("reason"), str) else {}
@@ -230,13 +231,13 @@ def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
     card = gpu.card if gpu and trial.get("device") == "cuda" else None
     when, torch = str(trial.get("at", ""))[:16].replace("T", " "), one_line(str(trial.get("torch")), 40)
     rows = [("tried", f"{when} UTC, torch {torch}")]
-    if rates := _of_part(trial, "precisions"):
+    if rates := _figures_of(trial, "precisions"):
         words = [_rate_words(name, precision, card) for name, precision in rates.items()]
         rows.append(("matmuls", "; ".join(filter(None, words))))
-    if bandwidth := _of_part(trial, "memory").get("gigabytes_per_second"):
+    if bandwidth := _figures_of(trial, "memory").get("gigabytes_per_second"):
         of = f" of {card.gigabytes_per_second:,.0f}" if card else ""
         rows.append(("bandwidth", f"{bandwidth:,.1f}{of} GB/s"))
-    if kernels := _of_part(trial, "attention"):
+    if kernels := _figures_of(trial, "attention"):
         works = [f"{name} {tried['seconds'] * 1e3:.1f} ms" for name, tried in kernels.items() if "seconds" in tried]
         works += [name for name, tried in kernels.items() if not tried]
         missing = ", ".join(name for name, tried in kernels.items() if tried.get("reason"))
@@ -244,7 +245,7 @@ def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
     for disk in _listed(trial, "disks"):
         read, write = (format_bytes(disk[f"{verb}_bytes_per_second"]) for verb in ("read", "write"))
         rows.append(("disk", f"reads {read}/s, writes {write}/s ({disk['label']})"))
-    if loaded := _of_part(trial, "loader").get("tokens_per_second"):
+    if loaded := _figures_of(trial, "loader").get("tokens_per_second"):
         rows.append(("loader", format_rate(loaded, "tokens")))
     rows.append(("limits", _limit_words(trial)))
     if (ecc := trial.get("ecc")) is not None:
@@ -252,11 +253,11 @@ def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
     return rows
 
 
-def _rate_words(name: str, found: dict[str, Any], card: Card | None) -> str:
-    """`bf16 712 of 989 TFLOP/s`; what a processor has not at all is left out."""
-    if "teraflops" not in found:
+def _rate_words(name: str, figures: dict[str, Any], card: Card | None) -> str:
+    """Return `bf16 712 of 989 TFLOP/s`; empty if the processor does not support the precision."""
+    if "teraflops" not in figures:
         return f"{name} failed" if card and name in card.teraflops.known() else ""
-    rate = found["teraflops"]
+    rate = figures["teraflops"]
     of = f" of {card.teraflops.known()[name]:.0f}" if card and name in card.teraflops.known() else ""
     return f"{name} {rate:.0f}{of} TFLOP/s" if rate >= 10 else f"{name} {rate * 1e3:.0f} GFLOP/s"
 
@@ -268,12 +269,11 @@ def _limit_words(trial: Trial) -> str:
     return ", ".join(filter(None, parts)) or "none"
 
 
-# Tries what a machine has, part by part: in a worker, which alone loads torch, sees the cards and computes on them.
-# Whoever asks goes on when it dies of a driver.
+# The rest of this file runs in a worker, which loads torch and computes on the GPUs: a driver can end only the worker.
 
 _SECONDS = {"cpu": 0.4, "cuda": 0.6}
 _LONG_SECONDS = 1.5
-# Large enough that a card is busy, small enough for a core.
+# Side of the matrices: large enough to fill a GPU, and small enough for a CPU core.
 _SIDE = {"cpu": 1024, "cuda": 8192}
 _TRIAL_BYTES = 128 * MIB
 _HEADS, _LENGTH, _HEAD_SIZE = 8, 1024, 64
@@ -283,10 +283,9 @@ _KERNELS = {"flash": "FLASH_ATTENTION", "memory-efficient": "EFFICIENT_ATTENTION
 
 
 def try_parts(question: dict[str, Any], report: Report) -> None:
-    """Report each part when it begins, and again with what was found.
+    """Report each part when it begins, and again with its results.
 
-    `question` has device, threads, uuid, places and attention_packages. Other parts are tried after one that fails.
-    """
+    `question` has device, threads, uuid, places and attention_packages. A part that fails does not stop the others."""
     parts: dict[str, Callable[[dict[str, Any]], Any]] = {
         "disks": disks,
         "loader": loader,
@@ -297,25 +296,25 @@ def try_parts(question: dict[str, Any], report: Report) -> None:
     }
     for name, attempt in parts.items():
         report(part=name)
-        report(part=name, found=_tried(partial(attempt, question)))
+        report(part=name, found=_result_or_reason(partial(attempt, question)))
 
 
 def disks(question: dict[str, Any]) -> list[dict[str, Any]]:
-    """Bytes a second, written until they are safe and then read again, of each file system once."""
-    found, seen = [], set()
+    """Return the rates of each file system in bytes per second: written and synced, then read again."""
+    rates, devices = [], set()
     for label, path in question["places"].items():
-        folder = next((one for one in (Path(path), *Path(path).parents) if one.is_dir()), Path("/"))
-        if (device := folder.stat().st_dev) in seen:
+        folder = next((parent for parent in (Path(path), *Path(path).parents) if parent.is_dir()), Path("/"))
+        if (device := folder.stat().st_dev) in devices:
             continue
-        seen.add(device)
+        devices.add(device)
         written, read = write_rate(folder, most_bytes=_TRIAL_BYTES), None
-        with suppress(OSError), TemporaryDirectory(dir=folder, prefix=".tui-trainer-") as place:
-            file = Path(place, "trial")
+        with suppress(OSError), TemporaryDirectory(dir=folder, prefix=".tui-trainer-") as trial_folder:
+            file = Path(trial_folder, "trial")
             file.write_bytes(bytes(range(256)) * (64 * MIB // 256))
             with file.open("rb") as opened:
                 os.fsync(opened.fileno())
             read = read_rate(file, seconds=1.0)
-        found.append(
+        rates.append(
             {
                 "label": label,
                 "path": str(folder),
@@ -323,15 +322,15 @@ def disks(question: dict[str, Any]) -> list[dict[str, Any]]:
                 "write_bytes_per_second": written,
             }
         )
-    return found
+    return rates
 
 
 def loader(_: dict[str, Any]) -> dict[str, float]:
-    """Tokens a second that are cut out of a memory-mapped file into batches, as a run does between its steps."""
+    """Return the tokens per second that are cut from a memory-mapped file into batches, as a run does between steps."""
     import numpy as np
 
-    with TemporaryDirectory(prefix="tui-trainer-") as place:
-        path = Path(place, "tokens")
+    with TemporaryDirectory(prefix="tui-trainer-") as folder:
+        path = Path(folder, "tokens")
         np.arange(4 << 20, dtype=np.int32).tofile(path)
         tokens = np.memmap(path, dtype=np.int32, mode="r")
         rows = len(tokens) // _LENGTH
@@ -345,53 +344,54 @@ def loader(_: dict[str, Any]) -> dict[str, float]:
 
 
 def precisions(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """10^12 operations a second of a large matmul in each precision; `reason` where it cannot be computed."""
-    return {name: _tried(partial(_matmul_rate, question, name)) for name in _PRECISIONS} | (
-        {"fp8": _tried(lambda: _fp8_rate(question))} if question["device"] == "cuda" else {}
+    """Return the TFLOP/s of a large matmul in each precision, or the `reason` why it cannot be computed."""
+    return {name: _result_or_reason(partial(_matmul_rate, question, name)) for name in _PRECISIONS} | (
+        {"fp8": _result_or_reason(lambda: _fp8_rate(question))} if question["device"] == "cuda" else {}
     )
 
 
 def memory(question: dict[str, Any]) -> dict[str, float]:
-    """10^9 bytes a second that a copy of a large tensor reads and writes."""
+    """Return the GB/s that a copy of a large tensor reads and writes."""
     torch = _torch(question)
     on_card = question["device"] == "cuda"
     source = torch.ones((1024 if on_card else 64) * MIB // 4, device=question["device"])
     target = torch.empty_like(source)
-    seconds = _best(question, lambda: target.copy_(source))
+    seconds = _fastest_seconds(question, lambda: target.copy_(source))
     return {"gigabytes_per_second": 2 * source.numel() * 4 / seconds / 1e9}
 
 
 def attention(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Seconds of attention, forward and backward, by each kernel of torch; and what of libraries can be imported."""
+    """Return the seconds of each attention kernel of torch, and why packages of other kernels cannot be imported."""
     torch = _torch(question)
     from torch.nn.attention import SDPBackend
 
     dtype = torch.bfloat16 if question["device"] == "cuda" else torch.float32
-    found = {
-        name: _tried(partial(_attention_seconds, question, dtype, getattr(SDPBackend, backend)))
+    kernels = {
+        name: _result_or_reason(partial(_attention_seconds, question, dtype, getattr(SDPBackend, backend)))
         for name, backend in _KERNELS.items()
         if hasattr(SDPBackend, backend)
     }
-    return found | {package: _tried(partial(_imported, package)) for package in question["attention_packages"]}
+    packages = question["attention_packages"]
+    return kernels | {package: _result_or_reason(partial(_import_package, package)) for package in packages}
 
 
 def long_load(question: dict[str, Any]) -> dict[str, Any]:
-    """The rate of matmuls at the beginning and at the end of a second and more, and whether the card was slowed."""
+    """Return how much slower matmuls are at the end of a load of some seconds, and whether the GPU was slowed down."""
     torch, on_cpu = _torch(question), question["device"] == "cpu"
     side, dtype = (_SIDE["cpu"] // 2, torch.float32) if on_cpu else (_SIDE["cuda"], torch.float16)
-    one = torch.ones(side, side, device=question["device"], dtype=dtype)
-    seconds = _timed(question, lambda: one @ one, _LONG_SECONDS)
+    matrix = torch.ones(side, side, device=question["device"], dtype=dtype)
+    seconds = _call_seconds(question, lambda: matrix @ matrix, _LONG_SECONDS)
     quarter = len(seconds) // 4 or 1
     slower = median(seconds[-quarter:]) / median(seconds[:quarter])
     if on_cpu:
         return {"slower_at_the_end": slower, "slowed_by": ""}
     nvml = session()
-    found = nvml.in_use(question["uuid"], 0) if nvml else None
+    usage = nvml.in_use(question["uuid"], 0) if nvml else None
     return {
         "slower_at_the_end": slower,
-        "slowed_by": (found[0].slowed_by if found else None) or "",
-        "clock_share": found[0].clock_share if found else None,
-        "temperature_celsius": found[0].temperature_celsius if found else None,
+        "slowed_by": (usage[0].slowed_by if usage else None) or "",
+        "clock_share": usage[0].clock_share if usage else None,
+        "temperature_celsius": usage[0].temperature_celsius if usage else None,
     }
 
 
@@ -413,22 +413,21 @@ def _matmul_rate(question: dict[str, Any], precision: str) -> dict[str, float]:
     if precision == "tf32" and device == "cpu":
         raise RuntimeError("only on a GPU")
     if precision != "fp32" and device == "cpu":
-        side //= 2  # emulated ones are slow
+        side //= 2  # emulated precisions are slow
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    one = torch.randn(side, side, device=device).to(getattr(torch, _PRECISIONS[precision]))
-    seconds = _best(question, lambda: one @ one)
-    if not bool(torch.isfinite((one @ one).float()).all()):
+    matrix = torch.randn(side, side, device=device).to(getattr(torch, _PRECISIONS[precision]))
+    seconds = _fastest_seconds(question, lambda: matrix @ matrix)
+    if not bool(torch.isfinite((matrix @ matrix).float()).all()):
         raise RuntimeError("the product is not finite")
     return {"teraflops": 2 * side**3 / seconds / 1e12}
 
 
 def _fp8_rate(question: dict[str, Any]) -> dict[str, float]:
     torch, side = _torch(question), _SIDE["cuda"]
-    one = torch.randn(side, side, device="cuda").to(torch.float8_e4m3fn)
+    matrix = torch.randn(side, side, device="cuda").to(torch.float8_e4m3fn)
     scale = torch.ones((), device="cuda")
-    seconds = _best(
-        question,
-        lambda: torch._scaled_mm(one, one.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16),
+    seconds = _fastest_seconds(
+        question, lambda: torch._scaled_mm(matrix, matrix.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
     )
     return {"teraflops": 2 * side**3 / seconds / 1e12}
 
@@ -443,38 +442,38 @@ def _attention_seconds(question: dict[str, Any], dtype: Any, backend: Any) -> di
     shape = (rows, _HEADS, _LENGTH, _HEAD_SIZE)
     q, k, v = (torch.randn(shape, device=question["device"], dtype=dtype, requires_grad=True) for _ in range(3))
 
-    def both() -> None:
+    def forward_and_backward() -> None:
         attend(q, k, v, is_causal=True).sum().backward()
 
     with sdpa_kernel(backend):
-        return {"seconds": _best(question, both)}
+        return {"seconds": _fastest_seconds(question, forward_and_backward)}
 
 
-def _imported(package: str) -> dict[str, Any]:
+def _import_package(package: str) -> dict[str, Any]:
     import_module(package)
     return {}
 
 
-def _tried(attempt: Callable[[], Any]) -> Any:
+def _result_or_reason(attempt: Callable[[], Any]) -> Any:
     try:
         return attempt()
-    except Exception as error:  # what a driver, a kernel, a disk or a library cannot do, each says in its own way
+    except Exception as error:  # drivers, kernels, disks and libraries all raise errors of their own
         return {"reason": one_line((str(error).strip().splitlines() or [type(error).__name__])[0], 160)}
 
 
-def _best(question: dict[str, Any], work: Callable[[], Any]) -> float:
-    """Other programs only ever make it slower."""
-    return min(_timed(question, work, _SECONDS[question["device"]]))
+def _fastest_seconds(question: dict[str, Any], work: Callable[[], Any]) -> float:
+    """Return the seconds of the fastest call, because other programs can only make one slower."""
+    return min(_call_seconds(question, work, _SECONDS[question["device"]]))
 
 
-def _timed(question: dict[str, Any], work: Callable[[], Any], seconds: float) -> list[float]:
+def _call_seconds(question: dict[str, Any], work: Callable[[], Any], seconds: float) -> list[float]:
     finish = _torch(question).cuda.synchronize if question["device"] == "cuda" else lambda: None
     work()
     finish()
-    found, started = [], perf_counter()
+    durations, started = [], perf_counter()
     while perf_counter() - started < seconds:
         before = perf_counter()
         work()
         finish()
-        found.append(perf_counter() - before)
-    return found
+        durations.append(perf_counter() - before)
+    return durations

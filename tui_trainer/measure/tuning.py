@@ -1,14 +1,14 @@
 """Searches for better settings of a run within bounded time: the fastest ones, and how many rows a step should have.
 
 The fastest settings keep the effective batch and the loss. First comes the largest micro-batch that survives the
-largest passes. Then each alternative is measured once beside the config as it is. The faster ones are taken one upon
-the other if pairs of turns in fresh processes are faster than they differ among themselves. What failed is never taken.
+largest passes. Then each alternative is measured once, in turns with the current settings. The faster ones are added
+one after the other if pairs of turns in fresh processes show a gain larger than their spread. Settings that failed are
+never chosen.
 
 Effective batches are measured until memory is full or more rows are no faster. Each turn takes the largest pass of the
-run and then some of its steps. A size is twice the one before, until one gains less than `GAIN` on the one before and a
-larger one is no faster than that either. In the time that is left each size is measured again, and its faster turn
-counts: other load on a machine slows it down.
-"""
+run and then some of its steps. Sizes double until one gains less than `GAIN` on the one before and the next one is no
+faster either. In the remaining time each size is measured again, and its faster turn counts, because other load can
+only slow it down."""
 
 import json
 import re
@@ -37,7 +37,7 @@ from tui_trainer.launching.open_run import load_config, start_problems
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.lines.plan_and_events import table_lines
 from tui_trainer.measure import steps
-from tui_trainer.measure.micro_batches import MicroBatches, cut_patch, to_time, try_micro_batches, with_settings
+from tui_trainer.measure.micro_batches import MicroBatches, cut_patch, sizes_to_time, try_micro_batches, with_settings
 from tui_trainer.measure.steps import ask_for_steps, short_run
 from tui_trainer.measure.turns import (
     AS_IT_IS,
@@ -65,7 +65,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes, format_seconds, quantity, utc_now
 from tui_trainer.worker.asking import WorkerFailed
 
-# Of a turn in a search, beside the some seconds that its process takes to start.
+# Time and steps of a turn in a search. Its process takes some seconds more to start.
 _TURN_SECONDS, _LEAST_STEPS, _MOST_STEPS = 4.0, 8, 40
 
 
@@ -73,8 +73,7 @@ _TURN_SECONDS, _LEAST_STEPS, _MOST_STEPS = 4.0, 8, 40
 class Search:
     """A search for better settings within bounded time. `notify` gets a sentence for each step of it.
 
-    Raises InputError for a config that cannot be planned or started, and while a run trains.
-    """
+    Raises InputError for a config that cannot be planned or started, and while a run trains."""
 
     request: Request
     gpu: GpuChoice
@@ -86,12 +85,12 @@ class Search:
         self.plan = estimated_plan(self.loaded, gpu=self.gpu)
         if problems := start_problems(self.loaded):
             raise ConfigError(problems)
-        steps.refuse_beside_a_run("tune")
+        steps.refuse_while_training("tune")
         self.limit = TimeLimit(self.seconds)
 
     @staticmethod
     def steps_of_a_turn(step_seconds: float) -> int:
-        """Return how many steps make a turn that says enough."""
+        """Return how many steps make a turn long enough to compare."""
         return min(max(int(_TURN_SECONDS / step_seconds), _LEAST_STEPS), _MOST_STEPS)
 
     @property
@@ -100,13 +99,13 @@ class Search:
         return self.limit.cut_short
 
     def take_turn(self, variant: Variant, ask: Callable[[float], dict[str, Any]], least_seconds: float = 0.0) -> bool:
-        """Add an answer, or the reason why there is none. Raises TimeOver if the time is over before either."""
+        """Add an answer, or the reason of a failure. Raises TimeOver if the time is over before either."""
         left = self.limit.require(least_seconds)
         self.notify(f"measuring {variant.name}; {format_seconds(left)} left")
         try:
             variant.answers.append(ask(left))
         except WorkerFailed as failure:
-            # A failure for want of time says nothing about the variant.
+            # Raises TimeOver, as a failure at the time limit says nothing about the variant.
             self.limit.require()
             variant.reason = failure.reason or str(failure)
             self.notify(f"  failed: {variant.reason}")
@@ -114,21 +113,21 @@ class Search:
         return True
 
 
-# What could make a run faster and learn the same: other positions of the settings that decide how a step is computed.
-#
-# The effective batch stays. What the plan refuses, or what would change nothing, is named with the reason.
+# Alternatives change how a step is computed, but not what is learnt: the effective batch stays. An alternative that the
+# plan refuses, or that would change nothing, has a reason.
 
-# The attention that `auto` is.
+# Two names of one attention.
 _AUTOMATIC_ATTENTION = ("auto", "sdpa")
-# Of the tokens that rows of the longest would have.
+# Rows are full if they have this share of the tokens that rows of the longest length would have.
 _FULL = 0.98
 _MOST_WORKERS, _LARGER_CUTS, _SMALLER_CUTS = 2, 2, 2
 
 
 @dataclass(kw_only=True, slots=True)
 class Alternative(Variant):
-    """A variant of which one of its `group` is taken. `barred` says why it is not taken, however fast it is; `after`
-    names the alternative that must be faster before this one is measured."""
+    """A variant of a `group`, of which at most one is chosen. `barred` says why it is never chosen, however fast it is.
+
+    `after` names the alternative that must be faster before this one is measured."""
 
     group: str
     barred: str = ""
@@ -160,17 +159,17 @@ def _lengths(plan: Plan) -> Iterator[Alternative]:
 
 def _cuts(plan: Plan, tries: MicroBatches) -> Iterator[Alternative]:
     """Yield the largest micro-batch that survived and some smaller ones, and the smallest one that failed above it."""
-    now = plan.per_device_train_batch_size.value
+    current = plan.per_device_train_batch_size.value
     survived = [rows for rows, tried in tries.tried.items() if not tried.failed]
-    larger = to_time(rows for rows in survived if rows > now)
-    smaller = to_time(rows for rows in survived if rows <= now // 2 or now > tries.largest)
+    larger = sizes_to_time(rows for rows in survived if rows > current)
+    smaller = sizes_to_time(rows for rows in survived if rows <= current // 2 or current > tries.largest)
     for rows in larger[:_LARGER_CUTS]:
         yield _cut(plan, tries, rows)
-    # Where half of the rows is no faster, a quarter is not either.
-    before = ""
+    # If half of the rows is no faster, a quarter is not either.
+    previous_name = ""
     for rows in smaller[:_SMALLER_CUTS]:
-        yield replace(_cut(plan, tries, rows), after=before)
-        before = _cut(plan, tries, rows).name
+        yield replace(_cut(plan, tries, rows), after=previous_name)
+        previous_name = _cut(plan, tries, rows).name
     failed = [rows for rows, tried in tries.tried.items() if tried.failed and rows > tries.largest]
     if failed:
         yield replace(_cut(plan, tries, min(failed)), reason=tries.tried[min(failed)].failed)
@@ -182,18 +181,18 @@ def _cut(plan: Plan, tries: MicroBatches, rows: int) -> Alternative:
 
 def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[Alternative]:
     config = plan.config
-    lack = "" if config.training.torch_compile else lack_of_compiler(hardware.libraries, plan.device)
-    yield replace(_setting(COMPILE, not config.training.torch_compile), reason=lack)
+    no_compiler = "" if config.training.torch_compile else lack_of_compiler(hardware.libraries, plan.device)
+    yield replace(_setting(COMPILE, not config.training.torch_compile), reason=no_compiler)
     if config.training.gradient_checkpointing:
         yield _setting(CHECKPOINTING, False)
     elif tries.largest < tries.step_rows:
-        # It makes room for larger passes, which may pay for what is computed twice.
+        # Checkpointing makes room for larger passes, whose gain may exceed the cost of computing activations twice.
         rows = min(2 * tries.largest, tries.step_rows)
         patch = {CHECKPOINTING: True, **cut_patch(plan, rows)}
         yield Alternative(
             group="cut", patch=patch, name=f"gradient_checkpointing = true, {_cut(plan, tries, rows).name}"
         )
-    yield from _numbers(plan)
+    yield from _precisions(plan)
     current = config.model.attn_implementation
     for name in all_settings()[ATTENTION].choices:
         if name != current and name != "auto" and not {name, current} <= set(_AUTOMATIC_ATTENTION):
@@ -211,8 +210,8 @@ def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[A
         yield _setting(CHECKPOINTING, True)
 
 
-def _numbers(plan: Plan) -> Iterator[Alternative]:
-    """Yield precisions: the one that the plan would choose, fp32, which loses nothing, and others for comparison."""
+def _precisions(plan: Plan) -> Iterator[Alternative]:
+    """Yield precisions: the one that the plan would choose, fp32 as the exact one, and others for comparison only."""
     for value, precision in (("bf16", "bf16"), ("fp16", "fp16"), ("no", "fp32")):
         if precision != plan.precision.value:
             keeps = precision in (plan.best_precision, "fp32")
@@ -227,30 +226,31 @@ def _setting(key: str, value: Any) -> Alternative:
 OTHER_SEED = "as it is, another seed"
 DEFAULT_IS_BEST = "the current settings are best: nothing was measurably faster"
 _TRIES_SHARE, _SCREEN_SHARE = 0.25, 0.6
-# Of a turn, if the time of a step is not known.
+# Steps of a turn if the time of a step is unknown.
 _STEPS = 12
 _PAIRS, _BASELINE_EVERY = 4, 4
-# Less than this in one turn is not looked at again.
+# An alternative that is less than this much faster in its first turn is not compared further.
 _WORTH_PAIRS = 1.01
-# Two pairs that say so are enough.
+# A gain of this size needs only two pairs.
 _CLEARLY = 1.25
-# A loss is no worse where rounding or another seed would do as much.
+# Differences in loss that rounding (a share) or another seed (a multiple) explains are accepted.
 _LOSS_ROUNDING, _SEEDS = 0.005, 2.0
-# The name of an alternative that is a micro-batch, of several rows and passes.
+# Name of an alternative that changes the micro-batch: rows and passes.
 _SPLIT = re.compile(r"([2-9]|\d\d+) x ([2-9]|\d\d+)")
 
 
 @dataclass(kw_only=True)
 class Tuning(Search):
-    """`measured[0]` is the config as it is; `gains` lead from it to the config with `patch`, which is empty if nothing
-    is faster."""
+    """Search for the fastest settings. `measured[0]` has the current settings.
+
+    `gains` lead from it to the config with `patch`, which is empty if nothing is faster."""
 
     tries: MicroBatches = field(default_factory=lambda: MicroBatches(step_rows=0))
     measured: list[Variant] = field(default_factory=list)
     patch: Patch = field(default_factory=dict)
     gains: list[Gain] = field(default_factory=list)
     is_too_large: bool = False
-    """Whether the config as it is runs out of memory."""
+    """Whether the current settings run out of memory."""
 
     def find(self) -> Self:
         """Search until nothing is left to try, the time is over, or the user presses Ctrl+C.
@@ -278,7 +278,7 @@ class Tuning(Search):
     # ------------------------------------------------------------- the search
 
     def _search(self, others: Sequence[Alternative]) -> None:
-        """Fill the results step by step, so that whatever ends the search leaves what is known."""
+        """Fill the results step by step, so that an interrupted search leaves what was found."""
         best = self.measured[0]
         self.measured += others
         largest = self.tries.largest
@@ -290,16 +290,16 @@ class Tuning(Search):
         for alternative in self._screen(best, others):
             if alternative.group in taken:
                 continue
-            both: Variant = alternative
+            combined: Variant = alternative
             if best.patch:
                 patch = {**best.patch, **alternative.patch}
-                both = Variant(name=f"{best.name}, {alternative.name}", patch=patch)
-                self.measured.append(both)
-            gain = self._compare(best, both)
-            both.reason = both.reason or self._why_rejected(best, both, alternative.patch, gain)
-            if not both.reason:
+                combined = Variant(name=f"{best.name}, {alternative.name}", patch=patch)
+                self.measured.append(combined)
+            gain = self._compare(best, combined)
+            combined.reason = combined.reason or self._why_rejected(best, combined, alternative.patch, gain)
+            if not combined.reason:
                 taken.add(alternative.group)
-                self.patch, best = {**self.patch, **alternative.patch}, both
+                self.patch, best = {**self.patch, **alternative.patch}, combined
                 self.gains.append(gain)
         if len(taken) > 1 and not self.is_too_large:
             whole = self._compare(self.measured[0], best)
@@ -308,7 +308,7 @@ class Tuning(Search):
                 self.patch, self.gains = {}, []
 
     def _screen(self, best: Variant, others: Sequence[Alternative]) -> list[Alternative]:
-        """Take one turn of each beside those of `best`. Return which were faster, the fastest first."""
+        """Take one turn of each alternative besides those of `best`. Return the faster ones, the fastest first."""
         self._take_turn(best)
         if not best.answers:
             raise RunError(f"the current settings cannot be measured: {best.reason}")
@@ -338,7 +338,7 @@ class Tuning(Search):
         return not variant.reason and now is not None and base is not None and now > _WORTH_PAIRS * base
 
     def _compare(self, before: Variant, after: Variant) -> Gain:
-        """Take pairs of turns in alternating order until they are clear."""
+        """Take pairs of turns in alternating order until the result is clear."""
         for number in range(_PAIRS):
             for variant in (before, after) if number % 2 == 0 else (after, before):
                 self._take_turn(variant)
@@ -350,15 +350,16 @@ class Tuning(Search):
         return gain
 
     def _why_rejected(self, before: Variant, after: Variant, patch: Patch, gain: Gain) -> str:
-        """Return why the patch is not taken; empty if it is."""
+        """Return why the patch is not chosen; empty if it is."""
         turns = before.values("tokens_per_second")
-        # Twice the median deviation of its turns among themselves, so that one slow turn does not count.
+        # Twice the median deviation of the turns, so that one slow turn does not count.
         spread = 2 * median(abs(rate - median(turns)) for rate in turns) / median(turns) if turns else 0.0
         if gain.speed_up is None or not gain.is_difference or gain.speed_up - 1 <= spread:
             return "not measurably faster"
-        loss, was = after.median("loss") or 0.0, before.median("loss") or 0.0
-        if loss - was > _LOSS_ROUNDING * abs(was) and loss - was > _SEEDS * self._seed_difference(was):
-            return f"faster, but rejected: its loss is {loss:.3f} instead of {was:.3f} after the same steps"
+        loss, old_loss = after.median("loss") or 0.0, before.median("loss") or 0.0
+        increase = loss - old_loss
+        if increase > _LOSS_ROUNDING * abs(old_loss) and increase > _SEEDS * self._seed_difference(old_loss):
+            return f"faster, but rejected: its loss is {loss:.3f} instead of {old_loss:.3f} after the same steps"
         if patch.get(COMPILE):
             start = (after.median("wall_seconds") or 0.0) - (before.median("wall_seconds") or 0.0)
             total = self.plan.total_steps.value
@@ -371,7 +372,7 @@ class Tuning(Search):
         return self._why_out_of_memory(after.patch)
 
     def _seed_difference(self, loss: float) -> float:
-        """Return how far from this loss the config as it is ends with another seed: other rows first, other dropout."""
+        """Return how far the loss with another seed is from this loss: rows and dropout differ."""
         other = next((variant for variant in self.measured if variant.name == OTHER_SEED), None)
         if other is None:
             other = Variant(name=OTHER_SEED, patch={"training.seed": self.plan.config.training.seed ^ 1})
@@ -381,7 +382,8 @@ class Tuning(Search):
         return abs(other_loss - loss) if other_loss is not None else 0.0
 
     def _why_out_of_memory(self, patch: Patch) -> str:
-        """Return why the largest passes fail with these settings; those of the micro-batch alone survived already."""
+        """Return why the largest passes fail with these settings; empty if they survive."""
+        # Micro-batches have already been tried alone.
         if set(patch) <= {*cut_patch(self.plan, 1), WORKERS, THREADS}:
             return ""
         rows = int(patch.get(MICRO, self.plan.per_device_train_batch_size.value))
@@ -400,7 +402,7 @@ class Tuning(Search):
         return try_micro_batches(self.request, self.plan, self.gpu, seconds=seconds, notify=self.notify, **more)
 
     def _take_turn(self, variant: Variant) -> None:
-        """Add an answer, or the reason why there is none. Raises TimeOver."""
+        """Add an answer or the reason of a failure. Raises TimeOver."""
         left, request = self.limit.left_seconds, short_run(self.request, self._steps, {})
         ask = partial(ask_for_steps, request, self.gpu, self._steps, variant.patch)
         if not self.take_turn(variant, ask, self._turn_seconds):
@@ -412,8 +414,9 @@ class Tuning(Search):
         self.notify(f"  {format_seconds(answer['step_seconds'])}/step, {answer['tokens_per_second']:,.0f} tokens/s")
 
     def _steps_of_all_turns(self) -> int:
-        """Return the steps of each turn by what the largest passes took. All turns have as many, so that their losses
-        can be compared."""
+        """Return the steps of each turn, by the seconds of the largest passes.
+
+        All turns have the same number, so that their losses can be compared."""
         rows = min(self.plan.per_device_train_batch_size.value, self.tries.largest)
         tried = self.tries.tried.get(max((size for size in self.tries.tried if size <= rows), default=0))
         if tried is None or not tried.seconds:
@@ -482,7 +485,7 @@ def measured_table(result: Mapping[str, Any], width: int) -> list[str]:
 
 
 def notes_of(result: Mapping[str, Any]) -> list[str]:
-    """Return the meaning of the columns, then why variants failed, change nothing or were not taken."""
+    """Return the meaning of the columns, then why variants failed, change nothing or were rejected."""
     columns = "speed-up: ratio of tokens/s; loss: held-out loss"
     if split := next((match for row in result["variants"] if (match := _SPLIT.fullmatch(row["name"]))), None):
         columns = f"{split[0]}: {split[1]} rows per micro-batch, {split[2]} micro-batches per step; {columns}"
@@ -491,14 +494,14 @@ def notes_of(result: Mapping[str, Any]) -> list[str]:
 
 
 GAIN = 1.05
-"""A larger batch is worth it if a row is this many times as fast as with half of the rows."""
+"""A larger batch is worthwhile if it processes this many times the rows per second of half the batch."""
 _COLUMNS_WORDS = "busy: share of the GPU or of the CPU threads in use; memory: peak, including the run's longest rows"
 _LEAST_ROWS, _MOST_TURNS = 8, 3
 
 
 @dataclass(kw_only=True, slots=True)
 class Size(Variant):
-    """Steps of this many rows. Speeds are those of its fastest turn."""
+    """Steps of this many rows. Its speed is that of the fastest turn."""
 
     rows: int
     learning_rate: float
@@ -531,23 +534,23 @@ def _peak_bytes(answer: Mapping[str, Any]) -> int:
 
 @dataclass(kw_only=True)
 class EffectiveBatches(Search):
-    """Measures sizes of a step. `ended` says why no larger size was measured."""
+    """Measurement of effective batches. `ended` says why no larger one was measured."""
 
     sizes: list[Size] = field(default_factory=list)
     ended: str = ""
     is_busy: bool = False
-    """Whether other programs used the cores meanwhile, so that the figures are poor."""
+    """Whether other programs used the cores during the measurement, so that its figures are unreliable."""
 
     def find(self) -> Self:
         """Measure until the search ends, the time is over, or the user presses Ctrl+C."""
-        rows = _first(self.now, self.plan.processes.value)
+        rows = _smallest_size(self.now, self.plan.processes.value)
         with self.limit:
-            while not (ended := self._why_no_more(rows)):
+            while not (reason := self._why_no_more(rows)):
                 size = self._size(rows)
                 self._measure(size)
                 self.sizes.append(size)
                 rows *= 2
-            self.ended = ended
+            self.ended = reason
             with suppress(TimeOver):
                 for size in self.measured * (_MOST_TURNS - 1):
                     self._measure(size)
@@ -557,12 +560,12 @@ class EffectiveBatches(Search):
         return self
 
     def _why_no_more(self, rows: int) -> str:
-        """Return why so many rows are not measured any more; empty if they are."""
+        """Return why this many rows are not measured; empty if they are."""
         if self.sizes and (failed := self.sizes[-1].reason):
             return f"{self.sizes[-1].rows} rows failed: {failed}"
         if rows > self.plan.train_rows.value:
             return f"the data has only {self.plan.train_rows.value:,} rows"
-        # The planned number is always among them.
+        # The planned number of rows is always measured.
         if rows <= self.now or len(self.measured) < 3:
             return ""
         before, last, newest = (size.rows_per_second for size in self.measured[-3:])
@@ -572,29 +575,29 @@ class EffectiveBatches(Search):
 
     def _size(self, rows: int) -> Size:
         micro, share = self.loaded.config.training.per_device_train_batch_size, -(-rows // self.plan.processes.value)
-        # A micro-batch that a profile or the user has set stays; else a pass takes all rows, until memory is full.
+        # A micro-batch of a profile or the user stays; otherwise a pass takes all rows, until memory is full.
         passes = {MICRO: min(micro, share) if isinstance(micro, int) else share, ACCUMULATION: "auto"}
         name = f"{rows} rows per step"
         return Size(name=name, patch={EFFECTIVE: rows, **passes}, rows=rows, learning_rate=self._learning_rate(rows))
 
     def _learning_rate(self, rows: int) -> float:
-        """Return the planned learning rate scaled to so many rows, within what its optimizer takes."""
+        """Return the planned learning rate scaled to this many rows, within the limit of the optimizer."""
         planned, config = self.plan.learning_rate.value, self.loaded.config
         rate = scaled(planned, usual_scaling(config.training.optim), self.now, rows)
         return min(rate, max(planned, peak_rate(config, self.plan.parameters.value).most))
 
     def _measure(self, size: Size) -> None:
-        """Take a turn. Raises TimeOver."""
-        before = next((other for other in reversed(self.measured) if other.rows <= size.rows), None)
-        count = self.steps_of_a_turn(2 * before.fastest_turn["step_seconds"]) if before else _MOST_STEPS
+        """Take a turn of a size. Raises TimeOver."""
+        previous = next((other for other in reversed(self.measured) if other.rows <= size.rows), None)
+        count = self.steps_of_a_turn(2 * previous.fastest_turn["step_seconds"]) if previous else _MOST_STEPS
 
         def ask(seconds: float) -> dict[str, Any]:
             try:
                 estimated_plan(load_config(with_settings(self.request, size.patch), gpu=self.gpu), gpu=self.gpu)
             except InputError as error:
                 raise WorkerFailed("cannot be planned", steps.problem_words(error)) from None
-            more = {"largest_pass": True, "seconds": 3 * _TURN_SECONDS, "least_steps": _LEAST_STEPS}
-            return ask_for_steps(short_run(self.request, count, {}), self.gpu, count, size.patch, seconds, **more)
+            options = {"largest_pass": True, "seconds": 3 * _TURN_SECONDS, "least_steps": _LEAST_STEPS}
+            return ask_for_steps(short_run(self.request, count, {}), self.gpu, count, size.patch, seconds, **options)
 
         if self.take_turn(size, ask):
             answer = size.answers[-1]
@@ -606,18 +609,19 @@ class EffectiveBatches(Search):
 
     @property
     def now(self) -> int:
-        """Rows of a step as planned."""
+        """Planned number of rows in a step."""
         return self.plan.effective_batch_size.value
 
     @property
     def most_rows(self) -> int:
-        """Rows that leave enough steps of the run's epochs."""
+        """Largest number of rows that leaves enough steps in the epochs of the run."""
         return most_rows_of_step(self.loaded.config.training.num_train_epochs, self.plan.train_rows.value)
 
     @property
     def best(self) -> Size | None:
-        """The planned size; a larger one as long as each gains much on the one before and leaves enough steps; or a
-        smaller one that is faster than all of these."""
+        """Best size: the planned one, or a larger one if each doubling gains enough and leaves enough steps.
+
+        A smaller size is best if it is clearly faster than these."""
         sizes = [size for size in self.measured if size.rows <= max(self.most_rows, self.now)]
         larger = [size for size in sizes if size.rows >= self.now]
         best = larger[0] if larger else None
@@ -632,7 +636,7 @@ class EffectiveBatches(Search):
 
     @property
     def slower_from(self) -> int | None:
-        """Rows of the first size above the fastest with which a row takes much longer; None if none does."""
+        """Rows of the first size above the fastest that is clearly slower; None if there is none."""
         if (fastest := self.fastest) is None:
             return None
         larger = [size for size in self.measured if size.rows > fastest.rows]
@@ -640,7 +644,7 @@ class EffectiveBatches(Search):
 
     @property
     def patch(self) -> Patch:
-        """Settings with the better batch and its learning rate; empty if it is the planned one."""
+        """Settings with the best size and its learning rate; empty if it is the planned one."""
         best = self.best
         if best is None or best.rows == self.now:
             return {}
@@ -686,8 +690,8 @@ class EffectiveBatches(Search):
         }
 
 
-def _first(planned_rows: int, processes: int) -> int:
-    """Return the planned number halved as often as leaves a few rows, so that doubling comes back to it."""
+def _smallest_size(planned_rows: int, processes: int) -> int:
+    """Return the planned number halved as long as a few rows remain, so that doubling reaches it again."""
     while planned_rows % 2 == 0 and planned_rows // 2 >= max(_LEAST_ROWS, processes):
         planned_rows //= 2
     return planned_rows

@@ -1,8 +1,7 @@
 """Variants of one piece of work, measured in turns, each turn in a fresh process.
 
-The peak memory of a turn is its own, a crash ends only its own variant, and other load on the machine falls on all
-variants alike.
-"""
+The peak memory of a turn is its own, a crash ends only its own variant, and other load on the machine affects all
+variants alike."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ NOT_MEASURED = "not measured"
 Notify = Callable[[str], None]
 """Callback that shows a one-sentence notice to the user."""
 Ask = Callable[["Variant", bool, float], dict[str, Any]]
-"""Takes a turn of a variant: whether it is the first one, and the seconds that it may take. Raises WorkerFailed."""
+"""Callback that takes a turn: the variant, whether it is its first turn, and its time limit. Raises WorkerFailed."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -33,7 +32,7 @@ class Variant:
 
     name: str
     patch: Mapping[str, Any] = field(default_factory=dict)
-    """What differs from the others: settings by key, or how a model is run."""
+    """Changed settings by key, or options for running a model."""
     reason: str = ""
     answers: list[dict[str, Any]] = field(default_factory=list)
 
@@ -86,11 +85,10 @@ class TimeLimit:
         return True
 
 
-def chosen(variants: Sequence[Variant], only: Sequence[str]) -> list[Variant]:
-    """Return the first variant, the baseline, and those with a word of `only` in their names; without any, all.
+def pick_variants(variants: Sequence[Variant], only: Sequence[str]) -> list[Variant]:
+    """Return the first variant, the baseline, and those with a word of `only` in their names; all, if it is empty.
 
-    Raises InputError if there are none.
-    """
+    Raises InputError if no name has one of the words."""
     named = [variant for variant in variants if not only or any(word in variant.name for word in only)]
     if not named:
         names = ", ".join(variant.name for variant in variants)
@@ -101,10 +99,9 @@ def chosen(variants: Sequence[Variant], only: Sequence[str]) -> list[Variant]:
 def measure_in_turns(
     variants: Sequence[Variant], ask: Ask, limit: TimeLimit, *, rounds: int, notify: Notify, needs_all: bool = False
 ) -> None:
-    """Measure all variants once, then once more, as often as `rounds` within the limit.
+    """Measure all variants in up to `rounds` rounds, within the limit.
 
-    With `needs_all` nothing more is measured once a variant has failed.
-    """
+    With `needs_all`, stop as soon as a variant has failed."""
     longest_seconds = 0.0
     with limit:
         for number in range(rounds):
@@ -124,14 +121,14 @@ def measure_in_turns(
 
 
 def explain_unmeasured(variants: Sequence[Variant], why: str) -> None:
-    """Give each variant that has no answer and no other reason this one."""
+    """Set `why` as the reason of each variant that has neither an answer nor a reason."""
     for variant in variants:
         if why and not variant.answers and not variant.reason:
             variant.reason = f"{NOT_MEASURED}: {why}"
 
 
 Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]
-"""The cell that a column shows of a row, by the title of the column."""
+"""Functions from a row to the text of a cell, by the title of the column."""
 
 
 def table_of(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:

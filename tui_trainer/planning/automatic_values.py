@@ -193,7 +193,7 @@ def _expert_wait(weights: Dtype, target: TrainingDevice, shape: ModelShape) -> s
 
 
 def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) -> Planned[int]:
-    """Tokens whose logits are there at one time; 0: all of a micro-batch."""
+    """Return the number of tokens whose logits exist at one time; 0 for all tokens of a micro-batch."""
     requested, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
     if shape.logits is None:
         why = f"{shape.model_type} changes its logits in a way that cannot be split into chunks"
@@ -377,7 +377,7 @@ def _attention(
 
 
 def loader_workers(loaded: LoadedConfig, target: TrainingDevice) -> Planned[int]:
-    """Threads that make batches ahead of the training.
+    """Return the number of threads that prepare batches ahead of the training.
 
     Rows are tokens on the disk when it begins, those of `data.streaming` too: what is left is to copy them. More than
     one thread is the matter of the check `data_loading`, where a wait was measured.

@@ -225,7 +225,7 @@ def four_bit_problems(
 
 
 def _sixteen_bits(loaded: ResolvedLoaded, shape: ModelShape, setup: TrainingSetup) -> str:
-    """LoRA beside the same weights in 16 bits, with the memory that each takes at one row in a pass."""
+    """Return a hint at LoRA on 16-bit weights, with the memory of both methods at one row per pass."""
     config = loaded.config
     whole, _ = with_dry_run(config, shape, replace(setup, method="lora", four_bits=None, weights="bfloat16"))
     wanted, packed = (format_bytes(needed_bytes(shape, way, config, 1)) for way in (whole, setup))

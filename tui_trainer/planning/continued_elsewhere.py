@@ -32,7 +32,7 @@ from tui_trainer.units import format_bytes, quantity
 
 
 def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]:
-    """The plan as it is carried out on this machine, and a clause about what is different; empty: nothing is.
+    """Return the plan as this machine carries it out, and a clause about the differences; empty if there are none.
 
     Without a choice the run stays on its card where that is here, else it takes the freest one; a run on the CPU stays
     there. Raises ConfigError when it cannot go on here, InputError for a choice that there is not.
@@ -64,10 +64,9 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
 
 
 def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int | None = None) -> tuple[Plan, str]:
-    """The same with another number of processes on each node, or of nodes, and a clause about it; empty: it has that
-    many. None: as many as the plan has, or as there are cards. Raises ConfigError for more than there are cards or
-    rows.
-    """
+    """Return the plan with another number of processes per node, or of nodes, and a clause about it; empty if nothing
+    changes. None stands for the number in the plan, or for the number of GPUs. Raises ConfigError for more processes
+    than GPUs or rows."""
     before, gpu, nodes = plan.processes.value, _own_card(plan, hardware), nodes or plan.nodes
     cards = [card.cuda_uuid for card in cards_for(hardware, gpu)] if gpu else []
     here = count or (min(plan.processes_per_node, len(cards)) if cards else plan.processes_per_node)
@@ -110,7 +109,7 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
 
 
 def _shared(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
-    """What each of the plan's processes has of the model and of a step's rows, which were shared by `before`."""
+    """Return the setup of one process of the plan, from a setup whose model and rows were divided by `before`."""
     strategy = plan.strategy.value if plan.is_group else "ddp"
     setup = split_over(setup, strategy, plan.processes.value, plan.processes_per_node)
     rows = -(-setup.most_rows * before // plan.processes.value)
@@ -130,7 +129,8 @@ def _unknown_times(why: str, why_in_all: str) -> dict[str, Any]:
 
 
 def with_smaller_passes(plan: Plan, event: MicroBatchReduced, reason: str, packed_width: int = 0) -> Plan:
-    """The plan from where memory ran out. `packed_width`: of packed rows that were made narrower.
+    """Return the plan with smaller passes, after memory ran out. `packed_width` is the width of packed rows that were
+    made narrower.
 
     What a step takes of time is then no longer that of its key: none is kept under it.
     """
@@ -149,7 +149,7 @@ def with_smaller_passes(plan: Plan, event: MicroBatchReduced, reason: str, packe
 
 
 def setup_of(plan: Plan, target: TrainingDevice) -> tuple[ModelShape, TrainingSetup]:
-    """The model and how it is trained, as memory depends on it: what the plan has decided, on another device."""
+    """Return the model and the setup of the plan on another device, for computing memory."""
     shape = plan.model_shape()
     offloads = plan.cpu_offload.value and target.device == "cuda"
     setup = replace(plan.training_setup, device=target.device, cpu_offload=offloads, measured_peaks=())
@@ -197,7 +197,7 @@ def _onto(plan: Plan, hardware: Hardware, target: TrainingDevice, words: str) ->
 
 
 def _obstacles(plan: Plan, hardware: Hardware, target: TrainingDevice) -> list[tuple[str, str]]:
-    """What the run computes with and this device has not, each with what to do."""
+    """Return features that the run needs and this device lacks, each with a hint."""
     if target.device == "cuda":
         return _obstacles_on_gpu(plan, hardware, target)
     config, precision, optim = plan.config, plan.precision.value, plan.config.training.optim

@@ -128,8 +128,8 @@ def training_flops(
 
 
 def recomputed_share(shape: ModelShape, setup: TrainingSetup, row_tokens: int) -> float:
-    """How much more is computed with checkpointing than without it, 0.33 for a third: the layers once more forward, the
-    head not. More than that with an adapter, which has no gradients of the weights below it to compute."""
+    """Return the extra computation of checkpointing as a share, 0.33 for a third: the layers run forward twice, the
+    head does not. It is more with an adapter, which computes no gradients of frozen weights."""
     with_it, without = (
         training_flops(shape, replace(setup, gradient_checkpointing=on), tokens=1, row_tokens=row_tokens)
         for on in (True, False)
@@ -148,7 +148,7 @@ def checkpointing_cost(
 
 
 def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> float:
-    """Of one token of the input, or of an answer behind an encoder."""
+    """Return the operations in matmuls for one token of the input, or of an answer of an encoder-decoder."""
     weights = shape.matrix_parameters_read(reads)
     kinds = (kind for kind in setup.adapted(shape) if kind.reads == reads)
     adapters = sum(kind.count * kind.uses * setup.lora_rank * (kind.inputs + kind.outputs) for kind in kinds)
@@ -271,8 +271,8 @@ def _runs(calibration: Calibration, what: str) -> str:
 
 
 def busy_words(load: float | None, cores: int, threads: int) -> str:
-    """What a time that is planned does not know: that others keep this machine busy, with how much longer threads take
-    that share its cores fairly with them. Empty: they do not, or nobody tells. `load`: runnable tasks of others."""
+    """Return a clause that other programs keep this machine busy, with how much longer threads take that share its
+    cores fairly; empty if they do not, or if the load is unknown. `load` counts runnable tasks of other programs."""
     if load is None or not is_busy(load, threads):
         return ""
     times = max(1.0, (threads + load) / cores)
@@ -297,8 +297,8 @@ def _share_words(share: float) -> str:
 
 
 def usual_share(hidden_size: int, setup: TrainingSetup) -> float:
-    """What training steps in a model of this width reach: of the maker's rate on a card, of numpy's fp32 matmuls on a
-    CPU. The constants above say how measured."""
+    """Return the share of the full rate that training steps in a model of this width reach: of the maker's rate on a
+    GPU, of numpy's fp32 matmuls on a CPU. The constants above give the measurements."""
     if setup.device == "cuda":
         return CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
     share = training_share(hidden_size)
@@ -401,7 +401,7 @@ def _on_card(
 
 @dataclass(frozen=True, slots=True)
 class Decomposition:
-    """What adapters that begin as a part of the weights cost before the first step: `how` of so many matrices.
+    """The decomposition of weights from which adapters start, before the first step: `how` it is done, for each matrix.
 
     Operations on m x n with n the smaller side: 6 m n^2 + 20 n^3 of an SVD with both its matrices, 4 m n^2 - 4/3 n^3 of
     a QR with its Q (Golub and Van Loan, Matrix Computations, 4th edition, sections 8.6.3 and 5.2), and two products
@@ -416,7 +416,7 @@ class Decomposition:
 
     @classmethod
     def of(cls, init: str, r: int, layers: Iterable[Linear]) -> Self:
-        """Of `tuning.init_lora_weights` that takes its beginning out of the weights."""
+        """Return the decomposition that `tuning.init_lora_weights` needs."""
         iterations = init.removeprefix("pissa_niter_")
         how = "a QR" if init == "olora" else "a fast SVD" if iterations.isdigit() else "an SVD"
         count, operations, matmuls = 0, 0.0, 0.0

@@ -31,8 +31,8 @@ LEAST_STEPS = 300
 # a macro F1 of 0.62 in 10 epochs with 8 rows per step, and 0.40 in 3 epochs with 1 row.
 LEAST_ROWS = 8
 USUAL_EPOCHS, MOST_EPOCHS = 3, 10
-# Warm-up and decay alone take dozens of updates.
-FEWEST_STEPS = 100
+# Warm-up and decay alone take dozens of updates. With fewer than 100 steps a run is warned about.
+FEWEST_STEPS, GOOD_STEPS = 100, 200
 _MOST_ROWS = 10**7
 
 
@@ -70,8 +70,8 @@ def _with_epochs(loaded: LoadedConfig, rows: int) -> ResolvedLoaded:
     step_rows = loaded.config.training.effective_batch_size
     if loaded.config.training.num_train_epochs == "auto" and step_rows != "auto":
         per_epoch = steps_per_epoch(rows, step_rows)
-        epochs = min(max(USUAL_EPOCHS, math.ceil(FEWEST_STEPS / per_epoch)), MOST_EPOCHS)
-        more = f"auto: {epochs}, because {USUAL_EPOCHS} would leave fewer than {FEWEST_STEPS} steps"
+        epochs = min(max(USUAL_EPOCHS, math.ceil(GOOD_STEPS / per_epoch)), MOST_EPOCHS)
+        more = f"auto: {epochs}, because {USUAL_EPOCHS} would leave fewer than {GOOD_STEPS} steps"
         loaded = decided(loaded, EPOCHS, float(epochs), more if epochs > USUAL_EPOCHS else "auto")
     return resolved(loaded)
 

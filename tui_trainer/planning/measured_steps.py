@@ -1,4 +1,4 @@
-"""What decides how long a step takes and what it holds: the key of everything that is measured of one."""
+"""Measurements of steps, and the key of everything that decides how long a step takes and how much memory it needs."""
 
 import json
 import math
@@ -35,7 +35,7 @@ from tui_trainer.units import MIB, format_bytes, format_seconds, quantity
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """What a number that was measured holds for, beside the device (`device_key`): elsewhere nothing was measured.
+    """The conditions of a measurement, beside the device (`device_key`). It is not used under other conditions.
 
     `model`: the task, the model's shape, what it computes in and with which libraries: `TASK SHAPE, VERSIONS`. `setup`:
     how it is trained. `cut`: how many rows of how many tokens a step has, and in what passes.
@@ -50,12 +50,13 @@ class StepKey:
 
     @classmethod
     def read(cls, text: object) -> "StepKey | None":
-        """None for a key of before tasks and libraries were part of it."""
+        """Return the key in a text; None for keys of versions that had no task and libraries in them."""
         parts = text.split(" | ") if isinstance(text, str) else []
         return cls(*parts) if len(parts) == 3 else None
 
     def on(self, device: str, data: str = "") -> Key:
-        """The key of a record about such steps on this device; with `data`, about this cut of that data alone."""
+        """Return the key of a record about such steps on this device; with `data`, about this cut of that data
+        alone."""
         first, _, versions = self.model.partition(", ")
         task, _, shape = first.partition(" ")
         return Key(task, shape, f"{self.setup} | {self.cut} | {data}" if data else self.setup, device, versions)
@@ -160,7 +161,7 @@ class _Shape:
 
     @property
     def seconds(self) -> list[float]:
-        """Those that count, the shortest first."""
+        """Return the seconds that count, the shortest first."""
         return sorted(run.step_seconds for run in self.runs if run.busy == self.busy)
 
     @property
@@ -181,7 +182,7 @@ def _measured_shapes(device: str, key: StepKey) -> dict[str, _Shape]:
 
 
 def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
-    """What is known about steps of `flops` operations on this device."""
+    """Return what was measured of steps with `flops` operations on this device."""
     shapes = _measured_shapes(device, key)
     this = shapes.get(key.cut)
     similar = [shape for shape in shapes.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
@@ -198,8 +199,9 @@ def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
 
 
 def measured_row_rates(device: str, key: StepKey) -> dict[int, float]:
-    """Rows a second, by the rows of a step in one process, of steps that differ from those of `key` in that alone; of
-    several cuts of as many rows the fastest. What others slowed down does not count."""
+    """Return rows per second, by the rows of a step in one process, for steps that differ from those of `key` in that
+    alone. Of several cuts of equally many rows, the fastest counts. Steps that other programs slowed down do not
+    count."""
     rates: dict[int, float] = {}
     length = key.cut.rpartition("x")[2]
     for cut, found in _measured_shapes(device, key).items():
@@ -265,7 +267,7 @@ def micro_batch_key(
 
 
 def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
-    """None where none was measured, and where the record is damaged."""
+    """Return the measured micro-batch; None if there is none, or if the record is damaged."""
     records = find_records(MICRO_BATCH, key)
     found = figures_as(KeptMicroBatch, records[-1].figures) if records else None
     is_sound = found and found.rows <= found.step_rows and (not found.step_seconds or found.rows in found.step_seconds)
@@ -297,7 +299,7 @@ _OTHER_ROWS_SHARE = 0.5
 
 
 def measured_peaks(key: Key) -> tuple[MeasuredPeak, ...]:
-    """The highest peak of each number of rows; none where nothing was measured."""
+    """Return the highest peak for each number of rows; empty if nothing was measured."""
     peaks: dict[str, list[int]] = {}
     for record in find_records(PEAK, key):
         if isinstance(peak := record.figures.get("bytes"), int) and peak > 0:
@@ -312,12 +314,12 @@ def measured_peaks(key: Key) -> tuple[MeasuredPeak, ...]:
 
 
 def keep_measured_peak(key: Key, rows: int, eval_rows: int, peak_bytes: int) -> None:
-    """`peak_bytes` as the plan counts: on a CPU without the libraries."""
+    """Store a peak. `peak_bytes` counts as the plan does: on a CPU without the libraries."""
     keep_record(PEAK, key, {"bytes": peak_bytes}, part=f"{rows}+{eval_rows}")
 
 
 def nearest_peak(peaks: Sequence[MeasuredPeak], rows: int, eval_rows: int) -> MeasuredPeak | None:
-    """That of the most similar passes; None: there is none."""
+    """Return the peak of the most similar passes; None if there is none."""
 
     def distance(one: MeasuredPeak) -> float:
         return abs(math.log(one.rows / rows)) + abs(math.log(one.eval_rows / eval_rows))

@@ -306,7 +306,7 @@ class Plan(BaseModel):
         return {key: decided[one.name] for key, one in all_settings().items() if one.name in decided}
 
     def model_shape(self) -> ModelShape:
-        """Of its model, as it is now. Raises InputError where that is no longer there."""
+        """Return the shape of the model as it is now. Raises InputError if the model is missing."""
         return find_task(self.config.task.type).model_shape(self.config, self.vocabulary.value, self.classes)
 
 
@@ -321,7 +321,7 @@ class MemoryShortage(ConfigError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MadeFrom:
-    """What a plan was made from: names of the prepared data and of the weights, and versions of libraries.
+    """Names of the prepared data and of the weights that a plan was made from, and versions of libraries.
 
     All are empty while the data and the model are estimates.
     """
@@ -338,7 +338,7 @@ ESTIMATES = MadeFrom()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decisions:
-    """What `auto` became: where and how the run computes, and how its batch is cut."""
+    """The decisions of a plan: the device, the values of `auto`, and how the batch is cut."""
 
     loaded: ResolvedLoaded
     target: choices.TrainingDevice
@@ -408,7 +408,7 @@ def _make(
 
 
 def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
-    """What a plan was reckoned from, with the memory that is free now: for all who ask how it would be otherwise.
+    """Return the inputs of a plan with the memory that is free now, for computing it with other settings.
 
     Raises InputError where the model is no longer what it was when the plan was made.
     """
@@ -426,8 +426,8 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
 
 
 def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_gpu: GpuChoice = None) -> Decisions:
-    """What `auto` becomes, and how the batch is cut. `loaded` and `facts` are those of `with_rows_of_step`. Raises
-    ConfigError with all problems."""
+    """Return the values of `auto` and the cut of the batch. `loaded` and `facts` are those of `with_rows_of_step`.
+    Raises ConfigError with all problems."""
     config = loaded.config
     target = choices.TrainingDevice.of(hardware, chosen_gpu)
     problems = setting_problems(loaded, facts.eval_rows) + choices.precision_problems(loaded, hardware, target)
@@ -553,7 +553,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
 
 
 def _label_share(facts: DataFacts) -> float:
-    """1 before the data is prepared: all that is read is learnt, at the most."""
+    """Return the share of tokens that are trained on; 1, the most possible, before the data is prepared."""
     if facts.counts is None:
         return 1.0
     inputs = facts.counts.train_tokens - facts.counts.train_rows * facts.row_documents

@@ -86,7 +86,7 @@ def _leave_out(found: dict[str, Any], error: ValidationError, notes: list[str], 
 
 
 def _remove(config: Any, path: list[str], notes: list[str]) -> bool:
-    """A setting that is wrong, out of a nested config; behind its name the path may go on with a member of a union."""
+    """Remove a wrong setting from a nested config. The path may continue behind its name with a member of a union."""
     table, key = config, ""
     for name in path:
         if not isinstance(table, dict) or name not in table:
@@ -142,8 +142,8 @@ def commit_of(config: Config) -> str:
 
 
 def with_own_commit(plan: Plan) -> Plan:
-    """The plan with the commit that its run began with as revision, where the cache still has it: a branch may have
-    moved on since."""
+    """Return the plan with the commit that its run started with as revision, if the cache still has it: a branch may
+    have moved on since."""
     if plan.model_commit in ("", plan.config.model.revision):
         return plan
     config = with_changes(plan.config, {"model.revision": plan.model_commit})
@@ -159,8 +159,8 @@ def _folder(config: Config) -> Path | None:
 
 
 def changed_base(plan: Plan, folder: Path | None = None) -> Problem | None:
-    """What is wrong with the base model of a run, which may lie in another `folder` now; None where it is the one that
-    the run began with. Raises ConfigError where it is not there, or cannot be read."""
+    """Return the problem with the base model of a run, which may be in another `folder` now; None if it is the one that
+    the run started with. Raises ConfigError if it is missing or cannot be read."""
     config = plan.config if folder is None else with_changes(plan.config, {MODEL_KEY: str(folder)})
     # Another folder is that of the model below an adapter that went on.
     began_with = plan.model_key if folder is None else base_model_part(plan.model_key)

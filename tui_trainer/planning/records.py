@@ -1,4 +1,4 @@
-"""What was measured on this machine: one file of records in the state folder, each with what it holds for and its date.
+"""Stores measurements of this machine in one file of the state folder, each with its conditions and date.
 
 A file of SQLite, as two programs may write at once. What is missing was not measured, a folder that cannot be written
 is no error, and a damaged file is set aside. The first screen reads it, so neither pydantic nor the settings are loaded
@@ -154,7 +154,7 @@ def records_file() -> Path:
 
 
 def set_aside() -> list[Path]:
-    """Files that were damaged."""
+    """Return the damaged files that were set aside."""
     return sorted(state_folder().glob(_ASIDE.format("*")))
 
 
@@ -176,8 +176,8 @@ def _read(db: "Connection", where: str, values: tuple[str, ...]) -> Iterator[Rec
 
 
 def _carry_out(work: "Callable[[Connection], T]", otherwise: T, *, makes_file: bool = False) -> T:
-    """What `work` gives of the file; `otherwise` where it cannot be used, and where there is none and nothing to put
-    into it."""
+    """Return the result of `work` on the file; `otherwise` if the file cannot be used, or does not exist and nothing is
+    to be written."""
     path = records_file()
     if not (makes_file or path.exists()):
         return otherwise

@@ -24,9 +24,9 @@ RARE_LAYER_KEY: Final = "rare layer key"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerBytes:
-    """What a dry run counted: bytes of one token in one layer, kept for the backward pass and made in all. `wide`: of
-    those that are made and not kept, those in fp32. `evaluated`: made in an evaluation. `made_per_pair`: of what is
-    made, how much each token more in the row adds."""
+    """Bytes of one token in one layer, as a dry run counted them: those kept for the backward pass, and all that are
+    made. `wide` are fp32 bytes that are made and not kept, `evaluated` those made in an evaluation. `made_per_pair` is
+    how much each further token of the row adds to the bytes made."""
 
     kept: int
     made: int
@@ -143,7 +143,7 @@ class TrainingSetup:
         return in_chunks(labels, self.loss_chunk_tokens) or (self.fused_loss and self.loss_chunk_tokens > 0)
 
     def adapted(self, shape: ModelShape) -> tuple[Linear, ...]:
-        """The linear layers with an adapter."""
+        """Return the linear layers with an adapter."""
         looked_up = self.lora_linears or self.lora_experts
         return self.lora_linears if looked_up else adapted(shape, self.lora_targets)
 

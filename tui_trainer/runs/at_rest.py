@@ -36,19 +36,19 @@ class Deleted:
         return lines
 
 
-def remains_of(root: Path) -> Path:
+def deletion_path(root: Path) -> Path:
     """Return the path that a run's folder has while it is being deleted."""
     return root if root.name.startswith(_DELETING) else root.with_name(_DELETING + root.name)
 
 
-def named_root(root: Path) -> Path:
+def original_path(root: Path) -> Path:
     """Return the path that a run's folder had before its deletion began."""
     return root.with_name(root.name.removeprefix(_DELETING))
 
 
 def bytes_to_free(root: Path) -> int:
     """Return how many bytes `delete` would free. Raises FolderError if `delete` would refuse."""
-    remains = remains_of(root)
+    remains = deletion_path(root)
     try:
         if root != remains and os.path.lexists(root):
             _refuse_foreign_or_owned(RunFolder(root))
@@ -67,7 +67,7 @@ def delete(root: Path) -> Deleted:
     system refuses. An error after the renaming leaves a half-deleted run.
     """
     root = root.absolute()
-    remains, named = remains_of(root), named_root(root)
+    remains, named = deletion_path(root), original_path(root)
     freed_bytes = 0
     foreign_names: tuple[str, ...] = ()
     try:

@@ -65,7 +65,7 @@ class JournalWriter:
         """Reason for which the last write or sync failed, here or in the process that writes in place of this one."""
         return self._write_error or self._sync_error or self._other_writer_error
 
-    def fails_elsewhere(self, reason: str | None) -> None:
+    def set_other_writer_error(self, reason: str | None) -> None:
         """Set the reason for which the process that writes in place of this one fails; None if it does not."""
         self._other_writer_error = reason
 

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from tui_trainer.errors import FolderError
 from tui_trainer.runs import registry
-from tui_trainer.runs.at_rest import named_root, remains_of
+from tui_trainer.runs.at_rest import deletion_path, original_path
 from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.runs.folder import (
     MARKER,
@@ -188,7 +188,7 @@ class Overviews:
         return size
 
     def _of_root(self, root: Path) -> Iterator[RunOverview]:
-        remains = remains_of(root)
+        remains = deletion_path(root)
         half_deleted = os.path.lexists(remains)
         if half_deleted:
             yield RunOverview(name=root.name, path=remains, status="half deleted")
@@ -225,7 +225,7 @@ def _unlisted(listed: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:
             parent = runs_dir.expanduser().resolve()
             entries = islice(os.scandir(parent), _MOST_UNLISTED)
             # Most folders are listed. Removing them first avoids `resolve`, which reads the disk.
-            roots = {named_root(parent / entry.name) for entry in entries if entry.is_dir()} - seen
+            roots = {original_path(parent / entry.name) for entry in entries if entry.is_dir()} - seen
             for root in sorted(roots, key=lambda root: (root.is_symlink(), root.name)):
                 if not root.name.startswith(".") and seen.isdisjoint((root, root.resolve())):
                     seen.add(root)

@@ -80,11 +80,8 @@ def time_words(state: RunState) -> str:
         text = f"about {format_seconds(plan.duration_seconds)} planned"
         return "; ".join(filter(None, (f"{text}: {plan.step_seconds_reason}".rstrip(": "), plan.busy_words)))
     is_over = state.finished is not None
-    text = (
-        format_seconds(total_seconds)
-        if is_over
-        else f"about {format_seconds(total_seconds)} estimated from the steps so far"
-    )
+    text = format_seconds(total_seconds)
+    text = text if is_over else f"about {text} estimated from the steps so far"
     if plan.duration_seconds is not None and not (is_over and state.step < state.total_steps):
         text += f", {format_seconds(plan.duration_seconds)} planned"
         if plan.beginning_seconds:

@@ -85,8 +85,8 @@ def takes_words(plan: object) -> str:
 
 def gone_words(state: RunState, key: str = "") -> str:
     """Return `the process stopped at step 120 without an error`, and for a `key` also `; p resumes from step 100`."""
-    where = f"at step {state.step:,}" if state.step else "before the first step"
-    words = f"the process stopped {where} without an error"
+    time = f"at step {state.step:,}" if state.step else "before the first step"
+    words = f"the process stopped {time} without an error"
     if not key:
         return words
     if not state.checkpoints:

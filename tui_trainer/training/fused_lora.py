@@ -168,20 +168,21 @@ class FusedAdapters:
 
 
 class _Copies:
-    """Copies of A and of s B in `dtype`, for layers whose adapters have another one. Their memory lasts."""
+    """Copies of A and of s B in `dtype`, for layers whose adapters have another one. They are allocated once."""
 
     def __init__(self, layers: list[Any], dtype: torch.dtype) -> None:
         factors = [(layer, _factors(layer)) for layer in layers]
-        self._layers = [(layer, pair) for layer, pair in factors if not any(_stays(one, dtype) for one in pair)]
-        self._a, self._b = ([pair[which] for _, pair in self._layers] for which in (0, 1))
-        # Also where an evaluation is the first to ask: what is made in inference mode could not be used in training.
+        self._layers = [(layer, pair) for layer, pair in factors if not any(_stays(factor, dtype) for factor in pair)]
+        self._a: list[Tensor] = [a for _, (a, _) in self._layers]
+        self._b: list[Tensor] = [b for _, (_, b) in self._layers]
+        # An evaluation may be the first to need them, and training cannot use tensors made in inference mode.
         with torch.inference_mode(False), torch.no_grad():
-            self._narrow_a, self._narrow_b = (
-                [torch.empty_like(one, dtype=dtype) for one in wide] for wide in (self._a, self._b)
-            )
+            self._narrow_a = [torch.empty_like(a, dtype=dtype) for a in self._a]
+            self._narrow_b = [torch.empty_like(b, dtype=dtype) for b in self._b]
 
     @contextmanager
     def made(self) -> Iterator[None]:
+        """Fill the copies, and let the layers use them until the block ends."""
         if self._layers:
             self._fill()
         for (layer, _), *pair in zip(self._layers, self._narrow_a, self._narrow_b, strict=True):
@@ -195,7 +196,7 @@ class _Copies:
     @torch.no_grad()
     def _fill(self) -> None:
         """Cast all factors by a few kernels, instead of one for each factor. Scaled ones are rounded once."""
-        scaled = torch._foreach_mul(self._b, [_scaling(layer) for layer, _ in self._layers])
+        scaled = torch._foreach_mul(tuple(self._b), [_scaling(layer) for layer, _ in self._layers])
         torch._foreach_copy_([*self._narrow_a, *self._narrow_b], [*self._a, *scaled])
 
 

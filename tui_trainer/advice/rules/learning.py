@@ -30,7 +30,7 @@ from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZER_KEY, OP
 from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import EFFECTIVE, base_rows
-from tui_trainer.planning.effective_batch import EPOCHS, FEWEST_STEPS, MOST_EPOCHS
+from tui_trainer.planning.effective_batch import EPOCHS, FEWEST_STEPS, GOOD_STEPS, MOST_EPOCHS
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaling_of, what_trains
 from tui_trainer.runs.events import NO_GRADIENT, PlanMade
 from tui_trainer.runs.steps_and_eta import every
@@ -40,7 +40,6 @@ from tui_trainer.units import format_bytes, format_count, format_number, format_
 _MAX_STEPS = "training.max_steps"
 _DECAY, _MAX_GRAD_NORM = "training.num_decay_steps", "training.max_grad_norm"
 _WEIGHT_DECAY = "training.weight_decay"
-_GOOD_STEPS = 200
 # Rows that were seen so often are known by heart; half as many passes are proposed.
 _MOST_EPOCHS = 50
 _GOOD_EPOCHS = 25
@@ -158,12 +157,12 @@ def steps(context: Context) -> Verdict:
     # A pretrained model learns from few rows in few steps, if it reads them often enough.
     if total < FEWEST_STEPS and (passes < MOST_EPOCHS or context.config.is_from_scratch):
         # Through the setting that decides their number today.
-        epochs = float(math.ceil(_GOOD_STEPS / plan.steps_per_epoch.value))
+        epochs = float(math.ceil(GOOD_STEPS / plan.steps_per_epoch.value))
         by_steps = bool(context.config.training.max_steps)
-        more: Patch = {_MAX_STEPS: _GOOD_STEPS} if by_steps else {EPOCHS: epochs}
+        more: Patch = {_MAX_STEPS: GOOD_STEPS} if by_steps else {EPOCHS: epochs}
         return warned(f"{sentence}: too few updates to learn much", fix=more)
     stops_early = context.config.evaluation.early_stopping_patience > 0
-    most = max(_GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
+    most = max(GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
     if passes > _MOST_EPOCHS and total > most and not stops_early:
         return warned(f"{sentence}: after so many epochs the model only memorises", fix=context.at_most_steps(most))
     return passed(sentence)

@@ -39,7 +39,7 @@ class Onnx(Format):
 
         if Version(installed := version("transformers")) < Version(_LEAST_TRANSFORMERS):
             newer = f"`uv pip install 'transformers>={_LEAST_TRANSFORMERS}'`"
-            return f"transformers {installed} cannot export whole models; install a newer version with {newer}"
+            return f"transformers {installed} cannot export models to ONNX; install a newer version with {newer}"
         return ""
 
     def size_bytes(self, trained: TrainedModel) -> int:

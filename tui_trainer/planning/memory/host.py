@@ -98,7 +98,7 @@ def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryP
         return MemoryPart("loading", whole + static.merge_bytes, formula)
     reading = _READERS * FLOAT * largest_parameter(shape)
     if (adapter := FLOAT * setup.merged_parameters) > reading:
-        return MemoryPart("loading", adapter, "the merged adapter, before it is copied to the GPU")
+        return MemoryPart("loading", adapter, "the update by the merged adapter, before it is copied to the GPU")
     return MemoryPart("loading", reading, f"{_READERS} tensors at a time, each as large as the largest in fp32")
 
 

@@ -115,11 +115,11 @@ class PreviewDialog(Dialog):
 
     def _make(self) -> Preview | tuple[str, ...]:
         """Return the preview, or the reasons for its failure. Runs in another thread."""
-        from tui_trainer.launching.open_run import with_what_suits
+        from tui_trainer.launching.open_run import fit_presets
         from tui_trainer.launching.preview import make_preview
 
         try:
-            config, gpu = with_what_suits(self._plain), self._bench.chosen_gpu
+            config, gpu = fit_presets(self._plain), self._bench.chosen_gpu
             return make_preview(config, _SAMPLES, self._note_progress, gpu=gpu)
         except InputError as error:
             return tuple(one_line(str(problem)) for problem in error.problems)

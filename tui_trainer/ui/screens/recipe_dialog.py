@@ -77,14 +77,14 @@ class RecipeDialog(SearchDialog[str | Profile]):
 
         def find(names: Sequence[str]) -> dict[str, tuple[LoadedConfig | None, str]]:
             from tui_trainer.launching.fitted_presets import misfit
-            from tui_trainer.launching.open_run import with_what_suits
+            from tui_trainer.launching.open_run import fit_presets
 
             fits: dict[str, tuple[LoadedConfig | None, str]] = {}
             for name in names:
                 fits[name] = None, "a value of the recipe is not valid for its setting"
                 try:
                     if plain := document.with_recipe(name, keep_own=keeps_own):
-                        loaded = with_what_suits(plain)
+                        loaded = fit_presets(plain)
                         fits[name] = loaded, misfit(loaded)
                 except ConfigError as error:
                     fits[name] = None, error.problems[0].message

@@ -254,9 +254,8 @@ def _condition(word: str, measures: Mapping[str, _Measure]) -> _Condition | str:
         return f"{one_line(name, 20) + ':'!r} is unknown. Use {': '.join(_FIELDS)}: #tag, or words without a colon"
     if colon:
         return lambda run: value in _FIELDS[name](run).lower()
-    return lambda run: (
-        word in " ".join((run.name, run.note, *run.tags, *(get(run) for get in _FIELDS.values()))).lower()
-    )
+    getters = _FIELDS.values()
+    return lambda run: word in " ".join((run.name, run.note, *run.tags, *(get(run) for get in getters))).lower()
 
 
 def empty_words(model: RunsModel, start_key: str) -> str:
