@@ -86,8 +86,8 @@ def _join(raster: Raster, points: _Points, window: Bounds, bounds: Bounds, role:
 
 def _signed(points: _Points, index: int, count: int) -> _Points:
     """Return the points with the sign of the curve `index` of `count`: its last point, and one in each half."""
-    share = (index + 0.5) / count / 2
-    return [points[int(share * (len(points) - 1))] for share in (share, 0.5 + share, 1.0)] if points else []
+    first = (index + 0.5) / count / 2
+    return [points[int(share * (len(points) - 1))] for share in (first, 0.5 + first, 1.0)] if points else []
 
 
 def metric_names(states: Sequence[RunState]) -> list[str]:

@@ -289,8 +289,9 @@ class RunsPage(FilteredPage, ListPage):
         self.leave_filter()
 
     def action_choose(self, steps: int) -> None:
-        self.on_input_changed()
+        self.model.narrow(self._filter.value)
         self.move(steps)
+        self.bench.app.draw()
 
     def refusal(self, action: Action) -> str:
         run = self.model.chosen
