@@ -1,7 +1,7 @@
 """One model of which each process has a part: torch's fully sharded data parallel (FSDP2).
 
 Weights, gradients and the optimizer's state are split over the processes; a layer is whole only while it computes. What
-is split is a `DTensor` (`training/together.py`). On several nodes each may have all parts (HSDP): then only the
+is split is a `DTensor` (`training/collectives.py`). On several nodes each may have all parts (HSDP): then only the
 sum of gradients goes over the network between them.
 
 Or the parts are on the host (CPU offload): a layer is copied to the card to compute, its gradients come back, and the
@@ -16,12 +16,12 @@ import torch
 
 from tui_trainer.models.towers import tower_modules
 from tui_trainer.training.clock import Communication, TimedCollective, all_gather, reduce_scatter
+from tui_trainer.training.collectives import Collectives
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import Ranks
-from tui_trainer.training.together import Together
 
 
-class Sharded(Together):
+class Sharded(Collectives):
     """The model split over `ranks`. Passes are made as with a whole one; what of them needs the others is here."""
 
     splits_weights = splits_state = takes_mean = True

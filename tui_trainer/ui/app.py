@@ -38,7 +38,7 @@ from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.spans import Role
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import AsciiOnly, readable
-from tui_trainer.ui.workbench import Leaving, Workbench
+from tui_trainer.ui.workbench import ExitReason, Workbench
 
 if TYPE_CHECKING:
     from tui_trainer.advice.checklist import Finding
@@ -240,7 +240,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             # Textual closes the screens before it stops this clock.
             return
         if self.guard is not None and hung_up():
-            self.leave(Leaving.LOST)
+            self.leave(ExitReason.LOST)
             return
         self._set_tick_interval()
         if not self.dialog:
@@ -344,7 +344,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.call_next(self.show_page, self.bench.current)
         self.call_after_refresh(self.draw)
 
-    def carry_out(self, action_id: str) -> None:
+    def perform_action(self, action_id: str) -> None:
         page, action = self.page, next(action for action in self.keymap.actions if action.id == action_id)
         if not (refusal := self.refusal(action)):
             if action.name.startswith("go_"):
@@ -361,7 +361,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self._shown_by_clock = self._by_clock()
 
     def action_do(self, name: str) -> None:
-        self.carry_out(f"app.{name}")
+        self.perform_action(f"app.{name}")
 
     def copy_to_clipboard(self, text: str) -> None:
         # Paths that are not valid UTF-8 contain lone surrogates.
@@ -393,13 +393,13 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def key_of(self, action_id: str) -> str:
         return self.keymap.key_of(action_id, ascii_only=self.bench.glyphs.ascii)
 
-    def leave(self, how: Leaving = Leaving.QUIT) -> None:
+    def leave(self, how: ExitReason = ExitReason.QUIT) -> None:
         """Close the screens. `main` handles a run that is active."""
         if self.bench.leaving is None:
             self.bench.leaving = how
         self.exit()
 
-    def leave_soon(self, how: Leaving) -> None:
+    def leave_soon(self, how: ExitReason) -> None:
         """Close the screens. Safe to call from a signal handler or another thread."""
         if self._event_loop is not None:
             self._event_loop.call_soon_threadsafe(self.leave, how)

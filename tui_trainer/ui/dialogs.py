@@ -269,7 +269,7 @@ class SearchDialog(FieldDialog, Generic[T]):
 
     def __init__(self, *, is_heading: Callable[[T], bool] = lambda _: False, wraps: bool = False) -> None:
         super().__init__("")
-        self.list: ChoiceList[T] = ChoiceList(self.row, is_heading=is_heading, wraps=wraps, empty=self.words_for_none)
+        self.list: ChoiceList[T] = ChoiceList(self.row, is_heading=is_heading, wraps=wraps, empty=self.empty_words)
 
     def row(self, row: T, width: int) -> Line:
         """Return the content of a row, without the pointer."""
@@ -282,7 +282,7 @@ class SearchDialog(FieldDialog, Generic[T]):
         """List the rows that match the text."""
         raise NotImplementedError
 
-    def words_for_none(self) -> str:
+    def empty_words(self) -> str:
         return "No matches"
 
     def on_choice(self) -> None:

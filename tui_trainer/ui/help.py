@@ -123,7 +123,7 @@ class HelpDialog(Dialog):
 
     def _do(self, action: Action) -> None:
         self.close()
-        self.app.call_next(self.app.carry_out, action.id)
+        self.app.call_next(self.app.perform_action, action.id)
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
         """Open a link to a guide, such as `scripts.md#exit-codes`."""

@@ -77,9 +77,9 @@ def run_screens(
         if attach_to is not None:
             bench.attach_to(attach_to)
         elif resumed is not None:
-            from tui_trainer.ui.starting import carry_out
+            from tui_trainer.ui.starting import execute_run
 
-            carry_out(bench, resumed)
+            execute_run(bench, resumed)
         signals.pass_on()
 
     with Signals(app) as signals:
@@ -126,10 +126,10 @@ class Signals:
 
     def pass_on(self) -> None:
         """Close the screens if a signal has arrived, also one from before they were shown."""
-        from tui_trainer.ui.workbench import Leaving
+        from tui_trainer.ui.workbench import ExitReason
 
         if self.received:
-            self._app.leave_soon(Leaving.TERMINATED if self.ask_for_stop else Leaving.LOST)
+            self._app.leave_soon(ExitReason.TERMINATED if self.ask_for_stop else ExitReason.LOST)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Record a signal. A handler must not wait for a lock, which the interrupted code may hold."""
@@ -146,18 +146,18 @@ class Signals:
 
 def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path) -> int:
     """Finish the run and print its end, after the screens have closed. Return the exit code."""
-    from tui_trainer.ui.workbench import Leaving
+    from tui_trainer.ui.workbench import ExitReason
 
     if app.crash:
         _tell_crash(app.crash, logs)
     if hasattr(bench, "background"):  # set once the screens are shown
         if _is_detached(bench):
             return EXIT_DONE
-        if app.crash or bench.leaving in (Leaving.LOST, Leaving.TRAINING_ON):
+        if app.crash or bench.leaving in (ExitReason.LOST, ExitReason.TRAINING_ON):
             _start_opened_run(bench)
     if (run := bench.own_run) is not None:
-        wants_stop = bench.leaving in (Leaving.QUIT, Leaving.TERMINATED) and not app.crash
-        has_lines = run.alive and (bool(app.crash) or bench.leaving is Leaving.TRAINING_ON)
+        wants_stop = bench.leaving in (ExitReason.QUIT, ExitReason.TERMINATED) and not app.crash
+        has_lines = run.alive and (bool(app.crash) or bench.leaving is ExitReason.TRAINING_ON)
         _wait_for(run, signals, wants_stop=wants_stop, has_lines=has_lines)
         return run.exit_code
     if app.crash:
@@ -171,7 +171,7 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
 
 def _is_detached(bench: Workbench) -> bool:
     """Wait for a run that is being detached. Return whether a process has taken it; otherwise continue it here."""
-    from tui_trainer.launching.open_run import open_again
+    from tui_trainer.launching.open_run import reopen_run
     from tui_trainer.ui.watch import CurrentRun
     from tui_trainer.ui.workbench import DETACHING
 
@@ -183,7 +183,7 @@ def _is_detached(bench: Workbench) -> bool:
         return True
     if bench.detached is not None:
         tell(f"could not detach {bench.own_run.folder.name}: {bench.detached}")
-        bench.own_run = CurrentRun(open_again(bench.own_run.folder, gpu=bench.chosen_gpu))
+        bench.own_run = CurrentRun(reopen_run(bench.own_run.folder, gpu=bench.chosen_gpu))
         bench.own_run.start()
     return False
 

@@ -18,7 +18,7 @@ from tui_trainer.config.sections import DATA_KEY, MODEL_KEY
 from tui_trainer.data.columns.text_columns import SECOND_TEXT_KEY
 from tui_trainer.launching import local_choices
 from tui_trainer.launching.fitted_presets import COLUMN_ROLES, TEXT, columns_words
-from tui_trainer.launching.local_choices import FROM_SCRATCH, Choice, FirstRows, WhatFollows
+from tui_trainer.launching.local_choices import FROM_SCRATCH, Choice, FirstRows, PlannedChoice
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog, SearchDialog
@@ -109,7 +109,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
         """The chosen value, or the typed text if there is no match."""
         return self.list.chosen.value if self.list.chosen else self.field.value.strip()
 
-    def words_for_none(self) -> str:
+    def empty_words(self) -> str:
         if self._all is None:
             return "searching ..."
         return "No matches; press Enter to use the text as typed" if self.value else "Nothing found here: type a path"
@@ -216,13 +216,13 @@ class ModelDialog(ChoiceOfPath):
     @property
     def _has_columns(self) -> bool:
         facts = self._known.get(self.value)
-        return isinstance(facts, WhatFollows) and bool(facts.loaded and facts.first.columns)
+        return isinstance(facts, PlannedChoice) and bool(facts.loaded and facts.first.columns)
 
     def take_key(self, event: Key) -> bool:
         if event.key not in _COLUMNS_KEYS or not self._has_columns:
             return super().take_key(event)
         facts = self._known[self.value]
-        assert isinstance(facts, WhatFollows) and facts.loaded is not None, "it has columns"
+        assert isinstance(facts, PlannedChoice) and facts.loaded is not None, "it has columns"
         self._bench.app.open(ColumnsDialog(facts.loaded, facts.first, self._name_columns))
         return True
 
@@ -232,10 +232,10 @@ class ModelDialog(ChoiceOfPath):
         self.choose(self.list.place)
 
     def look(self, value: str) -> object:
-        return local_choices.what_follows(self._data, model_of(value), self._columns, gpu=self._bench.chosen_gpu)
+        return local_choices.plan_choice(self._data, model_of(value), self._columns, gpu=self._bench.chosen_gpu)
 
     def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
-        if not isinstance(result, WhatFollows):
+        if not isinstance(result, PlannedChoice):
             return [[("planning ...", "dim")]]
         lines = [line for problem in result.problems for line in paragraph(one_line(str(problem)), width, "bad")]
         if (loaded := result.loaded) is None:
@@ -268,12 +268,12 @@ class ModelDialog(ChoiceOfPath):
             bench.note_change(f"{words}; {undo} restores the old settings", "good")
             return
         # Planning takes seconds, and Train shows its progress.
-        bench.put_on_the_table(None)
+        bench.show_run(None)
         bench.go(TRAIN_PAGE)
         bench.start_wanted = True
         bench.note_change(f"planning the new run ...; {undo} on Config restores the old settings", "dim")
         if not bench.is_planning:
-            bench.app.carry_out("app.start")
+            bench.app.perform_action("app.start")
 
 
 def model_of(value: str) -> str:

@@ -25,7 +25,7 @@ from tui_trainer.ui.spans import Glyphs, Line, beside, rows_of, sparkline, width
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
 from tui_trainer.ui.widgets.fields import LineField
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.workbench import Leaving, Workbench
+from tui_trainer.ui.workbench import ExitReason, Workbench
 from tui_trainer.units import GIB, quantity
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class Page(Screen[None], inherit_bindings=False):
         self.bench.tell(f"{path}  copied, if your terminal lets programs copy (OSC 52)", "good")
 
     def action_do(self, name: str) -> None:
-        self.bench.app.carry_out(f"{self.place}.{name}")
+        self.bench.app.perform_action(f"{self.place}.{name}")
 
 
 class Pages(dict[Place, Page]):
@@ -363,5 +363,5 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
         if event.key in ("q", "ctrl+q", "ctrl+c"):
             # There is no room for a question. Nothing is lost, because an active run continues.
             alive = self._bench.run_is_ours_and_alive
-            self._bench.app.leave(Leaving.TRAINING_ON if alive else Leaving.QUIT)
+            self._bench.app.leave(ExitReason.TRAINING_ON if alive else ExitReason.QUIT)
         return True

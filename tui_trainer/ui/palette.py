@@ -204,9 +204,9 @@ class MarkingPalette(Palette):
 def _command(app: Any, action: Action, refusal: str | None = None) -> Command:
     """Return the command for an action. One of another page first opens that page."""
     keys = " ".join(key_sign(key, ascii_only=app.bench.glyphs.ascii) for key in action.keys)
-    do = partial(app.call_next, app.carry_out, action.id)
+    do = partial(app.call_next, app.perform_action, action.id)
     if action.place not in ("app", app.page.place):
-        do = partial(app.do_on_page, action.place, partial(app.carry_out, action.id))
+        do = partial(app.do_on_page, action.place, partial(app.perform_action, action.id))
     name = f"{TITLES[action.place]}: {action.label}"
     return Command(name, action.help, do, keys or "no key", elsewhere=refusal is not None, refusal=refusal or "")
 

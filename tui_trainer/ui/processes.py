@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.cells import cell_len
 
-from tui_trainer.hardware.processes import ProcessLook, ProcessReader, ProcessUse, descendants, end_process, lives
+from tui_trainer.hardware.processes import ProcessLook, ProcessReader, ProcessUse, descendants, end_process, is_running
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, Dialog, Row
 from tui_trainer.ui.spans import Line, Role, Span, next_of, pad, paragraph
@@ -261,7 +261,7 @@ class ProcessesDialog(Dialog):
             if is_alive and self.is_active:
                 self._ask(process, run, again=True)
 
-        work = partial(lives, process.pid, process.started_at)
+        work = partial(is_running, process.pid, process.started_at)
         self._bench.background.do(f"whether {process.pid} lives", work, ask, PROCESSES)
 
 

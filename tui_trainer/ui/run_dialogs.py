@@ -11,7 +11,7 @@ from textual.widget import Widget
 from tui_trainer.advice.examine import Examination, FoundCause
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import InputError, TuiTrainerError
-from tui_trainer.launching.model_process import ChildWriter, ModelProcess, Place, find_place
+from tui_trainer.launching.model_process import ChildWriter, ModelProcess, Place, find_device
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line, visible
 from tui_trainer.ui.background import GivenUp
@@ -129,7 +129,7 @@ class TryDialog(FieldDialog):
     def _find_place(self, models: int = 1) -> Place:
         bench = self._bench
         gpu, peak_bytes = bench.chosen_gpu, self._peak_bytes or 0
-        return find_place(self._folder, bench.hardware, _NEW_TOKENS, gpu=gpu, models=models, seen_bytes=peak_bytes)
+        return find_device(self._folder, bench.hardware, _NEW_TOKENS, gpu=gpu, models=models, seen_bytes=peak_bytes)
 
     def _show_place(self, place: Place) -> None:
         if not self._is_writing and not self._output and not self._transcript:

@@ -26,7 +26,7 @@ from tui_trainer.ui.screens.config_view import figures, memory_budget
 from tui_trainer.ui.spans import Line, change_lines, labelled, pad, wrapped
 from tui_trainer.ui.terminal import ends_with_its_connection
 from tui_trainer.ui.watch import CurrentRun, WatchedRun
-from tui_trainer.ui.workbench import DETACHING, OPENING, TRAIN_PAGE, Leaving, Workbench
+from tui_trainer.ui.workbench import DETACHING, OPENING, TRAIN_PAGE, ExitReason, Workbench
 from tui_trainer.units import format_bytes, quantity
 
 _LABEL = 12
@@ -45,7 +45,7 @@ def offer_start(bench: Workbench) -> None:
         bench.start_wanted = True
         bench.tell(bench.start_words, "dim")
         return
-    from tui_trainer.launching.open_run import name_start, start_problems
+    from tui_trainer.launching.open_run import name_prefix, start_problems
 
     bench.start_wanted = False
     loaded, plan = bench.document.loaded, bench.plan
@@ -53,7 +53,7 @@ def offer_start(bench: Workbench) -> None:
     if plan is None or problems:
         show_problems(bench, _NOT_YET, problems)
         return
-    title = f"Start {one_line(plan.config.output.name or (name_start(loaded) if loaded else plan.recipe))}?"
+    title = f"Start {one_line(plan.config.output.name or (name_prefix(loaded) if loaded else plan.recipe))}?"
     answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
         answers.append(("d", "rehearse first", lambda: rehearse(bench)))
@@ -157,7 +157,7 @@ def start(bench: Workbench) -> None:
     # Files may have been added since the plan was made, so the data is resolved again.
     loaded, plan = replace(loaded, data=ResolvedData()), None if bench.is_planning else bench.plan
     # Train shows what the start waits for, in the place of an earlier run.
-    bench.put_on_the_table(None)
+    bench.show_run(None)
     bench.go(TRAIN_PAGE)
     _open(
         bench, "starting ...", partial(open_new, loaded, plan, gpu=bench.chosen_gpu),
@@ -174,7 +174,7 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
         except InputError as error:
             bench.opened = error
             return error
-        if bench.leaving in (Leaving.QUIT, Leaving.TERMINATED):
+        if bench.leaving in (ExitReason.QUIT, ExitReason.TERMINATED):
             opened.lock.release()
             if opened.is_new:
                 opened.folder.discard()
@@ -189,7 +189,7 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
         if isinstance(opened, InputError):
             refused(opened)
         else:
-            carry_out(bench, opened)
+            execute_run(bench, opened)
             if wants_to_leave:
                 offer_quit(bench)
         bench.app.draw()
@@ -214,18 +214,18 @@ def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
 
 
 def _resume(bench: Workbench, folder: RunFolder) -> None:
-    from tui_trainer.launching.open_run import open_again
+    from tui_trainer.launching.open_run import reopen_run
 
     if not _is_refused_now(bench):
         _open(
-            bench, f"opening {one_line(folder.name)} ...", partial(open_again, folder, gpu=bench.chosen_gpu),
+            bench, f"opening {one_line(folder.name)} ...", partial(reopen_run, folder, gpu=bench.chosen_gpu),
             lambda error: bench.tell(one_line(str(error)), "bad"),
         )  # fmt: skip
 
 
-def carry_out(bench: Workbench, opened: "OpenRun") -> None:
+def execute_run(bench: Workbench, opened: "OpenRun") -> None:
     bench.own_run = run = CurrentRun(opened)
-    bench.take_run(run)
+    bench.show_on_train(run)
     run.start()
     if not run.is_remembered:
         bench.tell("could not write the list of runs: set TUI_TRAINER_HOME to a writable folder", "warn")
@@ -260,7 +260,7 @@ def offer_quit(bench: Workbench) -> None:
 
     def save_config() -> None:
         bench.go(1)
-        bench.app.carry_out("config.save")
+        bench.app.perform_action("config.save")
 
     rows: list[Row]
     if bench.background.is_busy(DETACHING):
@@ -273,13 +273,13 @@ def offer_quit(bench: Workbench) -> None:
         rows.append((words, "dim"))
         answers: list[Answer] = [
             ("d", "detach and quit", lambda: detach(bench, then_leave=True)),
-            ("l", "close the screens, keep training", lambda: bench.app.leave(Leaving.TRAINING_ON)),
+            ("l", "close the screens, keep training", lambda: bench.app.leave(ExitReason.TRAINING_ON)),
             ("s", "save, stop and quit", lambda: stop_and_leave(bench)),
         ]
     elif bench.background.is_busy(OPENING):
         rows = ["A run is starting."]
         answers = [
-            ("l", "close the screens, keep training", lambda: bench.app.leave(Leaving.TRAINING_ON)),
+            ("l", "close the screens, keep training", lambda: bench.app.leave(ExitReason.TRAINING_ON)),
             ("q", "quit without starting it", bench.app.leave),
         ]
     elif export := bench.exports.alive:
@@ -334,7 +334,7 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
         run.ask("stop")
         while run.alive:
             run.wait(_WAIT_SECONDS)
-        if run.exit_code != EXIT_STOPPED or bench.leaving is Leaving.TERMINATED:
+        if run.exit_code != EXIT_STOPPED or bench.leaving is ExitReason.TERMINATED:
             return None
         try:
             bench.detached = resume_detached(folder, gpu=gpu)

@@ -12,8 +12,8 @@ from textual.notifications import SeverityLevel
 
 from tui_trainer.advice.examine import Doctor
 from tui_trainer.errors import EXIT_FAILED, FolderError, Problem, RunError
-from tui_trainer.launching.carry_out import Outcome, RunThread
 from tui_trainer.launching.open_run import OpenRun
+from tui_trainer.launching.run_lifecycle import Outcome, RunThread
 from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.runs import controls, events, slurm
 from tui_trainer.runs.folder import RunFolder

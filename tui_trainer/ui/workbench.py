@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tui_trainer.ui.watch import CurrentRun, WatchedRun
 
 
-class Leaving(Enum):
+class ExitReason(Enum):
     QUIT = "requested"
     TRAINING_ON = "requested, training continues"
     LOST = "connection lost"
@@ -63,7 +63,7 @@ class Application(Protocol):
     @property
     def offered_actions(self) -> list[Action]: ...
     def refusal(self, action: Action) -> str: ...
-    def carry_out(self, action_id: str) -> None: ...
+    def perform_action(self, action_id: str) -> None: ...
     def draw(self) -> None: ...
     def show_page(self, number: int) -> None: ...
     def show_setting(self, key: str) -> None: ...
@@ -73,7 +73,7 @@ class Application(Protocol):
     def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None: ...
     def close_question(self, heading: str) -> bool: ...
     def open_next(self, dialog: Dialog) -> None: ...
-    def leave(self, how: Leaving = Leaving.QUIT) -> None: ...
+    def leave(self, how: ExitReason = ExitReason.QUIT) -> None: ...
     def key_of(self, action_id: str) -> str: ...
     def find_living_runs(self) -> None: ...
     def offer_draft(self, draft: Draft) -> None: ...
@@ -169,7 +169,7 @@ class Workbench:
         self.measuring = Gains(self, "the measurement", "GainProcess")
         self.tools: dict[str, Tool] = {}
         """Commands about runs, models and this program, by their description."""
-        self.leaving: Leaving | None = None
+        self.leaving: ExitReason | None = None
         self.opened: OpenRun | InputError | None = None
         """Result of opening a run, until the screens have handled it."""
         self.detached: int | Exception | None = None
@@ -326,7 +326,7 @@ class Workbench:
         if run is None or run is not self.run or run.alive or not run.refusals or run.folder.root.exists():
             return ()
         self.own_run = None
-        self.put_on_the_table(None)
+        self.show_run(None)
         return run.refusals
 
     @property
@@ -407,7 +407,7 @@ class Workbench:
             self._news_at = monotonic()
             self._notify(TRAIN_PAGE, text, severity)
 
-    def put_on_the_table(self, run: WatchedRun | None) -> None:
+    def show_run(self, run: WatchedRun | None) -> None:
         """Show a run on the Train page, or no run."""
         self.run, self._stop_pending = run, False
         self.unseen.discard(TRAIN_PAGE)
@@ -417,8 +417,8 @@ class Workbench:
         self.poll_run()
         self.app.run_changed()
 
-    def take_run(self, run: WatchedRun) -> None:
-        self.put_on_the_table(run)
+    def show_on_train(self, run: WatchedRun) -> None:
+        self.show_run(run)
         if self.app.takes_text:
             # An open dialog or field would stay on the old page.
             self.tell(f"{one_line(run.folder.name)} is on the Train screen")
@@ -438,7 +438,7 @@ class Workbench:
             if words:
                 self.tell(words, "good")
             if not self.run_is_ours_and_alive:
-                (self.take_run if go else self.put_on_the_table)(run)
+                (self.show_on_train if go else self.show_run)(run)
                 then()
             elif go:
                 self.tell("a run is active in this process: the Train screen keeps showing it", "warn")
@@ -525,7 +525,7 @@ class Workbench:
         """Store the presets that fit the model and the data, and plan with them."""
         document, gpu = self.document, self.chosen_gpu
         assert document is not None, "its presets were fitted"
-        document.take_fitted(*result)
+        document.set_fitted(*result)
         self._noted_revision = document.revision
         self._tell_what_followed()
         loaded = result[0]
@@ -547,13 +547,13 @@ class Workbench:
 
     def _tell_what_followed(self) -> None:
         """Report a recipe or a task that changed because the user chose another model or other data."""
-        from tui_trainer.launching.fitted_presets import followed_words
+        from tui_trainer.launching.fitted_presets import change_words
 
         before, now = self._followed, self.document.loaded if self.document else None
         if now is None or now is before:
             return
         self._followed = now
-        if before is not None and (words := followed_words(before, now)):
+        if before is not None and (words := change_words(before, now)):
             undo = self.app.key_of("config.undo")
             self.tell(f"{self.notice[0]}; {words}" if self.notice else f"{words}; {undo} to undo")
 
@@ -582,7 +582,7 @@ class Workbench:
             if (words := moved_words(self.plan, result)) and self.notice is None:
                 self.tell(words)
         self.plan, self.plan_problems = (None, result) if isinstance(result, tuple) else (result, ())
-        document.note_problems(self.plan_problems)
+        document.set_plan_problems(self.plan_problems)
         self._check(document)
         self._start_if_wanted()
 
@@ -590,7 +590,7 @@ class Workbench:
         if self.start_wanted and not self.app.takes_text:
             self.notice = None  # it explained why the start had to wait
             self.app.draw()
-            self.app.carry_out("app.start")
+            self.app.perform_action("app.start")
         self.app.draw()
 
     def _check(self, document: ConfigDocument) -> None:

@@ -11,7 +11,7 @@ from textual.widget import Widget
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.explain import groups
 from tui_trainer.data.samples import samples
-from tui_trainer.data.sources.hub import names_in_the_cache
+from tui_trainer.data.sources.hub import cached_data_sets
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.hub_layout import SAMPLE_PREFIX, is_hub_name
 from tui_trainer.models.chat_rendering import template_names
@@ -93,7 +93,7 @@ class ConfigPage(ListPage):
         names = {"data.path": data_sets, "data.eval_path": data_sets, "task.type": task_names()}
         names["task.chat_template"] = template_names()
         # The cache may be large, and on a network disk.
-        self.bench.background.do("cached data sets", names_in_the_cache, data_sets.extend, "cached data sets")
+        self.bench.background.do("cached data sets", cached_data_sets, data_sets.extend, "cached data sets")
         has_gpu = bool(self.bench.hardware.gpus)
         return ConfigModel(self.bench.document, names, has_gpu=has_gpu, arrow=self.bench.glyphs.arrow)
 

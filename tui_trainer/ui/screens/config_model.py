@@ -274,11 +274,11 @@ def table_rows(
 
 def _row(document: ConfigDocument, setting: Setting, matched: tuple[int, ...], is_unread: bool) -> ListRow:
     """Return the row of a setting. `matched` are the positions of the letters of its key that a query matches."""
-    name_start = len(setting.key) - len(setting.name)
+    name_prefix = len(setting.key) - len(setting.name)
     value, is_changed = document.value(setting.key), document.is_changed(setting.key)
     return ListRow(
         key=setting.key, name=setting.name, value=value_text(setting, value), is_changed=is_changed,
-        matched=tuple(index - name_start for index in matched),
+        matched=tuple(index - name_prefix for index in matched),
         preset=display_text(setting, document.preset_value(setting.key)) if is_changed else "",
         has_problem=bool(document.problems_of(setting.key)), is_advanced=setting.advanced or is_unread,
         is_placeholder=value in ("", editing.EMPTY, "auto"),

@@ -139,7 +139,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         self.list.styles.max_height = max(len(self.list.rows), 1)
         super().redraw()
 
-    def words_for_none(self) -> str:
+    def empty_words(self) -> str:
         return "no matching recipes"
 
     def take(self) -> None:

@@ -18,7 +18,7 @@ from textual.events import ScreenResume
 
 from tui_trainer.errors import FolderError, InputError, Problem
 from tui_trainer.lines.plan_and_events import age_words
-from tui_trainer.runs import at_rest
+from tui_trainer.runs import delete_and_rename
 from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS, Difference, differing, settings_of
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.labels import label, parsed_note, parsed_tags
@@ -341,7 +341,7 @@ class RunsPage(FilteredPage, ListPage):
     def action_open(self) -> None:
         run = self.bench.run
         if run is not None and run.folder == self.folder:
-            self.bench.take_run(run)
+            self.bench.show_on_train(run)
         else:
             self.bench.attach_to(self.folder)
 
@@ -413,7 +413,7 @@ class RunsPage(FilteredPage, ListPage):
             if own_run is not None:
                 # Read the journal to its end before it moves: the shell reports how the run ended.
                 own_run.look()
-            return name, at_rest.rename(path, name)
+            return name, delete_and_rename.rename(path, name)
 
         def renamed(answer: tuple[str, Problem | None]) -> None:
             name, problem = answer
@@ -438,7 +438,7 @@ class RunsPage(FilteredPage, ListPage):
             bench.tell("; ".join(refused), "warn")
             return
         bench.tell("checking how much space this frees ...", "dim")
-        work = partial(_tried_all, at_rest.bytes_to_free, [run.path for run in runs])
+        work = partial(_tried_all, delete_and_rename.bytes_to_free, [run.path for run in runs])
         bench.background.do("deleting", work, partial(self._ask_to_delete, runs, refused))
 
     def _ask_to_delete(self, runs: Sequence[RunOverview], refused: Sequence[str], freed: Sequence[int | str]) -> None:
@@ -470,7 +470,7 @@ class RunsPage(FilteredPage, ListPage):
         bench, are_many = self.bench, len(runs) > 1
         paths = [run.path for run in runs]
 
-        def deleted(answers: Sequence[at_rest.Deleted | str]) -> None:
+        def deleted(answers: Sequence[delete_and_rename.Deleted | str]) -> None:
             done = [answer for answer in answers if not isinstance(answer, str)]
             reasons = [f"{path.name}: {answer}" for path, answer in zip(paths, answers, strict=True)
                        if isinstance(answer, str)]  # fmt: skip
@@ -484,12 +484,14 @@ class RunsPage(FilteredPage, ListPage):
             self._read()
 
         if bench.run is not None and bench.run.folder.root in paths and not bench.run.alive:
-            bench.put_on_the_table(None)
+            bench.show_run(None)
         if bench.own_run is not None and bench.own_run.folder.root in paths and not bench.own_run.alive:
             bench.own_run = None
         bench.tell(f"deleting {f'{len(runs)} runs' if are_many else runs[0].name} ...", "dim")
         # The name contains the paths, because a later deletion must not replace one that waits.
-        bench.background.do(f"deleting {paths}", partial(_tried_all, at_rest.delete, paths), deleted, _DELETING)
+        bench.background.do(
+            f"deleting {paths}", partial(_tried_all, delete_and_rename.delete, paths), deleted, _DELETING
+        )
 
     def action_new(self) -> None:
         name, load = one_line(self._chosen.name, 40), partial(take_settings_of, self.bench, self.folder)
