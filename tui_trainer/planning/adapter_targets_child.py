@@ -139,15 +139,15 @@ def _adapted_parts(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
         path, wrapper = re.sub(r"(\.base_layer)+$", "", full_path), cast(Any, module)
         if isinstance(module, ParamWrapper):
             *stack, rows, columns = wrapper.get_param().shape
-            place = place_in_block(f"{path}.{module.parameter_name}")
+            name_path = place_in_block(f"{path}.{module.parameter_name}")
             rank = wrapper.r["default"]
-            experts[ExpertTensor(path=place, experts=(stack or [1])[0], rows=rows, columns=columns, rank=rank)] += 1
+            experts[ExpertTensor(path=name_path, experts=(stack or [1])[0], rows=rows, columns=columns, rank=rank)] += 1
         else:
             paths.add(path)
-            place, sizes = place_in_block(path), (wrapper.in_features, wrapper.out_features)
+            name_path, sizes = place_in_block(path), (wrapper.in_features, wrapper.out_features)
             reads: Reads = "target" if ".decoder." in f".{path}" and base.config.is_encoder_decoder else "source"
-            name = place.rpartition(".")[2]
-            linears[Linear(name=name, path=place, count=1, inputs=sizes[0], outputs=sizes[1], reads=reads)] += 1
+            name = name_path.rpartition(".")[2]
+            linears[Linear(name=name, path=name_path, count=1, inputs=sizes[0], outputs=sizes[1], reads=reads)] += 1
     if wanted is not None and paths != wanted:
         version, family = metadata.version("peft"), base.config.model_type
         message = f"peft {version} would not adapt the layers of {family} that these names select"

@@ -74,9 +74,9 @@ class TrainingDevice:
 
     @property
     def bf16(self) -> bool | None:
-        """Whether the card computes bf16 natively; None where its capability is not reported."""
-        found = self.gpu.abilities if self.gpu else None
-        return found.bf16 if found else None
+        """True for a GPU that computes bf16 natively; None if it does not report its capability."""
+        abilities = self.gpu.abilities if self.gpu else None
+        return abilities.bf16 if abilities else None
 
 
 def precision(
@@ -231,7 +231,7 @@ def choose(
 ) -> tuple[TrainingSetup, Chosen]:
     """Return how the model is trained, and the figures of a plan that say so.
 
-    `known` has what no setting decides: how the rows of the data are, and what a dry run counted. It stays as it is.
+    `known` has what no setting decides: the rows of the data, and the counts of a dry run. It is not changed.
     Raises ConfigError for targets that match nothing.
     """
     chosen = precision(loaded, hardware, target, shape)

@@ -138,7 +138,7 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
         return replace(cut, accumulation_reason=uneven)
     limit = min(micro, share) if isinstance(micro, int) else share
     fits = largest_fit(limit)
-    # Equal parts: 32 rows of which 20 fit are cut into 16 and 16, not into 20 and 12.
+    # Parts are equal: if 20 rows fit, 32 rows are cut into 16 and 16, not into 20 and 12.
     even = -(-share // -(-share // fits))
     if fits < limit:
         reason = f"the largest equal part of {of} that fits in memory (up to {fits} rows fit)"

@@ -250,16 +250,15 @@ class Plan(BaseModel):
     step_flops: float
     shape_key: str
     beginning_seconds: Planned[float | None] | None = None
-    """Of `duration_seconds`, what is computed once before the first step; None where nothing is."""
+    """The part of `duration_seconds` before the first step; None if nothing is computed then."""
     duration_seconds: Annotated[Planned[float | None], Figure(title="time", unit="seconds", config_place=2)]
     checkpointing_cost: Planned[float] | None = None
-    """How much longer a step is with gradient checkpointing than without it, as a share; None in plans that do not
-    say."""
+    """The share by which gradient checkpointing makes a step longer; None in older plans."""
     compute_rates: ComputeRates | None = None
-    """By which the rate that a run reaches is graded; None in plans that do not say, and where it goes on elsewhere."""
+    """Rates to which the run's speed is compared; None in older plans, and for a run that resumes on another device."""
     busy_words: str = ""
     out_of_memory_events: int = 0
-    """How often passes were made smaller since the run began."""
+    """Count of times that passes were made smaller since the run began."""
 
     @property
     def has_measured_steps(self) -> bool:
@@ -297,22 +296,22 @@ class Plan(BaseModel):
             "cpu_offload": self.config.distributed.cpu_offload,
             "sample_tokens": self.sample_every_steps.value and self.sample_tokens.value,
         }
-        return (one for one in self.figures() if is_used.get(one[0], True))
+        return (figure for figure in self.figures() if is_used.get(figure[0], True))
 
     def resolved(self) -> dict[str, Planned[Any]]:
         """Return what the plan makes of settings that may be `auto`, by their keys."""
         decided = {figure.setting or name: value for name, figure, value in self.figures()}
         decided["hardware_profile"] = exact(self.hardware_profile or "none", self.hardware_reason)
-        return {key: decided[one.name] for key, one in all_settings().items() if one.name in decided}
+        return {key: decided[setting.name] for key, setting in all_settings().items() if setting.name in decided}
 
     def model_shape(self) -> ModelShape:
-        """Return the shape of the model as it is now. Raises InputError if the model is missing."""
+        """Return the shape of the model in its present files. Raises InputError if the model is missing."""
         return find_task(self.config.task.type).model_shape(self.config, self.vocabulary.value, self.classes)
 
 
 class MemoryShortage(ConfigError):
-    """All problems of a plan that needs more memory than there is. `shortage` says so; with `basis` the plan was
-    reckoned, and `budget_bytes` are what it may take."""
+    """All problems of a plan that needs more memory than it may use, which is `budget_bytes`. `shortage` is the problem
+    of memory, and `basis` has the inputs of the plan."""
 
     def __init__(self, problems: Iterable[Problem], shortage: Problem, basis: Basis, budget_bytes: float) -> None:
         super().__init__(problems)
@@ -444,7 +443,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         rounding = find_task(config.task.type).width_rounding(shape.model_type)
         shares = facts.padding(min(step_rows(config), facts.rows), pass_rows, rounding)
     grouped = grouping(loaded, shares, is_exact=facts.exact)
-    asked, loaded = loaded, resolved(decided(loaded, GROUP_BY_LENGTH, grouped.value))
+    requested, loaded = loaded, resolved(decided(loaded, GROUP_BY_LENGTH, grouped.value))
     config = loaded.config
     widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
@@ -492,10 +491,10 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     tunes = config.training.per_device_train_batch_size == TUNE
     key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, processes)
     setup = replace(setup, measured_peaks=measured_peaks(key))
-    kept = kept_micro_batch(key) if tunes else None
+    tuned = kept_micro_batch(key) if tunes else None
 
     def largest_fit(limit: int) -> int:
-        return min(limit, kept.rows) if kept else largest_micro_batch(shape, setup, config, room, limit)
+        return min(limit, tuned.rows) if tuned else largest_micro_batch(shape, setup, config, room, limit)
 
     cut = cut_batch(loaded, largest_fit, processes)
     problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
@@ -776,14 +775,16 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
 
 
 def _head(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[str] | None:
-    """Whether a classifier goes on with the head of its model, where the labels of both are known by name."""
+    """Return whether a classifier keeps the head of its model; None if the labels of model or data have no names."""
     config, names = loaded.config, tuple(facts.details.get("names", ()))
     if config.is_from_scratch or not names:
         return None
     had = own_labels(find_model(config.model.model_name_or_path, config.model.revision, head=shape.head).config)
     if not had or any(re.fullmatch(r"LABEL_\d+", name) for name in (*had, *names)):
         return None
-    told, now = (one_line(", ".join(some[:5]) + (", ..." if len(some) > 5 else ""), 120) for some in (had, names))
+    had_words, new_words = (
+        one_line(", ".join(labels[:5]) + (", ..." if len(labels) > 5 else ""), 120) for labels in (had, names)
+    )
     if set(had) == set(names):
-        return exact("kept", f"the model already has the labels of the data: {told}")
-    return exact("new", f"the model has the labels {told}, but the data has {now}")
+        return exact("kept", f"the model already has the labels of the data: {had_words}")
+    return exact("new", f"the model has the labels {had_words}, but the data has {new_words}")

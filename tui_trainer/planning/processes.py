@@ -20,11 +20,11 @@ from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
 
-# How a model is split over processes, and what does not go together with that.
+# Strategies that divide training over processes, and the settings that they do not support.
 
 Strategy = Literal["ddp", "fsdp", "hsdp", "deepspeed-2", "deepspeed-3"]
 SPLITTING: tuple[Strategy, ...] = ("fsdp", "hsdp")
-"""Strategies of which a process has a part of the model: of all of them, or of those of its node."""
+"""Strategies that shard the model: over all processes, or over those of one node."""
 NODES, STRATEGY, OFFLOAD = "distributed.nodes", "distributed.strategy", "distributed.cpu_offload"
 ZERO_STAGES: Mapping[Strategy, int] = {"deepspeed-2": 2, "deepspeed-3": 3}
 """Strategies of DeepSpeed, by the stage of its ZeRO."""
@@ -64,7 +64,7 @@ def _frozen_parts(config: Config) -> Iterator[_Refusal]:
         hint = f"leave it empty, or set {STRATEGY} = ddp"
         yield "tuning.trainable_layers", "a partly frozen model cannot be sharded", hint
     ids = range(0)
-    with suppress(ConfigError):  # of a model that is not here, which is told elsewhere
+    with suppress(ConfigError):  # the model is missing, which another check reports
         ids = find_task(config.task.type).trained_token_ids(config)
     if config.model.add_tokens or ids:
         hint = f"leave it empty, or set {STRATEGY} = ddp"
@@ -145,18 +145,19 @@ def tightest(hardware: Hardware, target: TrainingDevice, gpu_uuids: tuple[str, .
 def processes_of(
     loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice = None
 ) -> Group:
-    """As many as the config asks for; `auto`: one for each card like the one of `target`. Of several nodes each has as
-    many as this one. Raises ConfigError.
+    """Return the processes of a run. `auto` gives one for each GPU of the same model as the GPU of `target`.
+
+    Every node has as many processes as this one. Raises ConfigError if the number is not possible.
     """
-    here, nodes = _here(loaded, hardware, target, chosen_gpu), loaded.config.distributed.nodes
+    node_group, nodes = _on_one_node(loaded, hardware, target, chosen_gpu), loaded.config.distributed.nodes
     if nodes == 1:
-        return here
-    each = f"{here.count.value} {'process' if here.count.value == 1 else 'processes'} each: {here.count.reason}"
-    reason = f"{nodes} nodes (from {loaded.where(NODES)}) with {each}"
-    return replace(here, nodes=nodes, count=exact(_with_rows(loaded, nodes * here.count.value), reason))
+        return node_group
+    node_words = f"{node_group.count.value} {'process' if node_group.count.value == 1 else 'processes'} each: {node_group.count.reason}"
+    reason = f"{nodes} nodes (from {loaded.where(NODES)}) with {node_words}"
+    return replace(node_group, nodes=nodes, count=exact(_with_rows(loaded, nodes * node_group.count.value), reason))
 
 
-def _here(loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice) -> Group:
+def _on_one_node(loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice) -> Group:
     requested = loaded.config.distributed.processes
     if is_asked(loaded.config):
         return Group(count=exact(1, "Unsloth trains in one process"))
@@ -181,9 +182,10 @@ def strategy_of(
     *,
     offloads: bool = False,
 ) -> Planned[Strategy]:
-    """Whether each process has a copy of the model or a part of it. `fits(shards)`: whether one row in a pass fits
-    where the model is split over so many. `offloads`: cards with weights on the host. Raises ConfigError for what
-    cannot be split.
+    """Return the strategy: each process has a copy of the model, or a shard of it.
+
+    `fits(shards)` returns whether passes of one row fit into memory if the model is sharded over that many processes.
+    `offloads` is true for CPU offload. Raises ConfigError for a setup that cannot be sharded.
     """
     requested, processes = loaded.config.distributed.strategy, group.count.value
     if processes == 1 and not offloads:
@@ -276,7 +278,7 @@ def requested_threads(loaded: LoadedConfig, hardware: Hardware, processes: int =
 
 
 def threads_of(hardware: Hardware, processes: int = 1) -> Planned[int]:
-    """Return the threads of torch's kernels in one of so many processes on this machine."""
+    """Return the threads of torch's kernels in each of the processes on this machine."""
     cores, threads = hardware.usable_cores, training_threads(hardware.usable_cores)
     reason = f"{cores} usable cores, one left for other work" if threads < cores else f"all {cores} usable cores"
     if processes > 1:

@@ -17,16 +17,16 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 Precision = Literal["fp32", "bf16", "fp16"]
 
 LAYER_KEY: Final = "layer key"
-"""Marks what the memory of a layer depends on: another value is another dry run (`planning/memory/dry_run.py`)."""
+"""Marks a field that the memory of a layer depends on: each value needs a dry run (`planning/memory/dry_run.py`)."""
 RARE_LAYER_KEY: Final = "rare layer key"
 """Marks such a field that is part of the key only if it is set, so that earlier dry runs stay valid."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerBytes:
-    """Bytes of one token in one layer, as a dry run counted them: those kept for the backward pass, and all that are
-    made. `wide` are fp32 bytes that are made and not kept, `evaluated` those made in an evaluation. `made_per_pair` is
-    how much each further token of the row adds to the bytes made."""
+    """Bytes of one token in one layer, counted by a dry run: `kept` are saved for the backward pass, `made` are all
+    that a forward pass allocates. `wide` are fp32 bytes that are not saved, `evaluated` those of an evaluation.
+    `made_per_pair` is how much each further token of the row adds to `made`."""
 
     kept: int
     made: int
@@ -39,7 +39,7 @@ class LayerBytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredPeak:
-    """Bytes at the peak of runs with so many rows in a pass of training and of evaluation."""
+    """Peak memory, in bytes, of runs with these rows in a pass of training and of evaluation."""
 
     rows: int
     eval_rows: int
@@ -49,9 +49,10 @@ class MeasuredPeak:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingSetup:
-    """`precision` is what matmuls are computed in, `weights` what the model's own weights are kept in.
+    """Choices that decide the speed and the memory of training.
 
-    They differ under autocast: fp32 weights whose matmuls are in bf16. Adapters are always fp32.
+    `precision` is the data type of matmuls, `weights` that of the model's own weights. They differ under autocast: fp32
+    weights with matmuls in bf16. Adapters are always fp32.
     """
 
     device: Annotated[Device, LAYER_KEY] = "cpu"
@@ -77,17 +78,17 @@ class TrainingSetup:
     lora_targets: Annotated[tuple[str, ...], LAYER_KEY] = ()
     """Names of the linear layers with an adapter, as in `ModelShape.linears`, or a regular expression."""
     lora_linears: tuple[Linear, ...] = ()
-    """These layers, where names do not tell them (`models/adapter_targets.py`)."""
+    """The same layers, if their names do not identify them (`models/adapter_targets.py`)."""
     lora_experts: tuple[ExpertTensor, ...] = ()
-    """Tensors with an adapter, of which each pass makes a copy with the update."""
+    """Expert tensors with an adapter; each pass copies them with their update."""
     lora_parameters: Annotated[tuple[str, ...], RARE_LAYER_KEY] = ()
-    """What `tuning.target_parameters` names."""
+    """Names in `tuning.target_parameters`."""
     lora_dropout: Annotated[bool, LAYER_KEY] = False
     use_dora: Annotated[bool, RARE_LAYER_KEY] = False
     merged_parameters: int = 0
-    """Of an adapter that is put into the model before training; 0: there is none."""
+    """Count of the parameters of an adapter that is merged into the model before training; 0 without one."""
     mutates_weights: bool = False
-    """With an adapter: it begins as a part of the frozen weights, and is saved with twice its rank."""
+    """True for an adapter that is initialized from the frozen weights, and saved with twice its rank."""
     optim: str = DEFAULT_OPTIMIZER
     gradient_checkpointing: bool = False
     packed: Annotated[bool, LAYER_KEY] = False
@@ -136,10 +137,10 @@ class TrainingSetup:
     counted: LayerBytes | None = None
     """What a dry run has counted; None where it failed."""
     measured_peaks: tuple[MeasuredPeak, ...] = ()
-    """Of runs of the same model, settings and machine."""
+    """Memory peaks of runs with the same model, settings and machine."""
 
     def chunks_loss(self, labels: int) -> bool:
-        """Whether the logits of so many labels in a pass are computed in chunks."""
+        """Return whether the logits of a pass with this count of labels are computed in chunks."""
         return in_chunks(labels, self.loss_chunk_tokens) or (self.fused_loss and self.loss_chunk_tokens > 0)
 
     def adapted(self, shape: ModelShape) -> tuple[Linear, ...]:
@@ -149,7 +150,7 @@ class TrainingSetup:
 
     @property
     def towers_on_host(self) -> bool:
-        """Whether a card has none of the towers. With `cpu_offload` it has none of the model, all of which is split."""
+        """True if towers stay in host memory. With `cpu_offload` the whole model does, which counts separately."""
         return self.host_towers and self.device == "cuda" and not self.cpu_offload
 
     @property

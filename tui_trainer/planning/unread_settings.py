@@ -23,11 +23,11 @@ _OF_SEVERAL = ("distributed.strategy", "distributed.cpu_offload", "distributed.r
 
 def unread_settings(config: Config, *, has_gpu: bool) -> dict[str, str]:
     """Return the keys, each with the reason as the end of a sentence: `the task char_lm has no use for it`."""
-    found: dict[str, str] = {}
-    for why, keys in _unread(config, has_gpu):
+    reasons: dict[str, str] = {}
+    for reason, keys in _unread(config, has_gpu):
         for key in keys:
-            found.setdefault(key, why)
-    return found
+            reasons.setdefault(key, reason)
+    return reasons
 
 
 def _unread(config: Config, has_gpu: bool) -> Iterator[tuple[str, list[str]]]:
