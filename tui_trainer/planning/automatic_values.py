@@ -331,7 +331,7 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
 
 
 def _merged_parameters(config: Config, shape: ModelShape) -> int:
-    """Return the parameters of the adapter that is merged into the model; 0 if there is none, or if its file is
+    """Return the parameters of the adapter that is merged into the model; 0 without one, or if its file is
     damaged, which other code reports."""
     adapter = adapter_of(config, shape.head)
     if adapter is None or goes_on(config.tuning):

@@ -273,9 +273,9 @@ def micro_batch_key(
 def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
     """Return the measured micro-batch; None without a record, or if it is damaged."""
     records = find_records(MICRO_BATCH, key)
-    kept = figures_as(KeptMicroBatch, records[-1].figures) if records else None
-    is_sound = kept and kept.rows <= kept.step_rows and (not kept.step_seconds or kept.rows in kept.step_seconds)
-    return kept if is_sound else None
+    best = figures_as(KeptMicroBatch, records[-1].figures) if records else None
+    is_sound = best and best.rows <= best.step_rows and (not best.step_seconds or best.rows in best.step_seconds)
+    return best if is_sound else None
 
 
 def keep_micro_batch(key: Key, rows: int, step_rows: int, step_seconds: Mapping[int, Sequence[float]]) -> None:
@@ -296,8 +296,8 @@ NOT_ALLOCATED = ("pieces", "context")
 _FIXED_BYTES = 128 * MIB
 _CONSTANT = (*LASTING, *NOT_ALLOCATED, "libraries")
 # The share of a difference that counts if the passes had another size, because a CPU's allocator holds more or less for
-# each size. By the figures of `memory_grid.py --calibrate`, which goes from half of the rows to all, 38 of 41 plans lie within 10 % with
-# none of it, 40 with half, 37 with all.
+# each. By the figures of `memory_grid.py --calibrate`, which goes from half of the rows to all, 38 of 41 plans lie
+# within 10 % with none of it, 40 with half, 37 with all.
 _OTHER_ROWS_SHARE = 0.5
 
 

@@ -443,7 +443,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         rounding = find_task(config.task.type).width_rounding(shape.model_type)
         shares = facts.padding(min(step_rows(config), facts.rows), pass_rows, rounding)
     grouped = grouping(loaded, shares, is_exact=facts.exact)
-    requested, loaded = loaded, resolved(decided(loaded, GROUP_BY_LENGTH, grouped.value))
+    initial, loaded = loaded, resolved(decided(loaded, GROUP_BY_LENGTH, grouped.value))
     config = loaded.config
     widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
@@ -459,11 +459,11 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         processes=processes,
     )
     setup, chosen = choices.choose(loaded, hardware, target, shape, rows_of_data)
-    if packed.value and asked.config.data.packing == "auto" and setup.device == "cpu":
+    if packed.value and initial.config.data.packing == "auto" and setup.device == "cpu":
         times = times_of_packing(config, facts, shape, setup)
         if times > MOST_TIMES_OF_PACKING:
             reason = "auto: packed rows with a mask need more computation than separate rows"
-            alone = decide(resolved(decided(asked, PACKING, value=False, reason=reason)), hardware, facts, chosen_gpu)
+            alone = decide(resolved(decided(initial, PACKING, value=False, reason=reason)), hardware, facts, chosen_gpu)
             if times * (1 - alone.padding) > MOST_TIMES_OF_PACKING:
                 return alone
     setup, memory_reason = with_dry_run(config, shape, setup)
@@ -479,9 +479,9 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         one_row = replace(setup, shards=shards)
         return room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= room.budget_bytes
 
-    if asked.config.model.dtype == "auto" and setup.method == "full" and setup.weights != "float32" and not fits(1):
+    if initial.config.model.dtype == "auto" and setup.method == "full" and setup.weights != "float32" and not fits(1):
         exact_weights = resolved(
-            decided(asked, choices.DTYPE, value="float32", reason="auto: fp32 masters do not fit as well")
+            decided(initial, choices.DTYPE, value="float32", reason="auto: fp32 masters do not fit as well")
         )
         alone = decide(exact_weights, hardware, facts, chosen_gpu)
         if needed_bytes(shape, alone.setup, config, 1) <= (room.budget_bytes or 0):
@@ -526,7 +526,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         padding, narrowest = of_rows(cut.micro).of(is_grouped=grouped.value)
         setup = replace(setup, narrowest_pass=narrowest)
     if tunes:
-        words = kept.words if kept else f"{cut.micro_reason}; the fastest micro-batch is measured before training"
+        words = tuned.words if tuned else f"{cut.micro_reason}; the fastest micro-batch is measured before training"
         cut = replace(cut, micro_reason=words)
     # A micro-batch and a number of parts that were both written make another effective batch.
     rows = -(-most_rows(config, facts, packed.value, cut.effective) // processes)
@@ -546,7 +546,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         padding=padding,
         threads=threads,
         memory_key=key,
-        is_untuned=tunes and not kept,
+        is_untuned=tunes and not tuned,
         memory_reason=memory_reason,
     )
 
@@ -641,14 +641,14 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
             document_tokens=facts.document_tokens or None,
         )
         key = step_key(config, hardware.libraries, shape, setup, cut.micro, rows, longest, cut.processes)
-        known = read_calibration(device, key, flops)
+        measured = read_calibration(device, key, flops)
         starts = -(-rows // cut.micro) * starting_seconds(shape, setup)
-        step = step_time(flops, shape.hidden_size, known, setup, card, device=device, starts=starts)
-        return flops, key, step, known
+        step = step_time(flops, shape.hidden_size, measured, setup, card, device=device, starts=starts)
+        return flops, key, step, measured
 
-    flops, key, step, known = timed(setup)
+    flops, key, step, calibration = timed(setup)
     other = timed(replace(setup, gradient_checkpointing=not setup.gradient_checkpointing))[3]
-    with_it, without = (known, other) if setup.gradient_checkpointing else (other, known)
+    with_it, without = (calibration, other) if setup.gradient_checkpointing else (other, calibration)
     offload = group.cpu_offload
     if setup.cpu_offload:
         passes, capability = -(-rows // cut.micro), gpu.capability if gpu else None
@@ -753,7 +753,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         host_memory_bytes=host_bytes,
         host_memory_parts=host_parts,
         step_seconds=step,
-        step_grade=known.grade,
+        step_grade=calibration.grade,
         step_flops=flops,
         shape_key=str(key),
         beginning_seconds=beginning,

@@ -149,12 +149,13 @@ def processes_of(
 
     Every node has as many processes as this one. Raises ConfigError if the number is not possible.
     """
-    node_group, nodes = _on_one_node(loaded, hardware, target, chosen_gpu), loaded.config.distributed.nodes
+    group, nodes = _on_one_node(loaded, hardware, target, chosen_gpu), loaded.config.distributed.nodes
     if nodes == 1:
-        return node_group
-    node_words = f"{node_group.count.value} {'process' if node_group.count.value == 1 else 'processes'} each: {node_group.count.reason}"
+        return group
+    count = group.count.value
+    node_words = f"{count} {'process' if count == 1 else 'processes'} each: {group.count.reason}"
     reason = f"{nodes} nodes (from {loaded.where(NODES)}) with {node_words}"
-    return replace(node_group, nodes=nodes, count=exact(_with_rows(loaded, nodes * node_group.count.value), reason))
+    return replace(group, nodes=nodes, count=exact(_with_rows(loaded, nodes * count), reason))
 
 
 def _on_one_node(loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice) -> Group:
