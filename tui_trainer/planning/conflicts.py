@@ -187,9 +187,8 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -> list[Problem]:
-    """Return problems of settings that are not tested with adapters of experts or with a router loss.
-
-    Each pass replaces the experts' tensors by sums with the update, and collects the routers' logits."""
+    """Return problems of settings that are not tested with adapters of experts or with a router loss: each pass adds
+    the update to tensors of experts, and collects the routers' logits."""
     used = []
     if setup.lora_experts:
         names = ", ".join(dict.fromkeys(tensor.path for tensor in setup.lora_experts))

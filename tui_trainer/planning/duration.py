@@ -73,9 +73,8 @@ CORE_FLOPS_PER_SECOND = 1e11
 def offload_words(
     shape: ModelShape, setup: TrainingSetup, passes: int, capability: Version | None, without: float | None
 ) -> str:
-    """Return a sentence on the cost of CPU offload: bytes over PCIe and the least time that copying them takes.
-
-    `without` is the seconds of the same step without offload, for comparison; None if unknown.
+    """Return a sentence on the cost of CPU offload: bytes over PCIe, the least time that copying them takes, and for
+    comparison `without`, the seconds of the same step without offload.
 
     FSDP2 and ZeRO 3 copy each weight to the card for the forward and again for the backward pass, and its gradient
     back (`torch.distributed.fsdp.CPUOffloadPolicy`); ZeRO 2 copies gradients, and once a step what was updated. The
@@ -322,10 +321,8 @@ def compute_rates(
     card: Card | None = None,
     tried_on: str = "",
 ) -> ComputeRates:
-    """Return the rates to which the speed of one process is compared.
-
-    Plans store measured matmuls under `device` (`device_key`), trials under `tried_on` (`trial_device`). The
-    `processes` share the cores of a CPU."""
+    """Return the rates to which the speed of one process is compared; `processes` share the cores of a CPU. Plans store
+    measured matmuls under `device` (`device_key`), and trials under `tried_on` (`trial_device`)."""
     share, starts = usual_share(shape.hidden_size, setup), starting_seconds(shape, setup)
     if setup.device != "cuda":
         rate = max(_kept_rates(device), default=0.0) or _fastest_rate(device)

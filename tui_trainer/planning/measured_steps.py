@@ -55,8 +55,7 @@ class StepKey:
         return cls(*parts) if len(parts) == 3 else None
 
     def on(self, device: str, data: str = "") -> Key:
-        """Return the key of records about such steps on a device: of all cuts, or with `data` of this cut of that
-        data only."""
+        """Return the key of records on a device: for all cuts, or with `data` for this cut of that data only."""
         first, _, versions = self.model.partition(", ")
         task, _, shape = first.partition(" ")
         return Key(task, shape, f"{self.setup} | {self.cut} | {data}" if data else self.setup, device, versions)
@@ -96,14 +95,12 @@ def step_key(
         "dropout": bool(shape.attention_dropout),
         f"answers{setup.target_tokens}": setup.target_tokens > 0,
     }
-    method = [setup.method if setup.method == "full" else f"{setup.method}{setup.lora_rank}"]
+    way = [setup.method if setup.method == "full" else f"{setup.method}{setup.lora_rank}"]
     keys = [key for key, setting in all_settings().items() if setting.in_step_key]
-    other_settings = json.dumps([value_of(config, key) for key in keys], default=str).encode()
+    others = json.dumps([value_of(config, key) for key in keys], default=str).encode()
     return StepKey(
         model=", ".join((f"{config.task.type} {model}", *versions)),
-        setup="-".join(
-            [*method, *(word for word, is_used in features.items() if is_used), sha256(other_settings).hexdigest()[:8]]
-        ),
+        setup="-".join([*way, *(word for word, used in features.items() if used), sha256(others).hexdigest()[:8]]),
         cut=f"{micro_batch}of{effective_batch}x{row_tokens}",
     )
 
@@ -233,8 +230,7 @@ _MICRO_BATCH_SETTINGS = (MODEL_KEY, DATA_KEY)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptMicroBatch:
-    """Stored result of tuning the micro-batch. `step_seconds` has the timed ones, by rows of a pass; `step_rows` is the
-    rows of a step that they divide."""
+    """Stored result of tuning the micro-batch for steps of `step_rows`. `step_seconds` are keyed by rows of a pass."""
 
     rows: PositiveInt
     step_rows: int
@@ -349,13 +345,11 @@ def corrected(
     difference = share * (peak.bytes - total)
     # Memory that libraries take at first use does not depend on the rows.
     fixed = max(-_FIXED_BYTES, min(difference, _FIXED_BYTES))
-    factor = max(0.0, now * (1 + (difference - fixed) / passing_before) + fixed) / now
+    scale = max(0.0, now * (1 + (difference - fixed) / passing_before) + fixed) / now
     return tuple(
         part
         if part.name in _CONSTANT
-        else replace(
-            part, bytes=round(factor * part.bytes), formula=f"{part.formula}; x {factor:.2f}, as measured here"
-        )
+        else replace(part, bytes=round(scale * part.bytes), formula=f"{part.formula}; x {scale:.2f}, as measured here")
         for part in parts
     )
 

@@ -181,11 +181,11 @@ class Plan(BaseModel):
     ] = None
     """Whether batches are drawn by length; None in plans of before."""
     padding_share: Annotated[Planned[float] | None, PADDING] = None
-    """None if there is no padding, or it is not known yet."""
+    """None without padding, or if it is not known yet."""
     vocabulary: Annotated[Planned[int], Figure(title="vocabulary")]
     classes: int
     head: Annotated[Planned[str] | None, Figure(title="head", unit="text")] = None
-    """Of a classifier: kept or new; None where that is not known, or there was none."""
+    """Head of a classifier, `kept` or `new`; None for other tasks, or if it is not known."""
     parameters: Annotated[Planned[int], Figure(title="parameters", unit="rounded count")]
     trained_parameters: Annotated[Planned[int], Figure(title="trainable", unit="rounded count")]
     precision: Annotated[Planned[Precision], Figure(title="precision", unit="text", setting="mixed_precision")]
@@ -215,9 +215,9 @@ class Plan(BaseModel):
     cpu_offload: Annotated[Planned[bool], Figure(title="CPU offload", unit="flag")] = ON_THE_CARDS
     per_device_train_batch_size: Annotated[Planned[int], Figure(title="micro-batch")]
     memory_key: str = ""
-    """Under which its peak of memory is kept; empty: it would not be that of such a run."""
+    """Key under which the run stores its memory peak; empty if the peak would not be comparable."""
     untuned_key: str = ""
-    """Under which its micro-batch is kept once it is measured; empty: nothing is to be measured."""
+    """Key under which the tuned micro-batch is stored; empty if the run does not tune it."""
     gradient_accumulation_steps: Annotated[Planned[int], Figure(title="accumulation")]
     per_device_eval_batch_size: Annotated[Planned[int], Figure(title="evaluation batch")]
     num_train_epochs: Annotated[Planned[float] | None, Figure(title="epochs", unit="number")] = None
@@ -238,7 +238,7 @@ class Plan(BaseModel):
     final_model_bytes: int
     disk_bytes: Annotated[Planned[int], Figure(title="disk", unit="bytes", config_place=3)]
     memory_budget_bytes: int | None = None
-    """What the plan may take of the memory that it counts; None where that is not known."""
+    """Bytes that the plan may use of its memory; None if the memory is unknown."""
     memory_bytes: Annotated[Planned[int], Figure(title="memory", unit="bytes", config_place=1)]
     memory_parts: tuple[MemoryPart, ...]
     host_memory_bytes: Annotated[Planned[int] | None, Figure(title="host memory", unit="bytes")] = None
@@ -782,9 +782,7 @@ def _head(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[
     had = own_labels(find_model(config.model.model_name_or_path, config.model.revision, head=shape.head).config)
     if not had or any(re.fullmatch(r"LABEL_\d+", name) for name in (*had, *names)):
         return None
-    had_words, new_words = (
-        one_line(", ".join(labels[:5]) + (", ..." if len(labels) > 5 else ""), 120) for labels in (had, names)
-    )
+    old, new = (one_line(", ".join(some[:5]) + (", ..." if len(some) > 5 else ""), 120) for some in (had, names))
     if set(had) == set(names):
-        return exact("kept", f"the model already has the labels of the data: {had_words}")
-    return exact("new", f"the model has the labels {had_words}, but the data has {new_words}")
+        return exact("kept", f"the model already has the labels of the data: {old}")
+    return exact("new", f"the model has the labels {old}, but the data has {new}")

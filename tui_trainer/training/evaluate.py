@@ -194,7 +194,7 @@ def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
     sums = _added(Sums.of(components.loss), parts, torch.device("cpu"))
     scorer = components.task.scorer(components.config, components.data, components.loss)
     if scorer:
-        scorer.seen = [one for part in parts for one in part.seen]
+        scorer.seen = [inputs for part in parts for inputs in part.seen]
     scores = scorer.scores() if scorer else Scores(values={})
     if isinstance(components.loss, NamedLoss):
         scores = replace(scores, values={**{name: float(mean) for name, mean in sums.means().items()}, **scores.values})

@@ -27,9 +27,7 @@ from tui_trainer.units import format_count
 
 
 def write_final_model(job: Job, plan: Plan, components: Components, position: Position) -> None:
-    """Write `model/` in a temporary folder, sync it and rename it, so that it is never incomplete.
-
-    `plan` is the plan with which the run ended."""
+    """Write `model/` under another name, sync and rename it, so that it is never incomplete. `plan`: the final one."""
     model = model_facts(position, job.baselines, plan.config)
     target = job.folder.model
     unfinished = target.with_name(f".writing-{target.name}")
@@ -71,9 +69,8 @@ def model_facts(position: Position, baselines: Baselines | None, config: Config)
 
 
 def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str, str], model_type: str = "") -> str:
-    """Return the model card: origin, data (from its `source`), losses, settings and versions.
-
-    A card may be published: names are escaped, and it has no path of this machine."""
+    """Return the model card: origin, data (from its `source`), losses, settings and versions. It may be published, so
+    names are escaped, and it has no path of this machine."""
     scores = model.score_rows()
     unit = find_task(plan.config.task.type).loss_unit
     data = as_markdown(_published(source, plan.config))
@@ -114,9 +111,7 @@ def _metadata(plan: Plan) -> dict[str, Any]:
 
 
 def _first_model(plan: Plan) -> str:
-    """Return the model with which the chain of runs began; empty if it began with random weights.
-
-    The model of an earlier run has no name on the hub."""
+    """Return the model with which the chain of runs began; empty if it began with random weights."""
     if not plan.ancestors:
         return plan.config.model.model_name_or_path
     first = plan.ancestors[0]
@@ -147,9 +142,7 @@ def _origin(plan: Plan) -> str:
 
 
 def _use(plan: Plan, model_type: str = "") -> list[str]:
-    """Return the card's code, which uses only transformers and peft to load the model and run it on an input.
-
-    Tokenization, generation and stop tokens are then those of the run."""
+    """Return the card's code, which loads the model and runs it as the run did, with transformers and peft alone."""
     config, head = plan.config, find_task(plan.config.task.type).head
     kind, adapts = auto_class_name(head, model_type), config.tuning.has_adapter
     # The config of a base model lacks the labels.

@@ -86,15 +86,11 @@ class HostMemoryWatch:
         left = f"{format_bytes(memory.left_bytes)} of the {format_bytes(memory.total_bytes)} of {memory.where} are left"
         words = [f"memory is running out: {left}"]
         if seconds_left is not None:
-            bytes_per_second = memory.left_bytes / max(seconds_left, 1e-9)
-            steps_per_second = (last.step - first.step) / (last.seconds - first.seconds)
-            per_step = (
-                f" ({format_bytes(bytes_per_second / steps_per_second)} per step)" if steps_per_second > 0 else ""
-            )
+            falling = memory.left_bytes / max(seconds_left, 1e-9)
+            pace = (last.step - first.step) / (last.seconds - first.seconds)
+            per_step = f" ({format_bytes(falling / pace)} per step)" if pace > 0 else ""
             used_up = f"used up in {format_seconds(seconds_left)}"
-            words.append(
-                f"falling by {format_bytes(60 * bytes_per_second)} per minute{per_step}, and will be {used_up}"
-            )
+            words.append(f"falling by {format_bytes(60 * falling)} per minute{per_step}, and will be {used_up}")
         words.append(f"this run uses {format_bytes(memory.process_bytes)}")
         growth = memory.process_bytes - first.memory.process_bytes
         if growth > 0 and seconds_left is not None:

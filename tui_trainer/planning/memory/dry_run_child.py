@@ -60,9 +60,8 @@ def answer(question: dict[str, Any], _: Any) -> list[Bytes]:
 
 @cache
 def _layers_are_alike(config: str, head: Head) -> bool:
-    """Return whether all layers of each half of the model have the same modules and sizes, except the first.
-
-    T5's first layer has the table of distances in addition, and ModernBERT's first layer lacks a norm."""
+    """Return whether all layers of each half have the same modules and sizes. The first may differ, as T5's does, which
+    has the table of distances, and ModernBERT's, which lacks a norm."""
     from torch import nn
 
     with fake_tensors(head):
@@ -79,19 +78,16 @@ def _layers_are_alike(config: str, head: Head) -> bool:
 
 
 def _by_depth(config: dict[str, Any], setup: dict[str, Any], lengths: Lengths) -> list[Bytes]:
-    language = language_config(model_config(config))
+    text = language_config(model_config(config))
     shallow = _row_bytes(config, setup, (_FEW, _FEW), lengths)
     per_layer = _per_layer(shallow, _row_bytes(config, setup, (_MANY, _FEW), lengths))
-    per_decoder_layer = [dict.fromkeys(layer, 0.0) for layer in per_layer]
+    per_decoder = [dict.fromkeys(layer, 0.0) for layer in per_layer]
     if setup["head"] == ENCODER_DECODER:
-        per_decoder_layer = _per_layer(shallow, _row_bytes(config, setup, (_FEW, _MANY), lengths))
+        per_decoder = _per_layer(shallow, _row_bytes(config, setup, (_FEW, _MANY), lengths))
     return [
-        {
-            name: language.num_hidden_layers * size + decoder_layers(language) * decoding[name]
-            for name, size in layer.items()
-        }
+        {name: text.num_hidden_layers * size + decoder_layers(text) * decoding[name] for name, size in layer.items()}
         | {f"largest_{name}": max(layer[name], decoding[name]) for name in ("kept", "made")}
-        for layer, decoding in zip(per_layer, per_decoder_layer, strict=True)
+        for layer, decoding in zip(per_layer, per_decoder, strict=True)
     ]
 
 
@@ -249,11 +245,9 @@ def _cut(config: Any, layers: tuple[int, int]) -> None:
 
 @contextmanager
 def _gpu_kernels(setup: dict[str, Any]) -> Iterator[None]:
-    """Replace dropout and attention by functions that save what a GPU's kernels save.
-
-    A GPU's dropout saves a mask of one byte a number, a CPU's one as wide as the numbers. A GPU's fused attention saves
-    no scores; a CPU computes attention step by step if it has dropout or a mask with a gradient, and `math_attention`
-    does so on a GPU. With `repeats_keys` transformers copies keys and values."""
+    """Replace dropout and attention by functions that save what a GPU's kernels save: dropout one byte for each number,
+    and fused attention no scores. With `math_attention` a GPU computes attention step by step, as a CPU does
+    for dropout or a mask with a gradient. With `repeats_keys` transformers copies keys and values."""
     if setup["device"] == "cpu":
         yield
         return

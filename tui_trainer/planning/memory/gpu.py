@@ -50,10 +50,9 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
 
 
 def answering_bytes(shape: ModelShape, setup: TrainingSetup, weight_bytes: int, row_tokens: int) -> int:
-    """Return the GPU memory of a model that answers one row of `row_tokens` at a time.
+    """Return the GPU memory of generating for one row of `row_tokens`: weights, results of one layer, keys and values.
 
-    It is the weights, the results of one layer, and the keys and values of all tokens. Numbers count as fp32, because
-    the stored weights decide their width later."""
+    Numbers count as fp32, because the stored weights decide their width later."""
     model = ModelMemory(shape, setup, row_tokens)
     labels = labels_per_row(shape.head, setup.target_tokens)
     results = _evaluation(model, BatchSizes(rows=1, eval_rows=1, row_tokens=row_tokens, labels_each=labels), 0).bytes
@@ -99,9 +98,7 @@ def _casts(model: ModelMemory) -> MemoryPart:
 
 
 def _update(model: ModelMemory) -> Moment:
-    """Return the memory during the update: all gradients, and the optimizer's temporary tensors.
-
-    Adafactor needs the square and the step of one parameter, in fp32."""
+    """Return all gradients and the optimizer's temporary tensors, for Adafactor the square and step of one weight."""
     gradients, optimizer = _gradients(model, with_sum=True, with_new=False), OPTIMIZERS[model.setup.optim]
     if optimizer.update_bytes:
         formula = f"{optimizer.update_bytes:g} bytes x trained parameters, only while weights are updated"

@@ -144,10 +144,8 @@ class AdapterMemory:
             yield MemoryPart("first adapters", size, "4 bytes x adapters: their initial values")
 
     def _decomposition_bytes(self, linear: Linear) -> int:
-        """Return the bytes of one matrix's singular value decomposition.
-
-        These are fp32: the matrix, LAPACK's copy, the vectors of both sides, and a workspace of 4 k^2 for the smaller
-        side k (`LWORK` of LAPACK's gesdd). A copy of the matrix has the weights' width."""
+        """Return the bytes of one matrix's singular value decomposition: a copy of the weight, and in fp32 the matrix,
+        LAPACK's copy, the vectors of both sides and a workspace of 4 k^2 for the smaller side k (`LWORK` of gesdd)."""
         least = min(linear.inputs, linear.outputs)
         numbers = 2 * linear.inputs * linear.outputs + least * (linear.inputs + linear.outputs) + 4 * least**2
         return FLOAT * numbers + self.weight_size * linear.inputs * linear.outputs
@@ -236,10 +234,8 @@ class Static(AdapterMemory):
         return MemoryPart("optimizer", size, formula)
 
     def before_training(self, later_bytes: int) -> tuple[MemoryPart, ...]:
-        """Return what only the start needs, beyond the `later_bytes` of a step.
-
-        That is the matrix whose decomposition initializes an adapter, an adapter that is merged layer by layer, and
-        towers for the host, which are loaded to the GPU with the weights."""
+        """Return what only the start needs, beyond the `later_bytes` of a step: the decomposition of a matrix, an
+        adapter that is merged layer by layer, and towers for the host, which are loaded to the GPU with the weights."""
         later_bytes += self.optimizer().bytes + sum(part.bytes for part in self.masters())
         needs: list[tuple[str, int, str]] = []
         if self.setup.mutates_weights:
@@ -342,18 +338,16 @@ class Static(AdapterMemory):
 
 @dataclass(frozen=True)
 class ModelMemory(Static):
-    """Memory of a model including what a layer computes for each token, in rows of `row_tokens`.
-
-    For an encoder-decoder the memory of the decoder is shared out among the encoder's layers and input tokens."""
+    """Memory of a model with what a layer computes for each token, in rows of `row_tokens`. The memory of a decoder is
+    shared out among the encoder's layers and input tokens."""
 
     row_tokens: int
 
     @cached_property
     def counted(self) -> LayerBytes:
-        """Bytes of one token in one layer, from the dry run or from a formula.
-
-        The formula is 34 bytes for each number of a 16-bit hidden state, and 5 bytes for each head and pair of tokens
-        unless a fused kernel saves no scores. Source: Korthikanti et al., arXiv:2205.05198, section 4.1."""
+        """Bytes of one token in one layer, from the dry run, or else 34 bytes for each number of a 16-bit hidden state,
+        and 5 bytes for each head and pair of tokens unless a fused kernel saves no scores. Source: Korthikanti et al.,
+        arXiv:2205.05198, section 4.1."""
         if self.setup.counted:
             return self.setup.counted
         setup, halves, heads = self.setup, self.compute_size / HALF, self.shape.attention_heads
