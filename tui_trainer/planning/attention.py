@@ -1,4 +1,4 @@
-"""Chooses the attention kernel of a run, with the reason, from the GPU, the precision, the rows and the model.
+"""Choose the attention kernel of a run, with the reason, from the GPU, the precision, the rows and the model.
 
 The order and the refusals are those of torch's `scaled_dot_product_attention`. Sources: `priority_order`,
 `use_flash_attention`, `use_mem_efficient_attention` and `check_prefer_cudnn_attention` in
@@ -35,8 +35,8 @@ _SDP_UTILS = "torch sdp_utils.cpp"
 
 
 class Attention(BaseModel):
-    """The kernel of most passes. `repeats_keys`: those of fewer heads are copied for each head of queries;
-    `keeps_scores`: all scores of a pass are there at one time."""
+    """Attention kernel of most passes. `repeats_keys` is true if keys and values are copied for each query head, and
+    `keeps_scores` if all scores of a pass exist at one time."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -45,7 +45,7 @@ class Attention(BaseModel):
     source: str = ""
     repeats_keys: bool = False
     hidden_wait: str = ""
-    """What makes the host wait for the card in each pass, as a sentence; empty: nothing does."""
+    """Reason why the CPU waits for the GPU in each pass, as a clause; empty if it does not."""
 
     @property
     def keeps_scores(self) -> bool:
@@ -59,7 +59,7 @@ class Attention(BaseModel):
 
     @property
     def words(self) -> str:
-        """`memory-efficient, because flash needs ...`; empty where the plan does not say."""
+        """Kernel and reason: `memory-efficient, because flash needs ...`; empty in older plans."""
         return f"{self.kernel}, because {self.because}" if self.kernel else ""
 
 
@@ -78,7 +78,7 @@ class AttentionRows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionMachine:
-    """The device that computes. `capability` is None on a CPU, and for GPUs that do not report it. `libraries` holds
+    """The device of the run. `capability` is None for a CPU, and for GPUs that do not report it. `libraries` holds
     versions by distribution."""
 
     device: Device

@@ -22,9 +22,9 @@ Loaded = TypeVar("Loaded", bound=LoadedConfig)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Basis:
-    """The device of a run, its free memory, the model's shape, how it is trained, and the rows of a pass.
+    """The device of a run, its free memory, the model's shape, the training setup, and the rows of a pass.
 
-    All of it was decided once, for the plan; `changed` decides anew only what settings decide.
+    These inputs are decided once, for the plan; `changed` recomputes only those that depend on settings.
     """
 
     loaded: ResolvedLoaded

@@ -1,4 +1,4 @@
-"""Finds settings that contradict each other, and settings that do not suit the machine."""
+"""Find settings that contradict each other, and settings that do not suit the machine."""
 
 from dataclasses import replace
 

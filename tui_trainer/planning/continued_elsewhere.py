@@ -97,7 +97,7 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
         "gradient_accumulation_steps": exact(-(-share // micro), words),
         "per_device_eval_batch_size": eval_batch,
         **_unknown_times(words, words),
-        # Of another number of processes nothing was measured that goes under the old name.
+        # Measurements under the old key are of another number of processes.
         "shape_key": "",
     }
     together = plan.model_copy(update=changes)
@@ -113,7 +113,7 @@ def _shared(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
     strategy = plan.strategy.value if plan.is_group else "ddp"
     setup = split_over(setup, strategy, plan.processes.value, plan.processes_per_node)
     rows = -(-setup.most_rows * before // plan.processes.value)
-    # Of another number of processes nothing was measured.
+    # The measurements are of another number of processes.
     return replace(setup, most_rows=rows, measured_peaks=())
 
 
@@ -132,7 +132,7 @@ def with_smaller_passes(plan: Plan, event: MicroBatchReduced, reason: str, packe
     """Return the plan with smaller passes, after memory ran out. `packed_width` is the width of packed rows that were
     made narrower.
 
-    What a step takes of time is then no longer that of its key: none is kept under it.
+    The measured seconds of a step no longer belong to its key, so they are not stored.
     """
     changes: dict[str, Any] = {"out_of_memory_events": plan.out_of_memory_events + 1}
     if event.what == "evaluation":

@@ -1,6 +1,6 @@
-"""Computes how many bytes a run writes, and words the problem of a disk without room for them.
+"""Compute how many bytes a run writes, and describe the problem of a disk with less free space.
 
-When a disk is found full while something is written, `full_disk_words` of `errors.py` has the words.
+`full_disk_words` of `errors.py` describes a disk that becomes full during a run.
 """
 
 from tui_trainer.methods.optimizers import OPTIMIZERS

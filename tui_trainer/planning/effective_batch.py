@@ -1,4 +1,4 @@
-"""Decides `training.effective_batch_size = "auto"` and `training.num_train_epochs = "auto"`, before the rest of a plan.
+"""Decide `training.effective_batch_size = "auto"` and `training.num_train_epochs = "auto"`, before the rest of a plan.
 
 The rows of a step are those of the hardware profile for the task and the length of its rows (`[[batches]]`), on each
 GPU of the run. If the profile has none, and on a CPU, they are the rows that the learning rate is meant for. Small data
@@ -46,7 +46,7 @@ def with_rows_of_step(
     if loaded.config.training.effective_batch_size != "auto":
         return _with_epochs(loaded, facts.rows), facts
     target = TrainingDevice.of(hardware, chosen_gpu)
-    # With so many rows, every usable GPU gets a process.
+    # The rows are enough for a process on every usable GPU.
     unlimited = _with_epochs(decided(loaded, EFFECTIVE, _MOST_ROWS), facts.rows)
     count = processes_of(unlimited, hardware, target, chosen_gpu).count.value
     training = loaded.config.training

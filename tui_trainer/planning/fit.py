@@ -1,4 +1,4 @@
-"""Computes how much memory a run may use, and the largest micro-batch that fits into it."""
+"""Compute how much memory a run may use, and the largest micro-batch that fits into it."""
 
 import math
 from bisect import bisect_left
@@ -16,7 +16,7 @@ from tui_trainer.planning.memory.parts import BatchSizes, MemoryPart
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
 
-# Left free for everything else: on a machine other programs, on a card what its allocator cannot fill.
+# Shares of memory that stay free: for other programs on a CPU, and for what the allocator cannot use on a GPU.
 CPU_SHARE, GPU_SHARE = 0.8, 0.9
 # Passes whose rows an evaluation sorts or packs together (`training/batches.py`).
 EVALUATION_WINDOW = 4
@@ -26,7 +26,7 @@ _DEVIATIONS = 3.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryBudget:
-    """Bytes that are free now and that there are in all, where the run computes; None: not reported."""
+    """Free and total bytes of the device that computes; None if they are not reported."""
 
     free_bytes: int | None
     total_bytes: int | None
@@ -88,7 +88,7 @@ def pass_rows(setup: TrainingSetup, rows: int) -> int:
 
 
 def most_passes(config: ResolvedConfig, setup: TrainingSetup, micro_batch: int) -> int:
-    """Forward passes that a step with the most rows takes: from two on, gradients are summed beside the next ones."""
+    """Return the forward passes of the step with the most rows. With two or more, gradients are summed."""
     return -(-(setup.most_rows or step_rows(config)) // micro_batch)
 
 

@@ -1,4 +1,4 @@
-"""Chooses the hardware profile for this machine, with the reason.
+"""Choose the hardware profile for this machine, with the reason.
 
 A profile's [match] may hold
 

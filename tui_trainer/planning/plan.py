@@ -1,7 +1,7 @@
-"""The plan: what will happen, each derived number with its reason, each exact or estimated.
+"""The plan of a run: all derived figures with their reasons, each exact or estimated.
 
-`make` needs no torch. Made before the data is prepared, some numbers are estimates; made again with the prepared data's
-facts, they are exact, and that plan is written to `plan.json` before step 1. A run reads nothing else.
+`make` needs no torch. Before the data is prepared, some figures are estimates. A plan that is made from prepared data
+is exact; it is written to `plan.json` before step 1, and a run reads nothing else.
 """
 
 import re
@@ -135,7 +135,7 @@ CHECKPOINTING = "training.gradient_checkpointing"
 
 
 class Plan(BaseModel):
-    """Everything a run needs to know. Bytes, seconds, rows and steps as the names say.
+    """All figures and decisions of a run. The names of fields have their units.
 
     The figures are shown in the order of their fields.
     """
@@ -145,7 +145,7 @@ class Plan(BaseModel):
     plan_version: Literal[4] = 4
     config: ResolvedConfig
     user_keys: tuple[str, ...] = ()
-    """Of the settings that the user wrote; empty in plans that do not say."""
+    """Keys of the settings that the user wrote; empty in older plans."""
     recipe: str
     hardware_profile: str
     hardware_reason: str
@@ -157,29 +157,29 @@ class Plan(BaseModel):
     gpu_uuid: str
     nodes: int = 1
     gpu_uuids: tuple[str, ...] = ()
-    """The card of each process, where there are several; on the first node."""
+    """GPUs of the processes of the first node, if there are several."""
     cpu_name: str
     data_key: str = ""
-    """Name of the prepared data; empty while that is an estimate."""
+    """Name of the prepared data; empty before it is prepared."""
     data_fingerprint: str = ""
-    """Of the sources that the prepared data was made from; empty in plans that do not say."""
+    """Fingerprint of the sources of the prepared data; empty in older plans."""
     model_key: str = ""
     model_commit: str = ""
-    """Of the model in the hub's cache; empty for a folder, and in plans that do not say."""
+    """Commit of the model in the hub's cache; empty for a folder, and in older plans."""
     ancestors: tuple[Ancestor, ...] = ()
-    """The runs that trained its model before, the oldest first, behind the model that the first of them began with."""
+    """The model that the chain of runs began with, and the runs that trained it since, the oldest first."""
     versions: dict[str, str] = {}
     sources: tuple[SourceRows, ...] = ()
     splits: tuple[SplitUse, ...] = ()
     data_notes: tuple[str, ...] = ()
-    """What was found in the data, in words; none before it is prepared."""
+    """Findings in the data, in words; empty before it is prepared."""
     train_rows: Annotated[Planned[int], Figure(title="rows to train on")]
     eval_rows: Annotated[Planned[int], Figure(title="rows evaluated", setting="max_eval_rows")]
     packing: Annotated[Planned[bool], Figure(title="packing", unit="flag")]
     grouping: Annotated[
         Planned[bool] | None, Figure(title="batches by length", unit="flag", setting="group_by_length")
     ] = None
-    """Whether batches are drawn by length; None in plans of before."""
+    """True if batches are drawn by length; None in older plans."""
     padding_share: Annotated[Planned[float] | None, PADDING] = None
     """None without padding, or if it is not known yet."""
     vocabulary: Annotated[Planned[int], Figure(title="vocabulary")]
@@ -190,7 +190,7 @@ class Plan(BaseModel):
     trained_parameters: Annotated[Planned[int], Figure(title="trainable", unit="rounded count")]
     precision: Annotated[Planned[Precision], Figure(title="precision", unit="text", setting="mixed_precision")]
     best_precision: Precision | None = None
-    """What `training.mixed_precision = "auto"` is here; None in plans that do not say."""
+    """Value of `training.mixed_precision = "auto"` on this machine; None in older plans."""
     attention: Annotated[Attention, Figure(title="attention", unit="text", setting="attn_implementation")] = NOT_PLANNED
     weights_dtype: Annotated[Planned[Dtype], Figure(title="weights", unit="text", setting="dtype")]
     learning_rate: Annotated[Planned[float], Figure(title="learning rate", unit="number")]
@@ -200,7 +200,7 @@ class Plan(BaseModel):
     """None if the learning rate decays to 0."""
     longest_row: int
     packed_width: int = 0
-    """Of packed rows that were made narrower when memory ran out; 0: `longest_row`."""
+    """Width of packed rows that were made narrower when memory ran out; 0 for `longest_row`."""
     training_setup: TrainingSetup
     loss_chunk_tokens: Annotated[Planned[int], Figure(title="loss chunk tokens")]
     kernels: Annotated[Planned[Kernels], Figure(title="kernels", unit="text")] = NOT_USED
@@ -208,9 +208,9 @@ class Plan(BaseModel):
     train_tokens: Planned[int]
     effective_batch_size: Annotated[Planned[int], Figure(title="effective batch")]
     effective_batch_is_auto: bool = False
-    """The number was left to the plan, and `config` has it."""
+    """True if the plan chose the effective batch, which `config` then has."""
     processes: Annotated[Planned[int], Figure(title="processes")] = ONE
-    """That train together, each with its share of every step: on all nodes."""
+    """Count of processes on all nodes, each of which trains on its share of every step."""
     strategy: Annotated[Planned[Strategy], Figure(title="strategy", unit="text")] = COPIES
     cpu_offload: Annotated[Planned[bool], Figure(title="CPU offload", unit="flag")] = ON_THE_CARDS
     per_device_train_batch_size: Annotated[Planned[int], Figure(title="micro-batch")]
@@ -226,9 +226,9 @@ class Plan(BaseModel):
     total_steps: Annotated[Planned[int], Figure(title="steps", config_place=4)]
     warmup_steps: Annotated[Planned[int], Figure(title="warm-up steps")]
     decay_steps: Annotated[Planned[int] | None, Figure(title="decay steps")] = None
-    """The last steps, in which warmup_stable_decay goes down; None: another schedule."""
+    """Count of the last steps, in which warmup_stable_decay lowers the rate; None for other schedules."""
     router_aux_loss_coef: Annotated[Planned[float] | None, Figure(title="router loss", unit="number")] = None
-    """Of a mixture of experts; None for other models."""
+    """Weight of the routers' loss in a mixture of experts; None for other models."""
     eval_every_steps: Annotated[Planned[int], Figure(title="evaluates every")]
     save_every_steps: Annotated[Planned[int], Figure(title="saves every")]
     sample_every_steps: Annotated[Planned[int], Figure(title="samples every")]
@@ -242,11 +242,11 @@ class Plan(BaseModel):
     memory_bytes: Annotated[Planned[int], Figure(title="memory", unit="bytes", config_place=1)]
     memory_parts: tuple[MemoryPart, ...]
     host_memory_bytes: Annotated[Planned[int] | None, Figure(title="host memory", unit="bytes")] = None
-    """Of the machine, for a run on a GPU; None on a CPU, where `memory_bytes` is the machine's."""
+    """Host memory of a run on a GPU; None on a CPU, where `memory_bytes` is host memory."""
     host_memory_parts: tuple[MemoryPart, ...] = ()
     step_seconds: Annotated[Planned[float | None], Figure(title="time per step", unit="seconds")]
     step_grade: StepGrade = StepGrade.ESTIMATED
-    """Where `step_seconds` comes from. Plans of earlier versions do not say it."""
+    """Source of `step_seconds`; older plans do not have it."""
     step_flops: float
     shape_key: str
     beginning_seconds: Planned[float | None] | None = None
@@ -350,7 +350,7 @@ class Decisions:
     packing: Planned[bool]
     grouping: Planned[bool]
     padding: float
-    """Share of what is computed that is padding; 0 for packed rows."""
+    """Share of the computed tokens that are padding; 0 for packed rows."""
     threads: Planned[int]
     memory_reason: str
     memory_key: Key
@@ -528,7 +528,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     if tunes:
         words = tuned.words if tuned else f"{cut.micro_reason}; the fastest micro-batch is measured before training"
         cut = replace(cut, micro_reason=words)
-    # A micro-batch and a number of parts that were both written make another effective batch.
+    # A micro-batch and a count of micro-batches that are both set change the effective batch.
     rows = -(-most_rows(config, facts, packed.value, cut.effective) // processes)
     return Decisions(
         loaded=loaded,
@@ -560,7 +560,7 @@ def _label_share(facts: DataFacts) -> float:
 
 
 def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions, made_from: MadeFrom) -> Plan:
-    """Build the plan from what was decided. Its seconds are None for a GPU whose speed is unknown."""
+    """Build the plan from its decisions. Its seconds are None for a GPU whose speed is unknown."""
     loaded, shape, setup, cut, group, gpu = made.loaded, made.shape, made.setup, made.cut, made.group, made.target.gpu
     config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
     task, steps = find_task(config.task.type), Steps(loaded, facts, cut)
@@ -622,9 +622,9 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         disk += whole * Static(shape, setup).weight_size
         disk_reason += ", and the merged base model of the adapter"
 
-    # Time: of one process, as all compute at the same time.
+    # Time is that of one process, because all compute at the same time.
     longest, rows = row_tokens(config, setup), cut.share_of(facts.rows)
-    # Attention sees full rows where they are packed, else rows as long as their documents, padding included.
+    # Attention gets full packed rows, or otherwise rows as long as their documents, with padding.
     computed_tokens = (facts.row_tokens or longest) / (1 - made.padding)
     as_documents = facts.row_tokens and not setup.packed
     row_width = max(1, round(max(facts.document_tokens, computed_tokens))) if as_documents else longest

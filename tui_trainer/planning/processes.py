@@ -1,4 +1,4 @@
-"""How many processes train one model together, and on which cards."""
+"""Decide how many processes train one model together, on which GPUs, and with which strategy."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -27,9 +27,9 @@ SPLITTING: tuple[Strategy, ...] = ("fsdp", "hsdp")
 """Strategies that shard the model: over all processes, or over those of one node."""
 NODES, STRATEGY, OFFLOAD = "distributed.nodes", "distributed.strategy", "distributed.cpu_offload"
 ZERO_STAGES: Mapping[Strategy, int] = {"deepspeed-2": 2, "deepspeed-3": 3}
-"""Strategies of DeepSpeed, by the stage of its ZeRO."""
+"""ZeRO stages of DeepSpeed, by strategy."""
 INSTALL_DEEPSPEED = "install it: uv pip install deepspeed"
-# Of those whose state torch splits over processes as it splits the weights.
+# Optimizers whose state torch shards in the same way as the weights.
 _SPLIT_OPTIMIZERS = ("adamw_torch_fused", "sgd")
 _Refusal = tuple[str, str, str]
 """(key, what is not done, what to set instead)"""
@@ -105,7 +105,7 @@ def _not_by_deepspeed(config: Config, setup: TrainingSetup) -> Iterator[_Refusal
         yield "model.dtype", "float16 weights cannot be trained", "set it to bfloat16 or float32"
     saves = names_in(config.tuning.modules_to_save) or setup.head in CLASSIFYING
     if setup.has_adapter and setup.weights != "float32" and saves:
-        # They are of 16 bits beside adapters in fp32, and a flat tensor has one kind of numbers.
+        # The model's weights have 16 bits and adapters fp32, but a flat tensor has one data type.
         message = "fully trained 16-bit modules beside adapters cannot be sharded"
         yield "model.dtype", message, f"set it to float32, or {STRATEGY} = fsdp"
     yield from _frozen_parts(config)
@@ -122,14 +122,14 @@ ON_THE_CARDS: Planned[bool] = exact(False, "weights stay on the device that uses
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """The processes of a run, and the card of each where there are several."""
+    """Processes of a run, with the GPU of each if there are several."""
 
     count: Planned[int] = ONE
     nodes: int = 1
     strategy: Planned[Strategy] = COPIES
     cpu_offload: Planned[bool] = ON_THE_CARDS
     gpu_uuids: tuple[str, ...] = ()
-    """On the first node."""
+    """GPUs of the processes on the first node."""
 
     @property
     def per_node(self) -> int:
@@ -226,7 +226,7 @@ def split_over(setup: TrainingSetup, strategy: Strategy, processes: int, per_nod
 
 
 def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Planned[bool]:
-    """Whether weights, gradients and optimizer state stay on the host."""
+    """Return whether weights, gradients and optimizer state stay on the host."""
     if not loaded.config.distributed.cpu_offload:
         return ON_THE_CARDS
     reason = f"from {loaded.where(OFFLOAD)}"

@@ -1,7 +1,7 @@
-"""Finds settings that a run does not read, because of its task, method, model or machine.
+"""Find settings that a run does not read, because of its task, method, model or machine.
 
-They are folded away on the Config screen. Most of them are refused when they are set all the same (`conflicts.py`, and
-the tasks' own `problems`).
+The Config screen hides them. Most of them are refused if a user sets them (`conflicts.py`, and the tasks' own
+`problems`).
 """
 
 from collections.abc import Iterator

@@ -363,17 +363,17 @@ def throughput(context: Context) -> Verdict:
 def throttled(view: RunView) -> Cause | None:
     """A GPU that is too hot or at its power limit lowers its clock, and every kernel takes longer."""
     slowed = [gpu for reading in view.readings for gpu in reading.gpus if gpu.slowed_by]
-    count = sum(gpu.slowed_by is not None for reading in view.readings for gpu in reading.gpus)
+    read = sum(gpu.slowed_by is not None for reading in view.readings for gpu in reading.gpus)
     clock = view.gpu_mean("clock_share")
-    if not slowed or clock is None or not count:
+    if not slowed or clock is None or not read:
         return None
-    share = (1 - clock) * len(slowed) / count
-    hot = max((gpu.temperature_celsius for gpu in slowed if gpu.temperature_celsius is not None), default=None)
+    share = (1 - clock) * len(slowed) / read
+    hottest = max((gpu.temperature_celsius for gpu in slowed if gpu.temperature_celsius is not None), default=None)
     reason = slowed[-1].slowed_by
-    degrees = f", up to {hot:.0f} degrees Celsius" if hot is not None else ""
+    degrees = f", up to {hottest:.0f} degrees Celsius" if hottest is not None else ""
     return Cause(
         cause="The GPU is throttled: it is too hot, or at its power limit.",
-        evidence=f"slowed by {reason} in {percent(len(slowed) / count)} of readings, clock at {percent(clock)}{degrees}",
+        evidence=f"slowed by {reason} in {percent(len(slowed) / read)} of readings, clock at {percent(clock)}{degrees}",
         share=share,
         advice="improve the cooling of the machine"
         if reason == "heat"
