@@ -20,10 +20,10 @@ from tests.programs import ForkedWorker, shared_folder
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.errors import EXIT_DONE
 from tui_trainer.hardware.environment import prepare_environment
-from tui_trainer.launching import carry_out as carry_out_module
 from tui_trainer.launching import prepare
-from tui_trainer.launching.carry_out import Outcome, carry_out
+from tui_trainer.launching import run_lifecycle as carry_out_module
 from tui_trainer.launching.open_run import OpenRun, load_config, open_new
+from tui_trainer.launching.run_lifecycle import Outcome, execute_run
 from tui_trainer.models import counting as answers
 from tui_trainer.planning import fit
 from tui_trainer.runs.folder import RunFolder
@@ -194,7 +194,7 @@ def tiny_run(tiny_config: Callable[..., LoadedConfig]) -> Callable[..., tuple[Ru
     ) -> tuple[RunFolder, Outcome]:
         run = open_new(tiny_config(name, changes))
         before(run)
-        return run.folder, carry_out(run)
+        return run.folder, execute_run(run)
 
     return make
 
@@ -212,7 +212,7 @@ def reference_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("TUI_TRAINER_HOME", str(place / "home"))
                 run = open_new(_load_tiny(place, _write_sheep(place), "reference", changes))
-                outcome = carry_out(run)
+                outcome = execute_run(run)
             assert outcome.exit_code == EXIT_DONE, outcome
             found[key] = run.folder
         return found[key]

@@ -27,7 +27,7 @@ from tui_trainer.models import counting
 from tui_trainer.models import counting as answers
 from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.counting import Answers
-from tui_trainer.models.heads import CLASSIFYING, fit_heads
+from tui_trainer.models.heads import CLASSIFYING, supported_heads
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.memory import dry_run
@@ -75,7 +75,7 @@ def ask(believed: Mapping[str, Any]) -> Mapping[str, Any]:
                         planning.make(loaded, hardware, facts)
             print(f"{name}: {len(found)} answers", flush=True)
         for entry in all_entries():
-            for head in fit_heads(str(entry.config["model_type"])):
+            for head in supported_heads(str(entry.config["model_type"])):
                 shape_of(entry.config, head=head, labels=2 if head in CLASSIFYING else 0)
         print(f"models of the catalogue: {len(found)} answers", flush=True)
     return found

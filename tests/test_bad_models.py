@@ -27,7 +27,7 @@ from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.cli import main
 from tui_trainer.hardware.probe import probe
 from tui_trainer.models.catalogue import all_entries
-from tui_trainer.models.heads import fit_heads
+from tui_trainer.models.heads import supported_heads
 from tui_trainer.runs.events import RunFailed, RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.registry import known_runs
@@ -248,7 +248,7 @@ def test_missing_folder_file_and_hub_name_are_told_apart(place, capsys, barred):
 
 
 def test_catalogued_model_can_be_planned_and_not_trained(capsys, barred):
-    decoders = [entry for entry in all_entries() if "causal_lm" in fit_heads(str(entry.config["model_type"]))]
+    decoders = [entry for entry in all_entries() if "causal_lm" in supported_heads(str(entry.config["model_type"]))]
     name = min(decoders, key=lambda entry: entry.parameters).name
     assert main(["plan", "--model", name, "--json", *words(SETTINGS)]) == 0
     plan = json.loads(capsys.readouterr().out)

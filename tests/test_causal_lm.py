@@ -16,9 +16,9 @@ from tests.combinations import in_the_sweep
 from tests.runs.journals import read_all
 from tests.tiny_models import VOCABULARY, save_tiny_model, texts
 from tui_trainer.config.load import Request
-from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.launching.prepare import read_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.models import modules as logits
 from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
 
@@ -68,7 +68,7 @@ def tune(tmp_path, tiny_folder, documents):
         assignments = tuple(f"{key}={value}" for key, value in settings.items())
         shortcuts = {"data.path": str(documents), "model.model_name_or_path": str(tiny_folder(family))}
         opened = open_new(load_config(Request(assignments=assignments, shortcuts=shortcuts)))
-        return opened.folder, carry_out(opened)
+        return opened.folder, execute_run(opened)
 
     return run
 

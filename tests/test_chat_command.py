@@ -12,7 +12,7 @@ from tui_trainer.errors import DataError
 from tui_trainer.exporting.chat_session import COMMANDS, ChatSession
 from tui_trainer.exporting.generate import Writer
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
-from tui_trainer.lines.conversation import hold
+from tui_trainer.lines.conversation import hold_conversation
 from tui_trainer.models.writing import Sampling
 
 SAMPLING = Sampling(max_new_tokens=9, temperature=0.5, seed=3)
@@ -135,7 +135,7 @@ def test_ctrl_c_at_the_prompt_names_the_way_to_leave(monkeypatch, capsys):
 
     monkeypatch.setattr("builtins.input", typed)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    hold(ChatSession({"tuned": FakeWriter()}, SAMPLING, show=lambda piece: None, tell=lambda words: None))
+    hold_conversation(ChatSession({"tuned": FakeWriter()}, SAMPLING, show=lambda piece: None, tell=lambda words: None))
     assert "/quit or Ctrl+D quits" in capsys.readouterr().err
 
 

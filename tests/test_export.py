@@ -54,8 +54,8 @@ def trained(tmp_path, sheep):
         **config,
     ) -> TrainedModel:
         from tui_trainer.config.load import Request
-        from tui_trainer.launching.carry_out import carry_out
         from tui_trainer.launching.open_run import load_config, open_new
+        from tui_trainer.launching.run_lifecycle import execute_run
 
         if family not in TOWERS:
             save_tiny_model(tmp_path / family, family, **config)
@@ -72,7 +72,7 @@ def trained(tmp_path, sheep):
         }
         assignments = tuple(f"{key}={value}" for key, value in settings.items())
         run = open_new(load_config(Request(assignments=assignments, shortcuts={"data.path": str(data)})))
-        assert carry_out(run).exit_code == 0
+        assert execute_run(run).exit_code == 0
         return TrainedModel.of(run.folder)
 
     return train

@@ -15,7 +15,7 @@ from tui_trainer.data.columns.text_columns import head_of
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching import fitted_presets
-from tui_trainer.launching.fitted_presets import followed_words, misfit, with_columns_found
+from tui_trainer.launching.fitted_presets import change_words, misfit, with_columns_found
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.tasks import find_task
@@ -112,7 +112,7 @@ def test_named_task_is_never_changed(tmp_path):
 
 def refitted(document):
     """Fit the document to model and data, as the screens do in the background after each change."""
-    document.take_fitted(*fitted(document.plain))
+    document.set_fitted(*fitted(document.plain))
     return document.loaded
 
 
@@ -131,7 +131,7 @@ def test_model_and_data_named_on_the_screens_give_the_config_of_the_command_line
     said = []
     for key, value in reversed(asked.shortcuts.items()):
         document.set(key, value)
-        said.append(followed_words(before, refitted(document)))
+        said.append(change_words(before, refitted(document)))
         before = document.loaded
     words = "now recipe finetune and task sequence_classification, from model and rows.jsonl"
     assert said == ["columns: text text", f"{words}; columns: text text, label label"]
@@ -142,9 +142,9 @@ def test_model_and_data_named_on_the_screens_give_the_config_of_the_command_line
     text = tmp_path / "plain.txt"
     text.write_text("Sheep.\n" * 9)
     document.set("model.model_name_or_path", "")
-    assert "the task is now char_lm, because no model is set" in followed_words(before, refitted(document))
+    assert "the task is now char_lm, because no model is set" in change_words(before, refitted(document))
     document.undo()
-    assert refitted(document).config == before.config and not followed_words(before, document.loaded)
+    assert refitted(document).config == before.config and not change_words(before, document.loaded)
     document.undo()
     document.undo()
     refitted(document)
@@ -172,7 +172,7 @@ def test_named_task_or_recipe_stays_whatever_the_data_is(tmp_path):
     refitted(document)
     assert document.value("task.type") == "token_classification"
     words = "the recipe is now finetune, because a model is set; columns: text text, label label"
-    assert followed_words(before, document.loaded) == words
+    assert change_words(before, document.loaded) == words
 
 
 def test_unreadable_data_chooses_nothing(tmp_path):
@@ -210,7 +210,7 @@ def test_columns_of_other_data_are_reported_and_a_named_column_stays(tmp_path):
     pairs.write_text((json.dumps(PAIR) + "\n") * 9)
     document.set("data.path", str(pairs))
     after = refitted(document)
-    assert followed_words(before, after) == "columns: text premise, second text hypothesis, label label"
+    assert change_words(before, after) == "columns: text premise, second text hypothesis, label label"
     assert document.value("data.text_pair_column") == "hypothesis" and not document.is_changed("data.text_pair_column")
     document.undo()
     again = refitted(document)

@@ -15,7 +15,7 @@ import pytest
 from tests.programs import shared_folder
 from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.facts import find_model
-from tui_trainer.models.heads import fit_heads
+from tui_trainer.models.heads import supported_heads
 
 HEAVY = ("torch", "transformers", "datasets", "huggingface_hub", "textual", "peft")
 COMMANDS = [["--help"], ["plan"], ["explain", "data"], ["runs"], ["profiles"], ["guide", "start"]]
@@ -58,7 +58,7 @@ def test_light_commands_load_no_heavy_library(tmp_path):
 
     model = str(save_tiny_model(tmp_path / "model", "llama"))
     (tmp_path / "rows.csv").write_text("id,body\n" + "".join(f"{n},{n} sheep and a goat\n" for n in range(99)))
-    decoders = [entry for entry in all_entries() if "causal_lm" in fit_heads(str(entry.config["model_type"]))]
+    decoders = [entry for entry in all_entries() if "causal_lm" in supported_heads(str(entry.config["model_type"]))]
     smallest = min(decoders, key=lambda entry: entry.parameters)
     assert all(find_model(name).shape.parameters for name in (model, smallest.name))
     rows = pa.Table.from_pylist([{"text": f"{n} sheep and a goat"} for n in range(99)])
@@ -131,7 +131,7 @@ TEXT = "the quick brown fox jumps over the lazy dog. " * 400
 FIRST_STEP = """
 import json, sys, time
 from tui_trainer.config.load import Request
-from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.launching.open_run import load_config, open_new
 
 assignments = ("data.path=text.txt", "data.max_length=32", "model.scratch.hidden_size=16", "training.max_steps=1",
@@ -148,7 +148,7 @@ def look(*arguments, **more):
     return report
 
 components.take_step = look
-assert carry_out(opened).exit_code == 0
+assert execute_run(opened).exit_code == 0
 """
 # transformers itself loads accelerate, torch._dynamo, torch.distributed and scipy with any of its models.
 UNUSED = {"peft", "datasets", "bitsandbytes", "textual", "pandas", "sklearn", "rouge_score", "transformers.trainer",

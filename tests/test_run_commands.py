@@ -16,7 +16,7 @@ import pytest
 from tests.runs.journals import PLANNED, end, held_out, run_of, start, steps
 from tui_trainer.cli import main
 from tui_trainer.errors import FolderError
-from tui_trainer.runs import at_rest
+from tui_trainer.runs import delete_and_rename
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock, folder_lock, in_use
 from tui_trainer.runs.registry import known_runs
@@ -173,7 +173,11 @@ def test_queued_run_can_only_be_stopped(pair, capsys, monkeypatch):
 
 
 OTHER_HOST = {"host": "3f2a", "pid": 7, "process_started": 1.0, "at": "2026-11-20T13:45:00Z"}
-CHANGES = (at_rest.delete, at_rest.bytes_to_free, lambda root: at_rest.rename(root, f"{root.name}-renamed"))
+CHANGES = (
+    delete_and_rename.delete,
+    delete_and_rename.bytes_to_free,
+    lambda root: delete_and_rename.rename(root, f"{root.name}-renamed"),
+)
 READERS = {
     "export": ["--to", "merged"],
     "publish": ["--to", "me/it"],
@@ -229,7 +233,7 @@ def test_run_that_was_deleted_while_waiting_for_its_lock_is_not_read(pair, monke
     @contextmanager
     def late(folder):
         with waiting(folder):
-            run.root.rename(at_rest.deletion_path(run.root))
+            run.root.rename(delete_and_rename.deletion_path(run.root))
             yield
 
     monkeypatch.setattr("tui_trainer.runs.lock.folder_lock", late)

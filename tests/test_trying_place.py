@@ -18,8 +18,8 @@ from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.hardware import nvml as nvml_room
 from tui_trainer.hardware import probe
 from tui_trainer.hardware.nvml import Nvml
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.model_process import ON_THE_CPU, find_place
+from tui_trainer.launching.model_process import ON_THE_CPU, find_device
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.planning.memory.gpu import CONTEXT_BYTES
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.units import GIB
@@ -35,7 +35,7 @@ def on_card(tmp_path_factory):
     place = tmp_path_factory.mktemp("card")
     with simulated_card():
         opened = open_run(place, place, "causal_lm", {}, "run")
-        assert carry_out(opened).exit_code == 0
+        assert execute_run(opened).exit_code == 0
         machine = probe.probe()
     return opened.folder, machine
 
@@ -73,7 +73,7 @@ def test_finished_run_leaves_all_free_memory(on_card, card, planned_peak):
     assert TrainedModel.of(folder).plan.gpu_uuid == UUID
     planned_peak(100)
     card(20)
-    place = find_place(folder, machine, 240)
+    place = find_device(folder, machine, 240)
     assert place.card_uuid == UUID and place.words.startswith("on GPU 0: needs ")
     assert place.words.endswith("of 18.0 GiB free") and place.card_bytes == int(0.9 * 20 * GIB) - CONTEXT_BYTES
 
@@ -94,7 +94,7 @@ def test_running_run_keeps_its_planned_peak(free, held, seen, still, fits, on_ca
     card(free, held)
     monkeypatch.setattr("tui_trainer.launching.model_process.answering_bytes", lambda *_: GIB)
     with RunLock(folder.lock):
-        place = find_place(folder, machine, 240, seen_bytes=seen * GIB)
+        place = find_device(folder, machine, 240, seen_bytes=seen * GIB)
     assert bool(place.card_uuid) == fits
     assert place.words.startswith(
         "on GPU 0: needs 1.0 GiB of " if fits else "on the CPU: needs 1.0 GiB, but GPU 0 has "
@@ -106,23 +106,23 @@ def test_two_models_need_memory_for_both(on_card, card, planned_peak, monkeypatc
     folder, machine = on_card
     card(10)
     monkeypatch.setattr("tui_trainer.launching.model_process.answering_bytes", lambda *_: 5 * GIB)
-    assert find_place(folder, machine, 240).card_uuid == UUID
-    assert not find_place(folder, machine, 240, models=2).card_uuid
+    assert find_device(folder, machine, 240).card_uuid == UUID
+    assert not find_device(folder, machine, 240, models=2).card_uuid
 
 
 def test_cpu_is_used_without_a_gpu_or_on_request(on_card, card):
     folder, machine = on_card
     card(100)
-    assert find_place(folder, replace(machine, gpus=()), 240) == ON_THE_CPU
-    assert find_place(folder, machine, 240, gpu="none") == ON_THE_CPU
-    assert find_place(folder, machine, 240, gpu=0).card_uuid == UUID
+    assert find_device(folder, replace(machine, gpus=()), 240) == ON_THE_CPU
+    assert find_device(folder, machine, 240, gpu="none") == ON_THE_CPU
+    assert find_device(folder, machine, 240, gpu=0).card_uuid == UUID
 
 
 def test_needed_memory_grows_with_the_tokens_and_counts_base_and_adapter(on_card, card):
     folder, machine = on_card
     card(100)
     trained = TrainedModel.of(folder)
-    taken = [find_place(folder, machine, tokens).words for tokens in (240, 2_000_000)]
+    taken = [find_device(folder, machine, tokens).words for tokens in (240, 2_000_000)]
     assert taken[0] != taken[1], "more tokens take more"
     adapter = sum(path.stat().st_size for path in trained.folder.glob("*.safetensors"))
     assert trained.base and trained.loaded_bytes == trained.weight_bytes + adapter > trained.weight_bytes

@@ -17,9 +17,9 @@ from tests.trained_runs import SETTINGS, training_row, write_rows
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import RunError
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_again, open_new
+from tui_trainer.launching.open_run import load_config, open_new, reopen_run
 from tui_trainer.launching.prepare import estimated_plan, read_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.measure import micro_batches, tuning, turns
 from tui_trainer.measure.micro_batches import MicroBatches, next_rows, try_micro_batches
 from tui_trainer.planning.batch_cut import even_parts
@@ -431,7 +431,7 @@ def test_plan_announces_the_measurement_and_then_names_its_result(settings, here
     monkeypatch.setattr(worst_batch, "perf_counter", iter(range(10**6)).__next__)
     without_memory_for(monkeypatch, 4)
     run = open_new(load_config(Request(assignments=own), gpu="none"), gpu="none")
-    assert carry_out(run).exit_code == 0
+    assert execute_run(run).exit_code == 0
     plan = read_plan(run.folder)
     # All steps take one second on this clock: of equally fast ones it is the largest.
     assert (plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value) == (4, 2)
@@ -445,11 +445,11 @@ def test_plan_announces_the_measurement_and_then_names_its_result(settings, here
     again = estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none")
     assert again.per_device_train_batch_size == plan.per_device_train_batch_size
     second = open_new(load_config(Request(assignments=(*own, "output.name=second")), gpu="none"), gpu="none")
-    assert carry_out(second).exit_code == 0
+    assert execute_run(second).exit_code == 0
     assert read_plan(second.folder).per_device_train_batch_size.value == 4
     # A resumed run keeps its own, although the record is gone.
     assert clear_records([MICRO_BATCH]) == 1
-    assert carry_out(open_again(run.folder)).exit_code == 0
+    assert execute_run(reopen_run(run.folder)).exit_code == 0
     assert read_plan(run.folder).per_device_train_batch_size == plan.per_device_train_batch_size
     # Another shape of step is another matter.
     other = estimated_plan(load_config(Request(assignments=(*own, "data.max_length=32")), gpu="none"), gpu="none")
@@ -460,7 +460,7 @@ def test_plan_announces_the_measurement_and_then_names_its_result(settings, here
 def test_run_without_a_working_micro_batch_does_not_start(settings, here, monkeypatch):
     without_memory_for(monkeypatch, 0)
     run = open_new(load_config(Request(assignments=(*settings, f"{MICRO}=tune")), gpu="none"), gpu="none")
-    ended = carry_out(run)
+    ended = execute_run(run)
     assert ended.exit_code == 1 and "no micro-batch could be measured: out of memory" in ended.failure
     assert "tui-trainer rehearse" in ended.failure
 

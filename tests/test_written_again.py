@@ -13,8 +13,8 @@ from tests.runs.journals import read_all
 from tui_trainer.cli import main
 from tui_trainer.errors import EXIT_DONE, FolderError
 from tui_trainer.exporting.trained_model import TrainedModel, weights_of
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again
+from tui_trainer.launching.open_run import reopen_run
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs.events import RunFinished, RunProblem, RunStarted
 from tui_trainer.runs.folder import RunFolder, files_below
 from tui_trainer.runs.registry import remember
@@ -86,12 +86,12 @@ def test_missing_model_after_early_stopping_is_written_from_the_best_evaluation(
     before = contents(run.model)
     shutil.rmtree(run.model)
     assert weights_of(run).name == f"step-{best}"
-    assert carry_out(open_again(run)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(run)).exit_code == EXIT_DONE
     assert contents(run.model) == before
     assert problems(run, "model gone")[0].endswith(f"is written again from step-{best} (best evaluation)")
     shutil.rmtree(run.model)
     (run.checkpoints / f"step-{best}" / "position.json").unlink()
-    assert carry_out(open_again(run)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(run)).exit_code == EXIT_DONE
     words = (
         f"from step-{finished.step} (last step), because step-{best} with the best evaluation is damaged: position.json"
     )
@@ -103,7 +103,7 @@ def test_missing_model_without_its_last_checkpoint_is_trained_again_to_the_same_
     before = contents(run.model)
     shutil.rmtree(run.model)
     shutil.rmtree(run.checkpoints / "step-10")
-    assert carry_out(open_again(run)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(run)).exit_code == EXIT_DONE
     assert contents(run.model) == before
     words = "from step-8, the latest intact checkpoint, after training steps 9 to 10 again"
     assert words in problems(run, "model gone")[0]
@@ -130,7 +130,7 @@ def test_missing_model_without_checkpoints_is_refused(run, capsys):
 def test_checkpoint_without_a_manifest_is_reported_and_kept(run):
     weights = (run.checkpoints / "step-10/model.safetensors").read_bytes()
     (run.checkpoints / "step-10/manifest.json").unlink()
-    assert carry_out(open_again(run)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(run)).exit_code == EXIT_DONE
     message = "step-10: manifest.json is missing; the run resumes from step 8; the damaged checkpoint is kept as "
     assert problems(run, "checkpoint damaged") == [f"{message}damaged-step-N"]
     assert (run.checkpoints / "damaged-step-10/model.safetensors").read_bytes() == weights
@@ -163,7 +163,7 @@ def test_damaged_or_missing_plan_is_restored_from_the_newest_checkpoint(spoil, r
     shutil.rmtree(run.checkpoints / "step-10")
     fault = spoil(run)
     TrainedModel.of(run)
-    assert carry_out(open_again(run)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(run)).exit_code == EXIT_DONE
     [words] = problems(run, "plan put back")
     assert words.startswith(fault) and words.endswith("plan.json was restored from step-8")
     assert run.plan.read_bytes() == plan
@@ -186,7 +186,7 @@ def test_resume_without_a_plan_is_refused_if_no_checkpoint_has_a_copy(spoil, run
     fault = spoil(run)
     before = contents(run.root)
     with pytest.raises(FolderError) as refused:
-        open_again(run)
+        reopen_run(run)
     assert fault in str(refused.value) and "step-10, which an earlier version wrote, has no copy" in str(refused.value)
     assert "a new plan from config.toml might differ" in str(refused.value)
     assert f"tui-trainer {run.config} --set output.name=mine-anew" in str(refused.value)
@@ -201,7 +201,7 @@ def test_run_that_starts_over_makes_its_plan_again(run):
         shutil.rmtree(checkpoint)
     forget_the_end(run)
     fault = torn(run)
-    assert carry_out(open_again(run)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(run)).exit_code == EXIT_DONE
     [words] = problems(run, "plan made again")
     assert words.startswith(fault) and "no complete checkpoint is left: the run starts over" in words
     assert contents(run.model) == before
@@ -214,7 +214,7 @@ def resumed(run: RunFolder) -> list[str]:
     for path in (run.checkpoints / "step-10", run.model):
         shutil.rmtree(path)
     forget_the_end(run)
-    assert carry_out(open_again(run)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(run)).exit_code == EXIT_DONE
     return problems(run, "config edited")
 
 
@@ -236,6 +236,6 @@ def test_edited_config_of_a_run_is_reported_with_the_command_that_applies_it(run
 
 def test_configs_of_old_runs_do_not_count_as_edited(tmp_path):
     for name in ("full", "lora"):
-        opened = open_again(RunFolder.open(install(tmp_path / name) / name))
+        opened = reopen_run(RunFolder.open(install(tmp_path / name) / name))
         opened.lock.release()
         assert not opened.reports

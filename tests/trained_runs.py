@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.config.load import Request
-from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import OpenRun, load_config, open_new
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs import controls
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.training.session import Session
@@ -71,7 +71,7 @@ def begin(place: Path, task: str, changes: Mapping[str, Any] | None = None) -> O
 def train(place: Path, task: str, changes: Mapping[str, Any] | None = None) -> RunFolder:
     """Train a run named after its task, and return its folder."""
     run = begin(place, task, changes)
-    assert carry_out(run).exit_code == 0
+    assert execute_run(run).exit_code == 0
     return run.folder
 
 

@@ -13,8 +13,8 @@ from tui_trainer.advice.checklist import run_checks
 from tui_trainer.advice.gather import gather
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs.events import StepDone
 
 pytestmark = pytest.mark.full
@@ -77,6 +77,6 @@ def test_a_config_that_a_guide_begins_with_trains_after_its_fixes(tmp_path, monk
             assert [finding.name for finding in again if finding.fix] == []
             steps = ("training.max_steps=2", "logging.sample_steps=0", "evaluation.max_eval_rows=4", "output.name=run")
             run = open_new(load_config(Request(config_file=fixed, assignments=steps)))
-            assert carry_out(run).exit_code == 0
+            assert execute_run(run).exit_code == 0
             losses = [event.loss for event in read_all(run.folder.journal) if isinstance(event, StepDone)]
             assert len(losses) == 2 and all(map(math.isfinite, losses))

@@ -28,8 +28,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.runs.journals import read_all
 from tui_trainer.config.load import Request
-from tui_trainer.launching.carry_out import RunThread
 from tui_trainer.launching.open_run import load_config, open_new
+from tui_trainer.launching.run_lifecycle import RunThread
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.journal import JournalWriter

@@ -21,7 +21,7 @@ PACKAGE = "tui_trainer"
 FRONT_DOORS = (
     "cli",
     "errors",
-    "launching.carry_out",
+    "launching.run_lifecycle",
     "launching.open_run",
     "runs.events",
     "runs.folder",

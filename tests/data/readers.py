@@ -38,7 +38,7 @@ class Characters(Reader):
             raise DataError("the text is missing", where=row.where)
         return Example(text, (text, int(label)), stratum=str(label))
 
-    def settle(self):
+    def finish_reading(self):
         pass
 
     def encode(self, examples):

@@ -15,7 +15,7 @@ import pytest
 
 from tests.data.readers import Characters, write
 from tui_trainer.data.preparing.cache import Cut, PreparedData
-from tui_trainer.data.preparing.estimate import Estimate, Rate, beginning_of, estimate, size_of
+from tui_trainer.data.preparing.estimate import Estimate, Rate, estimate, size_of, text_excerpts
 from tui_trainer.data.preparing.prepare import prepare
 from tui_trainer.data.preparing.tokenizing import CharacterReader, TextReader
 from tui_trainer.data.sources.resolved import ResolvedData
@@ -204,6 +204,6 @@ def test_the_beginning_of_a_source_is_shown_without_broken_or_very_long_parts(tm
     write(tmp_path / "a.jsonl", ["one", "", "two"])
     (tmp_path / "b.txt").write_text("x" * 500_000)
     (tmp_path / "c.jsonl").write_text("oops")
-    shown = beginning_of(size_of(open_source(str(tmp_path))))
+    shown = text_excerpts(size_of(open_source(str(tmp_path))))
     assert set(shown) >= {"one", "two"}
     assert len(shown) == 3 and sum(map(len, shown)) < 100_000

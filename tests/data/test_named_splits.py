@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tui_trainer.data.sources.hub import data_names
-from tui_trainer.data.sources.splits import is_about_the_data, split_in, split_of_file, tell_apart
+from tui_trainer.data.sources.splits import assign_splits, is_readme_or_licence, split_in, split_of_file
 
 FILE_NAMES = [
     ("train.csv", "train"),
@@ -32,7 +32,7 @@ def test_a_file_name_with_a_split_keyword_names_that_split(subtests):
 
 def files_by_split(*names: str, saved: frozenset[str] = frozenset()) -> dict[str, list[str]]:
     """Return the files by split, or by label where the split is unknown."""
-    return {part.split or part.label: list(files) for part, files in tell_apart(names, saved).parts.items()}
+    return {part.split or part.label: list(files) for part, files in assign_splits(names, saved).parts.items()}
 
 
 TABLES = [
@@ -52,7 +52,7 @@ def test_tables_of_one_split_belong_together(subtests):
     for names, parts in TABLES:
         with subtests.test(names=names):
             assert files_by_split(*names) == parts
-            splits = tell_apart(names)
+            splits = assign_splits(names)
             assert not parts or splits.trained() == splits.of("train")[0]
 
 
@@ -83,7 +83,7 @@ SHARDS = [
 def test_files_on_the_hub_are_grouped_by_split_and_none_is_lost(subtests):
     for names, labels in SHARDS:
         with subtests.test(names=names):
-            parts = tell_apart(data_names(names)).parts
+            parts = assign_splits(data_names(names)).parts
             assert {part.label: len(files) for part, files in parts.items()} == labels
             assert not parts or sorted(name for files in parts.values() for name in files) == sorted(names)
 
@@ -105,17 +105,17 @@ DOUBTS = [
 def test_splits_that_cannot_be_told_apart_give_the_reason(subtests):
     for names, why in DOUBTS:
         with subtests.test(names=names):
-            doubt = tell_apart(names).trained()
+            doubt = assign_splits(names).trained()
             assert isinstance(doubt, str) and why in doubt
     # Split folders beside loose texts need a decision.
-    doubt = tell_apart(["train/1.txt", "test/2.txt", "vocabulary.txt"]).trained()
+    doubt = assign_splits(["train/1.txt", "test/2.txt", "vocabulary.txt"]).trained()
     assert doubt == "the split of vocabulary.txt is unknown"
-    assert "several places" in str(tell_apart(["en/train.txt", "en/test.txt", "de/train.txt"]).trained())
+    assert "several places" in str(assign_splits(["en/train.txt", "en/test.txt", "de/train.txt"]).trained())
 
 
 def test_validation_is_preferred_over_test_for_evaluation():
     def measured(*names: str) -> str | None:
-        part = tell_apart(names).measured()
+        part = assign_splits(names).measured()
         return part if isinstance(part, str) else part.split
 
     assert measured("train.csv", "test.csv", "valid.csv") == "validation"
@@ -127,9 +127,11 @@ def test_validation_is_preferred_over_test_for_evaluation():
 
 
 def test_texts_beside_split_tables_are_not_data():
-    splits = tell_apart(["train.csv", "test.csv", "README.md", "load.py"])
+    splits = assign_splits(["train.csv", "test.csv", "README.md", "load.py"])
     assert splits.beside == ("README.md", "load.py") and len(splits.parts) == 2
-    assert is_about_the_data("README.md") and is_about_the_data("a/LICENSE") and not is_about_the_data("notes.md")
+    assert (
+        is_readme_or_licence("README.md") and is_readme_or_licence("a/LICENSE") and not is_readme_or_licence("notes.md")
+    )
     # Saved folders are splits under any name.
     names = "first/data-00000-of-00001.arrow", "train/data-00000-of-00001.arrow"
     assert files_by_split(*names, saved=frozenset({"first", "train"})) == {"first": [names[0]], "train": [names[1]]}
@@ -162,7 +164,7 @@ TEXT_CORPORA = [
 def test_no_text_of_a_corpus_is_left_out_because_of_its_name(subtests):
     for names, noticed in TEXT_CORPORA:
         with subtests.test(names=names):
-            splits = tell_apart(names)
+            splits = assign_splits(names)
             assert not splits.parts and not splits.beside
             assert splits.remark.startswith(noticed) and bool(splits.remark) == bool(noticed)
     # A single text file belongs to a split only if its whole name is one.

@@ -32,7 +32,7 @@ def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         groups.started.append(agent.ranks)
         return agent
 
-    monkeypatch.setattr(torchrun, "_start", start)
+    monkeypatch.setattr(torchrun, "_start_agent", start)
     return groups
 
 

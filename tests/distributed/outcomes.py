@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 from tests.runs.journals import read_all
 from tests.trained_runs import SETTINGS, training_row, write_rows
 from tui_trainer.config.load import Request
-from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs.events import EvalDone, StepDone
 
 STEPS = 8
@@ -57,7 +57,7 @@ def train(tmp_path, name, task, changes):
     }
     assignments = tuple(f"{key}={value}" for key, value in (settings | changes).items())
     run = open_new(load_config(Request(assignments=assignments, shortcuts={"data.path": str(data)})))
-    outcome = carry_out(run)
+    outcome = execute_run(run)
     assert outcome.exit_code == 0, (outcome, *(path.read_text() for path in run.folder.logs.glob("rank-*.txt")))
     return run.folder
 

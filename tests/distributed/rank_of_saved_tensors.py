@@ -15,8 +15,8 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from tui_trainer.models.files import shards
 from tui_trainer.training.checkpoint import SavedTensors, TensorWriter, divided
+from tui_trainer.training.collectives import whole
 from tui_trainer.training.ranks import join_ranks
-from tui_trainer.training.together import whole
 
 FILE = "state.safetensors"
 SIZES = {

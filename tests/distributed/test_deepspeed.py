@@ -22,8 +22,8 @@ from tests.distributed.test_every_combination import (
     train_all,
 )
 from tests.tiny_models import save_tiny_model
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again
+from tui_trainer.launching.open_run import reopen_run
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import StepDone
 from tui_trainer.training.session import Session
@@ -121,7 +121,7 @@ def goes_on(folder, processes, strategy="ddp"):
     plan = json.loads(path.read_text())
     plan["strategy"]["value"] = strategy
     path.write_text(json.dumps(plan))
-    return carry_out(open_again(folder, processes=processes))
+    return execute_run(reopen_run(folder, processes=processes))
 
 
 @pytest.mark.parametrize("strategies", [STAGES, STAGES[::-1]], ids=" then ".join)

@@ -18,9 +18,9 @@ from tests.distributed.outcomes import DIES, at_step, events, losses, same
 from tests.runs.journals import read_all
 from tui_trainer.errors import ConfigError
 from tui_trainer.launching import torchrun
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again
+from tui_trainer.launching.open_run import reopen_run
 from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import (
     CheckpointSaved,
@@ -103,7 +103,7 @@ def test_out_of_memory_in_the_evaluation_of_one_part_of_a_model_ends_all_and_goe
 @pytest.mark.full
 def test_out_of_memory_in_one_process_halves_the_passes_of_all(tiny_run, forked_ranks, monkeypatch):
     timed = []
-    monkeypatch.setattr("tui_trainer.launching.carry_out.keep_step_seconds", lambda plan, *_: timed.append(plan))
+    monkeypatch.setattr("tui_trainer.launching.run_lifecycle.keep_step_seconds", lambda plan, *_: timed.append(plan))
     changes = TWO | {"training.effective_batch_size": 8}
     smaller, _ = tiny_run("smaller", changes | {"training.per_device_train_batch_size": 2})
     forked_ranks.prelude = lambda group, number: at_step(2, NO_MEMORY) if (group, number) == (1, 1) else ""
@@ -150,13 +150,13 @@ def test_a_stopped_run_goes_on_in_as_many_processes_to_the_bit_and_in_another_nu
     saved = events(folder, CheckpointSaved)[-1]
     assert saved.reason == "stopped" and saved.step in (5, 6)
     other = RunFolder(shutil.copytree(folder.root, folder.root.with_name("other")))
-    run = open_again(folder)
+    run = reopen_run(folder)
     assert run.plan.processes.value == 2 and not run.moved
-    assert carry_out(run).exit_code == 0
+    assert execute_run(run).exit_code == 0
     assert same(folder, whole)
-    run = open_again(other, processes=1)
+    run = reopen_run(other, processes=1)
     assert "resuming with 1 process instead of 2" in run.moved
-    assert carry_out(run).exit_code == 0 and len(forked_ranks.started) == 2
+    assert execute_run(run).exit_code == 0 and len(forked_ranks.started) == 2
     assert losses(other) == pytest.approx(losses(whole), rel=1e-4)
 
 

@@ -13,10 +13,10 @@ from tests.distributed.outcomes import DIES, STOPS, at_step, events, same
 from tui_trainer.cli import main
 from tui_trainer.errors import ConfigError, InputError, RunError
 from tui_trainer.launching import torchrun as rendezvous
-from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.fitted_presets import with_nodes_of_step
-from tui_trainer.launching.open_run import open_again, open_new
+from tui_trainer.launching.open_run import open_new, reopen_run
 from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.launching.torchrun import join
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import ControlApplied, PlanMade, RunProblem
@@ -47,7 +47,7 @@ def on_two_nodes(tiny_config):
             told.set()
         with ThreadPoolExecutor(1) as other:
             joined = other.submit(join, run.folder, 1, lambda *_: None, told)
-            outcome = carry_out(run)
+            outcome = execute_run(run)
             return run.folder, outcome, joined.result(120)
 
     return carry
@@ -87,7 +87,7 @@ def test_a_stop_of_the_other_node_needs_no_file(on_two_nodes, forked_ranks):
 def test_a_node_that_does_not_come_ends_the_run_with_its_number(tiny_config, forked_ranks, monkeypatch):
     monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.2)
     run = open_new(tiny_config("alone", NODES))
-    outcome = carry_out(run)
+    outcome = execute_run(run)
     assert outcome.exit_code == 1 and forked_ranks.started == []
     assert "node 1 of 2 (counted from 0) did not join within" in outcome.failure
     assert f"tui-trainer join {run.folder.root} --node-rank 1" in outcome.failure
@@ -97,7 +97,7 @@ def test_a_node_that_does_not_come_ends_the_run_with_its_number(tiny_config, for
 def test_a_run_that_waits_for_a_node_can_be_stopped(tiny_config, forked_ranks):
     run = open_new(tiny_config("alone", NODES))
     with ThreadPoolExecutor(1) as other:
-        done = other.submit(carry_out, run)
+        done = other.submit(execute_run, run)
         while not rendezvous.Assignment.path(run.folder).exists() and not done.done():
             sleep(0.01)
         controls.request(run.folder.control, "stop")
@@ -109,7 +109,9 @@ def test_a_node_ends_where_the_first_one_does_not_begin(tiny_config, monkeypatch
     run = open_new(tiny_config("none", NODES))
     run.lock.release()
     # What an earlier start has left is nobody's.
-    rendezvous.Assignment(checkpoint=None, asked_before=0, baselines=None, attempt="a", starter="b").write(run.folder)
+    rendezvous.Assignment(checkpoint=None, last_earlier_id=0, baselines=None, attempt="a", starter="b").write(
+        run.folder
+    )
     monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.2)
     with pytest.raises(RunError, match="the first node has not started the run: node 1 has waited for"):
         join(run.folder, 1, lambda *_: None, Event())
@@ -119,7 +121,7 @@ def test_a_node_ends_where_the_first_one_does_not_begin(tiny_config, monkeypatch
 def test_a_node_that_cannot_take_part_ends_the_run_with_its_reason(tiny_config, forked_ranks):
     run = open_new(tiny_config("third", NODES))
     with ThreadPoolExecutor(2) as pool:
-        carried, joined = pool.submit(carry_out, run), pool.submit(join, run.folder, 2, lambda *_: None, Event())
+        carried, joined = pool.submit(execute_run, run), pool.submit(join, run.folder, 2, lambda *_: None, Event())
         with pytest.raises(InputError, match="node 2: nodes are counted from 0, and this run has 2 of them"):
             joined.result(120)
         told = {"attempt": rendezvous.Assignment.read(run.folder).attempt, "problem": "no data here"}
@@ -134,7 +136,7 @@ def test_a_port_in_use_is_refused(tiny_config, forked_ranks):
         taken.bind(("", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        outcome = carry_out(open_new(tiny_config("taken", NODES | {"distributed.rendezvous": f":{port}"})))
+        outcome = execute_run(open_new(tiny_config("taken", NODES | {"distributed.rendezvous": f":{port}"})))
     assert outcome.exit_code == 2
     [problem] = outcome.problems
     assert f"port {port} of this node cannot be used: Address already in use" in str(problem)
@@ -164,9 +166,9 @@ def test_a_run_of_two_nodes_goes_on_on_one(on_two_nodes, forked_ranks):
     forked_ranks.prelude = lambda group, rank: STOPS if group < 2 else ""
     folder, outcome, code = on_two_nodes("stopped")
     assert (outcome.exit_code, code) == (3, 3)
-    again = open_again(folder, nodes=1, processes=2)
+    again = reopen_run(folder, nodes=1, processes=2)
     assert again.plan.nodes == 1 and again.plan.processes.value == 2 and "1 node instead of 2" in again.moved
-    assert carry_out(again).exit_code == 0
+    assert execute_run(again).exit_code == 0
 
 
 def test_a_step_of_slurm_says_how_many_nodes_there_are(tiny_config, monkeypatch):

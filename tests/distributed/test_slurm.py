@@ -18,7 +18,7 @@ from tests.runs.journals import read_all, run_of, start, steps
 from tui_trainer.cli import main
 from tui_trainer.errors import FolderError, InputError
 from tui_trainer.launching.submit import limit_seconds
-from tui_trainer.runs import at_rest, slurm
+from tui_trainer.runs import delete_and_rename, slurm
 from tui_trainer.runs.events import RunStarted, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock
@@ -206,7 +206,7 @@ def test_a_run_whose_job_waits_keeps_its_name_and_its_folder(tmp_path, cluster, 
         assert main(command) == 2
         assert "job 1 of this run is in the queue; `tui-trainer stop job` removes it" in capsys.readouterr().err
     with pytest.raises(FolderError, match="in the queue"):
-        at_rest.bytes_to_free(root)
+        delete_and_rename.bytes_to_free(root)
     assert main(["stop", "job"]) == 0
     assert "cancelled job 1 of job" in capsys.readouterr().out
     wait_until(lambda: not slurm.active_job(RunFolder(root)))

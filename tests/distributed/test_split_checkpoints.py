@@ -19,8 +19,8 @@ from tests.distributed.outcomes import losses
 from tests.programs import start_program
 from tests.runs.journals import read_all
 from tui_trainer.errors import CheckpointError
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again
+from tui_trainer.launching.open_run import reopen_run
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.models.files import shards
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import CheckpointSaved
@@ -151,10 +151,10 @@ def test_from_two_to_one_to_four_and_to_copies(tiny_run, stopped_run):
         plan = json.loads(folder.plan.read_bytes())
         plan["strategy"]["value"] = strategy
         folder.plan.write_text(json.dumps(plan))
-        run = open_again(folder, processes=processes)
+        run = reopen_run(folder, processes=processes)
         if strategy == "fsdp":
             controls.request(folder.control, "stop")
-        assert carry_out(run).exit_code == (3 if strategy == "fsdp" else 0)
+        assert execute_run(run).exit_code == (3 if strategy == "fsdp" else 0)
     assert losses(folder) == pytest.approx(losses(whole), rel=1e-4)
     assert (folder.model / "model.safetensors").exists()
 

@@ -26,9 +26,9 @@ from tests.distributed.outcomes import (
 from tests.tiny_models import save_tiny_model
 from tests.training.test_out_of_memory import stop_at
 from tui_trainer.errors import ConfigError
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again
+from tui_trainer.launching.open_run import reopen_run
 from tui_trainer.launching.prepare import estimated_plan, read_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.models.files import shards
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact
@@ -101,7 +101,7 @@ def test_a_split_model_goes_on_whole_and_in_copies(reference_group, stopped_run)
     """What is saved is whole: it does not matter how the one before was split."""
     whole = reference_group(SAVED)
     folder = stopped_run("stopped", SAVED)
-    assert carry_out(open_again(folder, processes=1)).exit_code == 0
+    assert execute_run(reopen_run(folder, processes=1)).exit_code == 0
     assert losses(folder) == pytest.approx(losses(whole), rel=1e-4)
 
 
@@ -151,7 +151,7 @@ def test_one_process_with_its_weights_on_the_host_begins_anew_where_memory_runs_
     split = {"strategy": exact("fsdp", "a test"), "cpu_offload": exact(True, "a test")}
     write_plan_file(folder, read_plan(folder).model_copy(update=split))
     forked_ranks.prelude = lambda group, rank: "" if group else NO_MEMORY_BACKWARD + at_step(7, "lose(self)")
-    outcome = carry_out(open_again(folder))
+    outcome = execute_run(reopen_run(folder))
     assert outcome.exit_code == 0, outcome
     assert losses(folder) == pytest.approx(losses(whole), rel=1e-4)
     assert len(forked_ranks.started) == 2

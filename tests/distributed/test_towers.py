@@ -16,13 +16,13 @@ from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.towers import freeze_towers, is_of_tower, tower_modules
 from tui_trainer.training.clock import Clock, Communication
+from tui_trainer.training.collectives import Collectives
 from tui_trainer.training.compiled import decoder_layers
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import Ranks
 from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
-from tui_trainer.training.together import Together
 
 pytestmark = pytest.mark.full
 STRATEGIES = {"ddp": TWO, "fsdp": SPLIT, "offloaded": SPLIT | {"distributed.cpu_offload": "true"}}
@@ -87,7 +87,7 @@ def test_towers_that_are_elsewhere_are_neither_copied_nor_split(strategy, group_
     clock = Communication(Clock(torch.device("cpu")))
     if strategy == "ddp":
         optimizer = RunOptimizer(model, TrainingSection(), lr=0.1)
-        together: Together = Replicas(model, NextTokenLoss(model), optimizer, clock)
+        together: Collectives = Replicas(model, NextTokenLoss(model), optimizer, clock)
     else:
         together = Sharded(
             Ranks(), torch.device("cpu"), model, decoder_layers(model), MixedPrecision("fp32", torch.device("cpu")),

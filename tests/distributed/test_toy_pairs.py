@@ -17,10 +17,10 @@ from tests.trained_runs import ANIMALS, SETTINGS
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.exporting.measured import measure
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_again, open_new
+from tui_trainer.launching.open_run import load_config, open_new, reopen_run
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import NO_SIGNS, make_preview, sample_lines
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import EvalDone, MicroBatchReduced, Progress, StepDone
 from tui_trainer.tasks import find_task
@@ -77,7 +77,7 @@ def open_pairs(request_of):
 def train(open_pairs):
     def run(name, changes):
         opened = open_pairs(name, changes)
-        outcome = carry_out(opened)
+        outcome = execute_run(opened)
         assert outcome.exit_code == 0, (outcome, *(path.read_text() for path in opened.folder.logs.glob("rank-*.txt")))
         return opened.folder
 
@@ -202,7 +202,7 @@ def test_passes_that_run_out_of_memory_are_halved_between_pairs(train, open_pair
 
     monkeypatch.setattr(components_module, "take_step", short)
     opened = open_pairs("halved", PACKED)
-    assert carry_out(opened).exit_code == 0
+    assert execute_run(opened).exit_code == 0
     assert events(opened.folder, MicroBatchReduced)
     assert max(read) > 2 >= read[-1]
     check_equal(whole, opened.folder)
@@ -311,11 +311,11 @@ def test_a_run_that_is_stopped_in_the_pass_before_training_keeps_the_blocks_it_h
             controls.request(opened.folder.control, "stop")
 
     monkeypatch.setattr(row_values.RowReader, "_keep", keeping)
-    assert carry_out(opened).exit_code == 3
+    assert execute_run(opened).exit_code == 3
     assert not events(opened.folder, StepDone)
     read = []
     monkeypatch.setattr(row_values.RowReader, "_keep", lambda self, *given: read.append(given[0]) or keep(self, *given))
-    resumed = carry_out(open_again(opened.folder))
+    resumed = execute_run(reopen_run(opened.folder))
     assert resumed.exit_code == 0 and len(events(opened.folder, StepDone)) == STEPS
     assert read == [2, 3, 4, 5, 0, 1], "of the rows to train on those that were left, then those held out"
     progress = [event for event in events(opened.folder, Progress) if event.what == "reading pairs"][-1]

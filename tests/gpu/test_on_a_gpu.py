@@ -21,9 +21,9 @@ from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import collate, collate_packed
 from tui_trainer.hardware.gpu_models import BF16_FROM
 from tui_trainer.hardware.libraries import read_versions
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_again, open_new
+from tui_trainer.launching.open_run import load_config, open_new, reopen_run
 from tui_trainer.launching.prepare import read_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.attention import CUDNN, EAGER, AttentionMachine, attention_of, planned_mask
@@ -37,8 +37,8 @@ GPU = torch.device("cuda")
 
 @pytest.fixture
 def tune(tmp_path):
-    """`tune(family, changes)`: carries a run out on the GPU, with more options of `carry_out`; its folder. A family may
-    be the name of a folder that a test has filled."""
+    """Return `tune(family, changes)`, which executes a run on the GPU, with options of `execute_run`, and returns its
+    folder. A family may be the name of a folder that a test has filled."""
     path = tmp_path / "documents.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(120)))
 
@@ -54,7 +54,7 @@ def tune(tmp_path):
         shortcuts = {"data.path": settings.pop("data.path", str(path)), "model.model_name_or_path": str(model)}
         assignments = tuple(f"{key}={value}" for key, value in settings.items())
         opened = open_new(load_config(Request(assignments=assignments, shortcuts=shortcuts)))
-        outcome = carry_out(opened, **options)
+        outcome = execute_run(opened, **options)
         assert outcome.exit_code == 0, outcome
         # A run that falls back learns the same, so whatever asks for compiled layers would pass without them.
         assert "not compiled" not in {event.kind for event in of_kind(opened.folder, RunProblem)}
@@ -87,7 +87,7 @@ def test_long_documents_give_the_same_bits_alone_after_other_runs_and_resumed_af
     whole = (after.model / "model.safetensors").read_bytes()
     shutil.rmtree(after.model)
     tune("llama", {"output.name": "between", "tuning.method": "lora"})
-    assert carry_out(open_again(after)).exit_code == 0
+    assert execute_run(reopen_run(after)).exit_code == 0
     resumed = (after.model / "model.safetensors").read_bytes()
     assert (alone.model / "model.safetensors").read_bytes() == whole == resumed
 
@@ -202,7 +202,7 @@ def test_an_optimizer_in_8_bits_goes_on_from_its_saved_state(method, optim, tune
     whole = [step.loss for step in of_kind(folder, StepDone)]
     shutil.rmtree(folder.checkpoints / "step-12")
     shutil.rmtree(folder.model)
-    assert carry_out(open_again(folder)).exit_code == 0
+    assert execute_run(reopen_run(folder)).exit_code == 0
     again = [step.loss for step in of_kind(folder, StepDone)][len(whole) :]
     assert again == pytest.approx(whole[8:], rel=1e-2)
     assert not of_kind(folder, RunProblem)

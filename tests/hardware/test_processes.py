@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tui_trainer.hardware.nvml import Nvml
-from tui_trainer.hardware.processes import ProcessReader, ProcessUse, descendants, end_process, lives
+from tui_trainer.hardware.processes import ProcessReader, ProcessUse, descendants, end_process, is_running
 from tui_trainer.units import GIB
 
 BUSY = "import time\nprint('up', flush=True)\nwhile True: pass"
@@ -73,8 +73,8 @@ def test_memory_and_cores_in_use_by_unlisted_processes_are_reported(fake_nvml, m
 
 def test_a_process_is_ended_only_if_it_is_still_the_same(child):
     started = found(ProcessReader().look(), child.pid).started_at
-    assert end_process(child.pid, started - 100) == "it has already ended" and lives(child.pid, started)
-    assert not lives(child.pid, None)
+    assert end_process(child.pid, started - 100) == "it has already ended" and is_running(child.pid, started)
+    assert not is_running(child.pid, None)
     assert end_process(child.pid, started) == ""
-    assert child.wait() == -15 and not lives(child.pid, started)
+    assert child.wait() == -15 and not is_running(child.pid, started)
     assert end_process(child.pid, started, kill=True) == "it has already ended"

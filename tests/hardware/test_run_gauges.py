@@ -12,9 +12,9 @@ import pytest
 from tests.runs.journals import read_all
 from tui_trainer.errors import EXIT_DONE
 from tui_trainer.hardware.nvml import Nvml
-from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.gauge_writer import GaugeWriter
-from tui_trainer.launching.open_run import open_again, open_new
+from tui_trainer.launching.open_run import open_new, reopen_run
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import GaugesRead, PhaseChanged, RunFinished, StepDone
 from tui_trainer.runs.journal import JournalWriter
@@ -168,7 +168,7 @@ def test_a_run_has_readings_in_order_and_the_same_losses_as_without(tiny_config,
 
     opened = open_new(tiny_config("plain"))
     plain = opened.folder
-    assert carry_out(opened, gauges_every_seconds=1e6).exit_code == EXIT_DONE
+    assert execute_run(opened, gauges_every_seconds=1e6).exit_code == EXIT_DONE
     assert not [event for event in read_all(plain.journal) if isinstance(event, GaugesRead)], "the first after a period"
 
     run, take = open_new(tiny_config("read")), Session.take_step
@@ -182,8 +182,8 @@ def test_a_run_has_readings_in_order_and_the_same_losses_as_without(tiny_config,
             controls.request(self.job.folder.control, "stop")
 
     monkeypatch.setattr(Session, "take_step", take_once_read)
-    carry_out(run, gauges_every_seconds=0.001)
-    assert carry_out(open_again(run.folder), gauges_every_seconds=0.001).exit_code == EXIT_DONE
+    execute_run(run, gauges_every_seconds=0.001)
+    assert execute_run(reopen_run(run.folder), gauges_every_seconds=0.001).exit_code == EXIT_DONE
     events = read_all(run.folder.journal)
     assert isinstance(events[-1], RunFinished)
     read = [event for event in events if isinstance(event, GaugesRead)]

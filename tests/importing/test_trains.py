@@ -28,9 +28,9 @@ from tui_trainer.config.load import Request, all_settings, value_of
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.probe import probe
 from tui_trainer.importing.imported import import_file
-from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import OpenRun, load_config, open_new
 from tui_trainer.launching.prepare import read_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs.events import RunProblem, StepDone
 
 pytestmark = pytest.mark.full
@@ -201,7 +201,7 @@ def refusals(block: Block) -> tuple[tuple[Problem, ...], dict[str, str], OpenRun
 
 def train(block: Block, run: OpenRun, changes: Mapping[str, str]) -> list[RunProblem]:
     """Carry the run out and check its one step and its plan. Return the problems that it reported."""
-    outcome = carry_out(run)
+    outcome = execute_run(run)
     assert outcome.exit_code == 0, outcome
     events = list(read_all(run.folder.journal))
     [step] = [event for event in events if isinstance(event, StepDone)]

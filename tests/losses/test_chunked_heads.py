@@ -183,7 +183,7 @@ def test_a_plan_counts_on_chunks_exactly_where_the_loss_is_chunked(monkeypatch, 
     for family in ("llama", "gemma2", "t5"):
         with subtests.test(family):
             assert_plan_counts_on_the_chunks_of_the_loss(family)
-    monkeypatch.setattr(logits, "_OTHERWISE", logits._OTHERWISE | {"llama", "t5"})
+    monkeypatch.setattr(logits, "_UNSUPPORTED", logits._UNSUPPORTED | {"llama", "t5"})
     for family in ("llama", "t5"):
         with subtests.test(f"{family}, if no chunk could follow its logits"):
             assert_plan_counts_on_the_chunks_of_the_loss(family, is_known=False)
@@ -216,7 +216,7 @@ def test_the_table_of_logit_rules_fits_transformers():
         silent = {"model_type": family}
         assert logit_transform(silent) == logit_transform(CONFIG_MAPPING[family]().to_dict()), family
     if Version(version("transformers")) >= Version("5.23"):  # that the tables were read from
-        assert not [name for name in (*logits._RULES, *logits._OTHERWISE) if name not in CONFIG_MAPPING]
+        assert not [name for name in (*logits._RULES, *logits._UNSUPPORTED) if name not in CONFIG_MAPPING]
 
 
 # Counted ------------------------------------------------------------------------------------------------------------

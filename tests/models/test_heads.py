@@ -9,7 +9,16 @@ import pytest
 from tui_trainer.errors import ConfigError
 from tui_trainer.models import heads
 from tui_trainer.models.config_json import refuse_other_kinds
-from tui_trainer.models.heads import ENCODERS, TASK_OF, Head, Labels, auto_class, fit_heads, is_unfit, types_with
+from tui_trainer.models.heads import (
+    ENCODERS,
+    TASK_OF,
+    Head,
+    Labels,
+    auto_class,
+    lacks_head,
+    supported_heads,
+    types_with,
+)
 
 MAPPINGS = {
     "causal_lm": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
@@ -31,12 +40,12 @@ def test_types_with_a_head_are_those_of_transformers(subtests):
 
 
 def test_heads_of_well_known_model_types():
-    assert fit_heads("bert") == ("sequence_classification", "token_classification", "question_answering")
-    assert "seq2seq_lm" in fit_heads("t5") and "causal_lm" not in fit_heads("t5")
-    assert fit_heads("llama") == ("causal_lm", "sequence_classification", "token_classification")
-    assert "question_answering" in fit_heads("mistral")
-    assert fit_heads("granite") == ("causal_lm",)
-    assert fit_heads("novel") == () and not any(is_unfit("novel", head) for head in TASK_OF)
+    assert supported_heads("bert") == ("sequence_classification", "token_classification", "question_answering")
+    assert "seq2seq_lm" in supported_heads("t5") and "causal_lm" not in supported_heads("t5")
+    assert supported_heads("llama") == ("causal_lm", "sequence_classification", "token_classification")
+    assert "question_answering" in supported_heads("mistral")
+    assert supported_heads("granite") == ("causal_lm",)
+    assert supported_heads("novel") == () and not any(lacks_head("novel", head) for head in TASK_OF)
     assert len(ENCODERS) > 30
     assert all(auto_class(head).__name__.startswith("AutoModelFor") and TASK_OF[head] for head in get_args(Head))
 
@@ -53,7 +62,7 @@ def test_question_answering_heads_that_do_not_load_the_published_weights_are_ref
         if AutoModelForQuestionAnswering._model_mapping[CONFIG_MAPPING[name]].base_model_prefix
         != AutoModelForCausalLM._model_mapping[CONFIG_MAPPING[name]].base_model_prefix
     }
-    assert renamed and all(is_unfit(name, "question_answering") for name in renamed)
+    assert renamed and all(lacks_head(name, "question_answering") for name in renamed)
     with pytest.raises(ConfigError, match="cannot load published weights into the question answering head of qwen3"):
         refuse_other_kinds({"model_type": "qwen3"}, head="question_answering")
 

@@ -187,7 +187,7 @@ def test_a_tokenizer_for_pairs_marks_the_second_text(tmp_path):
     path = tmp_path / "tokenizer.json"
     tiny_tokenizer("bert").backend_tokenizer.save(str(path))
     special = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
-    made = tokenizer_of_file(path, 32, special, tells_pairs=True)
+    made = tokenizer_of_file(path, 32, special, distinguishes_pairs=True)
     assert made("3", "4")["token_type_ids"] == [0, 0, 0, 1, 1]
     assert "token_type_ids" not in tokenizer_of_file(path, 32, special)("3", "4")
 

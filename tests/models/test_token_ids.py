@@ -78,11 +78,11 @@ def test_another_process_gets_an_encoder_with_the_same_ids(tokenizers, monkeypat
             spelt = [f"{token} the {token} hill {token} " for token in tokenizer.all_special_tokens]
             texts = [*TEXTS, *tokenizer.all_special_tokens, *spelt]
             encoder = TextEncoder(lambda tokenizer=tokenizer: tokenizer)
-            expected = encoder(texts), encoder.marked_once(texts)
+            expected = encoder(texts), encoder.strip_spelled_marks(texts)
             cut_token_ids(tokenizer, TEXTS, LIMIT)  # which changes settings of the tokenizer
             copy = pickle.loads(pickle.dumps(encoder))
             assert not isinstance(copy, TextEncoder)
-            assert (copy(texts), copy.marked_once(texts)) == expected
+            assert (copy(texts), copy.strip_spelled_marks(texts)) == expected
 
 
 def test_another_process_gets_a_slow_tokenizer_as_a_whole():
@@ -90,4 +90,4 @@ def test_another_process_gets_a_slow_tokenizer_as_a_whole():
     for _ in range(2):  # before it is loaded, and then
         copy = pickle.loads(pickle.dumps(encoder))
         assert isinstance(copy, TextEncoder)
-        assert (copy(TEXTS), copy.marked_once(TEXTS)) == (encoder(TEXTS), encoder.marked_once(TEXTS))
+        assert (copy(TEXTS), copy.strip_spelled_marks(TEXTS)) == (encoder(TEXTS), encoder.strip_spelled_marks(TEXTS))

@@ -9,10 +9,10 @@ import pytest
 
 from tests.trained_runs import SETTINGS, training_row, write_rows
 from tui_trainer.config.load import Request
-from tui_trainer.launching import carry_out as carry_out_module
-from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching import run_lifecycle as carry_out_module
 from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.launching.prepare import estimated_plan, read_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.planning.measured_steps import LASTING, keep_measured_peak, measured_peaks, nearest_peak
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.records import PEAK, Key, count_kinds, keep_record
@@ -107,7 +107,7 @@ def test_the_highest_peak_of_the_last_runs_counts():
 
 def trained(settings, **changes):
     opened = open_new(load_config(request(settings, **changes), gpu="none"), gpu="none")
-    assert carry_out(opened).exit_code == 0
+    assert execute_run(opened).exit_code == 0
     return opened
 
 

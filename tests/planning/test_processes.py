@@ -15,8 +15,8 @@ from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.lines.plan_and_events import plan_lines
 from tui_trainer.planning import plan as planning
-from tui_trainer.planning.continued_elsewhere import in_processes
 from tui_trainer.planning.plan_file import read_plan_file
+from tui_trainer.planning.retarget import in_processes
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import GIB, format_bytes, format_seconds
 

@@ -12,9 +12,9 @@ from tests.trained_runs import stopping_after
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
-from tui_trainer.launching import carry_out as frame
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_again, open_new
+from tui_trainer.launching import run_lifecycle as frame
+from tui_trainer.launching.open_run import load_config, open_new, reopen_run
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.reporting.curves import MOST_POINTS
 from tui_trainer.reporting.facts import facts_of, to_json
 from tui_trainer.reporting.page import nice_ticks, to_html, to_markdown, write_report
@@ -75,9 +75,9 @@ def real(tmp_path_factory):
         run = open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))))
         with patch.context() as stopping:
             stopping.setattr(Session, "take_step", stopping_after(5))
-            assert carry_out(run).exit_code == EXIT_STOPPED
+            assert execute_run(run).exit_code == EXIT_STOPPED
         stopped = (run.folder.root / "report.md").read_text()
-        assert carry_out(open_again(run.folder)).exit_code == EXIT_DONE
+        assert execute_run(reopen_run(run.folder)).exit_code == EXIT_DONE
     return run.folder, stopped
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.runs.journals import start
 from tui_trainer.errors import FolderError
-from tui_trainer.launching.carry_out import last_answered
+from tui_trainer.launching.run_lifecycle import last_answered
 from tui_trainer.runs.controls import ACTIONS, Controls, request
 from tui_trainer.runs.events import ControlApplied
 from tui_trainer.runs.lock import RunLock
@@ -47,8 +47,8 @@ def test_requests_to_an_earlier_start_are_ignored(path):
 def test_requests_after_the_last_known_one_are_answered(path):
     for action in ("save", "pause", "stop"):
         request(path, action)
-    assert actions(Controls(path, asked_before=2).wanted()) == ["stop"]
-    assert actions(Controls(path, asked_before=0).wanted()) == ["save", "pause", "stop"]
+    assert actions(Controls(path, last_earlier_id=2).wanted()) == ["stop"]
+    assert actions(Controls(path, last_earlier_id=0).wanted()) == ["save", "pause", "stop"]
 
 
 def test_a_restart_repeats_unanswered_requests_and_a_pause_that_holds(path, subtests):
@@ -62,7 +62,7 @@ def test_a_restart_repeats_unanswered_requests_and_a_pause_that_holds(path, subt
         with subtests.test(f"answered: {done}"):
             events = [ControlApplied(action=action, request_id=number) for number, action in enumerate(done.split(), 1)]
             before = last_answered(0, [ControlApplied(action="stop", request_id=9), start(), *events])
-            assert actions(Controls(path, asked_before=before).wanted()) == again.split()
+            assert actions(Controls(path, last_earlier_id=before).wanted()) == again.split()
 
 
 def test_waiting_requests_are_returned_again_and_first(path):

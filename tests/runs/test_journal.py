@@ -192,15 +192,15 @@ def test_a_closed_journal_ignores_events(tmp_path):
 def test_a_side_event_gets_the_step_of_the_events_before_it(tmp_path):
     path = tmp_path / "journal.jsonl"
     with JournalWriter(path) as writer:
-        writer.append_beside(GaugesRead(step=9))
+        writer.append_from_thread(GaugesRead(step=9))
         writer.append(
             RunStarted(name="a", task="t", device="cpu", pid=1, total_steps=9, resumed_from_step=4, step=4),
             PhaseChanged(phase="preparing", step=4),
             Progress(what="reading", done=1),
         )
-        writer.append_beside(GaugesRead())
+        writer.append_from_thread(GaugesRead())
         writer.append(*[TextSampled(step=step, prompt="", text="") for step in (5, 6)])
-        writer.append_beside(GaugesRead(step=99))
+        writer.append_from_thread(GaugesRead(step=99))
     assert [event.step for event in read_all(path) if isinstance(event, GaugesRead)] == [4, 6]
 
 
@@ -210,7 +210,7 @@ def test_a_side_event_gets_the_step_of_another_process(tmp_path):
         head.append(PhaseChanged(phase="training", step=4))
         first.append(PhaseChanged(phase="training", step=4), step_done(17), TextSampled(step=17, prompt="", text=""))
         head.read_newest_step()
-        head.append_beside(GaugesRead())
+        head.append_from_thread(GaugesRead())
     assert [event.step for event in read_all(path) if isinstance(event, GaugesRead)] == [17]
 
 
@@ -221,13 +221,13 @@ def test_side_events_are_left_out_unless_the_run_is_active(tmp_path):
         writer = JournalWriter(path)
         for phase, memory_bytes in (("training", 1), ("paused", 2), ("training", 3)):
             writer.append(PhaseChanged(phase=phase))
-            writer.append_beside(GaugesRead(process_memory_bytes=memory_bytes))
+            writer.append_from_thread(GaugesRead(process_memory_bytes=memory_bytes))
         writer.append(end)
-        writer.append_beside(GaugesRead(process_memory_bytes=4))
+        writer.append_from_thread(GaugesRead(process_memory_bytes=4))
         writer.close()
         closed = JournalWriter(path)
         closed.close()
-        closed.append_beside(GaugesRead(process_memory_bytes=5))
+        closed.append_from_thread(GaugesRead(process_memory_bytes=5))
         assert [event.process_memory_bytes for event in read_all(path) if isinstance(event, GaugesRead)] == [1, 3]
         assert read_all(path)[-1] == end
         assert (writer.failing, closed.failing) == (None, None)

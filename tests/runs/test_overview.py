@@ -12,8 +12,8 @@ from tests.runs.journals import AT, end, held_out, read_all, run_of, start, step
 from tui_trainer.lines.plan_and_events import age_words
 from tui_trainer.reporting.facts import facts_of
 from tui_trainer.runs import events as e
-from tui_trainer.runs.at_rest import delete, rename
 from tui_trainer.runs.comparison import compare
+from tui_trainer.runs.delete_and_rename import delete, rename
 from tui_trainer.runs.events import to_line
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock

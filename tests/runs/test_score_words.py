@@ -115,7 +115,7 @@ def test_a_better_unscheduled_evaluation_is_shown_as_not_counting():
         best, worse = done(4, *first, best=True), done(5, *((1.0, 0.9) if metric == "loss" else (0.01, 0.4)),
                                                        scheduled=False)  # fmt: skip
         state = fold([plan, best, worse])
-        assert not kept_weights(state).asked_was_better and "(best so far)" in event_line(best, state)
+        assert not kept_weights(state).requested_was_better and "(best so far)" in event_line(best, state)
         assert "(requested)" in event_line(worse, state)
         better = done(6, *((0.8, 0.1) if metric == "loss" else (2.0, 0.7)), scheduled=False)
         fold([better], state)

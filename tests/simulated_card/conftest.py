@@ -10,8 +10,8 @@ import pytest
 
 from tests.simulated_card.cases import open_run
 from tests.simulated_card.machine import simulated_card
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again
+from tui_trainer.launching.open_run import reopen_run
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.planning import attention
 from tui_trainer.training import varlen
 
@@ -43,8 +43,8 @@ def run_on_card(tmp_path, models):
 
     def run(task, settings=None, layout="by lengths", *, name="run", folder=None):
         with _before_torch_2_10() if layout == "by mask" else nullcontext(), simulated_card() as card:
-            opened = open_again(folder) if folder else open_run(tmp_path, models, task, settings or {}, name)
-            outcome = carry_out(opened)
+            opened = reopen_run(folder) if folder else open_run(tmp_path, models, task, settings or {}, name)
+            outcome = execute_run(opened)
         log = opened.folder.logs / "error.txt"
         traceback = log.read_text() if log.exists() else ""
         failure = f"{outcome.problems} {outcome.failure}\n{traceback}" if outcome.exit_code else ""

@@ -14,7 +14,7 @@ from tui_trainer.exporting import predicting
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.training import checkpoint as checkpoint_tensors
 from tui_trainer.training.checkpoint import _on_host
-from tui_trainer.training.together import InParts
+from tui_trainer.training.collectives import InParts
 
 PINNED = 64
 

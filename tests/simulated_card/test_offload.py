@@ -19,13 +19,13 @@ from tui_trainer.config.sections import TrainingSection
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.clock import Clock, Communication
+from tui_trainer.training.collectives import whole
 from tui_trainer.training.compiled import decoder_layers
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import Ranks
 from tui_trainer.training.sharded import Sharded
 from tui_trainer.training.step import take_step
-from tui_trainer.training.together import whole
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.full

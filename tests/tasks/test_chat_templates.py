@@ -15,8 +15,8 @@ from tests.trained_runs import stopping_after
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_DONE, EXIT_STOPPED
 from tui_trainer.exporting.generate import Writer
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_again, open_new
+from tui_trainer.launching.open_run import load_config, open_new, reopen_run
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.models.chat_rendering import template_text
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.files.fingerprint import fingerprint
@@ -58,10 +58,10 @@ def test_a_resumed_run_saves_all_templates(several, tmp_path, monkeypatch, metho
                 "output.runs_dir": tmp_path / "runs"}  # fmt: skip
     monkeypatch.setattr(Session, "take_step", stopping_after(2))
     run = open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))))
-    outcome = carry_out(run)
+    outcome = execute_run(run)
     assert outcome.exit_code == EXIT_STOPPED, outcome
     assert steps_saved(run.folder.checkpoints) == [2]
-    outcome = carry_out(open_again(run.folder))
+    outcome = execute_run(reopen_run(run.folder))
     assert outcome.exit_code == EXIT_DONE, outcome
     assert not [event for event in read_all(run.folder.journal) if isinstance(event, RunProblem)]
     for place in (run.folder.model, run.folder.checkpoints / "step-4"):

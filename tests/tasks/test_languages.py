@@ -16,8 +16,8 @@ from tui_trainer.config.paths import data_of
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.generate import Writer
-from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks import find_task
 
@@ -82,7 +82,7 @@ def test_texts_and_generated_answers_are_marked_with_their_languages(kind, tmp_p
 @pytest.mark.full
 def test_a_trained_adapter_generates_in_the_target_language(tmp_path):
     opened = open_new(loaded(save_translator(tmp_path / "nllb", "nllb"), tuning__method="lora"))
-    assert carry_out(opened).exit_code == 0
+    assert execute_run(opened).exit_code == 0
     tokenizer = AutoTokenizer.from_pretrained(opened.folder.model)
     assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("eng_Latn", "fra_Latn")
     french = tokenizer.convert_tokens_to_ids("fra_Latn")

@@ -15,9 +15,9 @@ from tui_trainer.cli import main
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.config.paths import data_of
 from tui_trainer.data.preparing.token_rows import Rows
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_again, open_new
+from tui_trainer.launching.open_run import load_config, open_new, reopen_run
 from tui_trainer.launching.prepare import read_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs.events import DataPrepared
 from tui_trainer.tasks import find_task
 
@@ -88,14 +88,14 @@ def test_every_task_reads_sources_with_other_columns_and_applies_their_weights(t
 @pytest.mark.parametrize("task", ["causal_lm", "sequence_classification"])
 def test_a_resumed_run_on_weighted_sources_ends_with_the_same_bytes(task, tmp_path):
     run = open_new(loaded(tmp_path, task))
-    assert carry_out(run).exit_code == 0
+    assert execute_run(run).exit_code == 0
     folder = run.folder
     model, last = folder.model, folder.checkpoints / "step-8"
     wanted, checkpoint = hashes(model), hashes(last)
     assert wanted and checkpoint
     for place in (model, last):
         shutil.rmtree(place)
-    assert carry_out(open_again(folder)).exit_code == 0
+    assert execute_run(reopen_run(folder)).exit_code == 0
     assert (hashes(model), hashes(last)) == (wanted, checkpoint)
     plan = read_plan(folder)
     assert [one.weight for one in plan.sources] == [2, 0.5]

@@ -13,8 +13,8 @@ from transformers import AutoTokenizer
 from tests.tiny_models import save_tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_DONE
-from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
+from tui_trainer.launching.run_lifecycle import execute_run
 
 pytestmark = pytest.mark.full
 
@@ -48,7 +48,7 @@ def run(tmp_path: Path, model: Path, rows: list[dict], **changes):
     settings = {**SETTINGS, "data.path": data, "model.model_name_or_path": model, "output.runs_dir": tmp_path / "runs",
                 **changes}  # fmt: skip
     opened = open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))))
-    outcome = carry_out(opened)
+    outcome = execute_run(opened)
     assert outcome.exit_code == EXIT_DONE, outcome
     return opened.folder
 

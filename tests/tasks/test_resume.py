@@ -18,8 +18,8 @@ import pytest
 from tests.combinations import first_by_default
 from tests.runs.journals import read_all
 from tui_trainer.config.load import Request
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_again, open_new
+from tui_trainer.launching.open_run import load_config, open_new, reopen_run
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs.events import EvalDone, RunStarted, StepDone
 
 SETTINGS = {
@@ -105,14 +105,14 @@ def test_a_resumed_run_ends_with_the_same_bytes(case, tmp_path):
     settings = {**SETTINGS, "task.type": case.task, "data.path": data, "output.runs_dir": tmp_path / "runs"}
     settings |= {"output.name": "run", **case.settings}
     run = open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))))
-    assert carry_out(run).exit_code == 0
+    assert execute_run(run).exit_code == 0
     model, last = run.folder.model, run.folder.checkpoints / "step-8"
     wanted, checkpoint = hashes(model), hashes(last)
     assert wanted and checkpoint
     first_half = read_all(run.folder.journal)
     for folder in (model, last):
         shutil.rmtree(folder)
-    assert carry_out(open_again(run.folder)).exit_code == 0
+    assert execute_run(reopen_run(run.folder)).exit_code == 0
     assert hashes(model) == wanted
     assert hashes(last) == checkpoint
     again = list(read_all(run.folder.journal))[len(list(first_half)) :]

@@ -10,8 +10,8 @@ from typing import Any
 from tests.runs.journals import read_all
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
-from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs.folder import RunFolder
 
 # A run of seconds that evaluates and saves only at its end.
@@ -43,7 +43,7 @@ def set_options(*settings: Mapping[str, Any]) -> list[str]:
 def finish(loaded: LoadedConfig) -> RunFolder:
     """Train a run to its end and return its folder."""
     run = open_new(loaded)
-    outcome = carry_out(run)
+    outcome = execute_run(run)
     assert outcome.exit_code == 0, outcome
     return run.folder
 

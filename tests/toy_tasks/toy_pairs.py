@@ -21,8 +21,8 @@ from tui_trainer.data.columns.row import Row
 from tui_trainer.data.preparing.byte_bpe import FOR_TEXT
 from tui_trainer.data.preparing.token_rows import COLUMN, DOCUMENT_LENGTHS, LABELS
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.named_losses import NamedLoss
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.losses.several_parts import NamedLoss
 from tui_trainer.tasks.contract import RowPass
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken

@@ -15,7 +15,7 @@ from tests.training.test_requests import figures
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_DONE
-from tui_trainer.launching import carry_out as launching
+from tui_trainer.launching import run_lifecycle as launching
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.runs import events as e
@@ -193,14 +193,14 @@ def test_failing_and_hanging_trackers_do_not_change_a_run(tiny_run, tmp_path, mo
 
     def wait_for_its_report(run):
         """Hold the short run until its reader has reported."""
-        append = run.journal.append_beside
+        append = run.journal.append_from_thread
         arrived = threading.Event()
 
         def noted(event):
             append(event)
             arrived.set()
 
-        run.journal.append_beside = noted
+        run.journal.append_from_thread = noted
         finish = run.journal.append
 
         def hold(*events):

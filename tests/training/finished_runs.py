@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from tests.runs.journals import read_all
 from tests.trained_runs import stopping_after
 from tui_trainer.errors import EXIT_DONE, EXIT_STOPPED
-from tui_trainer.launching.carry_out import Outcome, carry_out
-from tui_trainer.launching.open_run import open_again
+from tui_trainer.launching.open_run import reopen_run
+from tui_trainer.launching.run_lifecycle import Outcome, execute_run
 from tui_trainer.runs.events import Event
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.overview import overview
@@ -53,7 +53,7 @@ def assert_resumes_to_the_bit(tiny_run: TinyRun, changes: Mapping[str, Any], ste
     whole, outcome = tiny_run("whole", changes)
     assert outcome.exit_code == EXIT_DONE, outcome
     part = stopped_run(tiny_run, "part", changes, step)
-    assert carry_out(open_again(part)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(part)).exit_code == EXIT_DONE
     expected, weights = weights_in(whole), weights_in(part)
     assert weights.keys() == expected.keys()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights.items())

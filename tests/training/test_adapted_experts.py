@@ -18,8 +18,8 @@ from tests.training.test_router_loss import STEPS, steps_of, trained_run
 from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.contract import find_format
 from tui_trainer.exporting.trained_model import TrainedModel
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again
+from tui_trainer.launching.open_run import reopen_run
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.events import EvalDone
 from tui_trainer.worker import asking
@@ -50,7 +50,7 @@ def bases(tmp_path_factory):
     return place
 
 
-def adapter_of(folder):
+def starting_adapter(folder):
     return load_file(folder.model / "adapter_model.safetensors")
 
 
@@ -66,7 +66,7 @@ def test_an_adapter_learns_is_resumed_merged_and_continued(case, bases, tmp_path
     folder = trained_run(base, tmp_path, **LORA, **targets)
     losses = [step.loss for step in steps_of(folder)]
     assert losses[-1] < losses[0]
-    learnt = adapter_of(folder)
+    learnt = starting_adapter(folder)
     counted = read_plan_file(folder.plan.read_bytes()).trained_parameters.value
     assert counted == sum(tensor.numel() for tensor in learnt.values())
     experts = {name for name in learnt if ".experts." in name}
@@ -78,8 +78,8 @@ def test_an_adapter_learns_is_resumed_merged_and_continued(case, bases, tmp_path
     if case != "tensors of Qwen 3":
         shutil.rmtree(folder.model)
         shutil.rmtree(folder.checkpoints / f"step-{STEPS}")
-        assert carry_out(open_again(folder)).exit_code == 0
-        assert all(torch.equal(tensor, learnt[name]) for name, tensor in adapter_of(folder).items())
+        assert execute_run(reopen_run(folder)).exit_code == 0
+        assert all(torch.equal(tensor, learnt[name]) for name, tensor in starting_adapter(folder).items())
 
     merged = tmp_path / "merged"
     merged.mkdir()

@@ -13,9 +13,9 @@ from tests.tiny_models import save_tiny_model
 from tests.training.finished_runs import STILL, assert_resumes_to_the_bit, loss_of, weights_in
 from tui_trainer.errors import EXIT_STOPPED, ConfigError
 from tui_trainer.exporting.trained_model import TrainedModel, finish_of
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again, open_new
+from tui_trainer.launching.open_run import open_new, reopen_run
 from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.lines.plan_and_events import plan_lines
 from tui_trainer.planning.memory.parts import begun_bytes
 from tui_trainer.planning.plan_file import read_plan_file
@@ -81,7 +81,7 @@ def test_a_stop_during_the_decomposition_restarts_the_run(settings, tiny_run):
         patch.setattr(TakenOut, "decompose", asked_to_stop)
         part, outcome = tiny_run("part", settings("pissa"), before=lambda run: folders.append(run.folder))
     assert done == [False] and outcome.exit_code == EXIT_STOPPED and not list(part.checkpoints.iterdir())
-    assert carry_out(open_again(part)).exit_code == 0
+    assert execute_run(reopen_run(part)).exit_code == 0
     assert all(torch.equal(tensor, weights_in(part)[name]) for name, tensor in weights_in(whole).items())
 
 

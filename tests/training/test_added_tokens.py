@@ -16,9 +16,9 @@ from tests.training.finished_runs import STILL, assert_resumes_to_the_bit, loss_
 from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.formats import merged
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
-from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_new
 from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.events import StepDone
 
@@ -56,7 +56,7 @@ def train(tiny_config, settings):
 
     def make(name, family="llama", changes=None):
         run = open_new(tiny_config(name, {**settings(family), "data.eval_fraction": 0.25, **(changes or {})}))
-        outcome = carry_out(run)
+        outcome = execute_run(run)
         assert outcome.exit_code == 0, outcome
         return run.folder
 
@@ -309,7 +309,7 @@ def test_encoders_get_tokens_as_well(tiny_config, tmp_path, family, method):
         "data.path": data, "data.max_length": 64, METHOD: method,
     }  # fmt: skip
     run = open_new(tiny_config("labels", changes))
-    outcome = carry_out(run)
+    outcome = execute_run(run)
     assert outcome.exit_code == 0, outcome
     trained = TrainedModel.of(run.folder)
     # BERT's knows the third.
@@ -322,5 +322,5 @@ def test_encoders_get_tokens_as_well(tiny_config, tmp_path, family, method):
         rows = max(VOCABULARY, -(-(known[-1] + 2) // 64) * 64)
         assert trained.load().get_input_embeddings().weight.shape[0] == rows
     still = open_new(tiny_config("still", {**changes, FROM: "labels", TOKENS: "", **STILL}))
-    assert carry_out(still).exit_code == 0
+    assert execute_run(still).exit_code == 0
     assert loss_of(still.folder) == pytest.approx(loss_of(run.folder), abs=1e-5)

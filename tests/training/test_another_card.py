@@ -18,17 +18,17 @@ from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_STOPPED, ConfigEr
 from tui_trainer.hardware.facts import Driver, Gpu
 from tui_trainer.hardware.nvml import Nvml
 from tui_trainer.hardware.probe import probe
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again, open_new
+from tui_trainer.launching.open_run import open_new, reopen_run
 from tui_trainer.launching.prepare import estimated_plan, read_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.attention import NOT_PLANNED
 from tui_trainer.planning.automatic_values import TrainingDevice
-from tui_trainer.planning.continued_elsewhere import moved, setup_of
 from tui_trainer.planning.fit import GPU_SHARE, parts_of_run
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.processes import threads_of
+from tui_trainer.planning.retarget import moved, setup_of
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.training import process, session
 from tui_trainer.training import process as device
@@ -152,7 +152,7 @@ def test_a_chosen_card_is_planned_for_and_no_other(machine, tiny_config):
     # Without a choice each card of the kind has a process.
     assert [len(plan.gpu_uuids) for plan in plans.values()] == [2, 0, 0, 0]
     opened = open_new(loaded, gpu=1)
-    outcome = carry_out(opened)
+    outcome = execute_run(opened)
     # There is no such card for torch: what counts is the plan that the run made for itself.
     assert "torch finds no GPU" in outcome.failure and read_plan(opened.folder).gpu_uuid == "GPU-1000"
     with pytest.raises(InputError, match="there is no GPU 2"):
@@ -173,7 +173,7 @@ def test_free_memory_of_a_card_is_read_again_for_each_plan(machine, tiny_config,
     library.cards[0]["free"] = 70 * GIB
     opened = open_new(tiny_config("one"))
     library.cards[0]["free"] = 2 * GIB
-    carry_out(opened)
+    execute_run(opened)
     assert seen == [70, 2], "one when the run is opened, one right before it starts"
 
 
@@ -192,16 +192,16 @@ def test_a_run_is_resumed_on_another_card_and_reports_it(machine, stopped):
     folder = stopped("one")
     machine(CARD, SECOND)
     before = read_plan(folder)
-    opened = open_again(folder)
+    opened = reopen_run(folder)
     assert (opened.plan.gpu_uuid, opened.plan.device_name) == ("GPU-0000", "NVIDIA H200")
-    carry_out(opened)
+    execute_run(opened)
     (event,) = problems(folder, "another device")
     assert event.message == (
         "resuming on GPU 0 (NVIDIA H200) instead of the planned GPU (NVIDIA H100 80GB HBM3), which is not available"
     )
     after = read_plan(folder)
     assert after.gpu_uuid == "GPU-0000" and after.effective_batch_size == before.effective_batch_size
-    opened = open_again(folder, gpu=1)
+    opened = reopen_run(folder, gpu=1)
     assert opened.plan.gpu_uuid == "GPU-1000"
     assert opened.moved == "resuming on GPU 1 (NVIDIA H200) instead of the planned GPU (NVIDIA H200)"
     opened.lock.release()

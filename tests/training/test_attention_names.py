@@ -14,8 +14,8 @@ from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError
-from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs.events import EvalDone, RunProblem
 
 pytestmark = pytest.mark.full
@@ -36,7 +36,7 @@ def settings(folder: Path, attention: str) -> tuple[str, ...]:
 def trained(folder: Path, attention: str) -> tuple[float, list[RunProblem]]:
     """Return the held-out loss of a run and its problems with attention."""
     opened = open_new(load_config(Request(assignments=settings(folder, attention))))
-    assert carry_out(opened).exit_code == 0
+    assert execute_run(opened).exit_code == 0
     events = list(read_all(opened.folder.journal))
     [*_, last] = [event.loss for event in events if isinstance(event, EvalDone)]
     return last, [event for event in events if isinstance(event, RunProblem) and event.kind == "attention changed"]

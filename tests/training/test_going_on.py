@@ -24,12 +24,12 @@ from tests.training.finished_runs import (
 )
 from tui_trainer.errors import ConfigError, FolderError
 from tui_trainer.exporting.trained_model import TrainedModel
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again, open_new
+from tui_trainer.launching.open_run import open_new, reopen_run
 from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.lines.plan_and_events import plan_lines
 from tui_trainer.planning.plan_file import read_plan_file
-from tui_trainer.runs import at_rest
+from tui_trainer.runs import delete_and_rename
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.overview import overview
@@ -70,7 +70,7 @@ def go_on(tiny_config, base, copied):
         if str(changes[FROM]).startswith(str(base("llama").parent)):
             return copied(name, changes)
         run = open_new(tiny_config(name, changes))
-        assert carry_out(run).exit_code == 0
+        assert execute_run(run).exit_code == 0
         return run.folder
 
     return make
@@ -347,7 +347,7 @@ def test_a_new_adapter_trains_on_the_merged_model_which_the_run_keeps(go_on, tmp
         FolderError,
         match="cannot be renamed: the adapter refers by this path to the base model in the subfolder `base`",
     ):
-        at_rest.rename(still.root, "renamed")
+        delete_and_rename.rename(still.root, "renamed")
 
 
 @pytest.mark.full
@@ -357,7 +357,7 @@ def test_a_run_on_a_merged_model_is_resumed_to_the_bit_and_merges_once(go_on, ti
     whole, _ = tiny_run("whole", changes)
     part = stopped_run(tiny_run, "part", changes, step=6)
     before = (part.base / "model.safetensors").stat().st_mtime_ns
-    assert carry_out(open_again(part)).exit_code == 0
+    assert execute_run(reopen_run(part)).exit_code == 0
     assert (part.base / "model.safetensors").stat().st_mtime_ns == before
     assert all(torch.equal(tensor, weights_in(part)[name]) for name, tensor in weights_in(whole).items())
     assert not [one for one in of_kind(part, RunProblem) if one.kind == "config edited"]

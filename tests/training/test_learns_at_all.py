@@ -21,7 +21,7 @@ from tui_trainer.advice.examine import examine
 from tui_trainer.advice.rules.learning import learns_at_all
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import ConfigError
-from tui_trainer.launching.carry_out import carry_out
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs.events import RunFailed
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import fold
@@ -58,7 +58,7 @@ def outcome_of(place: Path, task: str, changes: Changes) -> str:
         run = begin(place, task, settings_of(place, changes))
     except ConfigError as error:
         return f"refused: {error}"
-    code = carry_out(run).exit_code
+    code = execute_run(run).exit_code
     if code:
         (failed,) = (event for event in read_all(run.folder.journal) if isinstance(event, RunFailed))
         assert failed.step == 0

@@ -19,9 +19,9 @@ from tests.training.finished_runs import of_kind
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.hardware.cgroup import MemoryLeft
 from tui_trainer.hardware.out_of_memory import is_out_of_memory
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again
+from tui_trainer.launching.open_run import reopen_run
 from tui_trainer.launching.prepare import read_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.reporting.page import write_report
@@ -236,7 +236,7 @@ def test_a_late_step_without_memory_continues_as_a_run_whose_plan_changed_there(
     plan = json.loads(changed.plan.read_text())
     plan["per_device_train_batch_size"]["value"], plan["gradient_accumulation_steps"]["value"] = 2, 2
     changed.plan.write_text(json.dumps(plan))
-    assert carry_out(open_again(changed)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(changed)).exit_code == EXIT_DONE
 
     shortage.steps, shortage.rows = {18}, 2
     folder, outcome = tiny_run("failing", LATE)
@@ -259,7 +259,7 @@ def test_a_resumed_run_keeps_the_smaller_passes_to_the_bit(tiny_run, shortage, m
     checkpoint_folder.remove(folder.checkpoints / "step-6")
     assert steps_saved(folder.checkpoints) == [3]
     shortage.steps = set()
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(folder)).exit_code == EXIT_DONE
     assert weights_of(folder) == weights_of(whole)
     state = fold(read_all(folder.journal))
     assert (state.plan.per_device_train_batch_size, state.plan.gradient_accumulation_steps) == (2, 2)

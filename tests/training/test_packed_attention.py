@@ -17,8 +17,8 @@ from tests.runs.journals import read_all
 from tests.tiny_models import SHAPES, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import collate, collate_packed
-from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning import automatic_values as choices
@@ -220,7 +220,7 @@ def flash_run(tmp_path, monkeypatch):
         shortcuts = {"data.path": str(path), "model.model_name_or_path": str(tmp_path / "llama")}
         with flash_stand_in() as calls:
             opened = open_new(load_config(Request(assignments=assignments, shortcuts=shortcuts)))
-            outcome = carry_out(opened)
+            outcome = execute_run(opened)
         assert outcome.exit_code == 0, outcome
         return list(read_all(opened.folder.journal)), calls
 

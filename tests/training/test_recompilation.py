@@ -15,8 +15,8 @@ from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model, texts
 from tests.trained_runs import write_rows
 from tui_trainer.config.load import Request
-from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.training import compiled, components
 
@@ -41,7 +41,7 @@ def compilations(tmp_path):
         assignments = tuple(f"{key}={value}" for key, value in whole.items())
         opened = open_new(load_config(Request(assignments=assignments, shortcuts=shortcuts)))
         with counted_compilations(carried_out=False) as found:
-            outcome = carry_out(opened)
+            outcome = execute_run(opened)
         assert outcome.exit_code == 0, outcome
         told = {event.kind: event.message for event in read_all(opened.folder.journal) if isinstance(event, RunProblem)}
         assert "not compiled" not in told, told
@@ -86,7 +86,7 @@ def test_a_run_that_could_not_be_compiled_is_not_padded_to_full_width(tmp_path, 
     shortcuts = {"data.path": str(documents), "model.model_name_or_path": str(save_tiny_model(tmp_path / "m", "llama"))}
     assignments = tuple(f"{key}={value}" for key, value in settings.items())
     opened = open_new(load_config(Request(assignments=assignments, shortcuts=shortcuts)))
-    outcome = carry_out(opened)
+    outcome = execute_run(opened)
     assert outcome.exit_code == 0, outcome
     problems = [event.kind for event in read_all(opened.folder.journal) if isinstance(event, RunProblem)]
     assert problems == ["not compiled"]

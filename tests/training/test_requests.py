@@ -7,8 +7,8 @@ import pytest
 
 from tests.runs.journals import read_all
 from tui_trainer.errors import EXIT_DONE, EXIT_STOPPED
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again, open_new
+from tui_trainer.launching.open_run import open_new, reopen_run
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import CheckpointSaved, ControlApplied, EvalDone, PhaseChanged, RunProblem, StepDone
 from tui_trainer.runs.state import fold
@@ -71,7 +71,7 @@ def test_a_stopped_run_is_resumed_to_the_bit(reference_run, tiny_run, ask_at, ch
     assert not stopped.model.exists()
     ask_at.clear()
 
-    assert carry_out(open_again(stopped)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(stopped)).exit_code == EXIT_DONE
     state = fold(read_all(stopped.journal))
     assert state.resumed_from_step == 6
     assert list(state.steps) == list(range(1, 11))
@@ -105,7 +105,7 @@ def test_a_paused_run_waits_until_it_is_resumed(tiny_config, ask_at, monkeypatch
         return None
 
     monkeypatch.setattr(time, "sleep", nap)
-    assert carry_out(run).exit_code == EXIT_DONE
+    assert execute_run(run).exit_code == EXIT_DONE
     assert len(naps) == 3
     assert phases() == ["preparing", "loading", "training", "paused", "training", "saving"]
     assert fold(read_all(run.folder.journal)).step == 10
@@ -117,7 +117,7 @@ def test_a_run_stopped_before_its_first_step_is_resumed_from_any_folder(tiny_run
     assert outcome.exit_code == EXIT_STOPPED and not folder.plan.exists()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(folder)).exit_code == EXIT_DONE
     assert list(fold(read_all(folder.journal)).steps) == list(range(1, 11))
 
 
@@ -158,6 +158,6 @@ def test_a_stop_cuts_an_evaluation_short_and_the_resumed_run_repeats_it(tiny_run
         return [(e.step, e.loss_sum, e.best) for e in read_all(run.journal) if isinstance(e, EvalDone)]
 
     assert evaluations(folder) == []
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(folder)).exit_code == EXIT_DONE
     assert [step for step, *_ in evaluations(whole)] == [4, 8, 10]
     assert evaluations(folder) == evaluations(whole)

@@ -19,8 +19,8 @@ from tests.runs.journals import read_all
 from tests.tiny_models import EXPERTS, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_again, open_new
+from tui_trainer.launching.open_run import load_config, open_new, reopen_run
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.events import EvalDone, StepDone
 from tui_trainer.runs.folder import RunFolder
@@ -60,7 +60,7 @@ def trained_run(base: Path, place: Path, **changes: Any) -> RunFolder:
         "output.runs_dir": place / "runs", "output.name": f"run{len(list(place.glob('runs/*')))}", **changes,
     }  # fmt: skip
     run = open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))))
-    assert carry_out(run).exit_code == 0
+    assert execute_run(run).exit_code == 0
     return run.folder
 
 
@@ -153,7 +153,7 @@ def test_recomputed_layers_give_the_same_loss_and_a_resumed_run_the_same_bits(ba
     whole = load_file(plain.model / "adapter_model.safetensors")
     shutil.rmtree(plain.model)
     shutil.rmtree(plain.checkpoints / f"step-{STEPS}")
-    assert carry_out(open_again(plain)).exit_code == 0
+    assert execute_run(reopen_run(plain)).exit_code == 0
     resumed = load_file(plain.model / "adapter_model.safetensors")
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.items())
 

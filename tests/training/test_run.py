@@ -15,9 +15,9 @@ from tests.training.finished_runs import of_kind
 from tui_trainer.config.load import Request, load
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import free_name, load_config, open_again, open_new
+from tui_trainer.launching.open_run import free_name, load_config, open_new, reopen_run
 from tui_trainer.launching.prepare import read_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.runs.events import (
     BaselinesMeasured,
@@ -54,7 +54,7 @@ def learnt(tmp_path_factory):
             "output.runs_dir": folder / "runs", "output.name": "learnt",
         }  # fmt: skip
         run = open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))))
-        assert carry_out(run).exit_code == EXIT_DONE
+        assert execute_run(run).exit_code == EXIT_DONE
     return run.folder
 
 
@@ -254,7 +254,7 @@ def test_an_unforeseen_error_leaves_its_traceback_and_frees_the_run(tiny_run, mo
     assert outcome.exit_code == EXIT_FAILED
     assert "nobody thought of this" in (folder.logs / "error.txt").read_text()
     assert of_kind(folder, RunFailed)[0].log_path == "logs/error.txt"
-    open_again(folder).lock.release()
+    reopen_run(folder).lock.release()
 
 
 @pytest.mark.full
@@ -266,7 +266,7 @@ def test_a_run_whose_folder_becomes_unreadable_fails_with_the_reason(tiny_run, m
 
     def expires(self, batch):
         for name in ("steps_saved", "write_atomically"):
-            monkeypatch.setattr(f"tui_trainer.launching.carry_out.{name}", refused)
+            monkeypatch.setattr(f"tui_trainer.launching.run_lifecycle.{name}", refused)
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(NextTokenLoss, "__call__", expires)
@@ -307,7 +307,7 @@ def test_a_resume_is_refused_if_the_weights_of_the_model_folder_changed(tiny_run
     weights = load_file(model / "model.safetensors")
     weights["model.norm.weight"] += 1.0
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-    again = carry_out(open_again(folder))
+    again = execute_run(reopen_run(folder))
     assert again.exit_code == EXIT_BAD_INPUT and "model has changed since this run started" in str(again.problems[0])
 
 

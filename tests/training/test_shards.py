@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 from tests.runs.journals import read_all
 from tests.trained_runs import stopping_after
 from tui_trainer.errors import EXIT_DONE
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again
+from tui_trainer.launching.open_run import reopen_run
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.models.files import shards
 from tui_trainer.runs.events import RunProblem, RunStarted
 from tui_trainer.training import checkpoint
@@ -83,7 +83,7 @@ def test_a_run_is_resumed_from_shards_to_the_bit(small_shards, tiny_run, stop_af
     parted, _ = tiny_run("parted", dropout)
     assert len(list((parted.checkpoints / "step-6").glob("optimizer-*-of-*.safetensors"))) > 2
     stop_after(0)
-    assert carry_out(open_again(parted)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(parted)).exit_code == EXIT_DONE
     for step in ("checkpoints/step-10", "model"):
         ours, others = (sorted((folder.root / step).glob("*.safetensors")) for folder in (whole, parted))
         assert [path.name for path in ours] == [path.name for path in others] and len(ours) > 2
@@ -99,7 +99,7 @@ def test_a_run_with_a_damaged_checkpoint_is_resumed_from_the_one_before_to_the_b
     newest = sorted((folder.checkpoints / "step-8").glob("optimizer-*"))
     newest[1].unlink()
     stop_after(0)
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(folder)).exit_code == EXIT_DONE
     events = read_all(folder.journal)
     (damage,) = [event for event in events if isinstance(event, RunProblem)]
     assert damage.kind == "checkpoint damaged" and newest[1].name in damage.message
@@ -115,7 +115,7 @@ def test_a_run_whose_two_newest_checkpoints_are_damaged_keeps_the_next_ones(tiny
     assert steps_saved(folder.checkpoints) == [10, 8, 6]
     for step in (10, 8):
         (folder.checkpoints / f"step-{step}" / "position.json").write_text("{}")
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(folder)).exit_code == EXIT_DONE
     assert steps_saved(folder.checkpoints) == [10, 8, 6]
     assert newest_whole(folder.checkpoints, pytest.fail).step == 10
 
@@ -125,7 +125,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_restarts_beside_them(tiny_run):
     folder, _ = tiny_run("damaged", {"checkpoint.save_steps": 5, "checkpoint.save_total_limit": 2})
     for step in (10, 5):
         (folder.checkpoints / f"step-{step}" / "position.json").write_text("{}")
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(folder)).exit_code == EXIT_DONE
     events = read_all(folder.journal)
     hint = [one for one in events if isinstance(one, RunProblem)][-1].hint
     assert "the run starts over, as no checkpoint is left;" in hint
@@ -142,7 +142,7 @@ def test_a_run_that_writes_shards_is_resumed_from_a_checkpoint_in_one_file(tiny_
     assert (parted.checkpoints / "step-6" / checkpoint.OPTIMIZER).is_file()
     stop_after(0)
     monkeypatch.setattr(shards, "SHARD_BYTES", LIMIT_BYTES)
-    assert carry_out(open_again(parted)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(parted)).exit_code == EXIT_DONE
     assert tensors_in(parted.checkpoints / "step-10") == tensors_in(whole.checkpoints / "step-10")
 
 
@@ -185,5 +185,5 @@ def test_weights_of_another_model_are_refused(small_shards, tiny_run, stop_after
         return {name for name in names(saved) if "lm_head" not in name and "norm" not in name}
 
     monkeypatch.setattr(checkpoint_tensors.SavedTensors, "names", property(lacking))
-    outcome = carry_out(open_again(folder))
+    outcome = execute_run(reopen_run(folder))
     assert "does not have the weights of this model" in outcome.failure

@@ -40,9 +40,9 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.contract import find_format, format_of
 from tui_trainer.exporting.generate import Writer
 from tui_trainer.exporting.trained_model import TrainedModel
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_again, open_new
+from tui_trainer.launching.open_run import load_config, open_new, reopen_run
 from tui_trainer.launching.prepare import read_plan
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.models.loading import load_pretrained
 from tui_trainer.models.towers import is_of_tower, language_model, tower_modules
 from tui_trainer.models.writing import Sampling
@@ -103,7 +103,7 @@ def trained_run(base: Path, place: Path, task: str = "causal_lm", **changes: Any
         **changes,
     }
     run = open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))))
-    assert carry_out(run).exit_code == 0
+    assert execute_run(run).exit_code == 0
     return run.folder
 
 
@@ -215,7 +215,7 @@ def test_an_adapter_learns_a_conversation_is_resumed_merged_and_loaded_by_transf
     assert (folder.model / "preprocessor_config.json").read_bytes() == (base / "preprocessor_config.json").read_bytes()
     shutil.rmtree(folder.model)
     shutil.rmtree(folder.checkpoints / f"step-{STEPS}")
-    assert carry_out(open_again(folder)).exit_code == 0
+    assert execute_run(reopen_run(folder)).exit_code == 0
     again = load_file(folder.model / "adapter_model.safetensors")
     assert all(torch.equal(tensor, again[name]) for name, tensor in adapter.items())
 
@@ -280,7 +280,7 @@ def test_a_run_of_the_language_model_alone_learns_as_with_towers_and_saves_a_tex
     whole = (folder.model / "model.safetensors").read_bytes()
     shutil.rmtree(folder.model)
     shutil.rmtree(folder.checkpoints / f"step-{STEPS}")
-    assert carry_out(open_again(folder)).exit_code == 0
+    assert execute_run(reopen_run(folder)).exit_code == 0
     assert (folder.model / "model.safetensors").read_bytes() == whole
     trained = TrainedModel.of(folder)
     for other in ("int8", "gguf", "onnx"):

@@ -14,8 +14,8 @@ from tests.runs.journals import read_all
 from tests.trained_runs import stopping_after
 from tests.training.finished_runs import of_kind
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again
+from tui_trainer.launching.open_run import reopen_run
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.reporting.facts import facts_of
 from tui_trainer.runs.events import RunFinished, RunProblem, RunStarted, TextSampled
 from tui_trainer.runs.state import fold
@@ -108,7 +108,7 @@ def test_a_resumed_run_reports_a_lost_best_checkpoint_and_looks_for_the_best_ane
         folder, outcome = tiny_run("interrupted", PATIENT | {"training.max_steps": 8})
     assert outcome.exit_code == EXIT_STOPPED
     shutil.rmtree(folder.checkpoints / "step-2")
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(folder)).exit_code == EXIT_DONE
     problem = next(one for one in of_kind(folder, RunProblem) if one.kind == "best checkpoint lost")
     assert "step-2" in problem.message
     assert of_kind(folder, RunFinished)[-1].model_step == 8
@@ -198,7 +198,7 @@ def test_a_tokenizer_that_cannot_be_written_beside_the_final_model_names_the_com
     assert "the final model could not be written" in outcome.failure
     assert "resume from it with `tui-trainer resume full`" in outcome.failure and "traceback" not in outcome.failure
     assert steps_saved(folder.checkpoints) == [10] and not folder.model.exists()
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(folder)).exit_code == EXIT_DONE
     written, expected = ((run.model / "model.safetensors").read_bytes() for run in (folder, whole))
     assert written == expected
 
@@ -207,7 +207,7 @@ def test_a_tokenizer_that_cannot_be_written_beside_the_final_model_names_the_com
 def test_resuming_a_finished_run_reports_its_results_again(tiny_run):
     folder, _ = tiny_run("whole")
     before = of_kind(folder, RunFinished)[0]
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(folder)).exit_code == EXIT_DONE
     after = of_kind(folder, RunFinished)[1]
     assert (after.loss, after.eval_loss, after.step) == (before.loss, before.eval_loss, before.step)
     assert after.loss is not None
@@ -218,7 +218,7 @@ def test_resuming_a_finished_run_reports_its_results_again(tiny_run):
 def test_resuming_with_other_versions_of_libraries_is_reported(tiny_run, monkeypatch):
     folder, _ = tiny_run("old")
     folder.plan.write_text(folder.plan.read_text().replace(f'"torch": "{version("torch")}"', '"torch": "2.9.0"'))
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    assert execute_run(reopen_run(folder)).exit_code == EXIT_DONE
     assert f"torch 2.9.0 is now {version('torch')}" in of_kind(folder, RunProblem)[0].message
 
 

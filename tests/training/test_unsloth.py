@@ -162,7 +162,7 @@ def test_without_its_environment_the_command_that_makes_it_is_named(made, tmp_pa
         lambda: shutil.rmtree(made),
     ):
         breaks()
-        assert unsloth.version_here() == ""
+        assert unsloth.installed_version() == ""
         assert main(["--no-ui", *wanted]) == 2
         assert "install it with `tui-trainer install unsloth`" in capsys.readouterr().err
         assert not list((tmp_path / "runs").glob("*"))
@@ -199,7 +199,7 @@ def test_install_shows_its_commands_and_makes_what_a_run_looks_for(private_home,
     shown = capsys.readouterr()
     assert "uv pip install" in shown.out and "add --yes" in shown.err and uv.commands == []
     assert main(["install", "unsloth", "--yes"]) == 0
-    assert unsloth.version_here() == "2026.10.9"
+    assert unsloth.installed_version() == "2026.10.9"
     installed = uv.commands[1]
     assert installed[:3] == ["uv", "pip", "install"] and "unsloth" in installed
     assert any(one.startswith("transformers") for one in installed) and not any("extra" in one for one in installed)
@@ -212,7 +212,7 @@ def test_a_failed_install_keeps_the_previous_environment(private_home, monkeypat
     Uv(monkeypatch, tmp_path / "bin", fails="pip")
     assert main(["install", "unsloth", "--yes"]) == 1
     assert "`uv pip` failed (exit code 1)" in capsys.readouterr().err
-    assert unsloth.version_here() == "2026.10.9"
+    assert unsloth.installed_version() == "2026.10.9"
     assert [path.name for path in unsloth.environment_folder().parent.iterdir()] == ["unsloth"]
 
 

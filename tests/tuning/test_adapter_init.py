@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tests.tuning.test_lora import logits, trained
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.errors import CheckpointError
-from tui_trainer.training.together import fill, whole
+from tui_trainer.training.collectives import fill, whole
 from tui_trainer.tuning.adapter_init import taken_out_of
 from tui_trainer.tuning.lora import METHOD
 

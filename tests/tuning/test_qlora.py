@@ -20,7 +20,7 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.models.added_tokens import resize_tables
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.four_bits import FourBits, quantised_linears, refuse_poisoned_files
-from tui_trainer.models.heads import CLASSIFYING, Labels, is_unfit
+from tui_trainer.models.heads import CLASSIFYING, Labels, lacks_head
 from tui_trainer.models.loading import load_pretrained
 from tui_trainer.models.towers import tower_modules
 from tui_trainer.training.components import checkpoint_activations
@@ -155,7 +155,7 @@ def test_a_new_head_of_a_classifier_is_not_packed_and_trains_with_the_adapters(f
 def test_no_new_head_of_any_family_is_packed(folder_of, bitsandbytes, subtests):
     for family in ("bert", "roberta", "distilbert", "llama", "gpt2"):
         for head in CLASSIFYING:
-            if not is_unfit(family, head):
+            if not lacks_head(family, head):
                 with subtests.test(f"{family} {head}"):
                     assert_head_trains_unpacked(family, head, folder_of)
 

@@ -197,7 +197,7 @@ class CannedBench(Workbench):
 
     def config_changed(self) -> None:
         if self.document and self.document.plain:
-            self.document.take_fitted(self.document.plain, setting_problems(self.document.plain))
+            self.document.set_fitted(self.document.plain, setting_problems(self.document.plain))
         self._planned_revision = self._checked_revision = self.document.revision if self.document else -1
 
     @property

@@ -13,7 +13,7 @@ from tui_trainer.config.explain import groups
 from tui_trainer.config.load import all_settings
 from tui_trainer.config.save import document_text
 from tui_trainer.config.sections import Config
-from tui_trainer.data.sources.hub import names_in_the_cache
+from tui_trainer.data.sources.hub import cached_data_sets
 from tui_trainer.launching.drafts import Draft
 from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.tasks import find_task, task_names
@@ -186,7 +186,7 @@ async def test_tab_completes_paths_and_data_sets_of_the_cache(tmp_path, monkeypa
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
-    assert names_in_the_cache() == ["org/conversations"]
+    assert cached_data_sets() == ["org/conversations"]
     async with opened() as (screens, value, press):
         await press("/ =data.path enter enter ctrl+u c o tab")
         await screens.shows("[corpus-", "Tab complete")

@@ -19,7 +19,7 @@ from tui_trainer.runs.lock import RunLock
 from tui_trainer.ui.screens.config_view import figures
 from tui_trainer.ui.spans import ASCII, UNICODE
 from tui_trainer.ui.watch import WatchedRun
-from tui_trainer.ui.workbench import Leaving
+from tui_trainer.ui.workbench import ExitReason
 
 
 def bench(glyphs=UNICODE) -> CannedBench:
@@ -105,7 +105,7 @@ async def test_a_watched_run_whose_process_was_killed_is_reported_until_a_key_an
     async with open_screens(bench=bench()) as screens:
         with RunLock(folder.lock):
             run.poll()
-            screens.bench.put_on_the_table(run)
+            screens.bench.show_run(run)
             await screens.press("2")
             await screens.shows("Enter edit", "4 Train 24%")
         for _ in range(2):
@@ -212,7 +212,7 @@ async def test_a_page_that_comes_while_the_terminal_goes_is_no_crash():
     with pytest.raises(NoMatches):  # which the pilot raises, of a page without its parts
         async with open_screens(bench=bench()) as screens:
             screens.bench.go(3)
-            screens.app.leave(Leaving.LOST)
+            screens.app.leave(ExitReason.LOST)
             await screens.until(lambda: screens.ended)
     assert not screens.app.crash
 

@@ -41,11 +41,11 @@ class FakeWriter:
 
 
 @asynccontextmanager
-async def trying(monkeypatch, writer=FakeWriter, task="char_lm", base="", find_place=None):
+async def trying(monkeypatch, writer=FakeWriter, task="char_lm", base="", find_device=None):
     """The dialog over a finished run of a task, with a writer in place of its weights."""
     place = Place(words="on GPU 0, where it fits")
     monkeypatch.setattr(run_dialogs, "ChildWriter", writer)
-    monkeypatch.setattr(run_dialogs, "find_place", find_place or (lambda *_, **__: place))
+    monkeypatch.setattr(run_dialogs, "find_device", find_device or (lambda *_, **__: place))
     # There is no folder that loading would keep in its place.
     monkeypatch.setattr("tui_trainer.runs.lock.in_use", lambda folder, command: nullcontext())
     begun, *events = trained(148, base_model=base)
@@ -151,12 +151,12 @@ async def test_the_base_model_answers_beside_the_trained_one_where_there_is_room
     """What the first process holds of the card would count as taken, so it ends before the second is loaded."""
     asked, ended = [], []
 
-    def find_place(*_, models=1, **__):
+    def find_device(*_, models=1, **__):
         asked.append(models)
         return Place(words=f"on GPU 0 for {models}", card_uuid="GPU-1", card_bytes=1)
 
     monkeypatch.setattr(ModelProcess, "close", lambda process: ended.append(process.place.words))
-    async with trying(monkeypatch, task="chat", base="llama", find_place=find_place) as screens:
+    async with trying(monkeypatch, task="chat", base="llama", find_device=find_device) as screens:
         await ask(screens, "hi", "tuned heard 1", gone="base heard")
         await screens.press("tab")
         await screens.shows("asks the base model, then the trained model")

@@ -264,9 +264,9 @@ async def test_no_key_of_any_screen_or_dialog_waits_for_a_process_a_lock_or_a_wr
         run_of(runs, name, start(100), *steps(1, 100), end(100))
     run_of(runs, "half", start(100), *steps(1, 50))
     living = run_of(runs, "living", start(100), *steps(1, 50))
-    for name in ("open_new", "open_again"):
+    for name in ("open_new", "reopen_run"):
         monkeypatch.setattr(launching, name, waiting.never(name))
-    monkeypatch.setattr(TryDialog, "_write", waiting.never("a model that writes"))
+    monkeypatch.setattr(TryDialog, "_generate", waiting.never("a model that writes"))
     monkeypatch.setattr(previewing, "make_preview", lambda *_, **__: PREVIEW)
 
     def attached(name: str) -> bool:

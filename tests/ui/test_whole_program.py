@@ -12,8 +12,8 @@ import pytest
 
 from tests.runs.journals import read_all
 from tui_trainer.config.load import Request
-from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs.events import StepDone
 
 
@@ -84,7 +84,7 @@ def test_keys_change_nothing_that_is_learnt(open_terminal, small_config, tmp_pat
     (tmp_path / "alone").mkdir()
     monkeypatch.chdir(tmp_path / "alone")
     run = open_new(load_config(Request(config_file=Path(path))))
-    assert carry_out(run).exit_code == 0
+    assert execute_run(run).exit_code == 0
     alone = [event for event in read_all(run.folder.journal) if isinstance(event, StepDone)]
     names = ("step", "loss_sum", "tokens", "lr", "grad_norm")
     learnt = [tuple(event[name] for name in names) for event in terminal.events if event["event"] == "StepDone"]

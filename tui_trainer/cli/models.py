@@ -55,12 +55,12 @@ def install(
     """Install what a check suggests: an extra of tui-trainer, a library, or unsloth in its own environment. Shows the
     commands, and asks first."""
     from tui_trainer.downloading import environment
-    from tui_trainer.models.unsloth import NAME, environment_folder, version_here
+    from tui_trainer.models.unsloth import NAME, environment_folder, installed_version
 
     is_unsloth = names == [NAME]
     if is_unsloth:
         folder = environment_folder()
-        replaced = f", replacing {version_here()}" if version_here() else ""
+        replaced = f", replacing {installed_version()}" if installed_version() else ""
         heading = (
             f"{NAME} with its own torch, about {environment.SIZE_GIB:g} GiB, would be installed in {folder}{replaced}:"
         )

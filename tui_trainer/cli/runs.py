@@ -52,7 +52,7 @@ def resume(
 
     Without --gpu, the run continues on the GPU that it started on, if that GPU is available.
     """
-    from tui_trainer.launching.open_run import open_again
+    from tui_trainer.launching.open_run import reopen_run
     from tui_trainer.runs.overview import overview
     from tui_trainer.runs.slurm import Allocation
 
@@ -72,7 +72,7 @@ def resume(
         from tui_trainer.lines.headless import join_run
 
         raise typer.Exit(join_run(folder, allocation.node_rank))
-    again = open_again(folder, gpu=gpu, processes=processes, nodes=nodes)
+    again = reopen_run(folder, gpu=gpu, processes=processes, nodes=nodes)
     if screen.no_ui:
         from tui_trainer.lines.headless import follow
 
@@ -148,12 +148,12 @@ def compare(
 @app.command()
 def rename(run: RunReference, name: Annotated[str, typer.Argument(metavar="NAME", help="The new name.")]) -> None:
     """Rename a run. It must not be active."""
-    from tui_trainer.runs import at_rest
+    from tui_trainer.runs import delete_and_rename
 
     folder = run_named(run)
     _refuse_link(run, folder, "renamed")
-    at_rest.refuse_queued(folder)
-    if problem := at_rest.rename(folder.root, name):
+    delete_and_rename.refuse_queued(folder)
+    if problem := delete_and_rename.rename(folder.root, name):
         tell(str(problem))
     print(f"{one_line(folder.name)} is now called {name}; its folder is {one_line(str(folder.root.with_name(name)))}")
 
@@ -182,17 +182,17 @@ def delete(
     run: RunReference, yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False
 ) -> None:
     """Delete a run: its journal, checkpoints and model. It must not be active. Asks first."""
-    from tui_trainer.runs import at_rest
+    from tui_trainer.runs import delete_and_rename
     from tui_trainer.units import format_bytes
 
     root = _to_delete(run)
     if not yes:
-        freed = format_bytes(at_rest.bytes_to_free(root))
+        freed = format_bytes(delete_and_rename.bytes_to_free(root))
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise InputError(f"{root} would be deleted, which frees {freed}", hint="--yes deletes it without asking")
         if not typer.confirm(f"delete {one_line(str(root))} and free {freed}?", err=True):
             return
-    for line in at_rest.delete(root).words(root.name):
+    for line in delete_and_rename.delete(root).words(root.name):
         print(line)
 
 

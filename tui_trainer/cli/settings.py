@@ -30,7 +30,7 @@ def plan(
     from tui_trainer.planning.summary import data_words
 
     if cards:
-        from tui_trainer.launching.other_cards import find_cards, plans_for, smallest_that_fits
+        from tui_trainer.launching.estimate_other_gpus import find_cards, plans_for, smallest_that_fits
 
         if gpu is not None:
             raise InputError("--gpu cannot be combined with --cards", hint="remove one of them")

@@ -4,7 +4,7 @@ A file with mistakes opens too. The mistakes become `problems`, and `loaded` is 
 its setting. `save.py` writes the file, and `launching/drafts.py` writes edits that are not saved yet.
 
 An edit returns at once. Presets that depend on the model and the data, and contradictions with them, are computed
-elsewhere and handed to `take_fitted`.
+elsewhere and handed to `set_fitted`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -125,13 +125,13 @@ class ConfigDocument:
     def problems_of(self, key: str) -> tuple[Problem, ...]:
         return tuple(problem for problem in self.problems if problem.key == key)
 
-    def note_problems(self, problems: tuple[Problem, ...]) -> None:
+    def set_plan_problems(self, problems: tuple[Problem, ...]) -> None:
         """Set the problems of planning until the next change. Problems of files get the key `data.path`."""
         new = [problem for problem in problems if problem not in self.own_problems]
         with_keys = (problem if problem.key else Problem(key="data.path", message=str(problem)) for problem in new)
         self.problems = (*self.own_problems, *with_keys)
 
-    def take_fitted(self, fitted: LoadedConfig, problems: Sequence[Problem] = ()) -> None:
+    def set_fitted(self, fitted: LoadedConfig, problems: Sequence[Problem] = ()) -> None:
         """Set the config that was computed from `plain` by replacing unsuitable presets, and the problems with it."""
         assert self.plain is not None, "nothing else is fitted"
         replaced = _replaced_presets(self.plain, fitted)
@@ -326,7 +326,7 @@ class ConfigDocument:
     def _with_former_fit(self, plain: LoadedConfig) -> LoadedConfig:
         """Return the config with the earlier replacements of presets that have not changed since.
 
-        It is shown until the next `take_fitted`, so that values do not change back and forth.
+        It is shown until the next `set_fitted`, so that values do not change back and forth.
         """
         former = self._fitted_from.layers if self._fitted_from else {}
         still_valid = {key: layer for key, layer in self._fitted.items() if former.get(key) == plain.layers.get(key)}

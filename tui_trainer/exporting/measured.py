@@ -24,7 +24,7 @@ from tui_trainer.exporting.contract import find_format
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
-from tui_trainer.losses.several_parts import NamedLoss, Sums
+from tui_trainer.losses.named_losses import NamedLoss, NamedLossSums
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.runs.folder import RunFolder
@@ -78,19 +78,19 @@ def scored(
     scorer = trained.task.scorer(trained.config, data, objective)
     observe = scorer.observe if scorer else objective
     device = next(model.parameters()).device
-    sums, terms = Sums.of(objective), dict[str, Tensor]()
+    sums, terms = NamedLossSums.of(objective), dict[str, Tensor]()
     with torch.inference_mode():
         if rows.row_values is None and trained.task.row_pass(trained.config, data, objective):
             rows.row_values = _base_model_values(trained, data, model, rows, parts, layout)
         if isinstance(objective, NamedLoss) and objective.terms:
-            term_sums = Sums.of_terms(objective)
+            term_sums = NamedLossSums.of_terms(objective)
             for batch in _passes(rows, parts, layout):
                 term_sums.count([batch])
                 term_sums.add(objective.terms_of(batch.to(device)))
             terms = term_sums.means()
         for batch in _passes(rows, parts, layout):
             started = perf_counter()
-            batch_sums, observed = Sums.of(objective), observe(replace(batch.to(device), terms=terms))
+            batch_sums, observed = NamedLossSums.of(objective), observe(replace(batch.to(device), terms=terms))
             for total in (batch_sums, sums):
                 total.count([batch])
                 total.add(observed)

@@ -28,7 +28,7 @@ from tui_trainer.data.sources.source import DataChoice, Source, open_source
 from tui_trainer.errors import DataError, FolderError, RunError, system_reason
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
-from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
+from tui_trainer.hardware.out_of_memory import clear_error_frames, free_memory, is_out_of_memory
 from tui_trainer.hardware.probe import probe
 from tui_trainer.hardware.visible_gpus import card_index
 from tui_trainer.models.writing import Sampling, ignores_left_padding
@@ -260,7 +260,7 @@ class Predictor:
                 raise
             if len(rows) == 1:
                 raise RunError(f"out of memory for a single row of {len(rows[0]):,} tokens") from None
-            let_go(error)
+            clear_error_frames(error)
         free_memory()
         half = self._most_rows = len(rows) // 2
         return [*self._pass(rows[:half]), *self._pass(rows[half:])]

@@ -35,7 +35,7 @@ from tui_trainer.training.checkpoint_folder import (
     newest_whole,
     steps_saved,
 )
-from tui_trainer.tuning.some_layers import METHOD as SOME_LAYERS
+from tui_trainer.tuning.freeze_layers import METHOD as SOME_LAYERS
 from tui_trainer.units import GIB
 
 _NOTHING_LEFT = "the checkpoints are gone as well, so the model cannot be written again"

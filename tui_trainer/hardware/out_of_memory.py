@@ -37,7 +37,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _WORDS)
 
 
-def let_go(error: BaseException) -> None:
+def clear_error_frames(error: BaseException) -> None:
     """Clear the frames of an error and of its causes, which keep alive all that was computed."""
     seen_ids: set[int] = set()
     waiting: list[BaseException | None] = [error]

@@ -177,7 +177,7 @@ def descendants(processes: Mapping[int, ProcessUse], pid: int) -> set[int]:
     return pids
 
 
-def lives(pid: int, started_at: float | None) -> bool:
+def is_running(pid: int, started_at: float | None) -> bool:
     """Return whether exactly this process is running. A zombie, of which only the exit status is left, is not."""
     with suppress(*UNREADABLE):
         return _process_started_at(pid, started_at).status() != psutil.STATUS_ZOMBIE

@@ -24,7 +24,7 @@ from tui_trainer.config.paths import absolute
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY
 from tui_trainer.errors import Problem, system_reason
 from tui_trainer.files.local_paths import is_here
-from tui_trainer.hardware.processes import lives
+from tui_trainer.hardware.processes import is_running
 from tui_trainer.runs.folder import read_plain_file, write_atomically
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.terminal.safe_text import one_line
@@ -115,7 +115,7 @@ def _owner() -> str:
 def _is_owned(path: Path) -> bool:
     """Return whether the process that owns this draft is still running."""
     _, *owner = path.stem.split("-")
-    return len(owner) == 2 and lives(int(owner[0]), float(owner[1]))
+    return len(owner) == 2 and is_running(int(owner[0]), float(owner[1]))
 
 
 def drafts_folder() -> Path:

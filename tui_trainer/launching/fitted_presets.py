@@ -91,7 +91,7 @@ def with_unread_noted(loaded: LoadedConfig, *, has_gpu: bool) -> LoadedConfig:
     return replace(loaded, notes=(*loaded.notes, *notes))
 
 
-def followed_words(before: LoadedConfig, after: LoadedConfig) -> str:
+def change_words(before: LoadedConfig, after: LoadedConfig) -> str:
     """Return what changed because of another model or other data, except by the user; empty if nothing did.
 
     An example: `the task is now sequence_classification, from the columns of x.csv; columns: text body, label kind`."""

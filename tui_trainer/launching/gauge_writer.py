@@ -65,7 +65,7 @@ class GaugeWriter:
     def write(self) -> None:
         """Write one reading, unless it fails."""
         with suppress(*UNREADABLE):
-            self._journal.append_beside(self._read())
+            self._journal.append_from_thread(self._read())
 
     def _work(self) -> None:
         with suppress(*UNREADABLE):

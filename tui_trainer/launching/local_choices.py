@@ -17,7 +17,7 @@ from tui_trainer.data.columns.row import columns_of
 from tui_trainer.data.columns.text_columns import ColumnChoices, head_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.samples import samples
-from tui_trainer.data.sources.hub import names_in_the_cache
+from tui_trainer.data.sources.hub import cached_data_sets
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.data.sources.source_file import form_of
 from tui_trainer.errors import InputError, Problem, system_reason
@@ -96,7 +96,7 @@ def first_rows(path: str) -> FirstRows:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WhatFollows:
+class PlannedChoice:
     """Config and plan that follow from data and a model, or the problems."""
 
     loaded: LoadedConfig | None = None
@@ -105,7 +105,7 @@ class WhatFollows:
     first: FirstRows = FirstRows(what="")
 
 
-def what_follows(data: str, model: str, columns: Mapping[str, str] = {}, *, gpu: GpuChoice) -> WhatFollows:
+def plan_choice(data: str, model: str, columns: Mapping[str, str] = {}, *, gpu: GpuChoice) -> PlannedChoice:
     """Return the config and the plan for data and a model. `columns` are the named columns by their settings.
 
     The call may count the parameters of the model, which takes seconds.
@@ -116,8 +116,8 @@ def what_follows(data: str, model: str, columns: Mapping[str, str] = {}, *, gpu:
         loaded = with_columns_found(load_config(Request(shortcuts=shortcuts), gpu=gpu))
         plan = estimated_plan(loaded, gpu=gpu)
     except InputError as error:
-        return WhatFollows(loaded=loaded, problems=error.problems, first=first)
-    return WhatFollows(loaded=loaded, plan=plan, problems=tuple(start_problems(loaded)), first=first)
+        return PlannedChoice(loaded=loaded, problems=error.problems, first=first)
+    return PlannedChoice(loaded=loaded, plan=plan, problems=tuple(start_problems(loaded)), first=first)
 
 
 def _cell(value: object) -> str:
@@ -169,7 +169,7 @@ def _data_files(folder: Path) -> Iterator[Choice]:
 
 
 def _data_sets() -> Iterator[Choice]:
-    return (Choice(value=name, note="dataset in the Hub cache") for name in names_in_the_cache())
+    return (Choice(value=name, note="dataset in the Hub cache") for name in cached_data_sets())
 
 
 def _samples() -> Iterator[Choice]:

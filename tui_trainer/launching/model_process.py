@@ -41,7 +41,7 @@ class Place:
 ON_THE_CPU = Place(words="on the CPU")
 
 
-def find_place(
+def find_device(
     run: RunFolder, hardware: Hardware, tokens: int, *, gpu: GpuChoice = None, models: int = 1, seen_bytes: int = 0
 ) -> Place:
     """Return the GPU with the most room if the model fits there, else the CPU. Asks the driver, and blocks.

@@ -25,10 +25,10 @@ from tui_trainer.launching.run_as_model import changed_model_problems
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import model_problems
 from tui_trainer.models.unsloth import environment_problems
-from tui_trainer.planning.continued_elsewhere import in_processes, moved
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import with_own_commit, write_plan_file
+from tui_trainer.planning.retarget import in_processes, moved
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import RunProblem
@@ -123,7 +123,7 @@ def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoi
     )
 
 
-def open_again(
+def reopen_run(
     folder: RunFolder, *, gpu: GpuChoice = None, processes: int | None = None, nodes: int | None = None
 ) -> OpenRun:
     """Open an existing run to continue it, by default on the GPU of its plan, in as many processes and nodes as before.
@@ -163,7 +163,7 @@ def open_again(
     )  # fmt: skip
 
 
-def name_start(loaded: LoadedConfig) -> str:
+def name_prefix(loaded: LoadedConfig) -> str:
     """Return the beginning of a run name: data and model, or the recipe if it trains on its own data."""
     config, words = loaded.config, [loaded.recipe.name if loaded.recipe else loaded.config.task.type]
     if any(loaded.origin(key).by_user for key in (DATA_KEY, MODEL_KEY)):
@@ -175,6 +175,6 @@ def name_start(loaded: LoadedConfig) -> str:
 
 def free_name(loaded: LoadedConfig) -> str:
     """Return the chosen name, else DATA-MODEL-HHMM, followed by a number if a run has that name already."""
-    output, first = loaded.config.output, f"{name_start(loaded)}-{datetime.now():%H%M}"
+    output, first = loaded.config.output, f"{name_prefix(loaded)}-{datetime.now():%H%M}"
     names = chain([first], (f"{first}-{number}" for number in count(2)))
     return output.name or next(name for name in names if not os.path.lexists(Path(output.runs_dir) / name))

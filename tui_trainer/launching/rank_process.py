@@ -60,7 +60,7 @@ def main() -> NoReturn:
 def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
     assignment = Assignment.read(folder)
     assert assignment is not None, "it is written before the processes are started"
-    controls = Controls(folder.control, asked_before=assignment.asked_before)
+    controls = Controls(folder.control, last_earlier_id=assignment.last_earlier_id)
     Thread(target=_watch_starter, args=(controls,), daemon=True).start()
     from tui_trainer.training.process import device_of, use_device
     from tui_trainer.training.ranks import join_ranks

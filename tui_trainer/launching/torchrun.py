@@ -69,7 +69,7 @@ class Assignment:
     """Input of the processes of a group, besides the plan."""
 
     checkpoint: CheckpointFolder | None
-    asked_before: int
+    last_earlier_id: int
     baselines: Baselines | None
     rendezvous: str = ""
     """HOST:PORT of the first node; empty for a run on one node."""
@@ -255,7 +255,7 @@ def train_together(
     for rank in range(plan.processes.value):
         result_path(folder, rank).unlink(missing_ok=True)
     assignment = Assignment.of(
-        folder, plan, checkpoint=job.checkpoint, asked_before=controls.asked_before, baselines=job.baselines
+        folder, plan, checkpoint=job.checkpoint, last_earlier_id=controls.last_earlier_id, baselines=job.baselines
     )
     assignment.write(folder)
     wait_for_nodes(folder, plan, assignment.attempt, progress)

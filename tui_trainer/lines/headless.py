@@ -13,8 +13,8 @@ from time import sleep
 from types import FrameType
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, FolderError, RunError
-from tui_trainer.launching.carry_out import RunThread
 from tui_trainer.launching.open_run import OpenRun
+from tui_trainer.launching.run_lifecycle import RunThread
 from tui_trainer.launching.torchrun import join
 from tui_trainer.lines.journal_printer import Follower
 from tui_trainer.runs import controls, slurm

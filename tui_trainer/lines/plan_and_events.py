@@ -55,7 +55,7 @@ from tui_trainer.units import (
 
 if TYPE_CHECKING:
     from tui_trainer.config.toml_files import Profile
-    from tui_trainer.launching.other_cards import CardPlan
+    from tui_trainer.launching.estimate_other_gpus import CardPlan
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs.overview import RunOverview, RunResult
 
@@ -87,10 +87,10 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             weights = kept_weights(state)
             note = weights.patience_words
             if event.best:
-                note = "best of the scheduled evaluations" if weights.asked_was_better else "best so far"
+                note = "best of the scheduled evaluations" if weights.requested_was_better else "best so far"
             elif not event.scheduled:
                 scope = "; the best is chosen from the scheduled evaluations only"
-                note = "requested" + scope * weights.asked_was_better
+                note = "requested" + scope * weights.requested_was_better
             loss, targets = state.loss_smoothed, targets_summary(state)
             parts = [
                 f"step {event.step}: held-out loss {event.loss:.4f}" + (f" ({note})" if note else ""),
@@ -314,7 +314,7 @@ def profile_line(profile: Profile, reason: str) -> str:
 
 def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
     """Return a table of plans for several GPUs, and the smallest GPU that is large enough."""
-    from tui_trainer.launching.other_cards import smallest_that_fits
+    from tui_trainer.launching.estimate_other_gpus import smallest_that_fits
 
     head = ("GPU", "memory", "step", "time", "precision", "rows/step", "lr", "profile")
     rows = table_lines([head, *map(_card_row, plans)], width, right=("memory", "step", "time"))

@@ -44,7 +44,7 @@ class MicroBatch:
     row_values: Tensor = field(default_factory=lambda: _NONE)
     """Values of each prepared row from the pass before training, fp32 [samples, width] (`training/row_values.py`)."""
     terms: Mapping[str, Tensor] = field(default_factory=dict)
-    """Means over the whole effective batch that the loss has asked for (`losses/several_parts.py`)."""
+    """Means over the whole effective batch that the loss has asked for (`losses/named_losses.py`)."""
 
     @property
     def label_count(self) -> int:

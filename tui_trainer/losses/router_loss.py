@@ -18,8 +18,8 @@ from torch import Tensor
 
 from tui_trainer.errors import RunError
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.named_losses import LABELS, NamedLoss
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.losses.several_parts import LABELS, NamedLoss
 from tui_trainer.models.routers import BALANCE, OUTPUT
 
 NEXT_TOKEN, ROUTER = "next_token", "router_loss"

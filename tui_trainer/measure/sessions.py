@@ -12,9 +12,9 @@ from tui_trainer.hardware.cgroup import read_limits
 from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.gauges import UNREADABLE, cpu_times
 from tui_trainer.hardware.nvml import session as driver_session
-from tui_trainer.launching.carry_out import keep_peak, keep_step_seconds
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import exact_plan, versions
+from tui_trainer.launching.run_lifecycle import keep_peak, keep_step_seconds
 from tui_trainer.measure.micro_batches import next_rows, request_of, sizes_to_time
 from tui_trainer.models.unsloth import restart_in_unsloth_python
 from tui_trainer.planning.plan import Plan

@@ -50,7 +50,7 @@ _PEFT_HEADS = ("classifier", "score")
 _MERGES = f'set {CONTINUES_KEY} = "merge" and tuning.method = "full" to train the merged model'
 
 
-def adapter_of(config: Config, head: Head) -> Adapter | None:
+def starting_adapter(config: Config, head: Head) -> Adapter | None:
     """Return the adapter that a run starts from, or None for a whole model. Raise ConfigError as `find_model` does."""
     name = config.model.model_name_or_path
     if not name or config.is_from_scratch:
@@ -66,7 +66,7 @@ def goes_on(tuning: TuningSection) -> bool:
 def merges_before_adapting(config: Config, head: Head) -> bool:
     """Return whether the run merges the adapter and trains a new one on the result. Raise ConfigError."""
     tuning = config.tuning
-    return tuning.has_adapter and not goes_on(tuning) and adapter_of(config, head) is not None
+    return tuning.has_adapter and not goes_on(tuning) and starting_adapter(config, head) is not None
 
 
 def adapter_settings(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:

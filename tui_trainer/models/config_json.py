@@ -9,7 +9,7 @@ from typing import Any
 
 from tui_trainer.config.sections import MODEL_KEY, Config
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.heads import CAUSAL, ENCODERS, Head, is_unfit, missing_head_message, usable_tasks_hint
+from tui_trainer.models.heads import CAUSAL, ENCODERS, Head, lacks_head, missing_head_message, usable_tasks_hint
 from tui_trainer.models.towers import NOT_TRAINED, TRAINED_ON_TEXT, has_towers, is_multimodal
 from tui_trainer.terminal.safe_text import one_line
 
@@ -137,7 +137,7 @@ def refuse_other_kinds(config: Mapping[str, Any], where: str = "", head: Head | 
         needs = "plain text and conversations need a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM"
         hint = "; ".join(filter(None, (needs, usable_tasks_hint(model_type))))
         raise bad_model(f"{name or model_type} is {kind}, which cannot be trained to continue text", hint, where)
-    if head not in (None, CAUSAL) and is_unfit(model_type, head):
+    if head not in (None, CAUSAL) and lacks_head(model_type, head):
         raise bad_model(missing_head_message(model_type, head), usable_tasks_hint(model_type), where)
 
 

@@ -24,7 +24,7 @@ from tui_trainer.models.modules import (
     ModelPart,
     Reads,
     attention_facts,
-    place_in_block,
+    path_in_block,
     recorded_calls,
 )
 from tui_trainer.models.towers import has_towers, language_config, language_model, tower_modules
@@ -337,7 +337,7 @@ def _positions(model: Any, config: Any) -> int:
 
 def _tokens_read(model: Any, head: Head) -> dict[str, list[int]]:
     """Return how many vectors each linear layer receives at each use in a pass. Empty if the pass needs data."""
-    counts: dict[str, list[int]] = {name: [] for name, module in model.named_modules() if is_product(module)}
+    counts: dict[str, list[int]] = {name: [] for name, module in model.named_modules() if is_linear_layer(module)}
     hooks = [
         model.get_submodule(name).register_forward_pre_hook(
             lambda _, inputs, own_counts=own_counts: own_counts.append(inputs[0].numel() // inputs[0].shape[-1])
@@ -354,7 +354,7 @@ def _tokens_read(model: Any, head: Head) -> dict[str, list[int]]:
             hook.remove()
 
 
-def is_product(module: Any) -> bool:
+def is_linear_layer(module: Any) -> bool:
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
@@ -379,8 +379,8 @@ def _modules(
         is_head = module is output or (
             head in CLASSIFYING and (not name.startswith(prefix) or "pooler" in name.split("."))
         )
-        path = place_in_block(name.removeprefix(prefix) if is_head else name)
-        if is_product(module) and (weights or module is output):
+        path = path_in_block(name.removeprefix(prefix) if is_head else name)
+        if is_linear_layer(module) and (weights or module is output):
             inputs, outputs = module.weight.shape
             if isinstance(module, nn.Linear):
                 inputs, outputs = outputs, inputs

@@ -122,7 +122,7 @@ def auto_class(head: Head, model_type: object = "") -> Any:
     return getattr(transformers, auto_class_name(head, model_type))
 
 
-def is_unfit(model_type: str, head: Head) -> bool:
+def lacks_head(model_type: str, head: Head) -> bool:
     """Return whether a model type is known to lack this head. False for an unknown type: transformers will decide."""
     if head == CAUSAL:
         return model_type in ENCODERS or model_type in types_with(ENCODER_DECODER)
@@ -136,14 +136,14 @@ def labels_per_row(head: Head, target_tokens: int) -> int:
     return 1 if head == "sequence_classification" else target_tokens
 
 
-def fit_heads(model_type: str) -> tuple[Head, ...]:
+def supported_heads(model_type: str) -> tuple[Head, ...]:
     """Return the heads that a model type supports; empty if no table lists the type."""
-    return tuple(head for head in TASK_OF if not is_unfit(model_type, head)) if _is_known(model_type) else ()
+    return tuple(head for head in TASK_OF if not lacks_head(model_type, head)) if _is_known(model_type) else ()
 
 
 def usable_tasks_hint(model_type: str) -> str:
     """Return a hint with the tasks that a model type supports; "" if they are unknown."""
-    tasks = [TASK_OF[head] for head in fit_heads(model_type)]
+    tasks = [TASK_OF[head] for head in supported_heads(model_type)]
     return f"with {model_type} use task.type = {listed(tasks)}" if tasks else ""
 
 

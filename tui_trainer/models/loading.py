@@ -70,16 +70,16 @@ def set_truncation(tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
 
 
 def tokenizer_of_file(
-    path: Path, max_length: int, special: Mapping[str, str], *, tells_pairs: bool = False
+    path: Path, max_length: int, special: Mapping[str, str], *, distinguishes_pairs: bool = False
 ) -> PreTrainedTokenizerBase:
-    """Return a tokenizer that was made from the data. `special` maps transformers' names to tokens. With `tells_pairs`,
-    it also returns token_type_ids, with which BERT distinguishes the texts of a pair."""
+    """Return a tokenizer that was made from the data. `special` maps transformers' names to tokens. With
+    `distinguishes_pairs`, it also returns token_type_ids, with which BERT distinguishes the texts of a pair."""
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(
         tokenizer_file=str(path),
         **special,
-        model_input_names=["input_ids", *["token_type_ids"] * tells_pairs, "attention_mask"],
+        model_input_names=["input_ids", *["token_type_ids"] * distinguishes_pairs, "attention_mask"],
         model_max_length=max_length,
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,  # text that spells <eos> is text, as in the training data

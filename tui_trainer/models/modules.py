@@ -62,7 +62,7 @@ class ModelPart:
         return self.parameters_each * self.count
 
 
-def place_in_block(name: str) -> str:
+def path_in_block(name: str) -> str:
     """Return the path of a module or tensor inside of its block: `model.layers.7.mlp.up_proj` gives `mlp.up_proj`. A
     name without a block number is returned unchanged."""
     words = name.split(".")

@@ -22,7 +22,7 @@ _SEGMENTS = "token_type_ids"
 class CutIds:
     """Truncated rows of ids, with one entry for each text in every list. `segments` distinguishes the second text of a
     pair (all 0 without one) and is empty if not requested. `is_cut`: the text lost its end. `is_marked`: the text
-    itself spelled special tokens at its beginning or end (see `marked_once`)."""
+    itself spelled special tokens at its beginning or end (see `strip_spelled_marks`)."""
 
     ids: list[list[int]]
     segments: list[list[int]]
@@ -60,8 +60,8 @@ class TextEncoder:
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         return token_ids(self.load(), texts)
 
-    def marked_once(self, texts: Sequence[str]) -> tuple[Sequence[str], list[bool]]:
-        return marked_once(self.load(), texts)
+    def strip_spelled_marks(self, texts: Sequence[str]) -> tuple[Sequence[str], list[bool]]:
+        return strip_spelled_marks(self.load(), texts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         tokenizer = self._tokenizer
@@ -89,7 +89,7 @@ class _RustEncoder:
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=True)]
 
-    def marked_once(self, texts: Sequence[str]) -> tuple[Sequence[str], list[bool]]:
+    def strip_spelled_marks(self, texts: Sequence[str]) -> tuple[Sequence[str], list[bool]]:
         return _without_marks(texts, self._marks)
 
 
@@ -107,9 +107,9 @@ def cut_token_ids(
     tokenizer.truncation_side = "right"
     if not texts:
         return CutIds([], [], [], [])
-    texts, is_marked = marked_once(tokenizer, texts, as_target=as_target)
+    texts, is_marked = strip_spelled_marks(tokenizer, texts, as_target=as_target)
     if pairs is not None:
-        pairs, is_pair_marked = marked_once(tokenizer, pairs)
+        pairs, is_pair_marked = strip_spelled_marks(tokenizer, pairs)
         is_marked = [first or second for first, second in zip(is_marked, is_pair_marked, strict=True)]
     if _is_rust_only(tokenizer):
         rows = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
@@ -128,7 +128,7 @@ def cut_token_ids(
     return CutIds(cut["input_ids"], cut[_SEGMENTS] if segments else [], is_cut, is_marked)
 
 
-def marked_once(
+def strip_spelled_marks(
     tokenizer: Any, texts: Sequence[str], *, ends: bool = True, as_target: bool = False
 ) -> tuple[Sequence[str], list[bool]]:
     """Remove the special tokens that texts spell at their beginning and end and that the tokenizer adds there itself.

@@ -67,7 +67,7 @@ def record_installation(folder: Path, version: str) -> None:
     (folder / _MADE_FILE).write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
-def version_here() -> str:
+def installed_version() -> str:
     """Return the version of Unsloth that is installed for this version of the program, else ""."""
     folder = environment_folder()
     with suppress(OSError, ValueError, LookupError, TypeError):
@@ -79,7 +79,7 @@ def version_here() -> str:
 
 def environment_problems(config: Config) -> list[Problem]:
     """Return a problem if a run needs Unsloth and its environment is missing or of another program version."""
-    if not is_asked(config) or version_here():
+    if not is_asked(config) or installed_version():
         return []
     message = f"{NAME}, which has its own environment, is not installed for this version of the program"
     return [Problem(message=message, key=PROVIDER, where=str(environment_folder()), hint=f"install it with {INSTALL}")]

@@ -18,9 +18,9 @@ from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.adapter_targets import PARAMETERS_KEY, ExpertTensor, is_adapter
-from tui_trainer.models.counting import empty_model, fake_tensors, is_product, model_config
+from tui_trainer.models.counting import empty_model, fake_tensors, is_linear_layer, model_config
 from tui_trainer.models.heads import Head
-from tui_trainer.models.modules import Linear, Reads, place_in_block
+from tui_trainer.models.modules import Linear, Reads, path_in_block
 from tui_trainer.models.targets import ALL_LINEAR, MODULES_KEY
 from tui_trainer.models.towers import tower_modules
 from tui_trainer.terminal.safe_text import one_line
@@ -48,7 +48,7 @@ def named_layers(model: Any, tuning: TuningSection) -> set[str] | None:
     that match nothing or get no adapter."""
     problems = [problem for name in names_in(tuning.target_parameters) if (problem := _tensor_problem(model, name))]
     names, modules = names_in(tuning.target_modules), dict(model.named_modules())
-    layers = [path for path, module in modules.items() if is_product(module)]
+    layers = [path for path, module in modules.items() if is_linear_layer(module)]
     selected: set[str] | None = None
     if is_pattern(tuning.target_modules):
         selected, pattern_problems = _matched(model, modules, layers, tuning)
@@ -103,14 +103,16 @@ def _tensor_problem(model: Any, name: str) -> Problem | None:
         for module_path, module in model.named_modules()
         for name_inside, tensor in module.named_parameters(recurse=False)
     }
-    layer_weights = {path for path, (module, _) in owners.items() if is_product(module) or type(module) is nn.Embedding}
+    layer_weights = {
+        path for path, (module, _) in owners.items() if is_linear_layer(module) or type(module) is nn.Embedding
+    }
     adaptable = [
         path
         for path, (_, tensor) in owners.items()
         if tensor.ndim in (2, 3) and path not in layer_weights and not path.endswith("bias")
     ]
     hits = [path for path in owners if _ends_with(path, (name,))]
-    names = ", ".join(dict.fromkeys(map(place_in_block, adaptable)))
+    names = ", ".join(dict.fromkeys(map(path_in_block, adaptable)))
     hint = f"tensors that can be adapted: {one_line(names, 300)}" if names else "this model has no adaptable tensors"
     if not hits:
         message = f"no tensor of the model is called {one_line(name, 80)}"
@@ -139,12 +141,12 @@ def _adapted_parts(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
         path, wrapper = re.sub(r"(\.base_layer)+$", "", full_path), cast(Any, module)
         if isinstance(module, ParamWrapper):
             *stack, rows, columns = wrapper.get_param().shape
-            name_path = place_in_block(f"{path}.{module.parameter_name}")
+            name_path = path_in_block(f"{path}.{module.parameter_name}")
             rank = wrapper.r["default"]
             experts[ExpertTensor(path=name_path, experts=(stack or [1])[0], rows=rows, columns=columns, rank=rank)] += 1
         else:
             paths.add(path)
-            name_path, sizes = place_in_block(path), (wrapper.in_features, wrapper.out_features)
+            name_path, sizes = path_in_block(path), (wrapper.in_features, wrapper.out_features)
             reads: Reads = "target" if ".decoder." in f".{path}" and base.config.is_encoder_decoder else "source"
             name = name_path.rpartition(".")[2]
             linears[Linear(name=name, path=name_path, count=1, inputs=sizes[0], outputs=sizes[1], reads=reads)] += 1

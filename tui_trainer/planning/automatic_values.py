@@ -16,7 +16,7 @@ from tui_trainer.hardware.gpu_models import FLASH_KERNELS, dotted
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZER_KEY, OPTIMIZERS
 from tui_trainer.models.adapter_targets import ExpertTensor, find_adapted, needs_built_model
-from tui_trainer.models.adapters import adapter_of, goes_on
+from tui_trainer.models.adapters import goes_on, starting_adapter
 from tui_trainer.models.added_tokens import row_parameters
 from tui_trainer.models.config_json import OVERFLOWS_IN_FP16
 from tui_trainer.models.facts import ADAPTER_WEIGHTS
@@ -40,7 +40,7 @@ from tui_trainer.planning.attention import EAGER, MATH, Attention, AttentionMach
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.tasks import find_task
-from tui_trainer.tuning.some_layers import planned_part
+from tui_trainer.tuning.freeze_layers import planned_part
 
 MIXED = "training.mixed_precision"
 DTYPE = "model.dtype"
@@ -333,7 +333,7 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
 def _merged_parameters(config: Config, shape: ModelShape) -> int:
     """Return the parameters of the adapter that is merged into the model; 0 without one, or if its file is
     damaged, which other code reports."""
-    adapter = adapter_of(config, shape.head)
+    adapter = starting_adapter(config, shape.head)
     if adapter is None or goes_on(config.tuning):
         return 0
     with suppress(ConfigError):

@@ -55,10 +55,10 @@ def request(path: Path, action: Action) -> int:
 class Controls:
     """Reader of the requests, used by the run. Requests from before the run began are ignored.
 
-    `asked_before` is the id of the last ignored request. Another process of the same run passes it on.
+    `last_earlier_id` is the id of the last ignored request. Another process of the same run passes it on.
     """
 
-    def __init__(self, path: Path, asked_before: int | None = None) -> None:
+    def __init__(self, path: Path, last_earlier_id: int | None = None) -> None:
         self._path = str(path)
         self._stamp: tuple[int, int, int] | None = None
         # The set has whole requests, because ids begin again at 1 after the file was deleted or damaged.
@@ -68,9 +68,9 @@ class Controls:
         """Whether a thread or a signal handler of this process requested a stop."""
         self._has_returned_stop = False
         present = self.wanted()
-        self.asked_before = _last_id(present) if asked_before is None else asked_before
-        if asked_before is not None:
-            self._waiting = [entry for entry in present if entry.id > asked_before]
+        self.last_earlier_id = _last_id(present) if last_earlier_id is None else last_earlier_id
+        if last_earlier_id is not None:
+            self._waiting = [entry for entry in present if entry.id > last_earlier_id]
 
     def stop(self) -> None:
         """Request a stop from within this process, without the file."""

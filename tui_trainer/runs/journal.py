@@ -84,7 +84,7 @@ class JournalWriter:
                     self._is_working = isinstance(event, PhaseChanged) and event.phase != "paused"
             self._write(lines)
 
-    def append_beside(self, event: Event) -> None:
+    def append_from_thread(self, event: Event) -> None:
         """Write an event of another thread than the run's, with the step of the last event.
 
         Drops the event before the first phase of this start, during a pause, after the end and after `close`.
@@ -94,7 +94,7 @@ class JournalWriter:
                 self._write(f"{to_line(replace(event, step=self._last_step))}\n".encode("ascii"))
 
     def read_newest_step(self) -> None:
-        """Read the step for `append_beside` from the file, after another process wrote to it."""
+        """Read the step for `append_from_thread` from the file, after another process wrote to it."""
         with self._lock:
             self._last_step = max(self._last_step, _newest_step(self.path))
 

@@ -51,7 +51,7 @@ class LockOwner:
         return self.host == socket.gethostname()
 
     @property
-    def lives(self) -> bool:
+    def is_running(self) -> bool:
         """Whether a process with this pid and start is alive on this host. A zombie is not."""
         try:
             process = psutil.Process(self.pid)
@@ -160,12 +160,12 @@ class FileLock:
         if not holder.here:
             if not (holder.job and has_ended(holder.job)):
                 raise self._in_use(holder)
-        elif holder.pid != os.getpid() and holder.lives:
+        elif holder.pid != os.getpid() and holder.is_running:
             raise self._in_use(holder)
 
     def _in_use(self, holder: LockOwner | None) -> FolderError:
         where = one_line(str(self.about))
-        if holder is not None and holder.here and not holder.lives:
+        if holder is not None and holder.here and not holder.is_running:
             message = f"in use by child processes of process {holder.pid}, which has ended"
             return FolderError(message, where=where, hint="try again in a few seconds")
         hint = lock_hint(holder, self.path, self._what_helps(holder))
@@ -245,7 +245,7 @@ def owner(path: Path) -> LockOwner | None:
         holder = _read_owner(fd)
     finally:
         os.close(fd)
-    return holder if holder is not None and (not holder.here or holder.lives) else None
+    return holder if holder is not None and (not holder.here or holder.is_running) else None
 
 
 def is_under_way(path: Path, job: WatchedJob) -> bool:

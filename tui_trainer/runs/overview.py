@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from tui_trainer.errors import FolderError
 from tui_trainer.runs import registry
-from tui_trainer.runs.at_rest import deletion_path, original_path
+from tui_trainer.runs.delete_and_rename import deletion_path, original_path
 from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.runs.folder import (
     MARKER,

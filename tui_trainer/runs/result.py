@@ -212,7 +212,7 @@ class KeptWeights:
 
     `best` is the best evaluation by `metric` (`evaluation.metric_for_best_model`), and `patience_used` counts the
     evaluations since then. A `patience` of 0 means that there is no early stopping and the last weights are kept. Only
-    scheduled evaluations count. `asked_was_better` is true if one that the user requested was better than `best`.
+    scheduled evaluations count. `requested_was_better` is true if one that the user requested was better than `best`.
     """
 
     step: int
@@ -220,14 +220,14 @@ class KeptWeights:
     metric: str
     patience: int
     patience_used: int
-    asked_was_better: bool = False
+    requested_was_better: bool = False
 
     @property
     def best_words(self) -> str:
         """Best evaluation as text: `step 30, macro F1 0.810`; empty before the first evaluation."""
         if self.best is None:
             return ""
-        scope = " (scheduled evaluations only)" if self.asked_was_better else ""
+        scope = " (scheduled evaluations only)" if self.requested_was_better else ""
         value = metric_value(self.best, self.metric)
         return f"step {self.best.step:,}" + ("" if value is None else f", {metric_words(self.metric, value)}") + scope
 
@@ -245,7 +245,7 @@ def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
     if plan is not None and plan.early_stopping_patience is not None:
         patience = plan.early_stopping_patience
     later_evals = state.evals[state.evals.index(best) + 1 :] if best else state.evals
-    asked_was_better = best is not None and any(
+    requested_was_better = best is not None and any(
         not event.scheduled and _lower_is_better(event, metric) < _lower_is_better(best, metric)
         for event in state.evals
     )
@@ -256,7 +256,7 @@ def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
     elif patience and best is not None:
         step = best.step
     return KeptWeights(step=step, best=best, metric=metric, patience=patience or 0, patience_used=patience_used,
-                       asked_was_better=asked_was_better)  # fmt: skip
+                       requested_was_better=requested_was_better)  # fmt: skip
 
 
 def best_before(state: RunState) -> EvalDone | None:

@@ -34,7 +34,9 @@ class CausalLm(LearnsNextToken):
         if config.is_from_scratch:
             return TextReader(None, **self.reading(config))
         encoder = TextEncoder(partial(load_own_tokenizer, config, self.head))
-        return TextReader(encoder, **self.reading(config), marked_once=encoder.marked_once, load=encoder.load)
+        return TextReader(
+            encoder, **self.reading(config), strip_spelled_marks=encoder.strip_spelled_marks, load=encoder.load
+        )
 
     def reading(self, config: Config) -> dict[str, Any]:
         _, eos_id, vocabulary = tokenizer_identity(config, self.head)

@@ -20,7 +20,7 @@ from tui_trainer.models.facts import require_folder
 from tui_trainer.tasks.causal_lm import CausalLm
 from tui_trainer.tasks.contract import Baselines
 from tui_trainer.tasks.parts.ngram import ngram_losses
-from tui_trainer.tasks.parts.starts_from_model import model_of, scratch_change_problems
+from tui_trainer.tasks.parts.starts_from_model import find_model_facts, scratch_change_problems
 
 # Limit of the text for n-gram models, whose tables take about 80 bytes a token.
 _BASELINE_TOKENS = 3_000_000
@@ -57,7 +57,7 @@ class CharLm(CausalLm):
 
     def _alphabet(self, config: Config) -> tuple[str, ...] | None:
         """Return the characters of the model to continue from, or None if its tokens are not characters."""
-        facts = model_of(config, self.head)
+        facts = find_model_facts(config, self.head)
         return alphabet_in(facts.tokenizer_folder or require_folder(facts))
 
     def _token_problems(self, config: Config) -> list[Problem]:

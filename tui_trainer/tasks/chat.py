@@ -42,7 +42,7 @@ from tui_trainer.tasks.contract import Baselines, InputReader
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import unigram_loss
-from tui_trainer.tasks.parts.starts_from_model import ConversationInputs, model_of, stored_model_of
+from tui_trainer.tasks.parts.starts_from_model import ConversationInputs, find_model_facts, stored_model_facts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -75,7 +75,7 @@ class Chat(LearnsNextToken):
             return problems + template_problems(config.task.chat_template or _SCRATCH_TEMPLATE, None, "")
         if not config.model.model_name_or_path:
             return problems
-        model = model_of(config, self.head)
+        model = find_model_facts(config, self.head)
         family = str(model.config.get("model_type", ""))
         return problems + template_problems(config.task.chat_template, model.tokenizer_folder, family)
 
@@ -286,7 +286,7 @@ def mark_lengths(config: Config) -> dict[str, int] | None:
     in `model.add_tokens`. None if unknown, or if no token can be added."""
     if config.is_from_scratch or not config.model.model_name_or_path:
         return None
-    facts = stored_model_of(config, Chat.head)
+    facts = stored_model_facts(config, Chat.head)
     folder = facts.tokenizer_folder
     if folder is None or has_towers(str(facts.config.get("model_type"))) or (facts.adapter and goes_on(config.tuning)):
         return None
@@ -303,7 +303,7 @@ def _model_stops(config: Config) -> list[int]:
         return []
     # A trained model can be tried without the model that it started from.
     with suppress(ConfigError):
-        return list(model_of(config, Chat.head).eos_token_ids)
+        return list(find_model_facts(config, Chat.head).eos_token_ids)
     return []
 
 

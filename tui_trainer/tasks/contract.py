@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tui_trainer.data.preparing.token_rows import Tokens
     from tui_trainer.data.sources.splits import SplitUse
     from tui_trainer.losses.micro_batch import MicroBatch
-    from tui_trainer.losses.several_parts import Found
+    from tui_trainer.losses.named_losses import Found
 
 
 Notify = Callable[[str], None]

@@ -34,7 +34,7 @@ from tui_trainer.data.columns.row import (
     kind_of_value,
     listed,
     missing_column,
-    refuse_unlearnt,
+    refuse_unsupported_rows,
     string_of,
     usual_columns,
     value_of,
@@ -392,7 +392,7 @@ class _Columns:
         """Choose the columns. Raise DataError if one is missing or ambiguous."""
         names, label, columns = columns_of(head), file_of(head), list[str]()
         if self._data.text_column == AUTO:
-            refuse_unlearnt(head)
+            refuse_unsupported_rows(head)
         for setting, (content, usual_names) in _USUAL_COLUMNS.items():
             column, key = getattr(self._data, setting), f"data.{setting}"
             is_needed = self._needs_answers or setting != "target_column"
@@ -504,8 +504,8 @@ class _QuestionReader(TableReader):
         self._counts: Counter[str] = Counter()
         self._column_notes: dict[str, None] = {}
 
-    def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
-        super().know(tokenizer, model_config)
+    def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
+        super().set_tokenizer(tokenizer, model_config)
         self._has_null = bool(model_config.get(_NULL))
 
     def begin(self, head: Sequence[Row]) -> None:
@@ -529,13 +529,15 @@ class _QuestionReader(TableReader):
         self._has_null |= not (answers or self.held_out or self.knows)
         return Example(f"{question}\n{context}", (question, context, answers, row.where))
 
-    def settle(self) -> None:
+    def finish_reading(self) -> None:
         self.refuse_no_room("a question and its context", pair=True)
         if not (self.learns or self.tokenizer.is_fast):
             message = "the tokenizer cannot map its tokens to characters, so answers cannot be marked"
             hint = "choose a model with a tokenizer.json"
             raise ConfigError(Problem(message=message, key="model.model_name_or_path", hint=hint))
-        returns_segments = self._specials.tells_pairs if self.learns else SEGMENTS in self.tokenizer.model_input_names
+        returns_segments = (
+            self._specials.distinguishes_pairs if self.learns else SEGMENTS in self.tokenizer.model_input_names
+        )
         segments = (SEGMENTS,) if returns_segments and self._segments >= 2 else ()
         self.columns = (COLUMN, LABELS, *segments, _WINDOW, _OFFSETS, _TEXT, _ANSWERS)
 

@@ -28,7 +28,7 @@ from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import unigram_loss
 from tui_trainer.tasks.parts.scores import SCORES, mean_scores
-from tui_trainer.tasks.parts.starts_from_model import QuestionInputs, model_of
+from tui_trainer.tasks.parts.starts_from_model import QuestionInputs, find_model_facts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -179,7 +179,7 @@ class _PairReader(TableReader):
 def _fit_problems(config: Config) -> list[Problem]:
     """Return the settings that a model of this type does not support."""
     has_no_files = not config.model.model_name_or_path
-    shape = None if has_no_files else model_of(config, Seq2Seq.head).shape
+    shape = None if has_no_files else find_model_facts(config, Seq2Seq.head).shape
     problems = fp16_problems(config, shape.model_type if shape else "t5")
     limit = shape.max_position_embeddings if shape and shape.learned_positions else None
     if limit and config.task.max_target_length > limit:

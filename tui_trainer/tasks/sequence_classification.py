@@ -37,7 +37,7 @@ from tui_trainer.data.columns.row import (
     listed,
     missing_column,
     refuse_rejected,
-    refuse_unlearnt,
+    refuse_unsupported_rows,
 )
 from tui_trainer.data.columns.text_columns import (
     NUMBER,
@@ -233,8 +233,8 @@ class LabelledTexts(TableReader):
         self._counts: Counter[str] = Counter()
         self._names: tuple[str, ...] = ()
 
-    def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
-        super().know(tokenizer, model_config)
+    def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
+        super().set_tokenizer(tokenizer, model_config)
         self.kind = model_config["problem_type"]
         if self.kind == "regression":
             return
@@ -246,7 +246,7 @@ class LabelledTexts(TableReader):
         label = file_of(head)
         data, text_columns = self.config.data, strings_of(head)
         if data.text_column == AUTO:
-            refuse_unlearnt(head)
+            refuse_unsupported_rows(head)
         columns = label_columns(data.label_column, head, label, (data.text_column, self._pair))
         if self._pair and self._pair not in text_columns:
             raise missing_column(self._pair, label, text_columns, key=SECOND_TEXT_KEY)
@@ -304,13 +304,13 @@ class LabelledTexts(TableReader):
             self.classes = len(self._counts)
         return Example("\n".join(texts), (texts, names), stratum=names[0] if names else "")
 
-    def settle(self) -> None:
+    def finish_reading(self) -> None:
         if self.kind != "regression" and not self.knows:
             self._settle_classes()
         self.refuse_no_room("a text", pair=bool(self._pair))
         if self._pair and int(self._model_config.get("type_vocab_size") or 0) >= 2:
             returns_segments = (
-                self._specials.tells_pairs if self.learns else SEGMENTS in self.tokenizer.model_input_names
+                self._specials.distinguishes_pairs if self.learns else SEGMENTS in self.tokenizer.model_input_names
             )
             self.columns = (COLUMN, LABELS, SEGMENTS) if returns_segments else self.columns
 

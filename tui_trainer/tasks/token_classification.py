@@ -38,7 +38,7 @@ from tui_trainer.models.writing import Sampling, pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objective, Scorer, Scores
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.scores import METRICS, TagCounts, balanced_weights, metric_problems, metrics_for_scheme
-from tui_trainer.tasks.parts.starts_from_model import WordInputs, logits_of, model_of
+from tui_trainer.tasks.parts.starts_from_model import WordInputs, find_model_facts, logits_of
 from tui_trainer.tasks.parts.task import Task
 from tui_trainer.tasks.parts.word_windows import WordTokens, windows_of
 from tui_trainer.terminal.safe_text import one_line
@@ -79,7 +79,7 @@ class TokenClassification(Task):
         return {**super().reading(config), "model_labels": self._model_labels(config)}
 
     def _model_labels(self, config: Config) -> tuple[str, ...]:
-        return () if config.is_from_scratch else own_labels(model_of(config, self.head).config)
+        return () if config.is_from_scratch else own_labels(find_model_facts(config, self.head).config)
 
     def labels(self, config: Config, data: PreparedData) -> Labels:
         return Labels(tuple(data.details["names"]))
@@ -278,8 +278,8 @@ class TaggedWords(TableReader):
             self._tokenizer = enable_prefix_space(super().tokenizer)
         return self._tokenizer
 
-    def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
-        super().know(enable_prefix_space(tokenizer), model_config)
+    def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
+        super().set_tokenizer(enable_prefix_space(tokenizer), model_config)
         names = tuple(model_config["id2label"].values())
         self._numbers = {name: number for number, name in enumerate(names)}
         self._survey.counts, self.classes = Counter(dict.fromkeys(names, 0)), len(names)
@@ -311,7 +311,7 @@ class TaggedWords(TableReader):
             self._utf16_rows += tagged.counts_utf16
         return Example(" ".join(tagged.words), tagged)
 
-    def settle(self) -> None:
+    def finish_reading(self) -> None:
         counts = self._survey.counts
         if self.knows:
             return

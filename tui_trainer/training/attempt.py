@@ -11,7 +11,7 @@ from torch import Tensor
 from tui_trainer.advice.remedies import less_memory
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.preparing.token_rows import TokenRow
-from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
+from tui_trainer.hardware.out_of_memory import clear_error_frames, free_memory, is_out_of_memory
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.runs.wording import split_words
@@ -79,7 +79,7 @@ def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], N
         with suppress(RuntimeError, OSError):
             free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else memory_available_now()
         shortage = Shortage(reason=reason, peak_bytes=peak_memory_bytes(device), free_bytes=free)
-        let_go(error)
+        clear_error_frames(error)
     # Not before: an error that is being handled holds its frames.
     give_up()
     free_memory()

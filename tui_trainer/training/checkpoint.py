@@ -41,12 +41,12 @@ from tui_trainer.training import checkpoint_folder
 from tui_trainer.training.attempt import attempt_twice, random_tensors, restore_random
 from tui_trainer.training.checkpoint_folder import PLAN, POSITION, CheckpointFolder
 from tui_trainer.training.clock import Between
+from tui_trainer.training.collectives import Box, box_of, fill, is_in_boxes, placed_as, whole, writes_part
 from tui_trainer.training.components import Components
 from tui_trainer.training.job import Job
 from tui_trainer.training.optimizer import apart
 from tui_trainer.training.position import Position
 from tui_trainer.training.ranks import ALONE, Ranks, sendable
-from tui_trainer.training.together import Box, box_of, fill, is_in_boxes, placed_as, whole, writes_part
 from tui_trainer.tuning.full import InParts, Method
 
 # Tensors in the files of a checkpoint: each process writes a share of them, and reads what it needs.

@@ -12,7 +12,7 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.several_parts import LossSum, Sums, no_terms
+from tui_trainer.losses.named_losses import LossSum, NamedLossSums, no_terms
 from tui_trainer.models.towers import language_model
 from tui_trainer.planning.plan import Plan
 from tui_trainer.training.batches import Batches
@@ -176,7 +176,7 @@ def _try_one_pass(run: Trainable, batch: MicroBatch) -> None:
         with torch.random.fork_rng(devices=gpus):
             with run.mixed_precision.autocast():
                 result = run.loss(replace(batch, terms=no_terms(run.loss, run.device)))
-            Sums.of(run.loss).loss(result).backward()
+            NamedLossSums.of(run.loss).loss(result).backward()
             if gpus:
                 torch.cuda.synchronize()
     finally:

@@ -18,12 +18,12 @@ from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.named_losses import LossSum
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.losses.router_loss import RouterLoss
-from tui_trainer.losses.several_parts import LossSum
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, LrCurve
 from tui_trainer.models import unsloth
-from tui_trainer.models.adapters import adapter_of, goes_on
+from tui_trainer.models.adapters import goes_on, starting_adapter
 from tui_trainer.models.loading import load_adapter
 from tui_trainer.models.towers import mask_by_positions, place
 from tui_trainer.models.writing import pad_token_id
@@ -35,6 +35,7 @@ from tui_trainer.tasks import find_task
 from tui_trainer.training import varlen
 from tui_trainer.training.batches import Batches, Layout, Prefetcher, windows
 from tui_trainer.training.clock import Clock, Communication
+from tui_trainer.training.collectives import Collectives
 from tui_trainer.training.compiled import compile_layers, decoder_layers
 from tui_trainer.training.fused_kernels import check_attention, fuse_adapters, use_kernels
 from tui_trainer.training.fused_lora import FusedAdapters
@@ -47,7 +48,6 @@ from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
 from tui_trainer.training.step import StepReport, take_step
-from tui_trainer.training.together import Together
 from tui_trainer.training.zero import Zero, ZeroOptimizer
 from tui_trainer.tuning import method_of
 from tui_trainer.tuning.adapter_init import TakenOut, taken_out_of
@@ -93,7 +93,7 @@ def build_model(
             autocast=plan.precision.value != "fp32",
             token_ids=task.trained_token_ids(config),
         )
-        adapter = adapter_of(config, task.head)
+        adapter = starting_adapter(config, task.head)
         if adapter and goes_on(config.tuning):
             load_adapter(adapted, adapter.folder)
         if not job.checkpoint and (taken_out := taken_out_of(adapted)) is not None:
@@ -213,7 +213,7 @@ class Components:
         if (weight := plan.router_aux_loss_coef) and weight.value and isinstance(self.loss, NextTokenLoss):
             self.trained_loss = RouterLoss(self.loss, self.model, weight.value)
         timed = Communication(self.clock)
-        self.together: Together = self._split(strategy, timed)
+        self.together: Collectives = self._split(strategy, timed)
         if stage:
             zero = ZeroOptimizer(self.model, config.training, lr=plan.learning_rate.value)
             self.optimizer: RunOptimizer = zero
@@ -288,11 +288,11 @@ class Components:
             message = "layers that the model would skip at random (layerdrop) are all computed"
             tell("layers kept", message, "all processes must gather each layer of a sharded model together")
 
-    def _split(self, strategy: str, timed: Communication) -> Together:
+    def _split(self, strategy: str, timed: Communication) -> Collectives:
         """Shard the model with FSDP2, before its optimizer is made. DeepSpeed shards it later."""
         plan, ranks = self.plan, self.ranks
         if strategy not in SPLITTING:
-            return Together()
+            return Collectives()
         layers, copies = decoder_layers(self.model), plan.nodes if strategy == "hsdp" else 1
         return Sharded(
             ranks,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow, evenly_spaced
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.several_parts import NamedLoss, Sums, no_terms
+from tui_trainer.losses.named_losses import NamedLoss, NamedLossSums, no_terms
 from tui_trainer.tasks.contract import Scores
 from tui_trainer.training import varlen
 from tui_trainer.training.compiled import uncompiled
@@ -142,10 +142,10 @@ def observe(
     """
     loss, started, rows, is_stopped = components.loss, perf_counter(), 0, False
     scorer = None if finds_terms else components.task.scorer(components.config, components.data, loss)
-    forward, sums = loss, Sums.of(loss)
+    forward, sums = loss, NamedLossSums.of(loss)
     if finds_terms:
         assert isinstance(loss, NamedLoss)
-        forward, sums, terms = loss.terms_of, Sums.of_terms(loss), {}
+        forward, sums, terms = loss.terms_of, NamedLossSums.of_terms(loss), {}
     terms = no_terms(loss, components.device) if terms is None else terms
 
     def is_over() -> bool:
@@ -178,10 +178,10 @@ def observe(
 def terms_of_all(components: Components, parts: Sequence[Observed]) -> dict[str, Tensor]:
     """Return the `terms` of `observe` from the results of all processes."""
     assert isinstance(components.loss, NamedLoss)
-    return _added(Sums.of_terms(components.loss), parts, components.device).means()
+    return _added(NamedLossSums.of_terms(components.loss), parts, components.device).means()
 
 
-def _added(sums: Sums, parts: Sequence[Observed], device: torch.device) -> Sums:
+def _added(sums: NamedLossSums, parts: Sequence[Observed], device: torch.device) -> NamedLossSums:
     for part in parts:
         sums.add({name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in part.values.items()})
         for name in sums.counts:
@@ -191,7 +191,7 @@ def _added(sums: Sums, parts: Sequence[Observed], device: torch.device) -> Sums:
 
 def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
     """Combine the results of all processes."""
-    sums = _added(Sums.of(components.loss), parts, torch.device("cpu"))
+    sums = _added(NamedLossSums.of(components.loss), parts, torch.device("cpu"))
     scorer = components.task.scorer(components.config, components.data, components.loss)
     if scorer:
         scorer.seen = [inputs for part in parts for inputs in part.seen]

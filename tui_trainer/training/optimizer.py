@@ -12,12 +12,12 @@ from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import CheckpointError, RunError
 from tui_trainer.hardware.out_of_memory import is_out_of_memory
 from tui_trainer.methods.optimizers import ADAFACTOR, HIDDEN, OPTIMIZERS
-from tui_trainer.models.counting import is_product
+from tui_trainer.models.counting import is_linear_layer
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.training.collectives import placed_as, whole
 from tui_trainer.training.first_gradients import FirstGradients
-from tui_trainer.training.together import placed_as, whole
+from tui_trainer.tuning.freeze_layers import head_paths
 from tui_trainer.tuning.full import InParts
-from tui_trainer.tuning.some_layers import head_paths
 
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 # Key of a group of weights: its learning rate, in multiples of the run's.
@@ -293,7 +293,7 @@ def hidden_matrices(model: Any) -> frozenset[str]:
     ends: list[Any] = [part for part in modules.values() if part is output or isinstance(part, nn.Embedding)]
     heads = tuple(f"{path}." for path in head_paths(model)) if hasattr(model, "config") else ()
     apart = {id(weight) for part in ends for weight in part.parameters()}
-    products = {id(part.weight): f"{path}.weight" for path, part in modules.items() if is_product(part)}
+    products = {id(part.weight): f"{path}.weight" for path, part in modules.items() if is_linear_layer(part)}
     names = {id(weight): name for name, weight in model.named_parameters()}
     inside = (i for i, name in products.items() if i not in apart and not name.startswith(heads or ("\n",)))
     return frozenset(names[i] for i in inside)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tui_trainer.data.batching.collate import collate_packed
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.losses.micro_batch import MicroBatch, known_masks, micro_batch
-from tui_trainer.losses.several_parts import Sums, no_terms
+from tui_trainer.losses.named_losses import NamedLossSums, no_terms
 from tui_trainer.models.towers import language_config
 from tui_trainer.training.compiled import Trainable, decoder_layers
 from tui_trainer.training.process import reason_to_fall_back
@@ -80,7 +80,7 @@ def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
             with run.mixed_precision.autocast():
                 result = run.loss(replace(batch, terms=no_terms(run.loss, run.device)))
             vectors = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
-            sums = Sums.of(run.loss)
+            sums = NamedLossSums.of(run.loss)
             gradients = torch.autograd.grad(sums.loss(result), [embedded[0], *vectors], allow_unused=True)
     finally:
         handle.remove()

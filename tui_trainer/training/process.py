@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.environment import determinism_problems
-from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
+from tui_trainer.hardware.out_of_memory import clear_error_frames, free_memory, is_out_of_memory
 from tui_trainer.hardware.visible_gpus import card_index
 from tui_trainer.planning.attention import CUDNN
 from tui_trainer.planning.plan import Plan
@@ -49,7 +49,7 @@ def reason_to_fall_back(error: Exception) -> str:
     if breaks_the_device(error):
         raise error
     if is_out_of_memory(error):
-        let_go(error)
+        clear_error_frames(error)
         free_memory()
         raise error
     return one_line(f"{type(error).__name__}: {error}", 200)

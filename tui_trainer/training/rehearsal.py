@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
-from tui_trainer.hardware.out_of_memory import free_memory, is_out_of_memory, let_go
+from tui_trainer.hardware.out_of_memory import clear_error_frames, free_memory, is_out_of_memory
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.models.files import shards
 from tui_trainer.planning.basis import EVAL_BATCH
@@ -25,12 +25,12 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training import checkpoint
 from tui_trainer.training.attempt import Shortage, attempt
 from tui_trainer.training.batches import Batches, windows
+from tui_trainer.training.collectives import whole
 from tui_trainer.training.components import Components
 from tui_trainer.training.evaluate import evaluate
 from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, SAMPLE, TYPICAL, WORST
 from tui_trainer.training.recorder import peak_memory_bytes, start_peak
 from tui_trainer.training.session import Session
-from tui_trainer.training.together import whole
 from tui_trainer.units import quantity
 
 # The forward pass of a run that takes most memory, and trials of other micro-batch sizes.
@@ -76,7 +76,7 @@ def measured(components: Components, resident_bytes: int, work: Callable[[], dic
             "failed": one_line(str(error), 300) or type(error).__name__,
             "is_memory": is_out_of_memory(error),
         }
-        let_go(error)
+        clear_error_frames(error)
     peak = max(peak_memory_bytes(components.device) - resident_bytes, 0)
     figures |= {"seconds": perf_counter() - started, "peak_memory_bytes": peak}
     components.give_up_step()

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.several_parts import Found, LossSum
+from tui_trainer.losses.named_losses import Found, LossSum
 from tui_trainer.training.clock import Communication, sum_in_one
+from tui_trainer.training.collectives import Collectives
 from tui_trainer.training.optimizer import RunOptimizer
-from tui_trainer.training.together import Together
 
 # The size of DistributedDataParallel's own buckets.
 _BUCKET_BYTES = 25 * 2**20
@@ -34,7 +34,7 @@ class LossModule(nn.Module):
         return self._loss(batch)
 
 
-class Replicas(Together):
+class Replicas(Collectives):
     def __init__(
         self,
         model: nn.Module,

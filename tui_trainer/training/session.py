@@ -16,9 +16,9 @@ from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import CheckpointError, FolderError, GroupOutOfMemory, RunError, system_reason
 from tui_trainer.hardware.out_of_memory import free_memory
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.several_parts import NamedLoss
-from tui_trainer.planning.continued_elsewhere import with_smaller_passes
+from tui_trainer.losses.named_losses import NamedLoss
 from tui_trainer.planning.plan_file import write_plan_file
+from tui_trainer.planning.retarget import with_smaller_passes
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import (
     NO_GRADIENT,
@@ -39,6 +39,7 @@ from tui_trainer.training.attempt import Shortage, SmallerPasses, attempt, attem
 from tui_trainer.training.batches import Layout, windows
 from tui_trainer.training.checkpoint import NOT_WRITTEN, Checkpoints
 from tui_trainer.training.clock import Between
+from tui_trainer.training.collectives import gather_model
 from tui_trainer.training.compiled import without_cuda_graphs
 from tui_trainer.training.components import Components
 from tui_trainer.training.evaluate import (
@@ -59,7 +60,6 @@ from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.recorder import Recorder
 from tui_trainer.training.row_values import RowReader
 from tui_trainer.training.step import StepReport
-from tui_trainer.training.together import gather_model
 from tui_trainer.units import quantity
 
 _PROGRESS_SECONDS = 1.0

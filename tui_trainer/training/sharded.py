@@ -1,7 +1,7 @@
 """Shard one model over processes, with torch's fully sharded data parallel (FSDP2).
 
-Weights, gradients and optimizer state are sharded over the processes as `DTensor`s (`training/together.py`); a layer is
-whole only while it computes. With HSDP each of several nodes has all shards, and only the sum of gradients goes over
+Weights, gradients and optimizer state are sharded over the processes as `DTensor`s (`training/collectives.py`); a layer
+is whole only while it computes. With HSDP each of several nodes has all shards, and only the sum of gradients goes over
 the network between them.
 
 With CPU offload the shards are on the host: a layer is copied to the GPU to compute, its gradients are copied back, and
@@ -16,12 +16,12 @@ import torch
 
 from tui_trainer.models.towers import tower_modules
 from tui_trainer.training.clock import Communication, TimedCollective, all_gather, reduce_scatter
+from tui_trainer.training.collectives import Collectives
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import Ranks
-from tui_trainer.training.together import Together
 
 
-class Sharded(Together):
+class Sharded(Collectives):
     """Model that is sharded over `ranks`. Passes are called as for a whole model; this class adds communication."""
 
     splits_weights = splits_state = takes_mean = True

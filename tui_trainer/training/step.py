@@ -1,6 +1,6 @@
 """One optimizer step: the loop that everything else stands around.
 
-The loss is a sum and a count, or several of them by name (`losses/several_parts.py`), and each sum is divided once by
+The loss is a sum and a count, or several of them by name (`losses/named_losses.py`), and each sum is divided once by
 the count of the whole effective batch, so the gradient is the same however the batch is cut or packed. Nothing here
 waits for the device: sums, norms and times stay on it until `training/recorder.py` reads a group of them.
 """
@@ -14,13 +14,13 @@ from typing import Any
 from torch import Tensor
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.several_parts import LossSum, NamedLoss, Sums, idle_sums
+from tui_trainer.losses.named_losses import LossSum, NamedLoss, NamedLossSums, idle_sums
 from tui_trainer.training.batches import idle
 from tui_trainer.training.clock import Clock, Span, seconds_between, seconds_of
+from tui_trainer.training.collectives import Collectives
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import ALONE, Ranks
-from tui_trainer.training.together import Together
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ def take_step(
     lr: float,
     max_grad_norm: float,
     ranks: Ranks = ALONE,
-    together: Together | None = None,
+    together: Collectives | None = None,
 ) -> StepReport:
     """Fetch a whole effective batch, accumulate its gradient, clip and update. `max_grad_norm` 0: not clipped.
 
@@ -81,7 +81,7 @@ def take_step(
     """
     started = perf_counter()
     window = fetch()
-    together = together or Together()
+    together = together or Collectives()
     communication = together.communication
     if communication:
         communication.begin()
@@ -89,7 +89,7 @@ def take_step(
         if together.passes_together:
             (most,) = ranks.highest(len(window))
             window = [*window, *[idle(window[-1])] * (most - len(window))]
-        sums = Sums.of(loss)
+        sums = NamedLossSums.of(loss)
         sums.count(window)
         *counts, input_tokens, samples, positions = ranks.sum_counts([*sums.counts.values(), *_sizes(window)])
         sums.counts = dict(zip(sums.counts, counts, strict=True))
@@ -98,7 +98,7 @@ def take_step(
     forwards: list[Span] = []
     if isinstance(loss, NamedLoss) and loss.terms:
         # Means over the whole effective batch take one more pass over it, without gradients.
-        before, terms = clock.mark(), Sums.of_terms(loss)
+        before, terms = clock.mark(), NamedLossSums.of_terms(loss)
         with together.looking(), mixed_precision.autocast():
             for batch in window:
                 part = loss.terms_of(batch)

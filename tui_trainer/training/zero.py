@@ -20,16 +20,16 @@ from torch import Tensor, nn
 
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import RunError
-from tui_trainer.losses.several_parts import LossSum
+from tui_trainer.losses.named_losses import LossSum
 from tui_trainer.planning.memory.zero import BUCKET_NUMBERS
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.processes import INSTALL_DEEPSPEED, ZERO_STAGES
 from tui_trainer.training.clock import Communication
+from tui_trainer.training.collectives import Collectives
 from tui_trainer.training.optimizer import MASTER, SIXTEEN_BITS, RunOptimizer, master_of
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.process import replaced
 from tui_trainer.training.replicas import LossModule
-from tui_trainer.training.together import Together
 from tui_trainer.tuning.full import InParts, Method
 
 # The optimizer of DeepSpeed, whose state is saved and loaded for each parameter as in other runs.
@@ -153,7 +153,7 @@ def _piece_of_stage_3(zero: Any, rank: int, parameter: Any) -> _GradientPiece:
     )
 
 
-class Zero(Together):
+class Zero(Collectives):
     splits_state = passes_together = takes_mean = True
 
     def __init__(

@@ -14,4 +14,4 @@ def find_method(name: str) -> Method:
 
 def method_of(tuning: TuningSection) -> Method:
     """Return the method of these settings; `tuning.trainable_layers` has one of its own."""
-    return find_method("some_layers" if tuning.trainable_layers else tuning.method)
+    return find_method("freeze_layers" if tuning.trainable_layers else tuning.method)

@@ -1,1 +1,1 @@
-"""The screens. Textual lives here and nowhere else; what a view shows is computed by pure functions over plain data."""
+"""The screens, the only package that uses Textual. Pure functions over plain data compute what the views show."""

@@ -1,6 +1,6 @@
 """The application: a screen for each subject, dialogs on top, and one tick a second.
 
-It shows what the screens compute and hands on keys. It owns no run and waits for none: `main` does.
+It shows what the screens compute, and passes keys on to them. Runs belong to `main`, which waits for them.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.spans import Role
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import AsciiOnly, readable
-from tui_trainer.ui.workbench import Leaving, Workbench
+from tui_trainer.ui.workbench import ExitReason, Workbench
 
 if TYPE_CHECKING:
     from tui_trainer.advice.checklist import Finding
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = SEEN_SECONDS
 UNATTENDED_TICK_SECONDS = 7.0
-# After a key that asks the run for something: its answer should not have to wait for the next tick.
+# After a request to the run, its journal is read at these times, because the answer should not wait for a tick.
 _ANSWER_SECONDS = (0.1, 0.3, 0.6)
 # The terminal's own colours: they fit light and dark terminals, and a changed cell costs few bytes.
 TERMINAL_THEME = "ansi-dark"
 _NEWS_SECONDS, _UNTIL_A_KEY = 6.0, 1e6
-# Of what comes while a dialog is open, which may be for a night.
+# Toasts held back while a dialog is open, which may be open for a night.
 _MOST_HELD = 3
 _NO_KEY = "unbound"
 _TOO_SMALL = "too small"
@@ -66,16 +66,16 @@ _ABOVE_DIALOGS = ("save_screen", "suspend")
 class TrainerApp(KeysInOrder, inherit_bindings=False):
     TITLE = "tui-trainer"
     CSS_PATH = "app.tcss"
-    # Textual would open it with a key of its own, also above dialogs.
+    # Textual would open its palette with its own key, even above dialogs.
     ENABLE_COMMAND_PALETTE = False
     DEFAULT_MODE: ClassVar[Place] = PLACES[1]
     BINDINGS = bindings("app")
     INLINE_PADDING = 0
-    # From the first: with one that comes later all widgets are styled twice.
+    # Set from the beginning: with a theme that is set later, all widgets are styled twice.
     theme: Reactive[str] = Reactive(TERMINAL_THEME)
 
     def __init__(self, bench: Workbench, keymap: Keymap) -> None:
-        # Without colours Textual takes only those of the terminal away; those of a theme become shades of grey.
+        # For NO_COLOR, Textual removes only the terminal's own colours, and turns those of a theme into shades of grey.
         super().__init__(driver_class=PatientDriver, ansi_color=True if "NO_COLOR" in os.environ else None)
         self.bench, self.keymap = bench, keymap
         keymap_room.shown = keymap
@@ -86,7 +86,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.add_mode(_TOO_SMALL, partial(TooSmall, bench))
         self.guard: TerminalGuard | None = None
         self.terminal: PatientDriver | None = None
-        # The log would get pages of an error; `main` writes it to a file and says one sentence.
+        # Textual would write pages about an error to the log. `main` writes a file and prints one sentence.
         self.error_console.quiet = True
         self.crash, self._has_begun = "", False
         self.preferences = Preferences.load()
@@ -97,36 +97,36 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self._shown_by_clock: object = None
         self._tick_seconds = TICK_SECONDS
         self.set_class(bench.glyphs.ascii, "-ascii")
-        self.set_keymap({one.id: ",".join(map(textual_key, one.keys)) or _NO_KEY for one in keymap.changed})
+        self.set_keymap({action.id: ",".join(map(textual_key, action.keys)) or _NO_KEY for action in keymap.changed})
 
     def get_css_variables(self) -> dict[str, str]:
         colours = super().get_css_variables()
         return colours if self.current_theme.ansi else readable(colours)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's, and one behind them where only ASCII may appear: its own widgets do not know of that."""
+        """Return Textual's filters, and for ASCII terminals one that also covers Textual's own widgets."""
         filters = super().get_line_filters()
         return [*filters, AsciiOnly()] if self.bench.glyphs.ascii else filters
 
     def get_default_screen(self) -> Screen[None]:
-        # From a mode that is known by now it would come with all style sheets parsed twice.
+        # If the mode were added before, all style sheets would be parsed twice.
         return self.page
 
     async def on_mount(self) -> None:
         self.add_mode(self.DEFAULT_MODE, lambda: self.pages[self.DEFAULT_MODE])
-        # Nothing is drawn while this waits: the page is seen when it is whole.
+        # Nothing is drawn while this waits, so the page appears complete.
         await AwaitMount(self.page, [self.page])
         if self.preferences.theme in self.available_themes:
             self.theme = self.preferences.theme
         self._event_loop = asyncio.get_running_loop()
         if self.guard is not None:
-            # Textual's stand-ins for the standard streams have no descriptor, which breaks child processes.
+            # Textual's replacements of the standard streams have no descriptor, which breaks child processes.
             sys.stdout = sys.stderr = self.guard.log
         self.bench.background = Background(self._event_loop, self._background_failed)
         self._clock = self.set_interval(TICK_SECONDS, self.tick)
         if problems := self.keymap.problems:
             self.bench.tell((f"1 of {len(problems)}: " if problems[1:] else "") + problems[0], "warn")
-        # What the config needs takes longer to load than the first screen takes to show.
+        # The config's modules take longer to load than the first screen takes to show.
         self.call_after_refresh(self._begin)
 
     def on_unmount(self) -> None:
@@ -140,16 +140,16 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.draw()
 
     def find_living_runs(self) -> None:
-        """Runs that train already, as after a lost connection: watch one, rather than start another beside it."""
+        """Offer to watch a run that is already training, for example after a lost connection."""
 
-        def look() -> "tuple[bool, list[RunFolder]]":
+        def read() -> "tuple[bool, list[RunFolder]]":
             from tui_trainer.runs.lock import owner
             from tui_trainer.runs.registry import newest_runs
 
             newest = newest_runs()
             return bool(newest), [folder for folder in newest if owner(folder.lock) is not None]
 
-        def found(answer: "tuple[bool, list[RunFolder]]") -> None:
+        def offer(answer: "tuple[bool, list[RunFolder]]") -> None:
             has_runs, living = answer
             self.bench.has_no_runs = not has_runs
             self.draw()
@@ -158,7 +158,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
                 self.bench.ask_when_free(partial(offer_to_watch, self.bench, living))
 
-        self.bench.background.do("runs", look, found)
+        self.bench.background.do("runs", read, offer)
 
     def offer_draft(self, draft: "Draft") -> None:
         from tui_trainer.ui.screens.config_files import offer_draft
@@ -189,36 +189,34 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if self.size.width < SMALLEST_WIDTH or self.size.height < SMALLEST_HEIGHT:
             self.switch_mode(_TOO_SMALL)
 
-    def notify_of(self, text: str, severity: SeverityLevel, page: int) -> None:
-        """What happened on a screen, as a rule another one; an error stays until a key is pressed.
-
-        What comes while a dialog is open is shown behind it: it would lie on what is read there, or on its keys.
-        """
+    def show_toast(self, text: str, severity: SeverityLevel, page: int) -> None:
+        """Show a toast about a page. An error stays until a key is pressed."""
         if self.dialog:
-            self._held_news.append(partial(self.notify_of, text, severity, page))
+            # The toast would hide the text or the keys of the dialog, so it waits until the dialog is closed.
+            self._held_news.append(partial(self.show_toast, text, severity, page))
             return
         self._has_lasting_news |= severity == "error"
         seconds = _UNTIL_A_KEY if severity == "error" else _NEWS_SECONDS
         self.notify(text, title=TITLES[PLACES[1 + page]], severity=severity, timeout=seconds, markup=False)
 
     def delay_update(self, delay: float = 0.05) -> None:
-        """Textual hides for so long how a page comes together; one that was shown before is whole at once."""
+        """Hide a page while it is built for the first time. Textual would do that at each change of pages."""
         if not self.page.is_mounted:
             super().delay_update(delay)
 
     def draw(self) -> None:
         if not self.is_running:
-            # A late answer of the background while the screens go.
+            # An answer of the background can arrive while the screens are being closed.
             return
         self._shown_by_clock = self._by_clock()
-        # Also what lies below a dialog: a run goes on behind it.
+        # Pages below a dialog are drawn too, because a run continues behind it.
         for screen in self.screen_stack:
             if isinstance(screen, Page | Dialog | TooSmall):
                 screen.redraw()
 
     def _by_clock(self) -> object:
-        """What the picture shows that changes by itself: while it stays as it is, no new picture is computed."""
-        return self.size, self.bench.by_clock(), [one.by_clock() for one in (self.page, self.dialog) if one]
+        """Return what changes on the screen without a key. While this is equal, the screen is not drawn again."""
+        return self.size, self.bench.by_clock(), [screen.by_clock() for screen in (self.page, self.dialog) if screen]
 
     @property
     def offered_actions(self) -> list[Action]:
@@ -229,7 +227,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         return [*self.keymap.of(self.page.place), *self.keymap.of("app")]
 
     def refusal(self, action: Action) -> str:
-        """Return why an action of this screen or of all screens cannot be done now; empty if it can."""
+        """Return why an action of this page or of `app` is not possible now; empty if it is."""
         if self.bench.is_view and action.id in CHANGES_RUNS:
             return "this is a read-only view (attach --view)"
         if action.id == "app.start":
@@ -237,14 +235,14 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         return "" if action.place == "app" else self.page.refusal(action)
 
     def tick(self) -> None:
-        """Take in what is new and draw it where it shows: once a second, less often while nobody is there."""
+        """Collect news and draw them. Called once a second, and less often while the user is away."""
         if not self.is_running:
             # Textual closes the screens before it stops this clock.
             return
         if self.guard is not None and hung_up():
-            self.leave(Leaving.LOST)
+            self.leave(ExitReason.LOST)
             return
-        self._pace()
+        self._set_tick_interval()
         if not self.dialog:
             while self._held_news:
                 self._held_news.popleft()()
@@ -254,33 +252,33 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
             self.bench.ask_when_free(partial(show_problems, self.bench, "The run did not start", refusals))
         if self.page.is_mounted:
-            # Not while it comes up: parts of it may not be there yet.
+            # While the page is being built, parts of it may be missing.
             self.page.tick()
         self._notify_of_the_end()
         if has_news or self._by_clock() != self._shown_by_clock:
             self.draw()
-        if self.guard is not None and self.guard.terminal.take_lost():
+        if self.guard is not None and self.guard.terminal.consume_lost_flag():
             self.refresh(layout=True)
 
-    def _pace(self) -> None:
+    def _set_tick_interval(self) -> None:
         seconds = UNATTENDED_TICK_SECONDS if self.bench.is_unattended else TICK_SECONDS
         if seconds != self._tick_seconds:
             self._tick_seconds = seconds
             self._clock.stop()
             self._clock = self.set_interval(seconds, self.tick)
-            self.bench.pace()
+            self.bench.set_gauge_interval()
 
     def _notify_of_the_end(self) -> None:
-        """A run that ended while nobody looks is told to the terminal, which shows it as it likes (OSC 9)."""
+        """Notify the terminal (OSC 9) of a run that ended while the terminal did not have the focus."""
         run, was_alive = self.bench.run, self._run_was_alive
         self._run_was_alive = self.bench.run_is_alive
         if was_alive and not self._run_was_alive:
-            # The next plan goes by what this run has measured, and its data is prepared.
+            # The next plan can use this run's measurements and its prepared data.
             self.bench.config_changed()
             from tui_trainer.ui.starting import LEAVE, offer_quit
 
-            if self.take_back(LEAVE):
-                # What was asked about has ended.
+            # The question about quitting mentions the run that has ended, so it is asked again.
+            if self.close_question(LEAVE):
                 offer_quit(self.bench)
         if run is None or not was_alive or self._run_was_alive or self.app_focus:
             return
@@ -293,34 +291,34 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if self._has_begun:
             self.preferences.theme = "" if theme == TERMINAL_THEME else theme
             self.preferences.save()
-            # What lies below a dialog's shade has the colours as well.
+            # The page below a dialog gets the new colours too.
             self.call_after_refresh(self.page.redraw)
             self.call_after_refresh(self.draw)
 
-    def soon(self) -> None:
-        """Look at the run again shortly, because it was asked for something."""
+    def poll_soon(self) -> None:
+        """Poll the run soon after a request to it."""
         for seconds in _ANSWER_SECONDS:
             self.set_timer(seconds, self.bench.poll_run)
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, InputEvent | AppFocus | Resize):
-            self.bench.attend()
+            self.bench.note_activity()
             if self._tick_seconds != TICK_SECONDS:
                 self.tick()
         if isinstance(event, Key) and not event.is_forwarded:
             if self.bench.start_wanted and event.key == "enter" and not self.dialog:
-                return  # it was pressed for the question that is still to come
-            ended, self.bench.notice = self.bench.notice, None
+                return  # the user pressed it for the question that is about to open
+            old_notice, self.bench.notice = self.bench.notice, None
             if self._has_lasting_news:
                 self._has_lasting_news = False
                 self.clear_notifications()
-            # Whoever goes on with something else does not wait for the start any more.
+            # Any other key withdraws the request to start a run.
             self.bench.start_wanted = False
-            if ended:
+            if old_notice:
                 self.draw()
-            meant = self.keymap.find("app", event.key, None)
-            if self.dialog and meant and self._is_above(self.dialog, meant, event):
-                await self.run_action(meant.name)  # a dialog takes all other keys
+            action = self.keymap.find("app", event.key, None)
+            if self.dialog and action and self._is_above(self.dialog, action, event):
+                await self.run_action(action.name)  # a dialog takes all other keys
                 self.page.redraw()
                 return
             self._name_layout(event.character or "", event.key)
@@ -335,49 +333,50 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.bench.tell(f"{letter} is not a key: switch the keyboard layout, or add letters in keys.toml", "warn")
             self.draw()
 
-    def _is_above(self, dialog: Dialog, meant: Action, event: Key) -> bool:
-        if meant.name in ("jump", "command"):
+    def _is_above(self, dialog: Dialog, action: Action, event: Key) -> bool:
+        """Return whether a key of all screens does its action although a dialog is open."""
+        if action.name in ("jump", "command"):
             return not dialog.takes(event.character or event.key)
-        return meant.name in _ABOVE_DIALOGS and not event.is_printable
+        return action.name in _ABOVE_DIALOGS and not event.is_printable
 
     def on_resize(self) -> None:
-        # Behind Textual's own handler, which takes the size in.
+        # After Textual's own handler, which stores the size.
         self.call_next(self.show_page, self.bench.current)
         self.call_after_refresh(self.draw)
 
-    def carry_out(self, action_id: str) -> None:
-        page, action = self.page, next(one for one in self.keymap.actions if one.id == action_id)
+    def perform_action(self, action_id: str) -> None:
+        page, action = self.page, next(action for action in self.keymap.actions if action.id == action_id)
         if not (refusal := self.refusal(action)):
             if action.name.startswith("go_"):
                 self.bench.go(PLACES[1:].index(action.name.removeprefix("go_")))
             else:
                 getattr(self if action.place == "app" else self.page, f"action_{action.name}")()
         elif "escape" not in action.keys:
-            # Escape that finds nothing to end needs no answer.
+            # Escape needs no answer if there is nothing to leave.
             self.bench.tell(f"{action.label}: {refusal}", "dim")
         if page is self.page:
             self.draw()
         else:
-            # It draws itself when it is there.
+            # A page draws itself when it is mounted.
             self._shown_by_clock = self._by_clock()
 
     def action_do(self, name: str) -> None:
-        self.carry_out(f"app.{name}")
+        self.perform_action(f"app.{name}")
 
     def copy_to_clipboard(self, text: str) -> None:
-        # Paths that are no UTF-8 have lone surrogates.
+        # Paths that are not valid UTF-8 contain lone surrogates.
         super().copy_to_clipboard(text.encode("utf-8", "replace").decode())
 
     def open(self, dialog: Dialog) -> None:
-        # They would lie on its keys; the mark on the tab stays.
+        # Toasts would cover the keys of the dialog. The mark on the tab stays.
         self.clear_notifications()
         self.push_screen(dialog, mode=self.page.place)
 
     def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None:
         self.open(ChoiceDialog(heading, rows, answers))
 
-    def take_back(self, heading: str) -> bool:
-        """Close the question of that heading; whether it was asked."""
+    def close_question(self, heading: str) -> bool:
+        """Close the open question with this heading. Return whether there was one."""
         dialog = self.dialog
         if not (isinstance(dialog, ChoiceDialog) and dialog.heading == heading):
             return False
@@ -394,14 +393,14 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def key_of(self, action_id: str) -> str:
         return self.keymap.key_of(action_id, ascii_only=self.bench.glyphs.ascii)
 
-    def leave(self, how: Leaving = Leaving.QUIT) -> None:
-        """Give the terminal back; what happens to a run alive is for `main`."""
+    def leave(self, how: ExitReason = ExitReason.QUIT) -> None:
+        """Close the screens. `main` handles a run that is active."""
         if self.bench.leaving is None:
             self.bench.leaving = how
         self.exit()
 
-    def leave_soon(self, how: Leaving) -> None:
-        """The same from a signal handler or another thread."""
+    def leave_soon(self, how: ExitReason) -> None:
+        """Close the screens. Safe to call from a signal handler or another thread."""
         if self._event_loop is not None:
             self._event_loop.call_soon_threadsafe(self.leave, how)
 
@@ -420,19 +419,19 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
         self.open(DataDialog(self.bench))
 
-    def do_on(self, place: Place, do: Callable[[], object]) -> None:
-        """Go to a screen, and do something there once it is whole."""
+    def do_on_page(self, place: Place, do: Callable[[], object]) -> None:
+        """Open a page, and call a function once the page is complete."""
         self.bench.go(PLACES[1:].index(place))
         if self.page.is_mounted:
             self.call_next(do)
         else:
-            self.page.when_whole = do
+            self.page.when_complete = do
 
     def show_setting(self, key: str) -> None:
-        self.do_on("config", lambda: cast("ConfigPage", self.page).show_setting(key))
+        self.do_on_page("config", lambda: cast("ConfigPage", self.page).show_setting(key))
 
     def show_recipe(self, name: str) -> None:
-        self.do_on("config", lambda: cast("ConfigPage", self.page).show_recipe(name))
+        self.do_on_page("config", lambda: cast("ConfigPage", self.page).show_recipe(name))
 
     def action_help(self) -> None:
         from tui_trainer.ui.help import HelpDialog
@@ -457,9 +456,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def action_palette(self) -> None:
         words = "Search actions, settings, runs, recipes, guides and themes"
-        found = palette.Palette(words, palette.all_commands(self))
-        palette.add_runs(self, found)
-        self.open(found)
+        dialog = palette.Palette(words, palette.all_commands(self))
+        palette.add_runs(self, dialog)
+        self.open(dialog)
 
     def action_interrupt(self) -> None:
         if selected := self.screen.get_selected_text():
@@ -473,8 +472,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.open(palette.Palette("Copy a command", palette.command_lines(self)))
 
     def action_theme(self) -> None:
-        before = self.theme
-        back = partial(setattr, self, "theme", before)
+        back = partial(setattr, self, "theme", self.theme)
         self.open(palette.Palette("Choose a theme", palette.theme_commands(self, shows=True), back))
 
     def action_bell(self) -> None:  # type: ignore[override]
@@ -495,7 +493,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             words, role = f"could not save the screen: {system_reason(error)}", "bad"
         self.bench.tell(words, role)
         if self.dialog:
-            # It may hide the notice.
+            # The dialog may hide the notice.
             self.notify(words, markup=False)
 
     def action_mouse(self) -> None:
@@ -523,10 +521,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.call_next(fail)
 
     def bell(self) -> None:
-        """Textual rings it for an error that nobody has caught: `main` tells it and takes care of the run."""
+        """Ring the bell. Textual also calls this for an uncaught error, which is recorded here for `main`."""
         error = sys.exc_info()[1]
         if error is None:
             super().bell()
         elif self.bench.leaving is None or not isinstance(error, NoMatches | ScreenStackError):
-            # While the screens go, Textual makes no more widgets: a page that was about to come has no parts.
+            # While the screens are closed, Textual creates no more widgets, so a page may lack its parts.
             self.crash = self.crash or traceback.format_exc()

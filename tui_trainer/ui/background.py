@@ -1,7 +1,7 @@
-"""Work that would make a key press wait: in a thread, piece after piece.
+"""Work in threads, one piece after another, so that no key press has to wait for it.
 
-The thread never touches the screen: it is answered in the event loop. It is a daemon: nothing that it does needs
-finishing.
+The threads never touch the screen: results are handled in the event loop. They are daemons, because no work has to be
+finished before the program ends.
 """
 
 from __future__ import annotations
@@ -20,30 +20,29 @@ Answer = Callable[[Any], None]
 
 
 class GivenUp(Exception):
-    """Raised by work that nobody waits for any more: there is no answer."""
+    """Raised by work whose result is not needed any more: no callback is called."""
 
 
 class Background:
-    """Pieces of work by name: a new one takes the place of one of the same name that has not begun.
+    """Named pieces of work. New work replaces work of the same name that has not begun.
 
-    Each lane has a thread of its own: what waits for a disk that does not answer, or for a process that never does,
-    holds up nothing of another lane.
+    Each lane has its own thread, so a disk or a process that does not answer delays only its own lane.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, failed: Callable[[Exception], None]) -> None:
         self._loop = loop
-        # Answers are heard where this was made: Textual looks there for its application.
+        # Callbacks run in this context, because Textual looks there for its application.
         self._context = copy_context()
         self._failed = failed
         self._waiting: dict[str, OrderedDict[str, tuple[Work, Answer]]] = {}
         self._busy_with: dict[str, str] = {}
         self._newest: Counter[str] = Counter()
-        """How often work of each name was asked for."""
+        """Requests so far, by the name of the work."""
         self._changed = threading.Condition()
         self._is_over = False
 
     def do(self, name: str, work: Work, answer: Answer, lane: str = "") -> None:
-        """Do `work` soon; `answer` gets its result in the event loop, unless newer work of this name came meanwhile."""
+        """Run `work` in the lane's thread, then `answer(result)` in the event loop, unless newer work has this name."""
         with self._changed:
             if lane not in self._waiting:
                 self._waiting[lane] = OrderedDict()
@@ -54,7 +53,7 @@ class Background:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Nobody hears answers any more."""
+        """Stop calling callbacks."""
         self._is_over = True
 
     def is_busy(self, name: str) -> bool:
@@ -67,7 +66,7 @@ class Background:
             return not self._names
 
     def finish(self, name: str, patience_seconds: float) -> None:
-        """Wait for work that must not be lost. Only for when there are no screens any more that would stand still."""
+        """Wait for work that must not be lost. Call only after the screens have closed: this blocks the event loop."""
         with self._changed:
             self._changed.wait_for(lambda: name not in self._names, patience_seconds)
 
@@ -84,18 +83,18 @@ class Background:
                 name, (work, answer) = waiting.popitem(last=False)
                 self._busy_with[lane] = name
                 number = self._newest[name]
-            tell: Callable[[], None] | None = None
+            callback: Callable[[], None] | None = None
             try:
-                tell = partial(self._answer, name, number, answer, work())
+                callback = partial(self._answer, name, number, answer, work())
             except GivenUp:
                 pass
-            except Exception as error:  # what it was is told in the event loop, where it would have happened
-                tell = partial(self._failed, error)
+            except Exception as error:  # reported in the event loop
+                callback = partial(self._failed, error)
             with self._changed:
-                # In one: who hears the answer finds the work over, and who finds it over will have heard.
-                if tell and not self._is_over:
-                    with suppress(RuntimeError):  # the loop is closed: the screen is gone
-                        self._loop.call_soon_threadsafe(tell, context=self._context)
+                # Both under the lock: when the callback runs, the work is over, and if it is over, the callback is due.
+                if callback and not self._is_over:
+                    with suppress(RuntimeError):  # the event loop is closed
+                        self._loop.call_soon_threadsafe(callback, context=self._context)
                 del self._busy_with[lane]
                 self._changed.notify_all()
 
@@ -104,5 +103,5 @@ class Background:
             return
         try:
             answer(result)
-        except Exception as error:  # an error of ours: it must not end in asyncio's log
+        except Exception as error:  # otherwise it would end in asyncio's log
             self._failed(error)

@@ -1,7 +1,4 @@
-"""A chart of one metric over the steps of a run: what is chosen of it, how it is painted, and the widget.
-
-What is painted later covers: the steps, their mean above, then evaluations, the losses to beat, and the crosshair.
-"""
+"""A chart of one metric over the steps of a run. `curves.py` has the metrics, `plot.py` the axes and dots."""
 
 from __future__ import annotations
 
@@ -18,20 +15,9 @@ from textual.reactive import reactive
 
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui import plot
 from tui_trainer.ui.curves import LOSS, METRICS, Floats, Metric, Points, Series, metric_of, metrics_of
-from tui_trainer.ui.plot import (
-    FIRST_DOMAIN_STEPS,
-    GUTTER,
-    Bounds,
-    Raster,
-    column_of,
-    domain_steps,
-    row_of,
-    stable_bounds,
-    window,
-    with_y_axis,
-    x_axis,
-)
+from tui_trainer.ui.plot import GUTTER, Bounds, Raster
 from tui_trainer.ui.spans import Glyphs, Line, fit, next_of, title_rule, width_of
 from tui_trainer.ui.widgets.pane import Pane
 
@@ -41,7 +27,7 @@ SMOOTHINGS: Final = (0.9, 0.98, 0.0, 0.6)
 MOST_HALVINGS: Final = 12
 _SMALLEST = (GUTTER + 10, 3)
 _TICKS_TALL: Final = 5
-# A chart lower than this has its x labels within the axis.
+# A chart with fewer rows has its x labels within the axis.
 _LABELS_FROM: Final = 11
 _TAIL_HALVINGS = 2
 
@@ -50,13 +36,13 @@ def _scaled(values: Floats, log: bool) -> Floats:
     if not log:
         return values
     with np.errstate(divide="ignore", invalid="ignore"):
-        # What has no logarithm lies below any range.
+        # Values without a logarithm lie below every range.
         return np.where(values > 0, np.log10(values), np.where(np.isnan(values), np.nan, -np.inf))
 
 
 @dataclass(frozen=True, slots=True)
 class ChartView:
-    """What is chosen of a chart. The x axis is halved `halvings` times, around the crosshair or at the tail."""
+    """Settings of a chart. The x axis is halved `halvings` times, around the crosshair or at the newest steps."""
 
     metric: str = "loss"
     smoothing: float = SMOOTHINGS[0]
@@ -68,7 +54,7 @@ class ChartView:
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    """What is painted later covers: the steps, their mean, then evaluations, what is to be beaten, the crosshair."""
+    """One drawing of a chart. Later parts cover earlier ones: steps, mean, evaluations, baselines, crosshair."""
 
     state: RunState
     view: ChartView
@@ -78,18 +64,18 @@ class _Picture:
     glyphs: Glyphs
 
     def _evaluations(self) -> list[tuple[int, float]]:
-        """Step and value of all that have the metric."""
+        """Return step and value of the evaluations that have the metric."""
         marked = ((done.step, self.metric.marked(done)) for done in self.state.evals)
         return [(step, value) for step, value in marked if value is not None]
 
     def _evals(self) -> list[tuple[int, float]]:
-        """Step and value, in the unit of the y axis, of the evaluations in the window."""
+        """Return step and value of the evaluations in the window, as logarithms on a logarithmic axis."""
         low, high = self.shown.low, self.shown.high
         finite = [(step, value) for step, value in self._evaluations() if low <= step <= high and math.isfinite(value)]
         return [(step, math.log10(value)) for step, value in finite if value > 0] if self.view.log else finite
 
     def wanted_bounds(self) -> Bounds | None:
-        """The range of the values, and of the evaluations that are near them; None without any."""
+        """Return the range of the values and of the evaluations near them; None without values."""
         core = self.series.core(self.shown, self.metric.is_noisy, self.view.log)
         values = [value for _, value in self._evals()]
         if core is None:
@@ -106,22 +92,22 @@ class _Picture:
         if not view.compact:
             self._name_baselines(raster, bounds)
             if view.cross_step is not None:
-                raster.cross(column_of(view.cross_step, self.shown, raster.width), glyphs.vertical)
-        body = with_y_axis(raster.lines(), bounds, min(raster.height // 2 + 1, _TICKS_TALL), glyphs, log=view.log)
+                raster.cross(plot.column_of(view.cross_step, self.shown, raster.width), glyphs.vertical)
+        body = plot.with_y_axis(raster.lines(), bounds, min(raster.height // 2 + 1, _TICKS_TALL), glyphs, log=view.log)
         if view.compact:
             return body
-        axis = x_axis(raster.width, self.shown, "step", glyphs, keeps_unit=False, bad_columns=bad_columns,
+        axis = plot.x_axis(raster.width, self.shown, "step", glyphs, keeps_unit=False, bad_columns=bad_columns,
                       inline=inline)  # fmt: skip
         return [*body, *axis]
 
     def _paint_curves(self, raster: Raster, bounds: Bounds) -> list[int]:
-        """The values and their mean, with marks where values lie beyond the range; the columns of bad values."""
+        """Draw values and mean, and mark values outside the range. Return the columns with NaN or infinite values."""
         series, log = self.series, self.view.log
         columns = series.columns(self.shown, raster.dots_across)
         low, high, smoothed = (_scaled(values, log) for values in (columns.low, columns.high, columns.smoothed))
 
-        def cells_of(found: NDArray[np.bool_]) -> list[int]:
-            return sorted(set((np.flatnonzero(found) // raster.cell_columns).tolist()))
+        def cells_of(dots: NDArray[np.bool_]) -> list[int]:
+            return sorted(set((np.flatnonzero(dots) // raster.cell_columns).tolist()))
 
         raster.curve(low, high, bounds, "chart_raw" if series.smoothing else "chart_smooth")
         for column in cells_of(high > bounds.high):
@@ -133,29 +119,29 @@ class _Picture:
         return cells_of(columns.bad)
 
     def _mark_evaluations(self, raster: Raster, bounds: Bounds) -> None:
-        """One mark in each few columns at most, the newest: a row of marks would hide the curve."""
+        """Mark only the newest evaluation in each few columns, because a row of marks would hide the curve."""
         glyphs, per_step = self.glyphs, raster.width / self.shown.span / _MARK_EVERY
         newest = {int((step - self.shown.low) * per_step): (step, value) for step, value in self._evals()}
         for step, value in newest.values():
             sign = glyphs.above if value > bounds.high else glyphs.below if value < bounds.low else glyphs.eval_mark
-            column, row = column_of(step, self.shown, raster.width), row_of(value, bounds, raster.height)
+            column, row = plot.column_of(step, self.shown, raster.width), plot.row_of(value, bounds, raster.height)
             raster.mark(column, row, sign, "chart_eval")
 
     def _name_baselines(self, raster: Raster, bounds: Bounds) -> None:
-        """What is to be beaten, as names at the right end of their rows: lines across would look like steps.
+        """Write the names of baselines at the right end of their rows, because full lines would look like a curve.
 
-        Those that lie beyond the range, or under the curve, are left out; of several in one row, all but the lowest.
+        A name is left out if its loss is outside the range, if the curve is there, or if a lower loss has the row.
         """
         drawn, line = set[int](), "---" if self.glyphs.ascii else "┈┈┈"
         for name, loss in sorted(self.metric.to_beat(self.state).items(), key=itemgetter(1)):
             value = math.log10(loss) if self.view.log and loss > 0 else loss
-            row = row_of(value, bounds, raster.height)
+            row = plot.row_of(value, bounds, raster.height)
             if bounds.low <= value <= bounds.high and row not in drawn:
                 drawn.add(row)
                 raster.label(row, f"{line} {self.glyphs.only(one_line(name[:_LABEL_LIMIT]))}", "dim")
 
     def title(self, width: int, bounds: Bounds | None) -> Line:
-        """The metric with its newest value, what stands under the crosshair, an alarm, or what the marks mean."""
+        """Return the title line: the newest value, the values at the crosshair, an alarm about NaN, or the legend."""
         view, series, glyphs = self.view, self.series, self.glyphs
         if view.compact:
             value = self.metric.show(float(series.values[-1])) if len(series.values) else "--"
@@ -164,17 +150,17 @@ class _Picture:
             return title_rule(self._reading(view.cross_step), width, glyphs)
         note = ", ".join(["log"] * view.log + [f"zoom {2**view.halvings}x"] * bool(view.halvings))
         if (bad := series.last_bad()) is not None:
-            what = "NaN" if math.isnan(series.values[bad]) else "infinite"
-            return title_rule([(f"{view.metric} is {what} at step {series.steps[bad]}", "bad")], width, glyphs, note)
+            kind = "NaN" if math.isnan(series.values[bad]) else "infinite"
+            return title_rule([(f"{view.metric} is {kind} at step {series.steps[bad]}", "bad")], width, glyphs, note)
         marks = self._legend(bounds)
         while len(marks) > 1 and width_of(marks) > width - 6:
             marks.pop()
         return title_rule(marks, width, glyphs, note)
 
     def _reading(self, step: int) -> Line:
-        """`step 120  loss 1.8531  smoothed 1.9012  ◆ 1.9100 at step 100`; the last is the nearest evaluation."""
-        at = self.series.nearest(step) or 0
-        value, mean = float(self.series.values[at]), float(self.series.smoothed[at])
+        """Return the values at the crosshair: `step 120  loss 1.8531  smoothed 1.9012  ◆ 1.9100 at step 100`."""
+        index = self.series.nearest(step) or 0
+        value, mean = float(self.series.values[index]), float(self.series.smoothed[index])
         shown = self.metric.show(value) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
         line: Line = [(f"step {step}", "chart_cross"), (f"  {self.view.metric} {shown}", "text")]
         if self.series.smoothing and math.isfinite(mean):
@@ -186,7 +172,7 @@ class _Picture:
 
     @property
     def _marks(self) -> list[tuple[int, float]]:
-        """The evaluations that are marked beside the curve: of what is not noisy they are the curve itself."""
+        """Evaluations to mark beside the curve; none if the curve itself consists of evaluations."""
         return self._evaluations() if self.metric.is_noisy else []
 
     def _legend(self, bounds: Bounds | None) -> Line:
@@ -209,7 +195,7 @@ _ALL = ChartView()
 
 
 class LossChart(Pane):
-    """Draws the run that `state` gives, as `view` says; a `view` that changes is drawn at once."""
+    """Chart of the run that `state()` returns. Setting `view` draws it again."""
 
     DEFAULT_CSS = "LossChart { height: 1fr; min-height: 4; }"
     ALLOW_SELECT = False
@@ -223,23 +209,21 @@ class LossChart(Pane):
         self.disabled = disabled
         self._state = state
         self.beside: LossChart | None = None
-        """Another chart of the same steps: what is chosen about the x axis is chosen for both."""
-        # What has to stay from one picture to the next.
+        """Another chart of the same steps, which shares the x axis and the smoothing."""
         self._drawn_view = view
         self._series: Series | None = None
         self._bounds: Bounds | None = None
-        self._shown, self._across = Bounds(0, FIRST_DOMAIN_STEPS), 1
+        self._shown, self._across = Bounds(0, plot.FIRST_DOMAIN_STEPS), 1
         self.set_reactive(LossChart.view, view)
 
     def forget(self) -> None:
-        """Another run: it is drawn as nothing was before, with what was chosen about the marks."""
+        """Prepare for another run: reset zoom, crosshair and axes, and a metric that only some runs have."""
         self._series = self._bounds = None
-        # A score that only the other run had.
         metric = self.view.metric if self.view.metric in METRICS else LOSS
         self.set_reactive(LossChart.view, replace(self.view, metric=metric, halvings=0, cross_step=None, log=False))
 
     def drawn(self, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-        """`height` lines of `width` cells: a title rule with the legend, the plot, its x axis and the labels."""
+        """Return `height` lines of `width` cells: the title, the plot, and its x axis with labels."""
         if width < _SMALLEST[0] or height < _SMALLEST[1]:
             return [fit([], width)] * height
         state, view = self._state(), self.view
@@ -248,13 +232,14 @@ class LossChart(Pane):
         series = self._take(metric.points(state), view, metric.is_noisy)
         if view.cross_step is not None:
             view = replace(view, cross_step=series.nearest_step(view.cross_step))
-        # The run's, also where what is drawn is measured now and then: two charts have the same axis.
+        # The axis follows the run's steps even for rare evaluations, so that two charts have the same axis.
         last_step = max([*series.steps[-1:].tolist(), *state.steps[-1:]], default=0)
-        self._shown = window(domain_steps(last_step, state.total_steps), last_step, view.halvings, view.cross_step)
+        domain = plot.domain_steps(last_step, state.total_steps)
+        self._shown = plot.window(domain, last_step, view.halvings, view.cross_step)
         self._across = width - GUTTER
         picture = _Picture(state, view, metric, series, self._shown, glyphs)
         if (wanted := picture.wanted_bounds()) is not None:
-            self._bounds = stable_bounds(self._bounds, wanted.low, wanted.high)
+            self._bounds = plot.stable_bounds(self._bounds, wanted.low, wanted.high)
             return [picture.title(width, self._bounds), *picture.plot(self._bounds, width, height - 1)]
         lines = [picture.title(width, None), *[fit([], width)] * (height - 1)]
         text = "no finite values to draw" if len(series.steps) else "no steps yet"
@@ -287,7 +272,7 @@ class LossChart(Pane):
         self.show_metric(next_of(list(metrics_of(self._state())), self.view.metric))
 
     def toggle_log(self) -> str:
-        """Linear or logarithmic y. Returns why not when no value is above zero, else nothing."""
+        """Switch the y axis. Return why a logarithmic axis is impossible, or an empty string."""
         name, state = self.view.metric, self._state()
         metric = metric_of(state, name) or METRICS[LOSS]
         if not self.view.log and not (metric.values(state) > 0).any():
@@ -302,15 +287,15 @@ class LossChart(Pane):
         self.view = replace(self.view, halvings=0 if self.view.halvings else _TAIL_HALVINGS, cross_step=None)
 
     def move_cross(self, columns: int) -> None:
-        """Move the crosshair by so many columns, at least to the next point; the first move shows it at the last."""
+        """Move the crosshair by columns, at least to the next point. The first move shows it at the last point."""
         if self._series is None or not len(steps := self._series.steps):
             return
-        at = len(steps) - 1
+        index = len(steps) - 1
         if self.view.cross_step is not None:
-            at = self._series.nearest(self.view.cross_step) or 0
-            moved = self._series.nearest(int(steps[at]) + columns * self._column_steps) or 0
-            at = min(max(moved if moved != at else at + (1 if columns > 0 else -1), 0), len(steps) - 1)
-        self.view = replace(self.view, cross_step=int(steps[at]))
+            index = self._series.nearest(self.view.cross_step) or 0
+            moved = self._series.nearest(int(steps[index]) + columns * self._column_steps) or 0
+            index = min(max(moved if moved != index else index + (1 if columns > 0 else -1), 0), len(steps) - 1)
+        self.view = replace(self.view, cross_step=int(steps[index]))
 
     @property
     def _column_steps(self) -> float:
@@ -331,7 +316,7 @@ class LossChart(Pane):
         self.release_mouse()
 
     def _read_at(self, x: int) -> None:
-        """The crosshair at the point that is nearest to the cell `x`."""
+        """Move the crosshair to the point nearest to the cell `x`."""
         if self._series is not None and not self.view.compact:
             step = self._series.nearest_step(self._shown.low + (x - GUTTER + 0.5) * self._column_steps)
             self.view = replace(self.view, cross_step=step)

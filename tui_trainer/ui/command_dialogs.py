@@ -104,8 +104,8 @@ class CommandDialog(Dialog):
 
     def _warnings(self, width: int) -> list[Line]:
         words = [_SLOWS] * (self.bench.run_is_alive and not self.command.measures)
-        others = [one for one in self.bench.tools.values() if one.alive and one is not self.command]
-        words += [f"{one_line(one.what)} is also running" for one in others if not one.measures]
+        others = [tool for tool in self.bench.tools.values() if tool.alive and tool is not self.command]
+        words += [f"{one_line(tool.what)} is also running" for tool in others if not tool.measures]
         if other := self.bench.measurement_beside(self.command):
             words.append(f"{one_line(other.what)} is running: starting this now would distort its results")
         return [line for text in words for line in paragraph(text, width, "warn")]

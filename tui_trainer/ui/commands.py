@@ -1,6 +1,4 @@
-"""The commands that screens can begin about a run, a model or this program: what each is given, what is said before,
-and what is shown of its result.
-"""
+"""Commands about a run, a model or this program: their arguments, introductions and results. Each runs in a process."""
 
 from __future__ import annotations
 
@@ -31,64 +29,58 @@ _NAME: Final = 40
 _SHOWN_LINES: Final = 40
 
 
-def _card(bench: Workbench) -> list[str]:
-    """A run that trains keeps its card."""
+def _gpu_option(bench: Workbench) -> list[str]:
+    """Return the command's `--gpu` option: the CPU while a run is training."""
     chosen = "none" if bench.run_is_alive else bench.chosen_gpu
     return [] if chosen is None else ["--gpu", str(chosen)]
 
 
-def _where(bench: Workbench) -> str:
-    return "It runs on the CPU, because a run is training." if bench.run_is_alive else ""
+def _cpu_words(bench: Workbench) -> list[str]:
+    return ["It runs on the CPU, because a run is training."] * bench.run_is_alive
 
 
 def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
     from tui_trainer.lines.evaluation import evaluation_lines
 
     name, rows = one_line(folder.name, _NAME), f"the rows of {one_line(data, 60)}" if data else "its held-out rows"
-    arguments = ["evaluate", str(folder.root), *(["--data", data] if data else []), *_card(bench)]
-    about = [
-        f"Computes the loss and scores of {name} on {rows}, and those of the base model if there is one.",
-        _where(bench),
-    ]
+    arguments = ["evaluate", str(folder.root), *(["--data", data] if data else []), *_gpu_option(bench)]
+    words = f"Computes the loss and scores of {name} on {rows}, and those of the base model if there is one."
     tool = Tool(bench, f"evaluating {name} on {rows}", arguments, done=lambda _: f"evaluated {name}")
-    open_tool(bench, tool, f"Evaluate {name}", list(filter(None, about)), evaluation_lines)
+    open_tool(bench, tool, f"Evaluate {name}", [words, *_cpu_words(bench)], evaluation_lines)
 
 
 def _out_for(folder: RunFolder, data: str) -> Path:
-    """Beside the data where that is a file, else here; a new one, but for one that was begun and is gone on with."""
+    """Return a new file for predictions, beside the data if it is a file, else in the working directory."""
     source = at_home(data).absolute()
-    place = source.parent if source.exists() else Path.cwd()
+    parent = source.parent if source.exists() else Path.cwd()
     words = re.sub(r"[^\w-]+", "-", source.name.partition(".")[0]) or "rows"
     stem = f"{words}.{folder.name[:_NAME]}"
     names = (f"{stem}{f'-{number}' if number > 1 else ''}.jsonl" for number in count(1))
-    return next(path for name in names if not (path := place / name).exists())
+    return next(path for name in names if not (path := parent / name).exists())
 
 
 def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
     name, out = one_line(folder.name, _NAME), _out_for(folder, data)
 
-    def words(found: Mapping[str, Any], width: int = 0) -> list[str]:
-        before = f", {found['rows_before']:,} of them in an earlier call" if found["rows_before"] else ""
-        rate = format_rate(found["rows_per_second"], "rows")
-        return [
-            f"{quantity(found['rows'], 'row')}{before}, {format_seconds(found['seconds'])}, {rate}",
-            str(found["out"]),
-        ]
+    def words(result: Mapping[str, Any], width: int = 0) -> list[str]:
+        before = f", {result['rows_before']:,} of them in an earlier call" if result["rows_before"] else ""
+        rate = format_rate(result["rows_per_second"], "rows")
+        rows = f"{quantity(result['rows'], 'row')}{before}, {format_seconds(result['seconds'])}, {rate}"
+        return [rows, str(result["out"])]
 
-    arguments = ["predict", str(folder.root), "--data", data, "--out", str(out), *_card(bench)]
-    about = [f"Runs {name} on every row of {one_line(data, 80)}.", f"Output: {one_line(str(out))}", _where(bench)]
+    arguments = ["predict", str(folder.root), "--data", data, "--out", str(out), *_gpu_option(bench)]
+    about = [f"Runs {name} on every row of {one_line(data, 80)}.", f"Output: {one_line(str(out))}", *_cpu_words(bench)]
     about.append("If you cancel, starting the same prediction again continues where it stopped.")
-    tool = Tool(
-        bench, f"predictions for {one_line(data, 60)}", arguments, done=lambda found: ": ".join(words(found)[::-1])
-    )
-    open_tool(bench, tool, f"Predict with {name}", list(filter(None, about)), words)
+    title = f"predictions for {one_line(data, 60)}"
+    tool = Tool(bench, title, arguments, done=lambda result: ": ".join(words(result)[::-1]))
+    open_tool(bench, tool, f"Predict with {name}", about, words)
 
 
 def bench_run(bench: Workbench, folder: RunFolder) -> None:
-    def show(found: Mapping[str, Any], width: int) -> list[str]:
+    def show(result: Mapping[str, Any], width: int) -> list[str]:
         from tui_trainer.measure.inference import notes, speed_lines
 
-        return [*speed_lines(found, width), *notes(found["variants"])]
+        return [*speed_lines(result, width), *notes(result["variants"])]
 
     name = one_line(folder.name, _NAME)
     about = [
@@ -96,14 +88,14 @@ def bench_run(bench: Workbench, folder: RunFolder) -> None:
         "Each variant runs in a fresh process on held-out rows. This takes minutes.",
     ]
     tool = Tool(
-        bench, f"bench {name}", ["bench", "run", str(folder.root), *_card(bench)], measures=True,
+        bench, f"bench {name}", ["bench", "run", str(folder.root), *_gpu_option(bench)], measures=True,
         done=lambda _: f"measured the speed of {name}",
     )  # fmt: skip
     open_tool(bench, tool, f"Speed of {name}", about, show)
 
 
 def report(bench: Workbench, folder: RunFolder) -> None:
-    """Written at once: it takes a second."""
+    """Write the run's report in the background, without a box."""
 
     def write() -> str | OSError:
         from tui_trainer.reporting.page import write_report
@@ -113,12 +105,12 @@ def report(bench: Workbench, folder: RunFolder) -> None:
         except OSError as error:
             return error
 
-    def written(result: str | OSError) -> None:
+    def show_result(result: str | OSError) -> None:
         bench.tell(f"could not write the report: {result}" if isinstance(result, OSError) else f"wrote {result}",
                    "bad" if isinstance(result, OSError) else "good")  # fmt: skip
         bench.app.draw()
 
-    bench.background.do("report", write, written)
+    bench.background.do("report", write, show_result)
 
 
 def _ask_name(
@@ -152,7 +144,7 @@ def publish(bench: Workbench, folder: RunFolder) -> None:
 
 
 def download(bench: Workbench, kind: str, name: str = "") -> None:
-    """A `kind` of `model` or `data set`: its size and the room on the disk are shown before anything is fetched."""
+    """Ask for the name of a model or a data set (`kind`), show its size, and download it once the user confirms."""
 
     def use(name: str) -> None:
         arguments, shown = ["download", *(["--data"] if kind == "data set" else []), name], one_line(name, 60)
@@ -182,7 +174,7 @@ def offer_install(bench: Workbench) -> None:
 
 
 def more_answers(bench: Workbench, folder: RunFolder, *, has_model: bool) -> list[Answer]:
-    """What can be done with a run beside the keys that its screen has itself."""
+    """Return the answers of the menu `more`: actions on a run that have no key of their own."""
     from tui_trainer.ui.own_commands import own_answers
 
     answers: list[Answer] = []
@@ -202,7 +194,7 @@ def offer_more(bench: Workbench, folder: RunFolder, answers: Sequence[Answer]) -
 
 
 class FileDialog(DataDialog):
-    """Data for something else than a new run."""
+    """Dialog for data that is not for a new run."""
 
     def __init__(self, bench: Workbench, heading: str, use: Callable[[str], None]) -> None:
         super().__init__(bench)
@@ -217,16 +209,16 @@ def _ask_for_data(bench: Workbench, heading: str, use: Callable[[str], None]) ->
 
 
 class ImportedDialog(Dialog):
-    """What a config of another tool becomes here: each rewrite, and what is left out. Nothing is taken before Enter."""
+    """The settings that a config of another tool becomes, and the keys left out. Enter applies them."""
 
     def __init__(self, bench: Workbench, path: str) -> None:
         super().__init__()
         self.heading = f"Import {one_line(path, 60)}"
         self._bench, self._path = bench, Path(path)
-        self._found: Imported | None = None
+        self._imported: Imported | None = None
         self._problems: tuple[Problem, ...] = ()
         self._refused: list[str] = []
-        """Keys of the file without which the rest can be taken."""
+        """Unsupported keys of the file. The rest can be imported without them."""
 
     def on_mount(self) -> None:
         self._read([])
@@ -237,64 +229,64 @@ class ImportedDialog(Dialog):
             from tui_trainer.importing.rules import REFUSALS
 
             try:
-                found = import_file(self._path, without=without)
-                refused = list(dict.fromkeys(one.key for one in found.left_out if one.why in REFUSALS))
+                imported = import_file(self._path, without=without)
+                refused = list(dict.fromkeys(left.key for left in imported.left_out if left.why in REFUSALS))
             except ConfigError as error:
                 return None, [], error.problems
             try:
-                found.refuse_other_runs()
+                imported.refuse_other_runs()
             except ConfigError as error:
-                return found, refused, error.problems
-            return found, [], ()
+                return imported, refused, error.problems
+            return imported, [], ()
 
-        def answered(result: tuple[Imported | None, list[str], tuple[Problem, ...]]) -> None:
-            self._found, self._refused, self._problems = result
+        def show_result(result: tuple[Imported | None, list[str], tuple[Problem, ...]]) -> None:
+            self._imported, self._refused, self._problems = result
             self.redraw()
 
-        self._bench.background.do("import", read, answered, "import")
+        self._bench.background.do("import", read, show_result, "import")
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        take = (("enter", "import into Config"),) if self._found and not self._problems else ()
+        take = (("enter", "import into Config"),) if self._imported and not self._problems else ()
         rest = (("w", "ignore these keys"),) if self._refused else ()
         return (*take, *rest, ("up down", "scroll"), ("escape", "back"))
 
     def lines(self, width: int) -> list[Line]:
-        if self._found is None and not self._problems:
+        if self._imported is None and not self._problems:
             return [[("reading ...", "dim")]]
-        lines = [line for one in self._problems for line in paragraph(one_line(str(one)), width, "bad")]
-        report = self._found.report_lines(width) if self._found else []
+        lines = [line for problem in self._problems for line in paragraph(one_line(str(problem)), width, "bad")]
+        report = self._imported.report_lines(width) if self._imported else []
         rows: list[Line] = [[(one_line(text), "text")] for text in report]
         return [*lines, [], *rows] if lines and rows else lines + rows
 
     def press(self, key: str, character: str | None) -> bool:
         if character == "w" and self._refused:
             self._read(self._refused)
-        elif key == "enter" and self._found and not self._problems:
-            self._take(self._found)
+        elif key == "enter" and self._imported and not self._problems:
+            self._apply(self._imported)
             return False
         return True
 
-    def _take(self, found: Imported) -> None:
+    def _apply(self, imported: Imported) -> None:
         bench, name = self._bench, one_line(self._path.name, _NAME)
         if bench.document is None:
             bench.tell("the config is still loading", "dim")
             return
         try:
-            bench.document.take(found.toml, f"the import of {name}")
+            bench.document.take(imported.toml, f"the import of {name}")
         except ConfigError as error:
             bench.tell(one_line(str(error.problems[0])), "bad")
             return
-        left = f", {len(found.left_out)} keys ignored" if found.left_out else ""
-        asks = f"; {found.asks[0]}" if found.asks else ""
+        left = f", {len(imported.left_out)} keys ignored" if imported.left_out else ""
+        asks = f"; {imported.asks[0]}" if imported.asks else ""
         undo = bench.app.key_of("config.undo")
-        bench.note_change(f"imported {len(found.rewrites)} settings from {name}{left}; {undo} to undo{asks}", "good")
+        bench.note_change(f"imported {len(imported.rewrites)} settings from {name}{left}; {undo} to undo{asks}", "good")
 
 
 def _configs_here() -> list[Choice]:
     kinds = (".yaml", ".yml", ".json")
-    found = sorted(path for path in Path().iterdir() if path.suffix.lower() in kinds and path.is_file())
-    return [Choice(value=str(path), note=format_bytes(path.stat().st_size)) for path in found]
+    paths = sorted(path for path in Path().iterdir() if path.suffix.lower() in kinds and path.is_file())
+    return [Choice(value=str(path), note=format_bytes(path.stat().st_size)) for path in paths]
 
 
 class ConfigFileDialog(ChoiceOfPath):
@@ -311,8 +303,8 @@ class ConfigFileDialog(ChoiceOfPath):
         except OSError as error:
             return [system_reason(error)]
 
-    def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
-        rows = known if isinstance(known, list) else ["reading ..."]
+    def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
+        rows = result if isinstance(result, list) else ["reading ..."]
         return [[(one_line(str(row), width), "dim")] for row in rows[: max(height, 0)]]
 
     def use(self, value: str) -> None:

@@ -1,7 +1,7 @@
-"""What of a run can be drawn: its metrics, and the points of one, smoothed and reduced to the columns of a chart.
+"""Metrics of a run that can be drawn, and their points, smoothed and reduced to the columns of a chart.
 
-All points are reduced anew at each draw: numpy passes over 100,000 of them in a few milliseconds, at any zoom, and
-there is no pyramid that a resumed run could leave stale. Only the smoothing, which cannot be vectorised, is carried on.
+Each drawing reduces all points again, because numpy needs only a few milliseconds for 100,000 of them. The smoothing
+cannot be vectorised, so it continues from the points before.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Points = tuple[Whole, Floats]
 
 _TAIL_SHARE: Final = 2.0  # percent
 _MARGIN: Final = 0.5
-# Quantiles of all points would cost more than everything else in a draw.
+# Quantiles of all points would cost more than the rest of a drawing.
 _QUANTILE_POINTS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What falls into each of `n` dot columns; NaN where there is nothing. `bad` where a value is not finite."""
+    """Values in each dot column, NaN in empty columns. `bad` marks columns with a value that is not finite."""
 
     low: Floats
     high: Floats
@@ -44,7 +44,7 @@ class Columns:
 
 
 class Series:
-    """Steps that grow strictly, their values, and the values' exponential moving average."""
+    """Strictly increasing steps, their values, and the exponential moving average of the values."""
 
     def __init__(self, smoothing: float) -> None:
         self.smoothing = smoothing
@@ -54,19 +54,19 @@ class Series:
         self._mean = self._weight = 0.0
 
     def take(self, steps: Whole, values: Floats) -> bool:
-        """Makes these the points. True when points that were there before have changed or are gone."""
-        known = len(self.steps)
-        # Values are compared by their bits: NaN is no other NaN.
-        same_values = np.array_equal(values[:known].view(np.int64), self.values.view(np.int64))
-        same = same_values and np.array_equal(steps[:known], self.steps)
+        """Replace the points. Return whether earlier points have changed or are missing."""
+        smoothed_count = len(self.steps)
+        # Values are compared by their bits, because NaN does not equal NaN.
+        same_values = np.array_equal(values[:smoothed_count].view(np.int64), self.values.view(np.int64))
+        same = same_values and np.array_equal(steps[:smoothed_count], self.steps)
         if not same:
-            known, self._mean, self._weight = 0, 0.0, 0.0
-        self.smoothed = np.concatenate([self.smoothed[:known], self._smooth(values[known:])])
+            smoothed_count, self._mean, self._weight = 0, 0.0, 0.0
+        self.smoothed = np.concatenate([self.smoothed[:smoothed_count], self._smooth(values[smoothed_count:])])
         self.steps, self.values = steps, values
         return not same
 
     def _smooth(self, values: Floats) -> Floats:
-        """Bias-corrected as in Adam (arXiv:1412.6980); a value that is not finite leaves a gap and is passed over."""
+        """Return the moving average, bias-corrected as in Adam (arXiv:1412.6980). Values not finite leave gaps."""
         if not self.smoothing:
             return np.where(np.isfinite(values), values, np.nan)
         beta, mean, weight = self.smoothing, self._mean, self._weight
@@ -79,30 +79,27 @@ class Series:
         return np.array(smoothed, dtype=np.float64)
 
     def columns(self, window: Bounds, dots: int) -> Columns:
-        """The points of the window in `dots` columns of equal length; between points that are further apart, a line."""
+        """Reduce the points of the window to `dots` columns of equal length, with lines between distant points."""
         begin, end = np.searchsorted(self.steps, [window.low, window.high], side="left")
         end += end < len(self.steps) and self.steps[end] == window.high
-        place = (self.steps[begin:end] - window.low) * (dots / window.span)
-        column = np.minimum(place.astype(np.int64), dots - 1)
+        position = (self.steps[begin:end] - window.low) * (dots / window.span)
+        column = np.minimum(position.astype(np.int64), dots - 1)
         starts = np.flatnonzero(np.diff(column, prepend=-1))
         values, smoothed = self.values[begin:end], self.smoothed[begin:end]
         finite = np.isfinite(values)
         plain = np.where(finite, values, np.nan)
-        found = column[starts]
+        filled = column[starts]
         low, high, last = np.full((3, dots), np.nan)
         bad = np.zeros(dots, bool)
         if len(starts):
-            low[found], high[found] = np.fmin.reduceat(plain, starts), np.fmax.reduceat(plain, starts)
-            last[found] = smoothed[np.append(starts[1:], len(column)) - 1]
+            low[filled], high[filled] = np.fmin.reduceat(plain, starts), np.fmax.reduceat(plain, starts)
+            last[filled] = smoothed[np.append(starts[1:], len(column)) - 1]
             bad[column[~finite]] = True
-            _join(found, low, high, last)
+            _join(filled, low, high, last)
         return Columns(low, high, last, bad)
 
     def core(self, window: Bounds, robust: bool, log: bool) -> Bounds | None:
-        """The range that the window's values ask for; `log`: that of their logarithms, where they have one.
-
-        `robust`: without the few that are far from the rest.
-        """
+        """Return the range of the window's values, `robust` without outliers. With `log`, that of their logarithms."""
         values = self._within(window)
         values = np.log10(values[values > 0]) if log else values
         if not len(values):
@@ -116,15 +113,15 @@ class Series:
         return Bounds(max(low, bottom - margin), min(high, top + margin))
 
     def nearest(self, step: float) -> int | None:
-        """The index of the point that is nearest to the step; None without points."""
+        """Return the index of the point nearest to the step; None without points."""
         return int(np.abs(self.steps - step).argmin()) if len(self.steps) else None
 
     def nearest_step(self, step: float) -> int | None:
-        at = self.nearest(step)
-        return None if at is None else int(self.steps[at])
+        index = self.nearest(step)
+        return None if index is None else int(self.steps[index])
 
     def outside(self, window: Bounds, bounds: Bounds) -> tuple[int, int]:
-        """How many values of the window are below and above the bounds."""
+        """Count the values of the window that are below and above the bounds."""
         values = self._within(window)
         return int((values < bounds.low).sum()), int((values > bounds.high).sum())
 
@@ -138,20 +135,20 @@ class Series:
         return int(bad[-1]) if len(bad) else None
 
 
-def _join(found: Whole, *rows: Floats) -> None:
-    """Fills the columns between two that hold points; next to a value that is not finite they stay empty."""
-    between = np.setdiff1d(np.arange(found[0], found[-1] + 1), found, assume_unique=True)
+def _join(filled: Whole, *rows: Floats) -> None:
+    """Interpolate the columns between filled ones. Columns next to a value that is not finite stay empty."""
+    between = np.setdiff1d(np.arange(filled[0], filled[-1] + 1), filled, assume_unique=True)
     if len(between):
         for row in rows:
-            row[between] = np.interp(between, found, row[found])
+            row[between] = np.interp(between, filled, row[filled])
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`points` are the steps at which it was measured, and its values there.
+    """Figure of a run at the steps where it was measured (`points`).
 
-    What is noisy is smoothed, and the few values that are far off may leave the range. `marked` is what an evaluation
-    has of it, if anything, and `to_beat` what simpler models reach, by name.
+    A noisy metric is smoothed, and its outliers may leave the range. `marked` returns the value of an evaluation, and
+    `to_beat` the values of baselines by name.
     """
 
     points: Callable[[RunState], Points]
@@ -169,12 +166,12 @@ class Metric:
 
 
 def _copied(column: array[Any]) -> NDArray[Any]:
-    # A copy made in one call: a view would lock the column against the thread that appends to it.
+    # One call copies the column. A view would lock it against the thread that appends to it.
     return np.frombuffer(column.tobytes(), column.typecode)
 
 
 def _of_steps(values_of: Callable[[RunState], Floats]) -> Callable[[RunState], Points]:
-    """One value per step of the run."""
+    """Return the points of a metric with one value per step."""
 
     def points(state: RunState) -> Points:
         steps, values = _copied(state.steps), values_of(state)
@@ -203,61 +200,57 @@ def _quotients(name: str, divisor: str) -> Callable[[RunState], Points]:
 
 
 def _in_training(score: str) -> Callable[[RunState], Points]:
-    """At the steps that have the score: the others stand as NaN in its column."""
+    """Return the points of a score of training. Steps without the score have NaN in its column."""
 
     def points(state: RunState) -> Points:
         steps, values = _of_steps(lambda state: _copied(state.step_scores[score]))(state)
-        known = ~np.isnan(values)
-        return steps[known], values[known]
+        is_scored = ~np.isnan(values)
+        return steps[is_scored], values[is_scored]
 
     return points
 
 
 def _measured(pairs: Callable[[RunState], Iterable[tuple[int, float | None]]]) -> Callable[[RunState], Points]:
-    """Steps and values of what is measured now and then. Of several at one step, as after a resume or where somebody
-    asked for one, the newest is the point."""
+    """Return the points of a metric measured at some steps. The last of several values at one step counts."""
 
     def points(state: RunState) -> Points:
-        found = sorted({step: value for step, value in pairs(state) if value is not None}.items())
-        return np.array([step for step, _ in found], np.int64), np.array([value for _, value in found], np.float64)
+        by_step = sorted({step: value for step, value in pairs(state) if value is not None}.items())
+        return np.array([step for step, _ in by_step], np.int64), np.array([value for _, value in by_step], np.float64)
 
     return points
-
-
-def _losses_to_beat(state: RunState) -> Mapping[str, float]:
-    return state.baselines.losses if state.baselines else {}
 
 
 LOSS: Final = "loss"
 HELD_OUT_LOSS: Final = "held-out loss"
 METRICS: Final[dict[str, Metric]] = {
-    LOSS: Metric(_quotients("loss_sums", "token_counts"), marked=attrgetter("loss"), to_beat=_losses_to_beat),
+    LOSS: Metric(_quotients("loss_sums", "token_counts"), marked=attrgetter("loss"),
+                 to_beat=lambda state: state.baselines.losses if state.baselines else {}),
     "learning rate": Metric(_column("lrs"), "{:.2e}".format, is_noisy=False),
     "gradient norm": Metric(_column("grad_norms"), "{:.3g}".format),
     "tokens/s": Metric(_quotients("input_counts", "step_seconds"), format_count),
     "step seconds": Metric(_column("step_seconds"), format_seconds),
-}
+}  # fmt: skip
 _PEAK_MEMORY: Final = Metric(_column("peaks", GIB), "{:.2f}".format, is_noisy=False)
 
 
 def metrics_of(state: RunState) -> dict[str, Metric]:
-    """Everything of a run that can be drawn, by its name: what every run has, and what this one has measured."""
-    found = dict(METRICS)
+    """Return all metrics of a run by name: those of every run, and those that this run has measured."""
+    metrics = dict(METRICS)
     if state.evals:
-        found[HELD_OUT_LOSS] = _held_out(METRICS[LOSS])
+        metrics[HELD_OUT_LOSS] = _held_out(METRICS[LOSS])
     for name in dict.fromkeys(name for done in state.evals for name in done.scores):
-        found[f"{name}, held out"] = _held_out(_score(name))
-    found |= {f"{name}, training": _score(name) for name in state.step_scores}
+        metrics[f"{name}, held out"] = _held_out(_score(name))
+    metrics |= {f"{name}, training": _score(name) for name in state.step_scores}
     if state.peak_memory_bytes:
-        found["peak memory, GiB"] = _PEAK_MEMORY
+        metrics["peak memory, GiB"] = _PEAK_MEMORY
     last = list(state.gauges)[-1:]
-    return found | {
+    return metrics | {
         title: metric for title, (name, metric) in _READINGS.items() if last and last[0].figure(name) is not None
     }
 
 
 def metric_of(state: RunState, name: str) -> Metric | None:
-    """Return a metric by its name. What every run has is found without a look at all evaluations."""
+    """Return a metric by its name. Metrics of every run are found without reading all evaluations."""
     return METRICS.get(name) or metrics_of(state).get(name)
 
 
@@ -269,13 +262,13 @@ def _score(name: str) -> Metric:
 
 
 def _held_out(metric: Metric) -> Metric:
-    """What evaluations have of the metric."""
+    """Return the metric as evaluations measure it."""
     points = _measured(lambda state: ((done.step, metric.marked(done)) for done in state.evals))
     return replace(metric, points=points, is_noisy=False)
 
 
 def _of_readings(name: str, figure: Figure) -> Metric:
-    """What the run used of its machine in the last hour."""
+    """Return the metric of a gauge, such as GPU memory, over the last hour."""
 
     def value_of(reading: GaugesRead) -> float | None:
         return None if (value := reading.figure(name)) is None else plotted(figure, value)

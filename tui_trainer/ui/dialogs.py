@@ -1,4 +1,4 @@
-"""Dialogs: modal screens that take all keys until they are closed. And the line of keys at the end of every screen."""
+"""Dialogs, which are modal screens that take all keys, and the line of keys at the end of every screen."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -77,14 +77,11 @@ class KeyLine(Pane):
     ALLOW_SELECT = False
 
     def __init__(self, hints: Callable[[int], Sequence[KeyHint]]) -> None:
-        super().__init__(lambda width, _: self.drawn(width))
+        super().__init__(lambda width, _: [hints_line(row, width, self.glyphs) for row in self.rows(width)])
         self.hints = hints
 
     def rows(self, width: int) -> list[Sequence[KeyHint]]:
         return [self.hints(width)]
-
-    def drawn(self, width: int) -> list[Line]:
-        return [hints_line(row, width, self.glyphs) for row in self.rows(width)]
 
     def spots(self) -> Iterator[tuple[int, int]]:
         width = self.size.width
@@ -99,16 +96,13 @@ class KeyLine(Pane):
                     self.app.simulate_key(hint.key_at(event.x - begin, self.glyphs))
 
 
-def help_hint(actions: Sequence[Action]) -> list[KeyHint]:
-    keys = next((action.keys for action in actions if action.id == "app.help"), ())
-    return [KeyHint(keys[0], "help", at_end=True)] if keys else []
-
-
 def footer_hints(actions: Sequence[Action], label_of: Callable[[Action], str], width: int) -> list[KeyHint]:
     """Return hints for the most useful keys of a screen by their rank, and `? help` at the end."""
     shown = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
-    most = _KEYS_NARROW if width < _WIDE else _KEYS_WIDE
-    return [KeyHint(action.keys[0], label_of(action) + action.dots) for action in shown[:most]] + help_hint(actions)
+    del shown[_KEYS_NARROW if width < _WIDE else _KEYS_WIDE :]
+    hints = [KeyHint(action.keys[0], label_of(action) + action.dots) for action in shown]
+    helps = [action for action in actions if action.id == "app.help" and action.keys]
+    return [*hints, *(KeyHint(action.keys[0], "help", at_end=True) for action in helps)]
 
 
 def lines_of(rows: Sequence[Row]) -> list[Line]:
@@ -124,7 +118,7 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
     """Keys of the last line with their labels."""
     is_closed = False
     command_words: Sequence[str] = ()
-    """Arguments of the `tui-trainer` command that does the same as this dialog; empty if there is none."""
+    """Arguments of the equivalent `tui-trainer` command; empty if there is no such command."""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
@@ -200,7 +194,7 @@ class DialogKeys(KeyLine):
     def rows(self, width: int) -> list[Sequence[KeyHint]]:
         rows: list[list[KeyHint]] = [[]]
         for hint in self.hints(width):
-            if rows[-1] and sum(width_of(one.line(self.glyphs)) for one in [*rows[-1], hint]) > width:
+            if rows[-1] and sum(width_of(placed.line(self.glyphs)) for placed in [*rows[-1], hint]) > width:
                 rows.append([])
             rows[-1].append(hint)
         return list(rows)
@@ -275,7 +269,7 @@ class SearchDialog(FieldDialog, Generic[T]):
 
     def __init__(self, *, is_heading: Callable[[T], bool] = lambda _: False, wraps: bool = False) -> None:
         super().__init__("")
-        self.list: ChoiceList[T] = ChoiceList(self.row, is_heading=is_heading, wraps=wraps, empty=self.words_for_none)
+        self.list: ChoiceList[T] = ChoiceList(self.row, is_heading=is_heading, wraps=wraps, empty=self.empty_words)
 
     def row(self, row: T, width: int) -> Line:
         """Return the content of a row, without the pointer."""
@@ -288,7 +282,7 @@ class SearchDialog(FieldDialog, Generic[T]):
         """List the rows that match the text."""
         raise NotImplementedError
 
-    def words_for_none(self) -> str:
+    def empty_words(self) -> str:
         return "No matches"
 
     def on_choice(self) -> None:

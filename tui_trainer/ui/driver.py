@@ -1,8 +1,8 @@
-"""The terminal's other end: input that no byte can break, and the way to the shell and back.
+"""Textual's driver with safe input and with suspending to the shell.
 
-Textual's own reader ends the application at the first byte that is no UTF-8, and asks a terminal that is gone for keys
-without end. Its handlers of SIGTSTP and SIGCONT outlive the application, begin it anew when a closed terminal sends
-SIGCONT, and stop a run that `bg` should let go on.
+Textual's own reader ends the application at the first byte that is not UTF-8, and reads a closed terminal forever. Its
+handlers of SIGTSTP and SIGCONT stay after the application has ended, start it again when a closed terminal sends
+SIGCONT, and stop a run that `bg` should continue.
 """
 
 import asyncio
@@ -23,26 +23,26 @@ from textual.drivers.linux_driver import LinuxDriver
 
 from tui_trainer.ui.terminal import PatientWriter, hung_up
 
-# Even if each byte becomes a sign of three, a pipe that can be written to has room for it.
+# A pipe that can be written to has room for this, even if each byte becomes a character of three bytes.
 _INPUT_BYTES = select.PIPE_BUF // 3
 _BACK_SECONDS = 0.25
-# Mouse reports of terminals that know no other: their coordinates are bytes, and would be read as letters or half ones.
+# Mouse reports of old terminals. Their coordinates are raw bytes, which would be read as letters.
 _OLD_MOUSE = re.compile(rb"\x1b\[M[\x20-\xff]{3}")
 
 
 class PatientDriver(LinuxDriver):
-    """`LinuxDriver` whose thread for input reads a pipe, into which goes what the terminal sends, as UTF-8.
+    """`LinuxDriver` whose input thread reads a pipe with the terminal's input as valid UTF-8.
 
-    It writes to `sys.__stderr__`, which `TerminalGuard` has made a `PatientWriter`.
+    It writes to `sys.__stderr__`, which `TerminalGuard` has replaced by a `PatientWriter`.
     """
 
     def __init__(self, app: Any, **options: Any) -> None:
         super().__init__(app, **options)
         self._show_again = partial(app.refresh, layout=True)
         app.terminal = self
-        # Whether the terminal is the application's; else it is the shell's, an editor's, or nobody's any more.
+        # Whether the application has the terminal. Otherwise a shell or an editor has it, or it is closed.
         self._is_up = False
-        # Whether the shell has it, and it is taken back once this process is in the foreground.
+        # Whether the shell has the terminal until this process is in the foreground again.
         self._is_away = False
         self._back: asyncio.TimerHandle | None = None
         self._tty = self.fileno
@@ -50,11 +50,11 @@ class PatientDriver(LinuxDriver):
         self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._input_ended = Event()
         for number in (signal.SIGTSTP, signal.SIGCONT):
-            # Until the screens are up, and once they are gone, the kernel's own way is right.
+            # The kernel's handling is right before the screens are shown and after they are closed.
             signal.signal(number, signal.SIG_DFL)
 
     def write(self, data: str) -> None:
-        # Textual asserts that it could take the terminal.
+        # Textual asserts that its application mode could be started.
         with suppress(AssertionError):
             if self._is_up:
                 super().write(data)
@@ -62,14 +62,14 @@ class PatientDriver(LinuxDriver):
     def start_application_mode(self) -> None:
         """Take the terminal, at once or when a shell brings this process to the foreground."""
         loop = asyncio.get_running_loop()
-        # The loop takes them away when it ends.
+        # The loop removes the handlers when it ends.
         loop.add_signal_handler(signal.SIGTSTP, self._stop)
         loop.add_signal_handler(signal.SIGCONT, self._go_on)
         if self._back is not None:
             self._back.cancel()
         self._is_away = not _is_in_foreground(self._tty)
         if self._is_away:
-            # A shell gives the terminal to a job that runs in the background without a signal.
+            # A shell sends no signal when it brings a running background job to the foreground.
             self._back = loop.call_later(_BACK_SECONDS, self._come_back)
         else:
             self._is_up = True
@@ -96,16 +96,16 @@ class PatientDriver(LinuxDriver):
     def close(self) -> None:
         super().close()
         if isinstance(sys.__stderr__, PatientWriter):
-            sys.__stderr__.settle()
+            sys.__stderr__.drain_output()
 
     def suspend(self, note: str) -> bool:
-        """Stop the job that this process belongs to, as Ctrl+Z does at a shell; `note` stays on the terminal.
+        """Stop this process's job, as Ctrl+Z does in a shell, with a note on the terminal.
 
-        Returns whether it can be: where no shell would continue it, it would be stopped for ever.
+        Return False and do nothing if no shell could continue the job.
         """
         if _is_orphaned():
             return False
-        # First: once the leader of the job has stopped, as `uv run` does, the terminal is the shell's.
+        # Before the signal, because the shell takes the terminal as soon as the job's leader, such as `uv run`, stops.
         self._give_back(note)
         os.kill(0, signal.SIGTSTP)
         return True
@@ -118,7 +118,7 @@ class PatientDriver(LinuxDriver):
             if note:
                 super().write(f"{note}\r\n")
         else:
-            # Nothing may be done to a terminal that is the shell's: it would stop this process again.
+            # Changing a terminal that belongs to the shell would stop this process again.
             self._is_up = False
             asyncio.get_running_loop().remove_reader(self._tty)
             self.exit_event.set()
@@ -131,13 +131,13 @@ class PatientDriver(LinuxDriver):
         loop = asyncio.get_running_loop()
         self._give_back()
         loop.remove_signal_handler(signal.SIGTSTP)
-        # Not SIGSTOP: this one does nothing where no shell could continue the process.
+        # Unlike SIGSTOP, this signal does nothing if no shell could continue the process.
         os.kill(os.getpid(), signal.SIGTSTP)
         loop.add_signal_handler(signal.SIGTSTP, self._stop)
         self._back = loop.call_later(_BACK_SECONDS, self._come_back)
 
     def _go_on(self) -> None:
-        """The process was stopped and continued. A SIGSTOP left no time to give the terminal back."""
+        """Take the terminal again after SIGCONT. A SIGSTOP left no time to give it back."""
         if not hung_up(self._tty):
             self._give_back()
         self._come_back()
@@ -148,15 +148,15 @@ class PatientDriver(LinuxDriver):
             self._show_again()
 
     def _read(self) -> None:
-        """Pass on what the terminal sends. What is no UTF-8 becomes U+FFFD."""
+        """Write the terminal's input to the pipe, with U+FFFD for bytes that are not UTF-8."""
         if not select.select([], [self._writable], [], 0)[1]:
             return  # a long paste is still being read
-        read = b""
+        received = b""
         with suppress(OSError):
-            read = os.read(self._tty, _INPUT_BYTES)
-        if not read:  # the terminal is gone
+            received = os.read(self._tty, _INPUT_BYTES)
+        if not received:  # the terminal is closed
             asyncio.get_running_loop().remove_reader(self._tty)
-        os.write(self._writable, self._decode(_OLD_MOUSE.sub(b"", read)).encode())
+        os.write(self._writable, self._decode(_OLD_MOUSE.sub(b"", received)).encode())
 
     def run_input_thread(self) -> None:
         """Read keys from the pipe until the application ends."""
@@ -166,7 +166,7 @@ class PatientDriver(LinuxDriver):
             while not self.exit_event.is_set():
                 try:
                     super().run_input_thread()
-                except Exception:  # a sequence that the parser cannot take must not end the screens
+                except Exception:  # an escape sequence that Textual cannot parse must not end the screens
                     traceback.print_exc()
         finally:
             self.fileno = self._tty
@@ -174,7 +174,7 @@ class PatientDriver(LinuxDriver):
 
 
 def _is_in_foreground(fd: int) -> bool:
-    """Also where the terminal has no foreground to speak of, because it is not the one that controls this process."""
+    """Return whether this process is in the foreground. True if it is not the terminal that controls the process."""
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()
     except OSError:
@@ -182,7 +182,7 @@ def _is_in_foreground(fd: int) -> bool:
 
 
 def _is_orphaned() -> bool:
-    """Whether no process of this session waits for the group of this one, as a shell does that started it."""
+    """Return whether no process of this session, such as a shell, started the process group and can continue it."""
     group, pid = os.getpgrp(), os.getpid()
     with suppress(OSError, psutil.Error):
         while os.getpgid(pid) == group:

@@ -89,17 +89,15 @@ class ExportDialog(Dialog):
             for choice in answer:
                 forms.setdefault(choice.name, {})[folder] = choice
         chosen = _choice(self._list.chosen).name if self._list.chosen else self._process.name if self._process else ""
-        places = [
-            at for at, (name, form) in enumerate(forms.items()) if (name == chosen if chosen else _possible(form))
-        ]
-        self._list.show(list(forms.values()), min(places, default=0))
+        fits = [name == chosen if chosen else bool(_possible(form)) for name, form in forms.items()]
+        self._list.show(list(forms.values()), fits.index(True) if True in fits else 0)
         if self.is_attached:
             self._list.styles.height = max(len(forms), 1)
             self.redraw()
 
     @property
     def _process(self) -> ExportProcess | None:
-        """The newest export of the run; None if there is none, or there are several runs."""
+        """The newest export of the run; None without an export, or for several runs."""
         export = self._bench.exports.process
         return export if export is not None and [export.run] == list(self._folders) else None
 

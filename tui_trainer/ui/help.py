@@ -1,4 +1,4 @@
-"""The help: the keys of a screen, and the guides, one section at a time."""
+"""The help dialog: the keys of a page, and the guides, one section at a time."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -24,7 +24,7 @@ _SCREENS = "screens"
 
 
 def page_of(place: Place) -> GuideSection:
-    """The section of a guide that is about a screen."""
+    """Return the section of the guide `screens` about a page."""
     return next(section for section in sections(_SCREENS) if section.title == TITLES[place])
 
 
@@ -33,10 +33,9 @@ class GuideText(Markdown):
 
 
 class HelpDialog(Dialog):
-    """What every key does on a screen and everywhere, with the page about the screen; or a page of any guide.
+    """The keys of a page with the guide's section about it, or one section of another guide.
 
-    Enter or a click on an action does it. A guide as a whole would take a second to lay out: there is one section at a
-    time.
+    Enter or a click on an action does it. Textual would need a second to lay out a whole guide.
     """
 
     app: Any
@@ -44,13 +43,14 @@ class HelpDialog(Dialog):
     def __init__(self, keymap: Keymap, place: Place, section: GuideSection | None = None) -> None:
         super().__init__()
         self._keymap, self._place, self._chosen = keymap, place, 0
-        here, everywhere = keymap.of(place), keymap.of("app")
-        first = sorted(filter(lambda one: one.footer, here + everywhere), key=lambda one: one.footer)[:_MOST_USED]
-        moves = [one for one in here if one.name in _MOVES]
+        on_page, everywhere = keymap.of(place), keymap.of("app")
+        ranked = [action for action in on_page + everywhere if action.footer]
+        first = sorted(ranked, key=lambda action: action.footer)[:_MOST_USED]
+        moves = [action for action in on_page if action.name in _MOVES]
         self._groups = {
             f"{TITLES[place]}: most used": first,
-            f"{TITLES[place]}: more": [one for one in here if one not in first + moves],
-            TITLES["app"]: [one for one in everywhere if one not in first], "Move": moves,
+            f"{TITLES[place]}: more": [action for action in on_page if action not in first + moves],
+            TITLES["app"]: [action for action in everywhere if action not in first], "Move": moves,
         }  # fmt: skip
         self._entries = [action for actions in self._groups.values() for action in actions]
         self.section = section or page_of(place)
@@ -95,35 +95,38 @@ class HelpDialog(Dialog):
             self.app.find_guide()
         elif key == "enter" and self._chosen_rows:
             self._do(self._entries[self._chosen])
-        found = self._keymap.find("app", key, character)
-        return found is None or found.id != "app.help"
+        action = self._keymap.find("app", key, character)
+        return action is None or action.id != "app.help"
 
     @property
     def _chosen_rows(self) -> list[int]:
-        """The rows of the chosen action that are in sight."""
-        rows, seen = self._rows(self._actions.size.width), self.query_one("#inside")
-        chosen = self._entries[self._chosen]
-        is_seen = range(round(seen.scroll_y), round(seen.scroll_y) + seen.size.height).__contains__
-        return [at for at, (action, _) in enumerate(rows) if self._has_keys and action is chosen and is_seen(at)]
+        """Visible rows of the chosen action."""
+        if not self._has_keys:
+            return []
+        inside = self.query_one("#inside")
+        visible = range(round(inside.scroll_y), round(inside.scroll_y) + inside.size.height)
+        return [row for row in self._rows_of(self._entries[self._chosen]) if row in visible]
+
+    def _rows_of(self, action: Action) -> list[int]:
+        return [row for row, (other, _) in enumerate(self._rows(self._actions.size.width)) if other is action]
 
     def scrolls(self, key: str) -> bool:
-        """Choose the next action while the chosen one is in sight, else scroll."""
+        """Choose the next action while the chosen one is visible, else scroll."""
         chosen = self._chosen + {"up": -1, "down": 1}.get(VI_KEYS.get(key, key), len(self._entries))
         if not (0 <= chosen < len(self._entries) and self._chosen_rows):
             return super().scrolls(key)
         self._chosen = chosen
-        rows = self._rows(self._actions.size.width)
-        at = [row for row, (action, _) in enumerate(rows) if action is self._entries[chosen]]
-        self.query_one("#inside").scroll_to_region(Region(0, at[0], 1, len(at)), animate=False, immediate=True)
+        rows = self._rows_of(self._entries[chosen])
+        self.query_one("#inside").scroll_to_region(Region(0, rows[0], 1, len(rows)), animate=False, immediate=True)
         self.redraw()
         return True
 
     def _do(self, action: Action) -> None:
         self.close()
-        self.app.call_next(self.app.carry_out, action.id)
+        self.app.call_next(self.app.perform_action, action.id)
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
-        """A link to another guide, as the guides have them: `scripts.md#exit-codes`."""
+        """Open a link to a guide, such as `scripts.md#exit-codes`."""
         guide, _, anchor = event.href.removesuffix("/").partition("#")
         name = guide.removesuffix(".md") or self.section.guide
         if name in guides():

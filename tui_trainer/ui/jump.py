@@ -13,7 +13,7 @@ from textual.widgets import Input, Static
 
 from tui_trainer.ui.dialogs import Dialog
 
-# The row below the fingers first.
+# The keyboard's middle row comes first.
 _LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 _SIGNS = _LETTERS + _LETTERS.upper()
 
@@ -26,7 +26,7 @@ class Pressable(Protocol):
 
 
 class Spot(NamedTuple):
-    """A cell of the screen, and what a click there does."""
+    """A cell of the screen, and the function that a click there calls."""
 
     x: int
     y: int
@@ -34,16 +34,15 @@ class Spot(NamedTuple):
 
 
 def spots_on(screen: Screen[Any]) -> list[Spot]:
-    """Return the keys, screens, rows, titles of columns and fields that are in sight, line by line."""
-    found: dict[tuple[int, int], Spot] = {}
+    """Return the visible keys, tabs, rows, column titles and fields, line by line."""
+    spots: dict[tuple[int, int], Spot] = {}
     for widget in screen.query("*"):
-        seen = widget.region.intersection(widget.parent.region) if isinstance(widget.parent, Widget) else widget.region
-        if not widget.is_on_screen or not widget.visible or not seen or widget.is_disabled:
-            continue
-        for spot in _spots_of(widget):
-            if seen.contains(spot.x, spot.y):
-                found[spot.x, spot.y] = spot
-    return sorted(found.values(), key=lambda spot: (spot.y, spot.x))
+        region = widget.region
+        if isinstance(widget.parent, Widget):
+            region = region.intersection(widget.parent.region)
+        if widget.is_on_screen and widget.visible and not widget.is_disabled:
+            spots |= {(spot.x, spot.y): spot for spot in _spots_of(widget) if region.contains(spot.x, spot.y)}
+    return sorted(spots.values(), key=lambda spot: (spot.y, spot.x))
 
 
 def _spots_of(widget: Widget) -> Iterator[Spot]:
@@ -58,12 +57,12 @@ def _spots_of(widget: Widget) -> Iterator[Spot]:
 def _click(widget: Widget, x: int, y: int) -> None:
     inside = x - widget.region.x, y - widget.region.y
     click = Click(widget, *inside, 0, 0, 1, False, False, False, x, y, widget.screen.get_style_at(x, y))
-    # The application would take one that comes up to it for a new one, and hand it to the screen on top.
+    # A click that bubbles up to the application would be handled again, by the screen on top.
     widget.post_message(click.stop())
 
 
 class JumpDialog(Dialog):
-    """The letters. One presses what it stands over, anything else leaves."""
+    """Letters over the controls. A letter presses its control, and any other key closes the dialog."""
 
     DEFAULT_CSS = """
     JumpDialog { align: left top; background: $background 40%; }
@@ -95,16 +94,14 @@ class JumpDialog(Dialog):
         left = [sign for sign in self.spots if event.is_printable and sign.startswith(self._typed)]
         for label in self.query(Static):
             label.display = label.content in left
-        if len(left) != 1:
-            if not left:
-                self.close()
-        elif left[0] == self._typed:
+        if not left or left == [self._typed]:
             self.close()
+        if left == [self._typed]:
             self._press_below(self.spots[self._typed])
         return True
 
     def _press_below(self, spot: Spot) -> None:
-        # A key goes to the screen that is on top.
+        # Keys go to the screen on top, so this dialog must have closed first.
         if self.app.screen is self:
             self.app.call_later(self._press_below, spot)
         else:

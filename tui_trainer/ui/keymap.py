@@ -1,4 +1,4 @@
-"""Which key does what: the registry's keys, changed by the user's own `keys.toml`.
+"""All actions with their keys, changed by the user's own `keys.toml`.
 
 `~/.config/tui-trainer/keys.toml` gives other keys to actions by their id:
 
@@ -24,11 +24,6 @@ from tui_trainer.files.local_paths import at_home
 from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.terminal.safe_text import one_line
 
-# Every action there is, once: footer, help, palette, key dispatch and the user's own key map are made from this list.
-#
-# An action `config.undo` is carried out by the method `undo` of the config page; actions of `app` belong to every
-# page.
-
 Place = Literal["app", "hardware", "config", "checklist", "train", "runs"]
 PLACES: Final[tuple[Place, ...]] = ("app", "hardware", "config", "checklist", "train", "runs")
 TITLES: Final[dict[Place, str]] = {place: "Everywhere" if place == "app" else place.title() for place in PLACES}
@@ -39,7 +34,7 @@ SIGNS: Final[dict[str, str]] = {
 }  # fmt: skip
 _ASCII_SIGNS: Final = {"up": "Up", "down": "Down", "left": "Left", "right": "Right"}
 
-# The actions of the footer that open a question or a box.
+# Actions of the footer that open a dialog.
 _OPENING: Final[dict[str, str]] = {
     "app": "start new", "hardware": "processes", "config": "recipe preview rehearse tune",
     "train": "stop detach doctor try_model export more curves",
@@ -49,9 +44,9 @@ _OPENING: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    """`keys` as Textual names them, or the sign itself; `label` is for the footer, `help` a sentence for the help.
+    """An action of a page or, with the place `app`, of all pages.
 
-    `footer` orders the footer, 0 stays out of it.
+    `keys` have Textual's names, or are the character itself. `footer` is the rank in the footer, 0 for none.
     """
 
     place: Place
@@ -67,7 +62,7 @@ class Action:
 
     @property
     def dots(self) -> str:
-        """Behind the label in the footer where the key opens a question or a box."""
+        """Dots behind the label in the footer if the action opens a dialog."""
         return "..." if self.name in _OPENING.get(self.place, "").split() else ""
 
 
@@ -220,12 +215,12 @@ CHANGES_RUNS: Final = frozenset(
     "app.start app.new hardware.processes train.pause train.save train.evaluate train.stop train.detach train.export "
     "train.more runs.resume runs.stop runs.tags runs.note runs.rename runs.delete runs.export runs.more".split()
 )
-"""Actions that start a run, end one, ask it for something, or write into its folder: `attach --view` refuses them."""
+"""Actions that start, control or change a run. `attach --view` refuses them."""
 
 
 def key_sign(key: str, *, ascii_only: bool = False) -> str:
     if " " in key and len(key) > 1:
-        signs = [key_sign(one, ascii_only=ascii_only) for one in key.split()]
+        signs = [key_sign(name, ascii_only=ascii_only) for name in key.split()]
         return ("/" if ascii_only or max(map(len, signs)) > 1 else "").join(signs)
     if ascii_only and key in _ASCII_SIGNS:
         return _ASCII_SIGNS[key]
@@ -237,13 +232,13 @@ def key_sign(key: str, *, ascii_only: bool = False) -> str:
 
 
 def key_of_sign(sign: str) -> str:
-    """The key that is shown so; empty where it is the name of an action without a key."""
-    known = next((key for signs in (SIGNS, _ASCII_SIGNS) for key, shown in signs.items() if shown == sign), "")
-    return known or (sign if len(sign) == 1 else "" if sign.startswith(":") else sign.lower())
+    """Return the key that has this sign; empty for the palette name of an action without a key."""
+    named = next((key for signs in (SIGNS, _ASCII_SIGNS) for key, shown in signs.items() if shown == sign), "")
+    return named or (sign if len(sign) == 1 else "" if sign.startswith(":") else sign.lower())
 
 
 _LIMIT_BYTES = 100_000
-# Terminals send the same byte for them, or act on them themselves.
+# Terminals send the same byte for these keys as for another key.
 FAILING_KEYS: Final = {
     "ctrl+m": "is Enter", "ctrl+i": "is Tab", "ctrl+h": "is Backspace", "ctrl+j": "is Enter", "ctrl+[": "is Escape",
     "ctrl+left_square_bracket": "is Escape",
@@ -253,14 +248,14 @@ _NAMED_KEYS: Final = frozenset(key.value for key in Keys)
 
 @runtime_checkable
 class TakesKeys(Protocol):
-    """A screen or a field that is asked before its bindings are."""
+    """A screen or a field that handles keys before its bindings do."""
 
     def take_key(self, event: Key) -> bool:
-        """Do what the key means; whether it is done with."""
+        """Handle a key. Return whether it was used."""
 
 
 class KeysInOrder(App[None], inherit_bindings=False):
-    """An application that carries out each key itself, on a screen of ours; others get theirs from Textual."""
+    """An application that handles keys itself for screens with `take_key`. Textual handles them for other screens."""
 
     async def on_event(self, event: Event) -> None:
         is_done = isinstance(event, Key) and not event.is_forwarded and await self._carry_out(event)
@@ -278,30 +273,33 @@ class KeysInOrder(App[None], inherit_bindings=False):
         return bound is not None and await self.run_action(bound.binding.action, bound.node)
 
     def simulate_key(self, key: str) -> None:
-        """As Textual does, and with the sign itself, which dialogs look at: `/` has another name than sign."""
+        """Send a key with its character, which Textual leaves out and dialogs need, for example for `/`."""
         self.post_message(Key(textual_key(key), key if len(key) == 1 else None))
 
 
 class Keymap:
-    """The actions with the keys that they really have. `problems` says what could not be taken from the user's file."""
+    """Actions with the user's keys. `problems` explains what could not be used of the user's file."""
 
     def __init__(self, own: dict[str, tuple[str, ...]] | None = None, problems: list[str] | None = None) -> None:
         self.problems = list(problems or [])
         self._by_key: dict[tuple[Place, str], Action] = {}
         own = own or {}
-        kept: dict[str, tuple[str, ...]] = {}
-        # What the user chose goes before what the registry has.
-        for action in sorted(ACTIONS, key=lambda one: one.id not in own):
-            wanted = dict.fromkeys(map(_as_reported, own.get(action.id, action.keys)))
-            kept[action.id] = tuple(key for key in wanted if self._give(key, action))
-            if wanted and not kept[action.id]:
+        keys: dict[str, tuple[str, ...]] = {}
+        # The user's keys come first, so that a default key gives way.
+        for action in sorted(ACTIONS, key=lambda action: action.id not in own):
+            # Textual's names are `ctrl+x` for `Ctrl+X`, and `space` for a blank.
+            wanted = dict.fromkeys("space" if key == " " else key if len(key) == 1 else key.strip().lower()
+                                   for key in own.get(action.id, action.keys))  # fmt: skip
+            keys[action.id] = tuple(key for key in wanted if self._assign(key, action))
+            if wanted and not keys[action.id]:
                 self.problems.append(f"{action.id} has no key left; use it from the command palette")
-        self.actions = [replace(action, keys=kept[action.id]) for action in ACTIONS]
+        self.actions = [replace(action, keys=keys[action.id]) for action in ACTIONS]
         self.changed = [now for now, before in zip(self.actions, ACTIONS, strict=True) if now.keys != before.keys]
 
-    def _give(self, key: str, action: Action) -> bool:
+    def _assign(self, key: str, action: Action) -> bool:
+        """Assign a key to an action. Return False and note a problem if that is not possible."""
         places = PLACES if action.place == "app" else ("app", action.place)
-        taken = next((found for place in places if (found := self._by_key.get((place, key)))), None)
+        taken = next((self._by_key[place, key] for place in places if (place, key) in self._by_key), None)
         if taken is None and not (refusal := _refusal(key)):
             self._by_key[action.place, key] = action
             return True
@@ -310,26 +308,21 @@ class Keymap:
         return False
 
     def find(self, place: Place, key: str, character: str | None) -> Action | None:
-        """The action for a key press on a page; what the page has goes before what is everywhere."""
+        """Return the action of a key on a page, of the page itself before those of all pages."""
         names = [(where, name) for where in (place, "app") for name in (character, key) if name]
         return next((self._by_key[name] for name in names if name in self._by_key), None)
 
     def key_of(self, action_id: str, *, ascii_only: bool = False) -> str:
-        """The sign of the key that an action really has, for sentences; its name in the palette when it has none."""
-        action = next(one for one in self.actions if one.id == action_id)
+        """Return the sign of an action's key, for messages; without a key, its name in the palette."""
+        action = next(action for action in self.actions if action.id == action_id)
         return key_sign(action.keys[0], ascii_only=ascii_only) if action.keys else f":{action.label}"
 
     def of(self, place: Place) -> list[Action]:
         return [action for action in self.actions if action.place == place]
 
 
-def _as_reported(key: str) -> str:
-    """A key as the terminal's library names it: `Ctrl+X` is `ctrl+x`, a blank is `space`."""
-    return "space" if key == " " else key if len(key) == 1 else key.strip().lower()
-
-
 def _refusal(key: str) -> str:
-    """Why nobody can have this key; empty when it will do."""
+    """Return why no action can have this key; empty if it can be used."""
     if why := FAILING_KEYS.get(key):
         return f"{key} {why} in terminals"
     if key in _NAMED_KEYS or (len(key) == 1 and key.isprintable()):
@@ -346,7 +339,7 @@ def keys_file() -> Path:
 
 
 def load_keymap() -> Keymap:
-    """The registry with the user's changes; a file that cannot be understood changes nothing and is told."""
+    """Return the actions with the user's keys. A file that cannot be read changes nothing and is reported."""
     try:
         path = keys_file()
         if not path.is_file():
@@ -357,11 +350,11 @@ def load_keymap() -> Keymap:
         return Keymap(problems=[f"could not read keys.toml: {one_line(str(error), 120)}"])
     own: dict[str, tuple[str, ...]] = {}
     problems = []
-    known = {action.id for action in ACTIONS}
+    action_ids = {action.id for action in ACTIONS}
     for name, keys in dotted_keys(values).items():
         listed = [keys] if isinstance(keys, str) else keys
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
+        if name not in action_ids:
+            near = get_close_matches(name, action_ids, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
             problems.append(f"keys.toml: unknown action {one_line(name, 40)}{meant}")
         elif not isinstance(listed, list) or not listed or not all(isinstance(key, str) and key for key in listed):
@@ -371,8 +364,8 @@ def load_keymap() -> Keymap:
     return Keymap(own, problems)
 
 
-# What sentences of other rooms do on the command line, and the action that does it here. A command that is meant for
-# another terminal stays, as `tui-trainer attach` without a name.
+# Commands in messages of other rooms, and the actions that do the same. A command that is meant for another terminal
+# stays in the message, such as `tui-trainer attach` without a name.
 _NAME: Final = r"[^\s`;,)]+"
 _DONE_HERE: Final = tuple(
     (rf"(?:(?P<what>\w+) with: |(?P<run>run ))?(?:`{command}`|(?<!`)(?<!sync ){command}(?![\w-]))", action)
@@ -390,27 +383,26 @@ _DONE_HERE: Final = tuple(
     ))
 )  # fmt: skip
 shown = Keymap()
-"""That of the application."""
+"""Keymap of the running application."""
 
 
 def in_keys(text: str) -> str:
-    """The sentence with a key in the place of each command that a key does: `paused; resume with: tui-trainer ask x
-    resume` becomes `paused; press p to resume`, and `see tui-trainer preview` becomes `see v on Config`."""
+    """Replace commands in a message by their keys: `see tui-trainer preview` becomes `see v on Config`."""
     if "tui-trainer " in text:
         for command, action in _DONE_HERE:
-            text = re.sub(command, partial(_pressed, action), text)
+            text = re.sub(command, partial(_key_words, action), text)
     return text
 
 
-def _pressed(action_id: str, found: re.Match[str]) -> str:
+def _key_words(action_id: str, command: re.Match[str]) -> str:
     key, place = shown.key_of(action_id), cast("Place", action_id.partition(".")[0])
-    if what := found["what"]:
-        return f"press {key} to {what}"
+    if verb := command["what"]:
+        return f"press {key} to {verb}"
     where = f" ({action_id.rpartition('_')[2].removeprefix('app.')})" if place == "app" else f" on {TITLES[place]}"
-    return f"{'press ' if found['run'] else ''}{key}{where}"
+    return f"{'press ' if command['run'] else ''}{key}{where}"
 
 
 def textual_key(key: str) -> str:
-    """A key of the registry as Textual names it: `?` is `question_mark`."""
-    # A comma stands between keys there.
+    """Return Textual's name of a key, such as `question_mark` for `?`."""
+    # Textual separates keys by commas.
     return "comma" if key == "," else next(iter(Binding.make_bindings([Binding(key, "")]))).key

@@ -1,7 +1,7 @@
-"""The life of the program with screens: terminal, application, and the run that outlives both.
+"""The program with screens: it prepares the terminal, runs the application, and then takes care of the run.
 
-The run's thread belongs to this frame. Whether the screens are left, lose their terminal or fail: this frame waits for
-the run, and asks it to stop only when somebody wanted that.
+The run may outlive the screens, whether they are closed, lose their terminal or fail. `run_screens` waits for the run,
+and stops it only if the user asked for that.
 """
 
 from __future__ import annotations
@@ -30,39 +30,32 @@ if TYPE_CHECKING:
     from tui_trainer.ui.workbench import Workbench
 
 
-# Textual reads these once, when it is imported: nothing moves by itself.
+# Textual reads these once, when it is imported. They turn animations off.
 _TEXTUAL = {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
 _WAIT_SECONDS = 0.5
 _OPENING_SECONDS = 60.0
-# A step, a checkpoint, and a process that loads torch and the plan.
+# Time for a step, a checkpoint, and the start of a process that loads torch.
 _DETACHING_SECONDS = 3_600.0
 _LEFT_BY_SIGNAL = 128
 
 
 def run_screens(
-    make_request: Callable[[], Request] | None = None,
-    *,
-    gpu: GpuChoice = None,
-    ascii_only: bool = False,
-    mouse: bool = True,
-    attach_to: RunFolder | None = None,
-    view: bool = False,
-    resumed: OpenRun | None = None,
-) -> int:
-    """Show the screens until the user leaves. Returns the exit code. Raises InputError for an unfit terminal.
+    make_request: Callable[[], Request] | None = None, *, gpu: GpuChoice = None, ascii_only: bool = False,
+    mouse: bool = True, attach_to: RunFolder | None = None, view: bool = False, resumed: OpenRun | None = None,
+) -> int:  # fmt: skip
+    """Show the screens until the user leaves. Return the exit code. Raise InputError for an unsuitable terminal.
 
-    `make_request` is called once the first screen is shown: what it needs takes longer to load than the screen.
-    `resumed` is a run to go on with, opened by the caller; `attach_to` one to look at, with a
-    `view` without actions that change runs.
+    `make_request` is called after the first screen is shown, because its modules take longer to load than the screen.
+    `resumed` is an open run to continue, and `attach_to` a run to show; a `view` has no actions that change runs.
     """
     refuse_unfit(os.environ, f"resume {resumed.folder.name}" if resumed else "")
-    # What is imported stays: to look for garbage in it again and again is a tenth of the time to the first screen.
+    # Imported modules are never garbage. Collecting among them is a tenth of the time to the first screen.
     gc.disable()
     for name, value in _TEXTUAL.items():
         os.environ.setdefault(name, value)
     with suppress(OSError):
         if all(os.get_terminal_size(2)):
-            # Textual would believe them, which no change of the window changes, rather than the terminal.
+            # Textual would trust these rather than the terminal, and they do not follow the window's size.
             for name in ("COLUMNS", "LINES"):
                 os.environ.pop(name, None)
     from tui_trainer.hardware.probe import probe
@@ -84,9 +77,9 @@ def run_screens(
         if attach_to is not None:
             bench.attach_to(attach_to)
         elif resumed is not None:
-            from tui_trainer.ui.starting import carry_out
+            from tui_trainer.ui.starting import execute_run
 
-            carry_out(bench, resumed)
+            execute_run(bench, resumed)
         signals.pass_on()
 
     with Signals(app) as signals:
@@ -95,12 +88,12 @@ def run_screens(
             with TerminalGuard(logs) as guard:
                 app.guard = bench.guard = guard
                 app.run(mouse=mouse and has_mouse(os.environ))
-        except Exception:  # whatever failed around the screens: a run that is alive must be taken care of
+        except Exception:  # the code below must still take care of an active run
             app.crash = app.crash or traceback.format_exc()
         if bench.leaving is None and not app.crash:
             app.crash = "Textual stopped without an error message"
         for number in (signal.SIGTTOU, signal.SIGTTIN):
-            # `stty tostop` would stop a run in the background at its next line.
+            # With `stty tostop`, a background run would be stopped by its next line of output.
             signal.signal(number, signal.SIG_IGN)
         gc.enable()
         with patient("stdout"):
@@ -109,17 +102,17 @@ def run_screens(
 
 
 class Signals:
-    """SIGHUP, SIGTERM and SIGINT, for as long as the process lives: a second hang-up must not kill a run."""
+    """Handlers of SIGHUP, SIGTERM and SIGINT. They stay after the screens, so a second SIGHUP does not kill a run."""
 
     def __init__(self, app: TrainerApp) -> None:
         self._app = app
         self._before: dict[int, object] = {}
         self._interrupts = Interrupts()
-        self.heard: list[int] = []
+        self.received: list[int] = []
 
     def __enter__(self) -> Signals:
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._hear)
+            self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -128,23 +121,23 @@ class Signals:
 
     @property
     def ask_for_stop(self) -> bool:
-        """Whether somebody wants an end, and not only the connection was lost."""
-        return signal.SIGTERM in self.heard or signal.SIGINT in self.heard
+        """Whether a signal requests a stop, rather than reporting a lost connection."""
+        return signal.SIGTERM in self.received or signal.SIGINT in self.received
 
     def pass_on(self) -> None:
-        """The screens are up: what came before they could hear is told them now."""
-        from tui_trainer.ui.workbench import Leaving
+        """Close the screens if a signal has arrived, also one from before they were shown."""
+        from tui_trainer.ui.workbench import ExitReason
 
-        if self.heard:
-            self._app.leave_soon(Leaving.TERMINATED if self.ask_for_stop else Leaving.LOST)
+        if self.received:
+            self._app.leave_soon(ExitReason.TERMINATED if self.ask_for_stop else ExitReason.LOST)
 
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
-        """Only notes it: a handler that waits for a lock could wait for the very code that it interrupted."""
-        self.heard.append(number)
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Record a signal. A handler must not wait for a lock, which the interrupted code may hold."""
+        self.received.append(number)
         if self._app.is_running:
             run = self._app.bench.own_run
             if run is not None and self.ask_for_stop:
-                # Not behind the screens: to give a stalled terminal back takes a second.
+                # Before the screens close, because giving a stalled terminal back takes a second.
                 run.ask("stop")
             self.pass_on()
         elif number == signal.SIGINT:
@@ -152,18 +145,19 @@ class Signals:
 
 
 def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path) -> int:
-    """The terminal is given back. Take care of the run, and say what is to be said."""
-    from tui_trainer.ui.workbench import Leaving
+    """Finish the run and print its end, after the screens have closed. Return the exit code."""
+    from tui_trainer.ui.workbench import ExitReason
 
     if app.crash:
         _tell_crash(app.crash, logs)
-    if _is_detached(bench):
-        return EXIT_DONE
-    if app.crash or bench.leaving in (Leaving.LOST, Leaving.TRAINING_ON):
-        _carry_out_what_was_asked(bench)
+    if hasattr(bench, "background"):  # set once the screens are shown
+        if _is_detached(bench):
+            return EXIT_DONE
+        if app.crash or bench.leaving in (ExitReason.LOST, ExitReason.TRAINING_ON):
+            _start_opened_run(bench)
     if (run := bench.own_run) is not None:
-        wants_stop = bench.leaving in (Leaving.QUIT, Leaving.TERMINATED) and not app.crash
-        has_lines = run.alive and (bool(app.crash) or bench.leaving is Leaving.TRAINING_ON)
+        wants_stop = bench.leaving in (ExitReason.QUIT, ExitReason.TERMINATED) and not app.crash
+        has_lines = run.alive and (bool(app.crash) or bench.leaving is ExitReason.TRAINING_ON)
         _wait_for(run, signals, wants_stop=wants_stop, has_lines=has_lines)
         return run.exit_code
     if app.crash:
@@ -172,16 +166,16 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
         from tui_trainer.lines.plan_and_events import left_line
 
         tell(left_line(watched.state, watched.folder.name, is_active=watched.takes_requests))
-    return _LEFT_BY_SIGNAL + signal.SIGTERM if signal.SIGTERM in signals.heard else EXIT_DONE
+    return _LEFT_BY_SIGNAL + signal.SIGTERM if signal.SIGTERM in signals.received else EXIT_DONE
 
 
 def _is_detached(bench: Workbench) -> bool:
-    """The screens went while a run was handed over: wait for that. Where no process has taken it, this one goes on."""
-    from tui_trainer.launching.open_run import open_again
+    """Wait for a run that is being detached. Return whether a process has taken it; otherwise continue it here."""
+    from tui_trainer.launching.open_run import reopen_run
     from tui_trainer.ui.watch import CurrentRun
     from tui_trainer.ui.workbench import DETACHING
 
-    if not hasattr(bench, "background") or bench.own_run is None:
+    if bench.own_run is None:
         return False
     bench.background.finish(DETACHING, _DETACHING_SECONDS)
     if isinstance(bench.detached, int):
@@ -189,18 +183,16 @@ def _is_detached(bench: Workbench) -> bool:
         return True
     if bench.detached is not None:
         tell(f"could not detach {bench.own_run.folder.name}: {bench.detached}")
-        bench.own_run = CurrentRun(open_again(bench.own_run.folder, gpu=bench.chosen_gpu))
+        bench.own_run = CurrentRun(reopen_run(bench.own_run.folder, gpu=bench.chosen_gpu))
         bench.own_run.start()
     return False
 
 
-def _carry_out_what_was_asked(bench: Workbench) -> None:
-    """The screens went between the key that starts a run and its start. Raises InputError where it is refused."""
+def _start_opened_run(bench: Workbench) -> None:
+    """Start a run that was being opened when the screens closed. Raise InputError if it is refused."""
     from tui_trainer.ui.watch import CurrentRun
     from tui_trainer.ui.workbench import OPENING
 
-    if not hasattr(bench, "background"):
-        return
     bench.background.finish(OPENING, _OPENING_SECONDS)
     if isinstance(bench.opened, InputError):
         raise bench.opened
@@ -210,7 +202,7 @@ def _carry_out_what_was_asked(bench: Workbench) -> None:
 
 
 def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines: bool) -> None:
-    """Until the run has ended; then say how it did."""
+    """Wait until the run has ended, and print its end."""
     from tui_trainer.lines.journal_printer import Follower
 
     is_asked, printing = False, None
@@ -230,7 +222,7 @@ def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines:
 
 
 def _tell_end(run: CurrentRun, *, has_lines: bool = False) -> None:
-    """The last lines of the run, as without a screen, where they have not been printed."""
+    """Print the run's last lines, if they have not been printed yet, and its problems."""
     from tui_trainer.lines.journal_printer import ending
 
     run.poll()

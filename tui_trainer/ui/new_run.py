@@ -16,18 +16,9 @@ from tui_trainer.config.editing import completions
 from tui_trainer.config.load import LoadedConfig, all_settings
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY
 from tui_trainer.data.columns.text_columns import SECOND_TEXT_KEY
+from tui_trainer.launching import local_choices
 from tui_trainer.launching.fitted_presets import COLUMN_ROLES, TEXT, columns_words
-from tui_trainer.launching.local_choices import (
-    FROM_SCRATCH,
-    Choice,
-    FirstRows,
-    WhatFollows,
-    data_here,
-    each_path_once,
-    first_rows,
-    models_here,
-    what_follows,
-)
+from tui_trainer.launching.local_choices import FROM_SCRATCH, Choice, FirstRows, PlannedChoice
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog, SearchDialog
@@ -73,19 +64,19 @@ class ChoiceOfPath(SearchDialog[Choice]):
         """Return the facts about a value. The method is called in another thread."""
         raise NotImplementedError
 
-    def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
-        """Return the lines about a value. `known` is the result of `look`, or None until there is one."""
+    def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
+        """Return lines about a value. `result` is what `look` has returned, or None before that."""
         raise NotImplementedError
 
     def use(self, value: str) -> None:
         raise NotImplementedError
 
     def on_mount(self) -> None:
-        def listed(choices: list[Choice]) -> None:
+        def show_choices(choices: list[Choice]) -> None:
             self._all = choices
             self._look_again()
 
-        self._bench.background.do(LOOKING, self._here, listed, LOOKING)
+        self._bench.background.do(LOOKING, self._here, show_choices, LOOKING)
 
     def inside(self) -> Iterable[Widget]:
         yield Pane(lambda width, _: paragraph(self._words, width, "dim"), classes="above")
@@ -95,7 +86,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
         """List the matching choices, the best first. The chosen row stays chosen while the text is the same."""
         text, (of_text, paths) = self.field.value.strip(), self._completed
         moved = self.list.chosen if text == self._narrowed_by and self.list.place else None
-        rows = matching(text, each_path_once([*(self._all or ()), *(paths if of_text == text else ())]))
+        rows = matching(text, local_choices.each_path_once([*(self._all or ()), *(paths if of_text == text else ())]))
         self._narrowed_by = text
         self.list.show(rows, rows.index(moved) if moved in rows else 0)
 
@@ -118,7 +109,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
         """The chosen value, or the typed text if there is no match."""
         return self.list.chosen.value if self.list.chosen else self.field.value.strip()
 
-    def words_for_none(self) -> str:
+    def empty_words(self) -> str:
         if self._all is None:
             return "searching ..."
         return "No matches; press Enter to use the text as typed" if self.value else "Nothing found here: type a path"
@@ -142,20 +133,20 @@ class ChoiceOfPath(SearchDialog[Choice]):
         value, text = self.value, self.field.value.strip()
         if value and value not in self._known:
 
-            def looked(known: object) -> None:
+            def show_facts(known: object) -> None:
                 self._known[value] = known
                 self.redraw()
 
-            self._bench.background.do(_PREVIEW, lambda: self.look(value), looked, _PREVIEW)
+            self._bench.background.do(_PREVIEW, lambda: self.look(value), show_facts, _PREVIEW)
         if text and self._completed[0] != text:
 
-            def completed(paths: list[str]) -> None:
+            def show_paths(paths: list[str]) -> None:
                 self._completed = text, [Choice(value=path, note="") for path in paths]
                 if self.is_attached and self.field.value.strip() == text:
                     self._look_again()
 
             setting = all_settings()[self._key]
-            self._bench.background.do("paths", lambda: completions(setting, text), completed, "paths")
+            self._bench.background.do("paths", lambda: completions(setting, text), show_paths, "paths")
 
     def take(self) -> None:
         """Use the chosen row, once all choices for the text are listed."""
@@ -190,20 +181,18 @@ class DataDialog(ChoiceOfPath):
     heading = "New run, 1 of 2: your data"
 
     def __init__(self, bench: Workbench) -> None:
-        words = (
-            "A table (CSV, JSONL, JSON, Parquet ...), a folder of texts or a data set. Type to search, or give a path."
-        )
-        super().__init__(bench, DATA_KEY, words, data_here)
+        kinds = "A table (CSV, JSONL, JSON, Parquet ...), a folder of texts or a data set."
+        super().__init__(bench, DATA_KEY, f"{kinds} Type to search, or give a path.", local_choices.data_here)
 
     def look(self, value: str) -> FirstRows:
-        return first_rows(value)
+        return local_choices.first_rows(value)
 
-    def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
-        if not isinstance(known, FirstRows):
+    def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
+        if not isinstance(result, FirstRows):
             return [[("reading the first rows ...", "dim")]]
-        if known.refusal:
-            return paragraph(known.refusal, width, "bad")
-        return [*paragraph(known.what, width, "dim"), *table_lines(known, width)][: max(height, 0)]
+        if result.refusal:
+            return paragraph(result.refusal, width, "bad")
+        return [*paragraph(result.what, width, "dim"), *table_lines(result, width)][: max(height, 0)]
 
     def use(self, value: str) -> None:
         self._bench.app.open(ModelDialog(self._bench, value))
@@ -214,7 +203,7 @@ class ModelDialog(ChoiceOfPath):
 
     def __init__(self, bench: Workbench, data: str) -> None:
         words = f"Model to train on {one_line(data, 60)}: local folder, downloaded model, earlier run, or from scratch."
-        super().__init__(bench, MODEL_KEY, words, models_here)
+        super().__init__(bench, MODEL_KEY, words, local_choices.models_here)
         self._data = data
         self._columns: dict[str, str] = {}
         """Columns that the user has chosen, by their settings."""
@@ -226,15 +215,15 @@ class ModelDialog(ChoiceOfPath):
 
     @property
     def _has_columns(self) -> bool:
-        known = self._known.get(self.value)
-        return isinstance(known, WhatFollows) and bool(known.loaded and known.first.columns)
+        facts = self._known.get(self.value)
+        return isinstance(facts, PlannedChoice) and bool(facts.loaded and facts.first.columns)
 
     def take_key(self, event: Key) -> bool:
         if event.key not in _COLUMNS_KEYS or not self._has_columns:
             return super().take_key(event)
-        known = self._known[self.value]
-        assert isinstance(known, WhatFollows) and known.loaded is not None, "it has columns"
-        self._bench.app.open(ColumnsDialog(known.loaded, known.first, self._name_columns))
+        facts = self._known[self.value]
+        assert isinstance(facts, PlannedChoice) and facts.loaded is not None, "it has columns"
+        self._bench.app.open(ColumnsDialog(facts.loaded, facts.first, self._name_columns))
         return True
 
     def _name_columns(self, columns: dict[str, str]) -> None:
@@ -243,25 +232,23 @@ class ModelDialog(ChoiceOfPath):
         self.choose(self.list.place)
 
     def look(self, value: str) -> object:
-        return what_follows(self._data, model_of(value), self._columns, gpu=self._bench.chosen_gpu)
+        return local_choices.plan_choice(self._data, model_of(value), self._columns, gpu=self._bench.chosen_gpu)
 
-    def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
-        if not isinstance(known, WhatFollows):
+    def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
+        if not isinstance(result, PlannedChoice):
             return [[("planning ...", "dim")]]
-        lines = [line for problem in known.problems for line in paragraph(one_line(str(problem)), width, "bad")]
-        if (loaded := known.loaded) is None:
+        lines = [line for problem in result.problems for line in paragraph(one_line(str(problem)), width, "bad")]
+        if (loaded := result.loaded) is None:
             return lines
         why = loaded.fitted_because("task.type") or f"recipe {loaded.recipe.name if loaded.recipe else ''}"
         columns = [f"columns: {columns_words(loaded.columns)}"] if loaded.columns else []
-        read = loaded.columns.values()
-        if value == FROM_SCRATCH and columns and (others := [name for name in known.first.columns if name not in read]):
-            key = self._bench.app.key_of("config.recipe")
-            columns.append(
-                f"unused columns: {', '.join(others)}; {key} on Config lists from-scratch recipes for other tasks"
-            )
-        rows = [f"task {loaded.config.task.type}: {why}", *columns, *(offer_lines(known.plan) if known.plan else ())]
+        unused = [name for name in result.first.columns if name not in loaded.columns.values()]
+        if value == FROM_SCRATCH and columns and unused:
+            words = f"{self._bench.app.key_of('config.recipe')} on Config lists from-scratch recipes for other tasks"
+            columns.append(f"unused columns: {', '.join(unused)}; {words}")
+        rows = [f"task {loaded.config.task.type}: {why}", *columns, *(offer_lines(result.plan) if result.plan else ())]
         lines += [line for row in rows for line in paragraph(one_line(row), width)]
-        return [*lines, *table_lines(known.first, width, tuple(loaded.columns.values()))][:height]
+        return [*lines, *table_lines(result.first, width, tuple(loaded.columns.values()))][:height]
 
     def use(self, value: str) -> None:
         bench, document = self._bench, self._bench.document
@@ -277,18 +264,16 @@ class ModelDialog(ChoiceOfPath):
         undo, start = bench.app.key_of("config.undo"), bench.app.key_of("app.start")
         if bench.run_is_ours_and_alive:
             bench.go(CONFIG_PAGE)
-            words = (
-                f"the next run is on Config: {start} starts it after the active run; {undo} restores the old settings"
-            )
-            bench.note_change(words, "good")
+            words = f"the next run is on Config: {start} starts it after the active run"
+            bench.note_change(f"{words}; {undo} restores the old settings", "good")
             return
-        # Planning takes seconds: Train shows what it waits for.
-        bench.put_on_the_table(None)
+        # Planning takes seconds, and Train shows its progress.
+        bench.show_run(None)
         bench.go(TRAIN_PAGE)
         bench.start_wanted = True
         bench.note_change(f"planning the new run ...; {undo} on Config restores the old settings", "dim")
         if not bench.is_planning:
-            bench.app.carry_out("app.start")
+            bench.app.perform_action("app.start")
 
 
 def model_of(value: str) -> str:
@@ -296,7 +281,7 @@ def model_of(value: str) -> str:
 
 
 class ColumnsDialog(Dialog):
-    """Which columns of the data the task reads. `take` is called with the chosen columns by their settings."""
+    """A choice of the columns that the task reads. `take` is called with the changed columns by their settings."""
 
     heading = "Choose the columns"
     keys = (("enter", "apply"), ("up down", "choose"), ("left right", "another column"), ("escape", "back"))
@@ -344,8 +329,9 @@ class ColumnsDialog(Dialog):
 
 def table_lines(first: FirstRows, width: int, columns: Sequence[str] = ()) -> list[Line]:
     """Return the first rows as a table of all columns, or of the named ones. Cells that do not fit are cut."""
-    places = [first.columns.index(name) for name in columns or first.columns if name in first.columns]
-    names, cells = [one_line(first.columns[at]) for at in places], [[row[at] for at in places] for row in first.rows]
+    indices = [first.columns.index(name) for name in columns or first.columns if name in first.columns]
+    names = [one_line(first.columns[index]) for index in indices]
+    cells = [[row[index] for index in indices] for row in first.rows]
     widths = column_widths(names, cells, width)
     heads: Line = [(" ".join(map(pad, names, widths)), "title")]
     rows: list[Line] = [[(" ".join(map(pad, row, widths)), "text")] for row in cells]
@@ -354,10 +340,7 @@ def table_lines(first: FirstRows, width: int, columns: Sequence[str] = ()) -> li
 
 def column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:
     """Return the width in cells of each column that fits, with a blank between columns. The widest shrinks first."""
-    wanted = [
-        max(cell_len(name), *(cell_len(row[at]) for row in rows), 1) if rows else max(cell_len(name), 1)
-        for at, name in enumerate(columns)
-    ]
+    wanted = [max(1, *map(cell_len, [name, *(row[index] for row in rows)])) for index, name in enumerate(columns)]
     while sum(wanted) + len(wanted) - 1 > width and max(wanted) > _WIDEST_COLUMN:
         wanted[wanted.index(max(wanted))] = max(max(wanted) - (sum(wanted) + len(wanted) - 1 - width), _WIDEST_COLUMN)
     while wanted and sum(wanted) + len(wanted) - 1 > width:

@@ -39,7 +39,7 @@ def commands_file() -> Path:
 
 
 def command_line(text: object, folder: RunFolder) -> list[str]:
-    """Return the words of a command for this run. Raises ValueError that says what is wrong with the command."""
+    """Return the words of a command for this run. Raise ValueError with the reason if the command is invalid."""
     values = {"path": str(folder.root.absolute()), "name": folder.name}
     words = shlex.split(text) if isinstance(text, str) else []
     if not words:
@@ -50,7 +50,7 @@ def command_line(text: object, folder: RunFolder) -> list[str]:
             raise ValueError(f"unknown placeholder {{{unknown[0]}}}; use {{path}} or {{name}}")
         if names and word != f"{{{names[0]}}}" and Path(words[0]).name in _SHELLS:
             raise ValueError("""in a shell, {path} must be a word of its own: sh -c 'ls "$1"' sh {path}""")
-    return [_PLACEHOLDER.sub(lambda found: values[found[1]], word) for word in words]
+    return [_PLACEHOLDER.sub(lambda placeholder: values[placeholder[1]], word) for word in words]
 
 
 def own_answers(bench: Workbench, folder: RunFolder) -> list[Answer]:
@@ -77,9 +77,9 @@ def _offer(bench: Workbench, folder: RunFolder, name: str, text: object) -> None
     except ValueError as error:
         bench.tell(f"commands.toml: {one_line(name, 30)}: {error}", "warn")
         return
-    what = f"{one_line(name, 30)}: {one_line(folder.name, 40)}"
+    title = f"{one_line(name, 30)}: {one_line(folder.name, 40)}"
     about = [one_line(shlex.join(words)), f"Enter runs this without a shell, in {one_line(str(Path.cwd()))}."]
-    open_tool(bench, _OwnCommand(bench, what, words, done=lambda _: f"{what}: done"), what, about)
+    open_tool(bench, _OwnCommand(bench, title, words, done=lambda _: f"{title}: done"), title, about)
 
 
 class _OwnCommand(Tool):
@@ -88,7 +88,7 @@ class _OwnCommand(Tool):
 
 
 class _Program(JsonProcess):
-    """Any program; what it prints is only shown."""
+    """Any program. Its output is only shown."""
 
     part = "running"
 

@@ -1,4 +1,4 @@
-"""What the screens have a process of its own do: exports, measurements and tools, one of each kind at a time."""
+"""Commands that run in their own process: exports, measurements and tools, one process of each at a time."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ class Bench(Protocol):
 
 
 class OwnProcess(Generic[P]):
-    """A command that is begun here, `what` it is in a sentence: one at a time, and `process` is the newest. How it ends
-    is told on the page where it was begun. One that `measures` begins beside no run, and ends where one begins."""
+    """A command with one process at a time. Its end is reported on the page where it was started.
+
+    `what` names it in messages. A command that `measures` does not start while a run is active, and a run ends it.
+    """
 
     def __init__(self, bench: Bench, what: str, *, measures: bool = False) -> None:
         self._bench, self._page = bench, 0
@@ -53,30 +55,30 @@ class OwnProcess(Generic[P]):
             self.process.cancel()
 
     def end(self) -> None:
-        """Nobody looks any more."""
+        """End the process, because the screens have closed."""
         if process := self.alive:
             process.end()
 
     def _begin(self, make: Callable[[], P | str]) -> str:
-        """Begin what `make` makes unless one goes on. Why not; empty: it goes on."""
+        """Start the process that `make` returns, unless one is running. Return why not; empty if one is running."""
         if self.alive:
             return ""
         if self.measures and self._bench.run_is_alive:
             return BESIDE_A_RUN
         self._page = self._bench.current
         try:
-            made = make()
+            started = make()
         except OSError as error:
             return f"could not start a process: {system_reason(error)}"
-        if isinstance(made, str):
-            return made
+        if isinstance(started, str):
+            return started
         if self.process is not None:
             self.process.stop_reading()
-        self.process = made
+        self.process = started
         return ""
 
     def poll(self) -> bool:
-        """Once a second. How it ended is told, wherever one is; whether it has just ended."""
+        """Read the process's output, and report its end. Return whether it has just ended."""
         if (process := self.process) is None:
             return False
         is_in_the_way = self.measures and self._bench.run_is_alive
@@ -96,13 +98,13 @@ class OwnProcess(Generic[P]):
 
 
 class Exports(OwnProcess["ExportProcess"]):
-    """One goes on beside everything, and when the screens are left. Those that wait for it are begun by the screens."""
+    """Exports, one after another. The running one continues after the screens have closed; waiting ones do not."""
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench, "an export")
         self.waiting: deque[tuple[RunFolder, str]] = deque()
         self._several, self._failures = 0, list[str]()
-        """How many were asked for together, and why some of them are not exported."""
+        """Count of exports that were requested together, and the reasons of those that failed."""
 
     def start(self, folder: RunFolder, name: str) -> None:
         from tui_trainer.launching.export_process import ExportProcess
@@ -111,7 +113,7 @@ class Exports(OwnProcess["ExportProcess"]):
             self._bench.tell(reason, "bad")
 
     def start_all(self, wanted: list[tuple[RunFolder, str]]) -> None:
-        """One after another."""
+        """Queue the exports."""
         if not self.waiting and not self.alive:
             self._several, self._failures = 0, []
         self.waiting += wanted
@@ -126,7 +128,6 @@ class Exports(OwnProcess["ExportProcess"]):
             self._page = page
 
     def end(self) -> None:
-        """It goes on without the screens."""
         if self.process is not None:
             self.process.stop_reading()
 
@@ -136,13 +137,12 @@ class Exports(OwnProcess["ExportProcess"]):
 
     @property
     def words(self) -> str:
-        """Of several, how far they are: `exporting 2 of 4: chat to gguf, 40%`; empty where none goes on."""
+        """Progress of several exports: `exporting 2 of 4: chat to gguf, 40%`; empty if none is running."""
         if (export := self.alive) is None or self._several < 2:
             return ""
         done, total, _ = export.progress
-        share = f"{100 * done / total:.0f}%" if total else export.part
-        at = self._several - len(self.waiting)
-        return f"exporting {at} of {self._several}: {export.run.name} to {export.name}, {share}"
+        share, number = f"{100 * done / total:.0f}%" if total else export.part, self._several - len(self.waiting)
+        return f"exporting {number} of {self._several}: {export.run.name} to {export.name}, {share}"
 
     def poll(self) -> bool:
         ended = super().poll()
@@ -164,14 +164,14 @@ class Exports(OwnProcess["ExportProcess"]):
 
 
 class Measurement(OwnProcess[C]):
-    """Of the config on the table: a process of the class `kind`. It ends with the screens."""
+    """A measurement of the config: a process of the class named `kind`. It ends with the screens."""
 
     def __init__(self, bench: Bench, what: str, kind: str) -> None:
         super().__init__(bench, what, measures=True)
         self._kind = kind
 
     def start(self, *names: str) -> str:
-        """With the config as it is now; `names` of checks. Why not; empty: it goes on."""
+        """Start with the present config, for checks with these names. Return why not; empty if it is running."""
 
         def make() -> C | str:
             document = self._bench.document
@@ -186,7 +186,7 @@ class Measurement(OwnProcess[C]):
 
     def poll(self) -> bool:
         if ended := super().poll():
-            # The plan and the checks go by what was measured.
+            # The plan and the checks use the measurements.
             self._bench.config_changed()
         return ended
 
@@ -196,7 +196,7 @@ class Measurement(OwnProcess[C]):
 
 
 class Gains(Measurement["GainProcess"]):
-    """What the checks of some names gain here: each stands in the checklist as soon as it is measured."""
+    """Measurements of what checks gain on this machine. The checklist shows each gain once it is measured."""
 
     _shown_check = ""
 
@@ -223,9 +223,11 @@ class Gains(Measurement["GainProcess"]):
 
 
 class Tool(OwnProcess["JsonProcess"]):
-    """A command that is not about the config: its `arguments`, and with `yes` those that it is only begun with after
-    it has told what it would do. `done` is the sentence of its end. It goes on until it is over, or the screens are
-    left."""
+    """A command that does not depend on the config. It ends with the screens.
+
+    A command with `yes` first reports what it would do, and runs with these arguments after the user has agreed.
+    `done(result)` is the message at its end.
+    """
 
     def __init__(
         self, bench: Bench, what: str, arguments: Sequence[str], *, yes: Sequence[str] = (), measures: bool = False,
@@ -237,12 +239,12 @@ class Tool(OwnProcess["JsonProcess"]):
 
     @property
     def asks(self) -> dict[str, Any] | None:
-        """What it would do, once it has told; None: nothing is to be agreed to."""
+        """Report of what the command would do, if the user still has to agree; otherwise None."""
         result = self.process.result if self.process and not self.process.alive else None
         return result if result and not self._agreed and "offer" in result else None
 
     def start(self) -> str:
-        """Why not; empty: it goes on."""
+        """Start the command. Return why not; empty if it is running."""
         from tui_trainer.launching.command_process import JsonProcess
 
         def make() -> JsonProcess:

@@ -1,5 +1,4 @@
-"""What a screen is: the first line, panes, the keys in the last one, and a method `action_NAME` for each of its actions
-in the registry."""
+"""Base classes of the pages: the first line, the last line with keys, a method `action_NAME` for each action."""
 
 import math
 from collections import Counter
@@ -18,7 +17,7 @@ from textual.messages import Update
 from textual.screen import ModalScreen, Screen
 
 from tui_trainer.hardware import describe
-from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.facts import Hardware
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import KeyHint, KeyLine, footer_hints
 from tui_trainer.ui.keymap import ACTIONS, PLACES, TITLES, Action, Place, TakesKeys
@@ -26,14 +25,14 @@ from tui_trainer.ui.spans import Glyphs, Line, beside, rows_of, sparkline, width
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
 from tui_trainer.ui.widgets.fields import LineField
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.workbench import Leaving, Workbench
+from tui_trainer.ui.workbench import ExitReason, Workbench
 from tui_trainer.units import GIB, quantity
 
 if TYPE_CHECKING:
     from tui_trainer.runs.state import RunState
 
 _NARROW = 120
-# Below this width the titles of the screens are short.
+# Below this width, the titles of the pages are abbreviated.
 _NARROWEST = 80
 _SHORT: dict[Place, str] = {"hardware": "HW", "config": "Conf", "checklist": "Check", "train": "Train", "runs": "Runs"}
 _HOST_CELLS, _MACHINE_CELLS = 24, 30
@@ -41,7 +40,7 @@ _CURVE_PARTS = 12
 _CURVE_SAMPLES = 600
 PROGRAM = "tui-trainer"
 Tab = tuple[str, str]
-"""The title of a screen and its state."""
+"""Title and state of a page."""
 # More than any list has.
 _MOST_LINES = 1_000_000
 NOTHING_TO_DO = "nothing to do now"
@@ -50,7 +49,7 @@ _SCREENS = "tui_trainer.ui.screens"
 
 
 class TopLine(Pane):
-    """The machine and the screens with their states; a click on a screen goes there."""
+    """The first line: the machine, and a tab with title and state for each page. A click on a tab opens its page."""
 
     DEFAULT_CSS = "TopLine { height: 1; }"
     ALLOW_SELECT = False
@@ -60,12 +59,10 @@ class TopLine(Pane):
         self._bench = bench
 
     def _line(self, width: int, _: int) -> list[Line]:
-        """Program, host, machine; `1 Hardware  2 Config  3 Checklist 2!  4 Train 37 %`."""
+        """Return program, host and machine, then `1 Hardware  2 Config  3 Checklist 2 warn  4 Train 37%`."""
         bench, hardware = self._bench, self._bench.hardware
-        right: Line = [
-            (_tab_text(page, *tab), "cursor" if page == bench.current else "dim")
-            for page, tab in enumerate(_tabs(bench, width))
-        ]
+        tabs = enumerate(_tabs(bench, width))
+        right: Line = [(_tab_text(page, *tab), "cursor" if page == bench.current else "dim") for page, tab in tabs]
         room = width - width_of(right) - 1
         title = "view" if bench.is_view else PROGRAM
         left: Line = [(title, "title")] if len(title) <= room else []
@@ -76,7 +73,7 @@ class TopLine(Pane):
         return [beside(left, right, width)]
 
     def spots(self) -> Iterator[tuple[int, int]]:
-        """The first cells of the screens' names, from the last to the first."""
+        """Yield the first cell of each tab, from the last to the first."""
         begin = self.size.width
         for page, tab in reversed(list(enumerate(_tabs(self._bench, begin)))):
             begin -= cell_len(_tab_text(page, *tab))
@@ -102,7 +99,7 @@ def _tabs(bench: Workbench, width: int) -> list[Tab]:
     short = width < _NARROWEST
     titles, marks = [_SHORT[place] if short else TITLES[place] for place in PLACES[1:]], bench.checks_mark()[0]
     if width < _NARROW:
-        # The worst of them: there is no room for more.
+        # There is room only for the most severe state.
         marks = " ".join(marks.split()[:2])
     states = ["", unsaved, marks, run, ""]
     for page in bench.unseen:
@@ -111,9 +108,9 @@ def _tabs(bench: Workbench, width: int) -> list[Tab]:
 
 
 def _loss_curve(state: "RunState", glyphs: Glyphs) -> str:
-    """Mean losses of equal parts of the run, a sign each. Parts belong to steps: what is drawn does not slide."""
+    """Return a sparkline of the mean losses of equal parts of the run. Parts have fixed steps, so it does not slide."""
     parts: list[list[float]] = [[] for _ in range(_CURVE_PARTS)]
-    # A long run has many steps in a part: some of them are as good as all.
+    # In a long run, a sample of the steps of each part is enough.
     count = len(state.loss_sums)
     for index in range(0, count, max(count // _CURVE_SAMPLES, 1)):
         part = (state.steps[index] - 1) * _CURVE_PARTS // max(state.total_steps, state.steps[-1])
@@ -126,43 +123,37 @@ def _loss_curve(state: "RunState", glyphs: Glyphs) -> str:
 def _run_mark(state: "RunState") -> str:
     if state.status not in ("training", "paused") or not state.total_steps:
         return state.status
-    # Rounded down: 100 % is said when it is done.
+    # The share is rounded down, so that 100% means done.
     share = f"{100 * state.step // state.total_steps}%"
     return share if state.status == "training" else f"{share} paused"
 
 
 def machine_summary(hardware: Hardware, width: int) -> str:
-    """`1x H200 140 GiB`, or `CPU, 2 cores, 24 GiB`: the longest form that fits into `width` cells."""
+    """Return the longest description of the machine that fits, as `1x H200 140 GiB` or `CPU, 2 cores, 24 GiB`."""
     cores = quantity(hardware.usable_cores, "core")
     memory = f", {hardware.memory_bytes / GIB:.0f} GiB" if hardware.memory_bytes is not None else ""
     forms = [f"CPU, {cores}{memory}", f"CPU, {cores}", "CPU"]
     if hardware.gpus:
-        sizes = Counter(describe.short_name(gpu) + _gib(gpu) for gpu in hardware.gpus)
-        names = Counter(describe.short_name(gpu) for gpu in hardware.gpus)
-        forms = [" + ".join(f"{count}x {name}" for name, count in kinds.items()) for kinds in (sizes, names)]
+        names = [describe.short_name(gpu) for gpu in hardware.gpus]
+        sizes = ["" if gpu.memory_bytes is None else f" {gpu.memory_bytes / GIB:.0f} GiB" for gpu in hardware.gpus]
+        kinds = Counter(map("".join, zip(names, sizes, strict=True))), Counter(names)
+        forms = [" + ".join(f"{count}x {name}" for name, count in kind.items()) for kind in kinds]
         forms += [quantity(len(hardware.gpus), "GPU")]
     return next((form for form in forms if cell_len(form) <= width), "")
 
 
-def _gib(gpu: Gpu) -> str:
-    return "" if gpu.memory_bytes is None else f" {gpu.memory_bytes / GIB:.0f} GiB"
-
-
 def bindings(place: Place) -> list[BindingType]:
-    """The registry's keys of a place; `do` looks whether the action can be done now, and says why not."""
-    return [
-        Binding(",".join(action.keys), f"do('{action.name}')", action.label, id=action.id, show=False)
-        for action in ACTIONS
-        if action.place == place
-    ]
+    """Return Textual's bindings for the actions of a place."""
+    return [Binding(",".join(action.keys), f"do('{action.name}')", action.label, id=action.id, show=False)
+            for action in ACTIONS if action.place == place]  # fmt: skip
 
 
 class Page(Screen[None], inherit_bindings=False):
-    """One of the screens. An action `config.undo` calls `action_undo()` of the Config page."""
+    """A page. The action `config.undo` calls `action_undo()` of the Config page."""
 
     place: ClassVar[Place]
     ACTS: ClassVar[Mapping[str, Callable[[Any], object]]] = {}
-    """What is done in one line, by the name of the action: `action_undo()` is made of it."""
+    """Short actions by name. Each becomes a method, for example `action_undo()`."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -171,15 +162,13 @@ class Page(Screen[None], inherit_bindings=False):
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__()
-        # What Textual does when it knows their size: all that is on the page would be styled twice.
-        for length, breakpoints in zip(
-            self.app.size, (self.HORIZONTAL_BREAKPOINTS, self.VERTICAL_BREAKPOINTS), strict=True
-        ):
-            self.add_class(*[name for least, name in breakpoints or () if length >= least][-1:], update=False)
+        # Textual adds these classes only once it knows the size, and would then style the whole page twice.
+        for length, points in zip(self.app.size, (self.HORIZONTAL_BREAKPOINTS, self.VERTICAL_BREAKPOINTS), strict=True):
+            self.add_class(*[name for least, name in points or () if length >= least][-1:], update=False)
         self.bench = bench
         self._styled_for = ""
-        self.when_whole: Callable[[], object] = lambda: None
-        """Called once, when it is there for the first time."""
+        self.when_complete: Callable[[], object] = lambda: None
+        """Callback that is called once, after the page was drawn for the first time."""
 
     def compose(self) -> ComposeResult:
         yield TopLine(self.bench)
@@ -194,7 +183,7 @@ class Page(Screen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         self._styled_for = self.app.theme
-        self.call_after_refresh(self.when_whole)
+        self.call_after_refresh(self.when_complete)
 
     def body(self) -> ComposeResult:
         raise NotImplementedError
@@ -206,7 +195,7 @@ class Page(Screen[None], inherit_bindings=False):
 
     @property
     def is_shown(self) -> bool:
-        """Whether it is the screen of now, below a dialog or not; also asked before it was shown for the first time."""
+        """Whether this is the current page, which may lie below a dialog."""
         return PLACES[1 + self.bench.current] == self.place
 
     @property
@@ -215,28 +204,28 @@ class Page(Screen[None], inherit_bindings=False):
 
     @property
     def typing_keys(self) -> list[tuple[str, str]]:
-        """`(key, what it does)` for the last line while `is_typing`."""
+        """Pairs of key and label for the last line while the user types."""
         return []
 
     def refusal(self, action: Action) -> str:
-        """Why the action would do nothing now; empty when it would do something."""
+        """Return why the action is not possible now; empty if it is."""
         return ""
 
     def label_of(self, action: Action) -> str:
         return action.label
 
     def tick(self) -> None:
-        """Called each time the screens look, while this one is shown."""
+        """Update the page. Called once a second while the page is shown."""
 
     def by_clock(self) -> object:
-        """What the picture shows that changes without a key, an answer or news of the run, as it is drawn: to compare.
+        """Return what changes on the page without a key, an answer or an event of the run.
 
-        Cheap beside the picture, which is not computed while this stays the same.
+        The page is drawn again only if this changes, so computing it must be cheap.
         """
         return ()
 
     def on_screen_resume(self, event: ScreenResume) -> None:
-        # Textual would apply all styles anew, half the work of turning a page: they change with the theme only.
+        # Textual would apply all styles again, half the work of opening a page. Only a new theme changes them.
         theme = self.app.theme
         event.refresh_styles, self._styled_for = theme != self._styled_for, theme
         self.redraw()
@@ -245,7 +234,7 @@ class Page(Screen[None], inherit_bindings=False):
         if self.is_active:
             super()._compositor_refresh()
             return
-        # Textual forgets what has changed in a dialog at the same time, and sends the page behind it for each cell.
+        # Textual would forget the changes of a dialog on top, and send the whole page behind it for each changed cell.
         dialog, regions = self.app.screen, self._compositor._dirty_regions
         if regions:
             dialog._set_dirty(*regions)
@@ -261,13 +250,13 @@ class Page(Screen[None], inherit_bindings=False):
         self.bench.tell(f"{path}  copied, if your terminal lets programs copy (OSC 52)", "good")
 
     def action_do(self, name: str) -> None:
-        self.bench.app.carry_out(f"{self.place}.{name}")
+        self.bench.app.perform_action(f"{self.place}.{name}")
 
 
 class Pages(dict[Place, Page]):
-    """The screens. Each is imported, made and gets its style sheet when it is first asked for.
+    """The pages. Each is imported and created on first access, and its style sheet is read then.
 
-    One that brought its style sheet along as `CSS_PATH` would have all others parsed again.
+    With `CSS_PATH`, Textual would parse all other style sheets again.
     """
 
     def __init__(self, bench: Workbench, styles: Stylesheet) -> None:
@@ -299,13 +288,12 @@ class ListPage(Page):
 
 
 class FilteredPage(Page):
-    """A page with a field that filters what it lists, shown while it is typed into and while there is something in it.
-    `action_take` ends it, and `action_clear` clears it."""
+    """A page with a field that filters its list. The field is hidden while it is empty and has no focus."""
 
     filter_words: ClassVar[str]
-    """What can be written there."""
+    """Placeholder of the field."""
     choose_words: ClassVar[str] = "choose"
-    """What up and down do meanwhile."""
+    """Label of up and down while the user types."""
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
@@ -318,7 +306,7 @@ class FilteredPage(Page):
         return [("enter", "done"), ("escape", "clear"), ("up down", self.choose_words)]
 
     def action_filter(self) -> None:
-        # At once, and not by a class: letters that come fast would be the keys of actions.
+        # Shown directly and not by a class, which takes effect later: fast letters would be taken as keys of actions.
         self._filter.display = True
         self.set_focus(self._filter, scroll_visible=False)
 
@@ -348,7 +336,7 @@ class KeyHints(KeyLine):
             return [KeyHint(key, label) for key, label in page.typing_keys]
         offered = page.bench.app.offered_actions
         if page.bench.run_is_alive:
-            # Another one may be started beside it: that is not what is done next.
+            # These stay possible, but are rarely the next step.
             offered = [action for action in offered if action.id not in ("app.start", "app.new")]
         return footer_hints(offered, page.label_of, width)
 
@@ -367,13 +355,13 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
         return [[(f"needs {SMALLEST_WIDTH}x{SMALLEST_HEIGHT}", "bold")], *below]
 
     def redraw(self) -> None:
-        # It is asked for before its pane is there as well.
+        # This may be called before the pane is mounted, so `query_one` would fail.
         for pane in self.query(Pane):
             pane.redraw()
 
     def take_key(self, event: Key) -> bool:
         if event.key in ("q", "ctrl+q", "ctrl+c"):
-            # There is no room for a question: nothing is lost, and a run trains on.
+            # There is no room for a question. Nothing is lost, because an active run continues.
             alive = self._bench.run_is_ours_and_alive
-            self._bench.app.leave(Leaving.TRAINING_ON if alive else Leaving.QUIT)
+            self._bench.app.leave(ExitReason.TRAINING_ON if alive else ExitReason.QUIT)
         return True

@@ -1,7 +1,7 @@
-"""The list of what can be done: some words of its name find it, Enter does it.
+"""The command palette: a searchable list of actions, settings, runs and guides. Enter does the chosen one.
 
-Not Textual's palette: keys that come faster than it opens, fills and closes end the application (8.2: a page key before
-its list was drawn, Enter and a click at once, a letter before Escape)."""
+Textual's own palette (8.2) ends the application if keys come faster than it opens and closes: a page key before its
+list is drawn, Enter and a click at once, or a letter before Escape."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
 
 _NAME_CELLS = 44
-# They need something chosen by eye on their screen.
+# These are useless from another page, because they act on what the user sees there.
 _MOVES = ("up", "down", "page_up", "page_down", "first", "last", "clear", "cancel", "older", "newer")
 _READING = "runs for the palette"
-# The command line that does what an action of the screens does.
+# Command lines that do the same as an action.
 _COMMANDS: Final = {
     "app.start": "train {settings}", "hardware.look_again": "diagnose", "hardware.try_out": "diagnose --try",
     "config.edit": "plan {settings}", "config.preview": "preview {settings}", "config.rehearse": "rehearse {settings}",
@@ -48,10 +48,10 @@ _COMMANDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`name` is what letters are looked for in, `note` and `help` stand beside it. Texts were made safe before.
+    """A row of the palette, found by its name, its help and the further words of `text`. All texts are safe to show.
 
-    `show` is done while it is the chosen one, to see what it would be like. What is of `elsewhere` is found by letters
-    only; `text` has further words by which it is found. With a `refusal` it is shown, and cannot be done now.
+    `show` previews the command while it is chosen. A command `elsewhere` is listed only for a search. A command with a
+    `refusal` is not possible now.
     """
 
     name: str
@@ -65,17 +65,17 @@ class Command:
 
 
 Hit = tuple[Command, Sequence[int]]
-"""A command, and the places of the letters in its name."""
+"""A command, and the positions of the letters found in its name."""
 
 
 def found(commands: Iterable[Command], letters: str) -> list[Hit]:
-    """Return the commands that match, the best first, and of equal ones the one that comes first; without letters
-    those of this screen as they come."""
+    """Return the commands that match, the best first. Without letters, return those of this page in their order."""
     if not letters.strip():
-        return [(one, ()) for one in commands if not one.elsewhere]
-    hits = [(hit, one) for one in commands if (hit := match(letters, one.name, f"{one.help} {one.text}"))]
+        return [(command, ()) for command in commands if not command.elsewhere]
+    hits = [(hit, command) for command in commands
+            if (hit := match(letters, command.name, f"{command.help} {command.text}"))]  # fmt: skip
     hits.sort(key=lambda pair: pair[0].rank)
-    return [(one, hit.places) for hit, one in hits]
+    return [(command, hit.places) for hit, command in hits]
 
 
 class Palette(SearchDialog[Hit]):
@@ -91,14 +91,14 @@ class Palette(SearchDialog[Hit]):
         self.list.show(found(self._commands, self.field.value), self.list.place)
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        # One click takes it.
+        # One click is enough.
         message.prevent_default()
         self.choose(message.place)
         self.take()
 
     @property
     def chosen(self) -> Command | None:
-        """The chosen command; None if nothing has the letters."""
+        """The chosen command; None without a match."""
         return self.list.chosen[0] if self.list.chosen else None
 
     def add(self, commands: Sequence[Command]) -> None:
@@ -111,19 +111,14 @@ class Palette(SearchDialog[Hit]):
     def row(self, row: Hit, width: int) -> Line:
         command, letters = row
         usual: Role = "dim" if command.refusal else "text"
-        name: Line = [(letter, "accent" if at in letters else usual) for at, letter in enumerate(command.name)]
+        name: Line = [(letter, "accent" if index in letters else usual) for index, letter in enumerate(command.name)]
         gap = " " * max(min(_NAME_CELLS, (width + 1) // 2) - cell_len(command.name), 2)
-        line: Line = [
-            (f"{self._mark_of(command)} ", "text"),
-            *name,
-            (gap, "text"),
-            (command.refusal or command.help, "dim"),
-        ]
+        about: Line = [(gap, "text"), (command.refusal or command.help, "dim")]
+        line: Line = [(f"{self._mark_of(command)} ", "text"), *name, *about]
         room = width - cell_len(command.note) - 2
         return beside(fit(line, room, self.glyphs.ellipsis), [(f" {command.note} ", "key")], width)
 
     def _mark_of(self, command: Command) -> str:
-        """What stands before the name, beside the pointer."""
         return ""
 
     def about(self, width: int, _: int) -> list[Line]:
@@ -135,7 +130,7 @@ class Palette(SearchDialog[Hit]):
             self.chosen.show()
 
     def take(self) -> None:
-        # Letters typed before the field was there have not been looked for yet.
+        # Letters typed before the field was mounted have not been searched for yet.
         self.narrow()
         if command := self.chosen:
             self._back = None
@@ -150,9 +145,9 @@ class Palette(SearchDialog[Hit]):
 
 
 class MarkingPalette(Palette):
-    """Space marks up to `most` of them, and Enter takes those that are marked; with none marked anew the chosen one.
+    """A palette in which Space marks up to `most` commands. Enter calls `take_names` with the names of the marked ones.
 
-    `marked` are names, those that are taken now. `take_names` gets what is taken.
+    If the user has not changed the marks, Enter takes the chosen command.
     """
 
     keys = (("enter", "draw"), ("space", "mark"), ("up down", "choose"), ("escape", "close"))
@@ -165,7 +160,7 @@ class MarkingPalette(Palette):
         self._marked, self._before, self._most, self._take_names = list(marked), list(marked), most, take_names
 
     def about(self, width: int, _: int) -> list[Line]:
-        # The help of a curve is its newest value, whole in its row.
+        # The help of a curve is its newest value, which its row already shows.
         words = f"Space marks up to {self._most} curves, Enter draws the marked ones. Type to search by name."
         return paragraph(words, width, "dim")
 
@@ -173,7 +168,7 @@ class MarkingPalette(Palette):
         return self.glyphs.changed if command.name in self._marked else " "
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        # A click takes nothing here, as it does in the list that this one is made of.
+        # Unlike in the base class, one click only marks.
         message.prevent_default()
         self.choose(message.place)
         if message.opens and self.chosen:
@@ -192,7 +187,7 @@ class MarkingPalette(Palette):
         if name in self._marked:
             self._marked.remove(name)
         else:
-            # Of too many the one that was marked first goes.
+            # If there are too many marks, the oldest is removed.
             self._marked = [*self._marked, name][-self._most :]
         self.redraw()
 
@@ -206,42 +201,34 @@ class MarkingPalette(Palette):
             self._take_names(names)
 
 
-def _command(app: Any, action: Action, do: Callable[[], object], refusal: str | None = None) -> Command:
+def _command(app: Any, action: Action, refusal: str | None = None) -> Command:
+    """Return the command for an action. One of another page first opens that page."""
     keys = " ".join(key_sign(key, ascii_only=app.bench.glyphs.ascii) for key in action.keys)
+    do = partial(app.call_next, app.perform_action, action.id)
+    if action.place not in ("app", app.page.place):
+        do = partial(app.do_on_page, action.place, partial(app.perform_action, action.id))
     name = f"{TITLES[action.place]}: {action.label}"
     return Command(name, action.help, do, keys or "no key", elsewhere=refusal is not None, refusal=refusal or "")
 
 
 def actions_here(app: Any) -> list[Command]:
-    """What can be done now, on this screen and everywhere: see `TrainerApp.offered_actions` and `carry_out`."""
-    # Those of the last line first: to move is nothing that is looked for here.
-    actions = sorted(app.offered_actions, key=lambda one: one.footer or 100)
-    return [_command(app, action, partial(app.call_next, app.carry_out, action.id)) for action in actions]
+    """Return the actions that are possible now, those of the footer first."""
+    return [_command(app, action) for action in sorted(app.offered_actions, key=lambda action: action.footer or 100)]
 
 
 def all_commands(app: Any) -> list[Command]:
-    """What is done here, what the other screens do, settings, recipes, pages of guides and themes."""
-    here = app.page.place
-    others = [
-        _command(app, action, partial(app.call_next, app.carry_out, action.id), refusal)
-        for action in app.page_actions
-        if (refusal := app.refusal(action)) and action.name not in _MOVES
-    ]
-    others += [
-        _command(app, action, partial(app.do_on, place, partial(app.carry_out, action.id)), "")
-        for place in PLACES[1:]
-        if place != here
-        for action in app.keymap.of(place)
-        if action.name not in _MOVES
-    ]
-    themes = [replace(one, name=f"Theme: {one.name}", elsewhere=True) for one in theme_commands(app)]
-    guide_pages = [replace(one, elsewhere=True) for one in guide_commands(app)]
-    return [*actions_here(app), *_more_here(app), *others, *_of_the_config(app), *guide_pages, *themes]
+    """Return actions of this page and of the others, settings, recipes, sections of guides, and themes."""
+    others = [(action, refusal) for action in app.page_actions if (refusal := app.refusal(action))]
+    others += [(action, "") for place in PLACES[1:] if place != app.page.place for action in app.keymap.of(place)]
+    actions = [_command(app, action, refusal) for action, refusal in others if action.name not in _MOVES]
+    themes = [replace(theme, name=f"Theme: {theme.name}", elsewhere=True) for theme in theme_commands(app)]
+    guide_pages = [replace(section, elsewhere=True) for section in guide_commands(app)]
+    return [*actions_here(app), *_more_here(app), *actions, *_of_the_config(app), *guide_pages, *themes]
 
 
 def _more_here(app: Any) -> list[Command]:
-    """What is behind `more`, for the run of this screen."""
-    more = next((one for one in app.offered_actions if one.id in ("runs.more", "train.more")), None)
+    """Return the answers of the menu `more`, for the run of this page."""
+    more = next((action for action in app.offered_actions if action.id in ("runs.more", "train.more")), None)
     if more is None:
         return []
     about = f"For the {'selected ' * (more.place == 'runs')}run."
@@ -258,38 +245,32 @@ def _of_the_config(app: Any) -> list[Command]:
     from tui_trainer.config.toml_files import all_profiles
 
     recipes: dict[str, Profile] = {}
-    # One that cannot be read is named by the list of recipes.
+    # The list of recipes on Config reports a recipe that cannot be read.
     with suppress(ConfigError):
         recipes = all_profiles("recipes")
-    return [
-        *(
-            Command(f"Setting: {one.key}", one.help, partial(app.show_setting, one.key), elsewhere=True)
-            for _, _, settings in groups()
-            for one in settings
-        ),
-        *(
-            Command(f"Recipe: {name}", one_line(recipe.summary), partial(app.show_recipe, name), elsewhere=True)
-            for name, recipe in recipes.items()
-        ),
-    ]
+    settings = [setting for _, _, members in groups() for setting in members]
+    rows = [(f"Setting: {setting.key}", setting.help, partial(app.show_setting, setting.key)) for setting in settings]
+    rows += [(f"Recipe: {name}", one_line(recipe.summary), partial(app.show_recipe, name))
+             for name, recipe in recipes.items()]  # fmt: skip
+    return [Command(*row, elsewhere=True) for row in rows]
 
 
 def guide_commands(app: Any) -> list[Command]:
-    """Every section of every guide, found by its title, and by the words in it."""
-    found = []
+    """Return every section of every guide, found by its title and its text."""
+    commands = []
     for name, title in guides().items():
-        for one in sections(name):
+        for section in sections(name):
             subject = title.partition(":")[0]
-            shown = f"{subject}: {one.title}" if one.title else subject
-            # What the whole guide is about stands beside its first section alone.
-            words = (" ".join(part.split()) for part in one.text.split("\n\n") if part[:1].isalpha())
-            about = next(words, title) if one.title else title
-            found.append(Command(f"Guide: {shown}", about, partial(app.read_guide, one), text=one.text))
-    return found
+            shown = f"{subject}: {section.title}" if section.title else subject
+            # The first section has no title, and gets the description of the guide.
+            paragraphs = (" ".join(part.split()) for part in section.text.split("\n\n") if part[:1].isalpha())
+            about = next(paragraphs, title) if section.title else title
+            commands.append(Command(f"Guide: {shown}", about, partial(app.read_guide, section), text=section.text))
+    return commands
 
 
 def theme_commands(app: Any, *, shows: bool = False) -> list[Command]:
-    """The terminal's own colours first; with `shows` a theme is seen while it is the chosen one."""
+    """Return all themes, the terminal's own colours first. With `shows`, the chosen theme is previewed."""
     commands = []
     for name, theme in sorted(app.available_themes.items(), key=lambda pair: (not pair[1].ansi, pair[0])):
         take = partial(setattr, app, "theme", name)
@@ -300,7 +281,7 @@ def theme_commands(app: Any, *, shows: bool = False) -> list[Command]:
 
 
 def command_lines(app: Any) -> list[Command]:
-    """Return the command lines for what can be done in the dialog on top, or else on this screen, to copy them."""
+    """Return the command lines that do the same as the dialog on top, or else as the actions of this page."""
     from tui_trainer.measure.config_process import config_options
 
     bench, page, lines = app.bench, app.page, dict[str, str]()
@@ -323,14 +304,14 @@ def _copy(app: Any, line: str) -> None:
 
 
 def add_runs(app: Any, palette: Palette) -> None:
-    """Runs by their names, once they are read: a disk may be slow."""
+    """Add all runs to the palette in the background, because a disk may be slow."""
     from tui_trainer.runs.registry import known_runs
 
-    def take(runs: list[RunFolder]) -> None:
+    def add(runs: list[RunFolder]) -> None:
         palette.add([
             Command(f"Run: {one_line(folder.name)}", one_line(str(folder.root.parent)),
                     partial(app.bench.attach_to, folder), elsewhere=True)
             for folder in reversed(runs)
         ])  # fmt: skip
 
-    app.bench.background.do(_READING, known_runs, take, _READING)
+    app.bench.background.do(_READING, known_runs, add, _READING)

@@ -1,7 +1,7 @@
-"""Axes and points in cells: braille with 2 x 4 dots a cell, or ASCII with 1 x 2.
+"""Axes and dots in cells: braille with 2 x 4 dots per cell, or ASCII with 1 x 2.
 
-Columns that are drawn do not move while steps are added: the x axis doubles when it is full, and the y axis changes
-only when the values leave it or use little of it.
+Drawn columns do not move while steps are added: the x axis doubles when it is full, and the y axis changes only when
+the values leave it or use little of it.
 """
 
 import math
@@ -20,7 +20,7 @@ FIRST_DOMAIN_STEPS: Final = 32
 LABEL_CELLS: Final = 7
 GUTTER: Final = LABEL_CELLS + 1
 _PADDING: Final = 0.08
-# A range is drawn closer once the values fill less than this share of it.
+# The range is narrowed when the values fill less than this share of it.
 _KEPT_FILL: Final = 0.6
 _NEARLY: Final = 1e-9
 _CELLS_PER_LABEL: Final = 13
@@ -34,7 +34,7 @@ _ASCII_THICK: Final = np.array([" ", "*", "*", "*"])
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The range of an axis, in the axis' own unit: powers of ten where it is logarithmic."""
+    """Range of an axis in the axis's unit, which is the exponent of ten on a logarithmic axis."""
 
     low: float
     high: float
@@ -46,31 +46,31 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A place on an axis, in the axis' own unit, and what is written there."""
+    """A position on an axis, in the axis's unit, and its label."""
 
     at: float
     label: str
 
 
 def stable_bounds(present: Bounds | None, low: float, high: float) -> Bounds:
-    """Return the range to draw `low` to `high` in: the present one while they fit into it and fill most of it."""
+    """Return the range of the axis for values from `low` to `high`: the present one while they fill most of it."""
     fits = present is not None and present.low <= low and high <= present.high
     if present is not None and fits and high - low >= _KEPT_FILL * present.span:
         return present
-    # A span that drowns in the rounding of its ends cannot be divided into rows.
+    # A span as small as the rounding error of its ends cannot be divided into rows.
     padding = (high - low) * _PADDING if high - low > 1e-12 * max(abs(low), abs(high)) else abs(low) * 0.1 or 1.0
     return Bounds(low - padding, high + padding)
 
 
 def domain_steps(last_step: int, total_steps: int) -> int:
-    """Steps that the x axis holds: it doubles when it is full, and ends with the run, so that columns stay put."""
+    """Return the length of the x axis in steps. It doubles when it is full, and ends with the run."""
     # The next power of two.
     steps = max(1 << (last_step - 1).bit_length(), FIRST_DOMAIN_STEPS)
     return total_steps if last_step <= total_steps < steps else steps
 
 
 def window(domain: int, last_step: int, halvings: int, around: int | None) -> Bounds:
-    """The steps that are shown: all of them, or a part that holds `around`, else the tail.
+    """Return the visible steps: all, or after `halvings` a part with the step `around` or with the newest step.
 
     A part begins at a multiple of half its length, so that it jumps now and then instead of sliding at each step.
     """
@@ -85,22 +85,22 @@ def window(domain: int, last_step: int, halvings: int, around: int | None) -> Bo
     return Bounds(begin, begin + length)
 
 
-def ticks(bounds: Bounds, most: int) -> list[Tick]:
-    """At most `most` nice values within the bounds, from low to high."""
-    for parts in range(most + 1, 0, -1):
+def ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
+    """Return at most `max_ticks` round values within the bounds, from low to high."""
+    for parts in range(max_ticks + 1, 0, -1):
         least = bounds.span / parts
         base = 10.0 ** math.floor(math.log10(least))
         step = next(factor * base for factor in (1, 2, 5, 10) if least <= factor * base * (1 + _NEARLY))
         first = math.ceil(bounds.low / step - _NEARLY)
         last = math.floor(bounds.high / step + _NEARLY)
         values = [number * step for number in range(first, last + 1)]
-        if len(values) <= most:
+        if len(values) <= max_ticks:
             return [Tick(value, label) for value, label in zip(values, labels(values, step), strict=True)]
     return []
 
 
-def log_ticks(bounds: Bounds, most: int) -> list[Tick]:
-    """1-2-5 of each power of ten, or only powers of ten where those are too many; nice values on a short range."""
+def log_ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
+    """Return ticks at 1, 2 and 5 times powers of ten, or only at powers of ten, or at round values on a short range."""
 
     def short(value: float) -> str:
         return labels([value], 10.0 ** math.floor(math.log10(value)))[0]
@@ -109,16 +109,16 @@ def log_ticks(bounds: Bounds, most: int) -> list[Tick]:
     powers = range(math.floor(bounds.low), math.ceil(bounds.high) + 1)
     for factors in ((1, 2, 5), (1,)):
         values = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
-        if 2 <= len(values) <= most:
+        if 2 <= len(values) <= max_ticks:
             return [Tick(math.log10(value), short(value)) for value in values]
     if high / low > 100:
-        every = math.ceil(len(powers) / most)
+        every = math.ceil(len(powers) / max_ticks)
         return [Tick(power, short(10.0**power)) for power in powers[::every] if bounds.low <= power <= bounds.high]
-    return [Tick(math.log10(tick.at), tick.label) for tick in ticks(Bounds(low, high), most) if tick.at > 0]
+    return [Tick(math.log10(tick.at), tick.label) for tick in ticks(Bounds(low, high), max_ticks) if tick.at > 0]
 
 
 def labels(values: Sequence[float], step: float) -> list[str]:
-    """The values with one unit and as many digits as the step between them needs; at most 7 signs each."""
+    """Format values with one unit and as many digits as their step needs, at most 7 characters each."""
     largest = max(map(abs, values), default=0.0)
     if largest and (largest < 1e-2 or largest >= 1e12):
         digits = 1 if all(len(f"{value:.1e}") <= LABEL_CELLS for value in values) else 0
@@ -130,57 +130,52 @@ def labels(values: Sequence[float], step: float) -> list[str]:
 
 
 def row_of(value: float, bounds: Bounds, rows: int) -> int:
-    """The row of cells of a value, counted from the top; the first or the last one when it is out of bounds."""
+    """Return the row of a value, counted from the top; the first or the last row if it is out of bounds."""
     return min(max(int((bounds.high - value) / bounds.span * rows), 0), rows - 1)
 
 
 def column_of(step: float, window: Bounds, columns: int) -> int:
-    """The column of cells of a step; the first or the last one when it is not in the window."""
+    """Return the column of a step; the first or the last column if it is outside the window."""
     return min(max(int((step - window.low) / window.span * columns), 0), columns - 1)
 
 
-def _labelled_rows(bounds: Bounds, rows: int, most: int, *, log: bool) -> dict[int, str]:
-    """Return the labels by row: nice values with a row between them, evenly if possible; else the two ends."""
+def _labelled_rows(bounds: Bounds, rows: int, max_ticks: int, *, log: bool) -> dict[int, str]:
+    """Return labels by row: round values with a row between them, evenly if possible; else the two ends."""
     options: list[tuple[bool, dict[int, str]]] = []
-    for count in range(most, 1, -1):
+    for count in range(max_ticks, 1, -1):
         marks = (log_ticks if log else ticks)(bounds, count)
-        places = [row_of(tick.at, bounds, rows) for tick in marks]
-        gaps = [low - high for low, high in pairwise(places)]
+        tick_rows = [row_of(tick.at, bounds, rows) for tick in marks]
+        gaps = [low - high for low, high in pairwise(tick_rows)]
         if gaps and min(gaps) > 1:
-            # On a tall chart one row more or less is not seen.
+            # On a tall chart, a difference of one row is not visible.
             is_uneven = max(gaps) - min(gaps) > min(gaps) // 3
-            options.append((is_uneven, {row: tick.label for row, tick in zip(places, marks, strict=True)}))
+            options.append((is_uneven, {row: tick.label for row, tick in zip(tick_rows, marks, strict=True)}))
     if options:
         return min(options, key=itemgetter(0))[1]
     ends = [10.0**end if log else end for end in (bounds.high, bounds.low)]
     return dict(zip((0, rows - 1), labels(ends, (ends[0] - ends[1]) / 10), strict=True))
 
 
-def with_y_axis(plot: Sequence[Line], bounds: Bounds, most: int, glyphs: Glyphs, *, log: bool) -> list[Line]:
-    """The rows of a plot behind `GUTTER` cells each: the label of the tick that falls into it, and the axis."""
-    names = _labelled_rows(bounds, len(plot), most, log=log)
-    return [
-        [
-            (names.get(row, "").rjust(LABEL_CELLS), "dim"),
-            (glyphs.tick_left if row in names else glyphs.vertical, "rule"),
-            *line,
-        ]
-        for row, line in enumerate(plot)
-    ]
+def with_y_axis(plot: Sequence[Line], bounds: Bounds, max_ticks: int, glyphs: Glyphs, *, log: bool) -> list[Line]:
+    """Put the y axis before each row of a plot: `GUTTER` cells with a label, if the row has a tick, and the line."""
+    names = _labelled_rows(bounds, len(plot), max_ticks, log=log)
+    signs = [glyphs.tick_left if row in names else glyphs.vertical for row in range(len(plot))]
+    return [[(names.get(row, "").rjust(LABEL_CELLS), "dim"), (signs[row], "rule"), *plot[row]]
+            for row in range(len(plot))]  # fmt: skip
 
 
 def x_axis(
     columns: int, window: Bounds, unit: str, glyphs: Glyphs, *,
     keeps_unit: bool = True, bad_columns: Sequence[int] = (), inline: bool = False,
 ) -> list[Line]:  # fmt: skip
-    """The axis below a plot of so many columns, with red marks; its labels in a line of their own unless `inline`.
+    """Return the x axis with red marks at `bad_columns`, and its labels in the same line (`inline`) or below it.
 
-    The unit stands at the end; unless it `keeps_unit`, only where no label is.
+    The unit is at the end. Without `keeps_unit`, a label there replaces it.
     """
     marks = [tick for tick in ticks(window, max(columns // _CELLS_PER_LABEL, 2)) if tick.at == int(tick.at)]
-    places = {column_of(tick.at, window, columns): tick.label for tick in marks}
-    words = _placed(places, bad_columns if inline else (), columns, unit, keeps_unit)
-    axis: list[Span] = [(glyphs.tick_down if place in places else glyphs.rule, "rule") for place in range(columns)]
+    labelled = {column_of(tick.at, window, columns): tick.label for tick in marks}
+    words = _placed(labelled, bad_columns if inline else (), columns, unit, keeps_unit)
+    axis: list[Span] = [(glyphs.tick_down if column in labelled else glyphs.rule, "rule") for column in range(columns)]
     if inline:
         axis = [(word, "dim") if word != " " else (glyphs.rule, "rule") for word in words]
     for column in bad_columns:
@@ -190,27 +185,27 @@ def x_axis(
 
 
 def _merged(cells: Iterable[Span]) -> Line:
-    """Join neighbours of one role into one span."""
+    """Join neighbouring cells of one role into one span."""
     return [("".join(sign for sign, _ in same), role) for role, same in groupby(cells, key=itemgetter(1))]
 
 
-def _placed(places: dict[int, str], kept_free: Sequence[int], columns: int, unit: str, keeps_unit: bool) -> str:
-    """The labels around their columns, but none over `kept_free` or over another one, and the unit."""
+def _placed(labelled: dict[int, str], kept_free: Sequence[int], columns: int, unit: str, keeps_unit: bool) -> str:
+    """Return a line with the labels around their columns, as far as they overlap neither `kept_free` nor each other."""
     row, end = [" "] * columns, columns - (len(unit) + 1) * keeps_unit
-    for column, label in places.items():
+    for column, label in labelled.items():
         begin = max(min(column - (len(label) - 1) // 2, end - len(label)), 0)
         behind = begin + len(label)
-        if "".join(row[max(begin - 1, 0) : behind]).isspace() and not any(begin <= at < behind for at in kept_free):
+        if "".join(row[max(begin - 1, 0) : behind]).isspace() and not any(begin <= bad < behind for bad in kept_free):
             row[begin:behind] = label
     beginning = columns - len(unit)
-    is_free = "".join(row[beginning - 2 :]).isspace() and not any(at >= beginning - 1 for at in kept_free)
+    is_free = "".join(row[beginning - 2 :]).isspace() and not any(bad >= beginning - 1 for bad in kept_free)
     if keeps_unit or is_free:
         row[beginning:] = unit
     return "".join(row)
 
 
 class Raster:
-    """`width` x `height` cells. Dot rows are counted from the top, dot columns from the left."""
+    """An area of `width` x `height` cells. Dot rows are counted from the top, dot columns from the left."""
 
     def __init__(self, width: int, height: int, glyphs: Glyphs) -> None:
         self.width, self.height, self.glyphs = width, height, glyphs
@@ -221,7 +216,7 @@ class Raster:
         self._roles = np.full((height, width), "text", object)
 
     def curve(self, low: NDArray[np.float64], high: NDArray[np.float64], bounds: Bounds, role: Role) -> None:
-        """In each dot column all dots from `low` to `high`, and those that connect it with the column before."""
+        """Draw all dots from `low` to `high` in each dot column, connected with the column before."""
         top, bottom = (np.rint((bounds.high - values) / bounds.span * (self.dots_down - 1)) for values in (high, low))
         before_top, before_bottom = np.roll(top, 1), np.roll(bottom, 1)
         before_top[0] = before_bottom[0] = np.nan
@@ -231,7 +226,7 @@ class Raster:
         self.dots((rows >= top) & (rows <= bottom), role)
 
     def dots(self, mask: NDArray[np.bool_], role: Role) -> None:
-        """Sets the dots of a mask of dot rows x dot columns; cells without one stay as they are."""
+        """Draw the dots of a mask with the shape dot rows x dot columns. Cells without a dot do not change."""
         cells = mask.reshape(self.height, self.cell_rows, self.width, self.cell_columns)
         bits = np.einsum("hrwc,rc->hw", cells.astype(np.int64), self._bits)
         table = _BRAILLE if not self.glyphs.ascii else _ASCII_THICK if role == "chart_smooth" else _ASCII_THIN
@@ -243,13 +238,13 @@ class Raster:
         self._signs[row, column], self._roles[row, column] = sign, role
 
     def cross(self, column: int, sign: str) -> None:
-        """A line from top to bottom through a column of cells; what is drawn there keeps its sign."""
+        """Draw a vertical line through a column of cells. Cells that are not empty keep their sign."""
         empty = self._signs[:, column] == " "
         self._signs[empty, column] = sign
         self._roles[:, column] = "chart_cross"
 
     def label(self, row: int, text: str, role: Role) -> None:
-        """A text at the right end of a row of cells, where there is room and nothing stands."""
+        """Write a text at the right end of a row, if the cells there are empty."""
         begin = self.width - len(text)
         if begin >= 0 and (self._signs[row, max(begin - 1, 0) :] == " ").all():
             self._signs[row, begin:], self._roles[row, begin:] = list(text), role

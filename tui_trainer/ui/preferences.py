@@ -1,4 +1,4 @@
-"""What a person chose for the screens, kept in the state folder."""
+"""The user's choices for the screens, saved in the state folder."""
 
 import json
 from contextlib import suppress
@@ -11,9 +11,9 @@ from tui_trainer.runs.registry import state_folder
 
 @dataclass(kw_only=True, slots=True)
 class Preferences:
-    """`theme` is a name of Textual's, empty for the terminal's own colours; `bell` rings when a run ends unseen.
+    """Saved choices: `theme` is a Textual theme, empty for the terminal's own colours.
 
-    `curves` are the names of the numbers that Train draws, by task; `log_scale` draws its losses logarithmic.
+    `curves` has the metrics that Train draws, by task. `bell` rings when a run ends while the terminal has no focus.
     """
 
     theme: str = ""
@@ -23,16 +23,16 @@ class Preferences:
 
     @classmethod
     def load(cls) -> "Preferences":
-        """The defaults where nothing was kept, or what was kept cannot be understood."""
-        kept, plain = read_fields(preferences_file()), asdict(cls())
-        return cls(**{name: kept[name] for name, value in plain.items() if type(kept.get(name)) is type(value)})
+        """Read the file. A choice that is missing or invalid has its default."""
+        saved, plain = read_fields(preferences_file()), asdict(cls())
+        return cls(**{name: saved[name] for name, value in plain.items() if type(saved.get(name)) is type(value)})
 
     def curves_of(self, task: str) -> list[str]:
         names = self.curves.get(task)
         return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
     def save(self) -> None:
-        """A state folder that cannot be written keeps nothing, and stops nothing."""
+        """Write the file. If that is impossible, the choices last until the program ends."""
         with suppress(OSError):
             preferences_file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(preferences_file(), json.dumps(asdict(self)).encode(), durable=False)

@@ -1,5 +1,4 @@
-"""What can be done with a run that was made: what ails it and how the next one is better, and its model to be tried
-with a prompt."""
+"""Dialogs about a run: the doctor's diagnosis, and trying the model with a prompt."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from textual.widget import Widget
 from tui_trainer.advice.examine import Examination, FoundCause
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import InputError, TuiTrainerError
-from tui_trainer.launching.model_process import ChildWriter, ModelProcess, Place, find_place
+from tui_trainer.launching.model_process import ChildWriter, ModelProcess, Place, find_device
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line, visible
 from tui_trainer.ui.background import GivenUp
@@ -33,7 +32,7 @@ _NEW_TOKENS, _TEMPERATURE = 240, 0.8
 
 
 class DoctorDialog(Dialog):
-    """The verdict as of now: it is made anew while the dialog is open."""
+    """The doctor's present diagnosis, which is updated while the dialog is open."""
 
     heading = "Doctor"
 
@@ -51,7 +50,7 @@ class DoctorDialog(Dialog):
 
     @property
     def _fix(self) -> Patch | None:
-        """What the next run can be made with."""
+        """Changes of settings that would help the next run."""
         return self._verdict.fix if self._verdict else None
 
     def lines(self, width: int) -> list[Line]:
@@ -61,22 +60,20 @@ class DoctorDialog(Dialog):
         rows: list[Line] = []
         if verdict.leading is None:
             rows += [*folded([(verdict.healthy, "good" if verdict.is_known else "dim")], width), []]
-        for one in verdict.findings:
-            rows += [*self._finding(one, width), []]
+        for finding in verdict.findings:
+            rows += [*self._finding_lines(finding, width), []]
         return rows[:-1]
 
-    def _finding(self, one: FoundCause, width: int) -> list[Line]:
-        found, only = one.found, self.glyphs.only
-        role: Role = "bad" if found.is_fault else "warn" if one.matters else "text"
-        head: Line = [(one.symptom.title, role), (f"  {one.cost_words}", "bold")]
-        told = [("", only(found.cause)), ("", only(found.evidence)), ("set", settings_words(found.fix or {}))]
-        told += [("do", only(found.advice)), ("why", one.symptom.why)]
-        rows = [head]
-        for label, text in told:
-            if text:
-                kind: Role = "accent" if label == "set" else "dim" if label == "why" else "text"
-                rows += labelled(label, text, _LABEL, width, kind)
-        return rows
+    def _finding_lines(self, finding: FoundCause, width: int) -> list[Line]:
+        diagnosis, only = finding.found, self.glyphs.only
+        role: Role = "bad" if diagnosis.is_fault else "warn" if finding.matters else "text"
+        lines: list[Line] = [[(finding.symptom.title, role), (f"  {finding.cost_words}", "bold")]]
+        texts = [("", only(diagnosis.cause)), ("", only(diagnosis.evidence))]
+        texts += [("set", settings_words(diagnosis.fix or {})), ("do", only(diagnosis.advice))]
+        for label, text in [*texts, ("why", finding.symptom.why)]:
+            kind: Role = "accent" if label == "set" else "dim" if label == "why" else "text"
+            lines += labelled(label, text, _LABEL, width, kind) if text else []
+        return lines
 
     def press(self, key: str, character: str | None) -> bool:
         if character != "a" or not self._fix:
@@ -86,8 +83,10 @@ class DoctorDialog(Dialog):
 
 
 class TryDialog(FieldDialog):
-    """The model is in a process of its own, also after the run: what it draws must not move the generator of a run that
-    trains in this process, and its end gives all memory back."""
+    """A prompt for the model, which runs in its own process.
+
+    Its random numbers must not change those of a run in this process, and all its memory is freed when it ends.
+    """
 
     heading = "Try the model"
 
@@ -100,7 +99,7 @@ class TryDialog(FieldDialog):
         task = find_task(state.task)
         self._chats = task.holds_conversations
         if self._chats:
-            # A sample's prompt has the signs of the chat template.
+            # A prompt of the run's samples would contain tokens of the chat template.
             self._text = ""
         newest = f"step {state.checkpoints[-1].step:,}" if state.checkpoints else "not written yet"
         self._newest = f"latest checkpoint: {newest}, training continues; " if bench.run.alive else ""
@@ -109,11 +108,11 @@ class TryDialog(FieldDialog):
         self.keys = (("enter", does), *[("tab", "compare base model")] * self._has_base, ("escape", "close"))
         self._with_base = self._wants_end = self._is_writing = False
         self._process: ModelProcess | None = None
-        self._seen_bytes = state.last_step.peak_memory_bytes if state.last_step else 0
+        self._peak_bytes = state.last_step.peak_memory_bytes if state.last_step else 0
         self._writers: dict[str, ChildWriter] = {}
         self._conversation: ChatSession | None = None
         self._transcript: list[str] = []
-        self._said = ""
+        self._output = ""
         self._seed = self._drawn_pieces = 0
 
     def inside(self) -> Iterable[Widget]:
@@ -125,44 +124,43 @@ class TryDialog(FieldDialog):
         # The text is an example: what is typed replaces it.
         self.field.select_all()
         self._status = f"{self._newest}looking for free memory ..."
-        self._bench.background.do("place", self._find_place, self._found_place, lane=TRYING)
+        self._bench.background.do("place", self._find_place, self._show_place, lane=TRYING)
 
     def _find_place(self, models: int = 1) -> Place:
         bench = self._bench
-        gpu, seen = bench.chosen_gpu, self._seen_bytes or 0
-        return find_place(self._folder, bench.hardware, _NEW_TOKENS, gpu=gpu, models=models, seen_bytes=seen)
+        gpu, peak_bytes = bench.chosen_gpu, self._peak_bytes or 0
+        return find_device(self._folder, bench.hardware, _NEW_TOKENS, gpu=gpu, models=models, seen_bytes=peak_bytes)
 
-    def _found_place(self, place: Place) -> None:
-        if not self._is_writing and not self._said and not self._transcript:
+    def _show_place(self, place: Place) -> None:
+        if not self._is_writing and not self._output and not self._transcript:
             more = "; /help lists commands, /system TEXT sets the system prompt" if self._chats else ""
             self._status = f"{self._newest}{place.words}{more}"
             self.redraw()
 
     def lines(self, width: int) -> list[Line]:
-        shown = visible("".join(self._transcript) or self._said).replace("\t", "    ")
+        shown = visible("".join(self._transcript) or self._output).replace("\t", "    ")
         return [[(row, "text")] for line in shown.split("\n") for row in rows_of(line, width) or [""]]
 
     def take_key(self, event: Key) -> bool:
         is_scroll = event.key in ("up", "down", "pageup", "pagedown")
         if event.key == "tab" and self._has_base:
             self._with_base = not self._with_base
-            self._status = (
-                "asks the base model, then the trained model" if self._with_base else "asks the trained model only"
-            )
+            both = "asks the base model, then the trained model"
+            self._status = both if self._with_base else "asks the trained model only"
             self.redraw()
             return True
         return (is_scroll and self.scrolls(event.key)) or super().take_key(event)
 
     def take(self) -> None:
         if self._chats and self._is_writing:
-            return  # the answer to the question before would stand below this one
+            return  # otherwise the answer to the previous question would appear below this one
         prompt, self._seed = self.field.value, self._seed + 1
         self._is_writing = True
         if self._chats:
             self.field.put("")
             self._transcript.append(f"> {prompt}\n")
         self._status = "generating ..." if self._writers else "loading the weights ..."
-        self._bench.background.do(TRYING, lambda: self._write(prompt, self._seed), self._wrote, lane=TRYING)
+        self._bench.background.do(TRYING, lambda: self._generate(prompt, self._seed), self._show_result, lane=TRYING)
         self.redraw()
 
     def close(self) -> None:
@@ -184,8 +182,8 @@ class TryDialog(FieldDialog):
             self._drawn_pieces = len(self._transcript)
             self.call_after_refresh(self.scrolls, "end")
 
-    def _write(self, prompt: str, seed: int) -> tuple[str, str]:
-        """What is to be read, and the status."""
+    def _generate(self, prompt: str, seed: int) -> tuple[str, str]:
+        """Generate an answer. Return the text and the status line."""
         from tui_trainer.models.writing import Sampling
 
         sampling = Sampling(max_new_tokens=_NEW_TOKENS, temperature=_TEMPERATURE, seed=seed)
@@ -194,7 +192,7 @@ class TryDialog(FieldDialog):
             if self._chats:
                 self._converse(prompt, sampling)
                 return "", f"weights of {self._source}; /help lists commands"
-            texts = {name: _made(one, prompt, sampling) for name, one in self._writers.items()}
+            texts = {name: _generated(writer, prompt, sampling) for name, writer in self._writers.items()}
             if len(texts) == 1:
                 return texts["tuned"], f"weights of {self._source}; Enter to generate again"
             return "\n\n".join(f"[{name}] {text}" for name, text in texts.items()), f"weights of {self._source}"
@@ -203,20 +201,21 @@ class TryDialog(FieldDialog):
 
     @property
     def _source(self) -> str:
-        """The name of the folder of the weights, and where they are."""
+        """Folder of the weights, and the device that they are on."""
         assert self._process is not None, "they were loaded"
-        tuned, place = self._writers["tuned"], self._process.place.words
-        moved = any(writer.moved for writer in self._writers.values())
-        return f"{one_line(tuned.source)}, {'on the CPU, because the GPU had too little memory' if moved else place}"
+        device = self._process.place.words
+        if any(writer.moved for writer in self._writers.values()):
+            device = "on the CPU, because the GPU had too little memory"
+        return f"{one_line(self._writers['tuned'].source)}, {device}"
 
     def _load(self) -> None:
-        """Load what is not there yet. Raises TuiTrainerError."""
+        """Load the models that are not loaded yet. Raise TuiTrainerError if that fails."""
         from tui_trainer.runs.lock import in_use
 
         names = [*["base"] * self._with_base, "tuned"]
         is_there = self._process is not None and all(name in self._writers for name in names)
         if self._process is None or (self._process.place.card_uuid and not is_there):
-            # What it holds of the card would count as taken.
+            # The memory of the old process on the GPU would count as used.
             self._end_process()
             self._process, self._writers = ModelProcess(self._find_place(len(names))), {}
         with in_use(self._folder, "trying the model"):
@@ -224,7 +223,7 @@ class TryDialog(FieldDialog):
             base = {"base": self._writers.get("base") or self._base()} if self._with_base else {}
         writers = {**base, "tuned": tuned}
         if writers.keys() != self._writers.keys():
-            # With other models a conversation begins anew.
+            # A conversation is not continued by other models.
             self._writers, self._conversation = writers, None
 
     def _base(self) -> ChildWriter:
@@ -236,23 +235,23 @@ class TryDialog(FieldDialog):
             raise
 
     def _converse(self, line: str, sampling: Sampling) -> None:
-        """As `tui-trainer chat` does with a line."""
+        """Answer a line of a conversation, as `tui-trainer chat` does."""
         from tui_trainer.exporting.chat_session import ChatSession
 
         if self._conversation is None:
             self._transcript = self._transcript[-1:]
             self._conversation = ChatSession(
-                self._writers, sampling, show=self._hear, tell=lambda words: self._hear(f"{words}\n")
+                self._writers, sampling, show=self._add_piece, tell=lambda words: self._add_piece(f"{words}\n")
             )
         self._wants_end = not self._conversation.take(line)
 
-    def _hear(self, piece: str) -> None:
+    def _add_piece(self, piece: str) -> None:
         if self.is_closed:
             raise GivenUp
         self._transcript.append(piece)
 
-    def _wrote(self, result: tuple[str, str]) -> None:
-        self._said, self._status = result
+    def _show_result(self, result: tuple[str, str]) -> None:
+        self._output, self._status = result
         self._is_writing = False
         if self._wants_end:
             self.close()
@@ -260,7 +259,7 @@ class TryDialog(FieldDialog):
             self.redraw()
 
 
-def _made(writer: ChildWriter, prompt: str, sampling: Sampling) -> str:
+def _generated(writer: ChildWriter, prompt: str, sampling: Sampling) -> str:
     if not writer.continues:
         return f"{prompt}\n\n{writer.answer(prompt, sampling)}"
     pieces = [prompt]
@@ -272,11 +271,11 @@ def offer_try(bench: Workbench) -> None:
     run = bench.run
     if run is not None:
         samples = run.state.samples
-        # A few words of held-out text to begin with: whole words of its last line that has some.
+        # The first prompt is the end of the last sample's prompt: whole words of its last line that has several.
         lines = [line.strip() for line in samples[-1].prompt.split("\n") if len(line.split()) > 1] if samples else []
         last = one_line(lines[-1]) if lines else ""
         words = last[-_PROMPT_CHARACTERS:].partition(" ")[2] if len(last) > _PROMPT_CHARACTERS else last
         try:
             bench.app.open(TryDialog(bench, run.folder, words))
-        except InputError as error:  # of a task that this program does not have
+        except InputError as error:  # the run has a task that this program does not know
             bench.tell(str(error), "bad")

@@ -42,12 +42,12 @@ def match(query: str, name: str, text: str = "") -> Match | None:
     tail = name.rpartition(": ")[2]
     phrases = [tail, tail.rpartition(".")[2], *SYNONYMS.get(tail, "").split(", ")]
     names = ", ".join([name, *phrases[2:]]).lower()
-    found = [hit for word in words if (hit := _find(re.escape(word), names, text.lower()))]
-    if len(found) < len(words):
+    hits = [hit for word in words if (hit := _find(re.escape(word), names, text.lower()))]
+    if len(hits) < len(words):
         return None
     is_apart = not re.search(r"[\W_]+".join(map(re.escape, words)), names)
-    places = tuple(place for _, span in found for place in range(*span) if place < len(name))
-    rank = max((rank for rank, _ in found), default=0)
+    places = tuple(index for _, span in hits for index in range(*span) if index < len(name))
+    rank = max((rank for rank, _ in hits), default=0)
     return Match((rank, words not in map(_words, phrases), is_apart), places)
 
 
@@ -59,5 +59,5 @@ def _find(word: str, names: str, text: str) -> tuple[int, tuple[int, int]] | Non
     """Return the rank of a word, and its first and last place in the names."""
     whole, begin = rf"(?<![^\W_]){word}(?![^\W_])", rf"(?<![^\W_]){word}"
     ways = ((whole, names), (begin, names), (word, names), (whole, text), (begin, text))
-    found = ((rank, re.search(pattern, where)) for rank, (pattern, where) in enumerate(ways))
-    return next(((rank, hit.span() if rank < IN_TEXT else (0, 0)) for rank, hit in found if hit), None)
+    hits = ((rank, re.search(pattern, where)) for rank, (pattern, where) in enumerate(ways))
+    return next(((rank, hit.span() if rank < IN_TEXT else (0, 0)) for rank, hit in hits if hit), None)

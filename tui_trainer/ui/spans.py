@@ -1,8 +1,7 @@
-"""Lines of styled text as plain data, and the signs they are drawn with: a view is computed and tested without a
-terminal.
+"""Lines of styled text as plain data, and the characters to draw them, so that views are tested without a terminal.
 
-A span is a text and a role; what a role looks like is decided once, in `theme.py`. Widths are in terminal cells.
-Foreign text passes `safe_text` before it becomes a span.
+A span is a text with a role, and `theme.py` decides how a role looks. Widths are in terminal cells. Foreign text must
+pass `safe_text` before it becomes a span.
 """
 
 import math
@@ -25,7 +24,7 @@ Role = Literal[
     "edit",  # a field that is being typed into
     "chart_raw", "chart_smooth", "chart_eval", "chart_cross",
 ]  # fmt: skip
-# There is room for an indent and an ellipsis.
+# `textwrap` needs room for an indent and an ellipsis.
 _NARROWEST = 3
 _BAR_CELLS = 24
 T = TypeVar("T")
@@ -35,7 +34,7 @@ Line = list[Span]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Glyphs:
-    """One set. `eighths` goes from an empty cell to a full one, `levels` from the lowest bar of a sparkline up."""
+    """A set of characters. `eighths` fill a cell from empty to full, and `levels` are the bars of a sparkline."""
 
     ascii: bool = False
     eighths: str = " ▏▎▍▌▋▊▉█"
@@ -61,7 +60,7 @@ class Glyphs:
     arrow: str = "→"
 
     def only(self, text: str) -> str:
-        """The text, in ASCII where only that may appear."""
+        """Return the text, with question marks if only ASCII may be shown."""
         return text.encode("ascii", "replace").decode() if self.ascii else text
 
 
@@ -74,7 +73,7 @@ ASCII = Glyphs(
 
 
 def bar(share: float | None, width: int, glyphs: Glyphs) -> str:
-    """A horizontal bar of `width` cells for a share of 0 to 1; blanks with `--` for None."""
+    """Return a horizontal bar of `width` cells for a share of 0 to 1, or `--` for None."""
     if share is None:
         return "--".ljust(width)[:width]
     steps = len(glyphs.eighths) - 1
@@ -83,26 +82,26 @@ def bar(share: float | None, width: int, glyphs: Glyphs) -> str:
     return drawn + glyphs.bar_empty * (width - len(drawn))
 
 
-def progress_line(what: str, done: float, total: float, unit: str, width: int, glyphs: Glyphs) -> Line:
-    """`████····  reading, 3 of 10 rows`: how far a piece of work is, with foreign words made safe."""
+def progress_line(activity: str, done: float, total: float, unit: str, width: int, glyphs: Glyphs) -> Line:
+    """Return the progress of work as `████····  reading, 3 of 10 rows`, safe to show."""
     show = format_bytes if unit == "bytes" else "{:,.0f}".format
     amount = f"{show(done)} of {show(total)}{'' if unit == 'bytes' else f' {one_line(unit)}'}"
-    return fit([(bar(done / total, _BAR_CELLS, glyphs), "accent"), (f" {one_line(what)}, {amount}", "text")], width)
+    return fit([(bar(done / total, _BAR_CELLS, glyphs), "accent"), (f" {one_line(activity)}, {amount}", "text")], width)
 
 
 def sparkline(
     values: Sequence[float | None], width: int, glyphs: Glyphs, *, low: float | None = None, high: float | None = None
 ) -> str:
-    """The newest values at the right end of exactly `width` cells; more values than cells are averaged in groups.
+    """Draw values in exactly `width` cells, the newest at the right end. If there are more values, groups are averaged.
 
-    None, NaN and infinity are gaps. Without `low` and `high` the range is that of the values.
+    None, NaN and infinity are gaps. Without `low` and `high`, the range is that of the values.
     """
-    # Groups are counted from the first value: those that are full do not change when values are added.
+    # Groups are counted from the first value, so that full groups do not change when values are added.
     size = max(math.ceil(len(values) / max(width, 1)), 1)
     means = [_mean(values[begin : begin + size]) for begin in range(0, len(values) if width > 0 else 0, size)]
-    known = [mean for mean in means if mean is not None]
-    bottom = min(known, default=0.0) if low is None else low
-    top = max(known, default=1.0) if high is None else high
+    finite = [mean for mean in means if mean is not None]
+    bottom = min(finite, default=0.0) if low is None else low
+    top = max(finite, default=1.0) if high is None else high
     last = len(glyphs.levels) - 1
     signs = ""
     for mean in means:
@@ -121,10 +120,10 @@ def width_of(line: Line) -> int:
 
 
 def fit(line: Line, width: int, ellipsis: str = "\u2026") -> Line:
-    """The line in exactly `width` cells: padded with blanks, or cut with an ellipsis as its last sign."""
-    taken = width_of(line)
-    if taken <= width:
-        return line if taken == width else [*line, (" " * (width - taken), "text")]
+    """Pad a line with blanks to exactly `width` cells, or cut it with an ellipsis at its end."""
+    missing = width - width_of(line)
+    if missing >= 0:
+        return [*line, (" " * missing, "text")] if missing else line
     left, cut = max(width - cell_len(ellipsis), 0), []
     role: Role = "text"
     for text, role in line:
@@ -137,18 +136,17 @@ def fit(line: Line, width: int, ellipsis: str = "\u2026") -> Line:
 
 
 def cursor_line(line: Line) -> Line:
-    """Return the line as it looks while its row is the chosen one."""
+    """Return a line in the style of the chosen row."""
     return [(text, "cursor") for text, _ in line]
 
 
 def pad(text: str, width: int) -> str:
-    """The text in exactly `width` cells, cut without a sign when it is longer."""
+    """Pad or cut a text to exactly `width` cells, without an ellipsis."""
     return set_cell_size(text, width)
 
 
 def beside(left: Line, right: Line, width: int) -> Line:
-    """One line with `left` at its beginning and `right` at its end; when both do not fit with a blank between them,
-    `left` is cut."""
+    """Return one line with `left` at its beginning and `right` at its end. If there is no room, `left` is cut."""
     room = width - width_of(right)
     has_blank = any(text.endswith(" ") for text, _ in left[-1:]) or any(text.startswith(" ") for text, _ in right[:1])
     if room > 1 and width_of(left) > room - (not has_blank):
@@ -157,7 +155,7 @@ def beside(left: Line, right: Line, width: int) -> Line:
 
 
 def title_rule(title: str | Line, width: int, glyphs: Glyphs, note: str | Line = "") -> Line:
-    """A rule of `width` cells with a title near its left end and, where there is room, a note near its right end."""
+    """Return a rule of `width` cells with a title at the left and, if there is room, a note at the right."""
     if not title:
         return [(glyphs.rule * width, "rule")]
     begin: Line = [(f"{glyphs.rule * 2} ", "rule"), *([(title, "title")] if isinstance(title, str) else title)]
@@ -170,25 +168,27 @@ def title_rule(title: str | Line, width: int, glyphs: Glyphs, note: str | Line =
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """The words in lines of at most `width` cells, with keys for commands; a longer word is broken. One empty
-    line for no words."""
+    """Wrap a text at its words, and replace commands by their keys. A word wider than `width` is broken.
+
+    An empty text is one empty line.
+    """
     lines, line = list[str](), ""
     for word in in_keys(text).split():
         if line and cell_len(line) + 1 + cell_len(word) > width:
             lines.append(line)
             line = ""
-        # A path is broken between its parts, so that a double click takes whole names.
+        # A path is broken between its parts, so that a double click selects whole names.
         while cell_len(word) > width and (end := chop_cells(word, max(width, 2))[0].rfind("/") + 1) > 1:
             lines.append(word[:end])
             word = word[end:]
-        # No line is narrower than one wide sign.
+        # A line has room for at least one wide character.
         *whole, line = chop_cells(f"{line} {word}" if line else word, max(width, 2)) or [""]
         lines += whole
     return [*lines, line] if line or not lines else lines
 
 
 def rows_of(text: str, width: int, **how: Any) -> list[str]:
-    """The words in lines as `textwrap` makes them, who keeps their blanks; by cells where a sign takes two of them."""
+    """Wrap a text with `textwrap`, which keeps blanks, or with `wrapped` if it has wide characters."""
     rows = textwrap.wrap(text, max(width, _NARROWEST), break_on_hyphens=False, **how)
     return rows if all(cell_len(row) <= width for row in rows) else wrapped(text, width)
 
@@ -198,9 +198,9 @@ def paragraph(text: str, width: int, role: Role = "text") -> list[Line]:
 
 
 def hanging(start: Line, rows: Iterable[Line]) -> list[Line]:
-    """The rows of a text behind `start`, the later ones below the first."""
+    """Put `start` before the first row, and indent the other rows by its width."""
     indent: Line = [(" " * width_of(start), "text")]
-    return [[*(indent if at else start), *row] for at, row in enumerate(rows)]
+    return [[*(indent if index else start), *row] for index, row in enumerate(rows)]
 
 
 def labelled(label: str, text: str, cells: int, width: int, role: Role = "text") -> list[Line]:
@@ -216,24 +216,24 @@ def change_lines(changes: Sequence[Sequence[str]], width: int, glyphs: Glyphs) -
 
 
 def folded(line: Line, width: int) -> list[Line]:
-    """A line of one span that is too long in several, at its words; another one as it is."""
+    """Wrap a line that is too long, if it is a single span."""
     if len(line) != 1 or width_of(line) <= width:
         return [line]
     return paragraph(line[0][0], width, line[0][1])
 
 
 def harmless(line: Line, width: int) -> Line:
-    """The line as it is, or, where a span was not made safe before, with visible signs for what a terminal obeys."""
+    """Replace control characters in a line by visible ones. A safe line is returned unchanged."""
     if all(visible(text) == text and "\n" not in text and "\t" not in text for text, _ in line):
         return line
     return fit([(one_line(text), role) for text, role in line], width)
 
 
 def next_of(choices: Sequence[T], present: T) -> T:
-    """Return the choice behind `present`: the first one behind the last one, and where `present` is no choice."""
+    """Return the choice after `present`, or the first one if `present` is the last or no choice."""
     return choices[(choices.index(present) + 1) % len(choices)] if present in choices else choices[0]
 
 
 def text_of(lines: Iterable[Line]) -> str:
-    """The plain text of lines, without blanks at their ends: for tests and for saving a screen."""
+    """Return lines as plain text without trailing blanks."""
     return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)

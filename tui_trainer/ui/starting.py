@@ -26,7 +26,7 @@ from tui_trainer.ui.screens.config_view import figures, memory_budget
 from tui_trainer.ui.spans import Line, change_lines, labelled, pad, wrapped
 from tui_trainer.ui.terminal import ends_with_its_connection
 from tui_trainer.ui.watch import CurrentRun, WatchedRun
-from tui_trainer.ui.workbench import DETACHING, OPENING, TRAIN_PAGE, Leaving, Workbench
+from tui_trainer.ui.workbench import DETACHING, OPENING, TRAIN_PAGE, ExitReason, Workbench
 from tui_trainer.units import format_bytes, quantity
 
 _LABEL = 12
@@ -45,7 +45,7 @@ def offer_start(bench: Workbench) -> None:
         bench.start_wanted = True
         bench.tell(bench.start_words, "dim")
         return
-    from tui_trainer.launching.open_run import name_start, start_problems
+    from tui_trainer.launching.open_run import name_prefix, start_problems
 
     bench.start_wanted = False
     loaded, plan = bench.document.loaded, bench.plan
@@ -53,7 +53,7 @@ def offer_start(bench: Workbench) -> None:
     if plan is None or problems:
         show_problems(bench, _NOT_YET, problems)
         return
-    title = f"Start {one_line(plan.config.output.name or (name_start(loaded) if loaded else plan.recipe))}?"
+    title = f"Start {one_line(plan.config.output.name or (name_prefix(loaded) if loaded else plan.recipe))}?"
     answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
         answers.append(("d", "rehearse first", lambda: rehearse(bench)))
@@ -64,15 +64,12 @@ def offer_start(bench: Workbench) -> None:
 
 def _is_refused_now(bench: Workbench) -> bool:
     """Return whether a run is active or starting, and report it."""
-    if bench.run_is_ours_and_alive:
-        bench.tell(bench.active_run_words, "warn")
-    elif bench.background.is_busy(OPENING):
-        bench.tell("a run is being started", "warn")
-    elif bench.background.is_busy(DETACHING):
-        bench.tell("a run is being detached", "warn")
-    else:
-        return False
-    return True
+    reason = bench.active_run_words if bench.run_is_ours_and_alive else ""
+    for work, words in ((OPENING, "a run is being started"), (DETACHING, "a run is being detached")):
+        reason = reason or words * bench.background.is_busy(work)
+    if reason:
+        bench.tell(reason, "warn")
+    return bool(reason)
 
 
 def offer_lines(plan: "Plan") -> list[str]:
@@ -124,22 +121,24 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     if mark:
         lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   l to see them", "dim")])
     if bench.has_unsaved_edits:
-        kept = "unsaved changes: the run stores them in its config.toml"
-        lines.append([(pad("settings", _LABEL), "dim"), (kept, "text")])
+        words = "unsaved changes: the run stores them in its config.toml"
+        lines.append([(pad("settings", _LABEL), "dim"), (words, "text")])
     return [*lines, [], [("~ estimated; exact once the data is prepared", "dim")]]
 
 
 def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
+    """Show why a run cannot start, with keys to open the settings and to use suggested values."""
+
     def use() -> None:
         if bench.apply(patch, words):
             offer_start(bench)
 
-    rows = [row for one in problems for row in ("", *wrapped(one_line(str(one)), _PROBLEM_CELLS))]
-    # An error in a file names no setting, but the document names it.
-    known = [*problems, *(bench.document.problems if bench.document else ())]
-    keys = [one.key for one in known if one.key in all_settings()]
+    rows = [row for problem in problems for row in ("", *wrapped(one_line(str(problem)), _PROBLEM_CELLS))]
+    # An error in a data file names no setting, but the document's problems do.
+    located = [*problems, *(bench.document.problems if bench.document else ())]
+    keys = [problem.key for problem in located if problem.key in all_settings()]
     answers: list[Answer] = [("c", "open settings", lambda: bench.app.show_setting(keys[0]) if keys else bench.go(1))]
-    patch = {one.key: one.suggested for one in problems if one.suggested is not None}
+    patch = {problem.key: problem.suggested for problem in problems if problem.suggested is not None}
     words = one_line(settings_words(patch), _PROBLEM_CELLS)
     if patch:
         answers.insert(0, ("u", f"use {words}", use))
@@ -158,7 +157,7 @@ def start(bench: Workbench) -> None:
     # Files may have been added since the plan was made, so the data is resolved again.
     loaded, plan = replace(loaded, data=ResolvedData()), None if bench.is_planning else bench.plan
     # Train shows what the start waits for, in the place of an earlier run.
-    bench.put_on_the_table(None)
+    bench.show_run(None)
     bench.go(TRAIN_PAGE)
     _open(
         bench, "starting ...", partial(open_new, loaded, plan, gpu=bench.chosen_gpu),
@@ -175,7 +174,7 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
         except InputError as error:
             bench.opened = error
             return error
-        if bench.leaving in (Leaving.QUIT, Leaving.TERMINATED):
+        if bench.leaving in (ExitReason.QUIT, ExitReason.TERMINATED):
             opened.lock.release()
             if opened.is_new:
                 opened.folder.discard()
@@ -183,20 +182,20 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
         bench.opened = opened
         return opened
 
-    def answered(opened: OpenRun | InputError) -> None:
+    def start_or_refuse(opened: OpenRun | InputError) -> None:
         bench.notice = bench.opened = None
         # The page changes, and an open question would stay on the old page.
-        wants_to_leave = bench.app.take_back(LEAVE)
+        wants_to_leave = bench.app.close_question(LEAVE)
         if isinstance(opened, InputError):
             refused(opened)
         else:
-            carry_out(bench, opened)
+            execute_run(bench, opened)
             if wants_to_leave:
                 offer_quit(bench)
         bench.app.draw()
 
     bench.tell(words, "dim")
-    bench.background.do(OPENING, work, answered, OPENING)
+    bench.background.do(OPENING, work, start_or_refuse, OPENING)
 
 
 def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
@@ -215,24 +214,24 @@ def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
 
 
 def _resume(bench: Workbench, folder: RunFolder) -> None:
-    from tui_trainer.launching.open_run import open_again
+    from tui_trainer.launching.open_run import reopen_run
 
     if not _is_refused_now(bench):
         _open(
-            bench, f"opening {one_line(folder.name)} ...", partial(open_again, folder, gpu=bench.chosen_gpu),
+            bench, f"opening {one_line(folder.name)} ...", partial(reopen_run, folder, gpu=bench.chosen_gpu),
             lambda error: bench.tell(one_line(str(error)), "bad"),
         )  # fmt: skip
 
 
-def carry_out(bench: Workbench, opened: "OpenRun") -> None:
+def execute_run(bench: Workbench, opened: "OpenRun") -> None:
     bench.own_run = run = CurrentRun(opened)
-    bench.take_run(run)
+    bench.show_on_train(run)
     run.start()
     if not run.is_remembered:
         bench.tell("could not write the list of runs: set TUI_TRAINER_HOME to a writable folder", "warn")
     elif ends_with_its_connection(os.environ):
         bench.tell("a lost connection closes only the screens: training continues, `tui-trainer attach` shows the run")
-    bench.app.soon()
+    bench.app.poll_soon()
 
 
 def offer_stop(bench: Workbench, folder: RunFolder | None = None) -> None:
@@ -243,9 +242,9 @@ def offer_stop(bench: Workbench, folder: RunFolder | None = None) -> None:
             bench.ask_run("stop")
         else:
             bench.tell(f"asking {folder.name} to stop ...", "dim")
-            bench.background.do(f"stop {folder.root}", lambda: WatchedRun(folder).ask("stop"), asked, _STOPPING)
+            bench.background.do(f"stop {folder.root}", lambda: WatchedRun(folder).ask("stop"), report, _STOPPING)
 
-    def asked(problem: str) -> None:
+    def report(problem: str) -> None:
         assert folder is not None, "the run on the Train screen is asked by the bench"
         bench.tell(problem or f"asked {folder.name} to stop", "bad" if problem else "dim")
         bench.app.draw()
@@ -261,7 +260,7 @@ def offer_quit(bench: Workbench) -> None:
 
     def save_config() -> None:
         bench.go(1)
-        bench.app.carry_out("config.save")
+        bench.app.perform_action("config.save")
 
     rows: list[Row]
     if bench.background.is_busy(DETACHING):
@@ -274,13 +273,13 @@ def offer_quit(bench: Workbench) -> None:
         rows.append((words, "dim"))
         answers: list[Answer] = [
             ("d", "detach and quit", lambda: detach(bench, then_leave=True)),
-            ("l", "close the screens, keep training", lambda: bench.app.leave(Leaving.TRAINING_ON)),
+            ("l", "close the screens, keep training", lambda: bench.app.leave(ExitReason.TRAINING_ON)),
             ("s", "save, stop and quit", lambda: stop_and_leave(bench)),
         ]
     elif bench.background.is_busy(OPENING):
         rows = ["A run is starting."]
         answers = [
-            ("l", "close the screens, keep training", lambda: bench.app.leave(Leaving.TRAINING_ON)),
+            ("l", "close the screens, keep training", lambda: bench.app.leave(ExitReason.TRAINING_ON)),
             ("q", "quit without starting it", bench.app.leave),
         ]
     elif export := bench.exports.alive:
@@ -288,8 +287,8 @@ def offer_quit(bench: Workbench) -> None:
         if waiting := len(bench.exports.waiting):
             rows.append((f"{quantity(waiting, 'more run')} in the queue will not be exported.", "warn"))
         answers = [("q", "quit", bench.app.leave), ("c", "cancel the export and quit", cancel_and_leave)]
-    elif going := [one.what for one in bench.tools.values() if one.alive]:
-        rows = [f"{one_line(what)} is running and will end when you quit." for what in going]
+    elif running := [tool for tool in bench.tools.values() if tool.alive]:
+        rows = [f"{one_line(tool.what)} is running and will end when you quit." for tool in running]
         answers = [("q", "quit", bench.app.leave)]
     elif bench.has_unsaved_edits:
         rows = ["You have changed settings that are not saved."]
@@ -335,7 +334,7 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
         run.ask("stop")
         while run.alive:
             run.wait(_WAIT_SECONDS)
-        if run.exit_code != EXIT_STOPPED or bench.leaving is Leaving.TERMINATED:
+        if run.exit_code != EXIT_STOPPED or bench.leaving is ExitReason.TERMINATED:
             return None
         try:
             bench.detached = resume_detached(folder, gpu=gpu)
@@ -343,7 +342,7 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
             bench.detached = error
         return bench.detached
 
-    def answered(detached: int | RunError | InputError | None) -> None:
+    def watch_or_resume(detached: int | RunError | InputError | None) -> None:
         if isinstance(detached, int):
             bench.own_run = bench.detached = None
             words = f"{folder.name} continues in process {detached}: you can quit this program"
@@ -359,7 +358,7 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
         bench.app.draw()
 
     bench.tell(f"saving {folder.name}, to continue it in a background process ...", "dim")
-    bench.background.do(DETACHING, work, answered, DETACHING)
+    bench.background.do(DETACHING, work, watch_or_resume, DETACHING)
 
 
 def stop_and_leave(bench: Workbench) -> None:
@@ -391,20 +390,20 @@ def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = 
         old = settings_of(folder) if patch else {}
         return text, [Change(key=key, old=old.get(key), new=new) for key, new in (patch or {}).items()]
 
-    def ask(found: tuple[str, list[Change]] | Exception) -> None:
-        if isinstance(found, Exception) or not found[1]:
-            take(found if isinstance(found, Exception) else found[0])
+    def ask(result: tuple[str, list[Change]] | Exception) -> None:
+        if isinstance(result, Exception) or not result[1]:
+            load(result if isinstance(result, Exception) else result[0])
         else:
-            heading = f"Use the settings of {one_line(folder.name, 40)} with {settings_count(len(found[1]))} changed?"
-            ask_to_apply(bench, heading, found[1], partial(take, found[0]))
+            heading = f"Use the settings of {one_line(folder.name, 40)} with {settings_count(len(result[1]))} changed?"
+            ask_to_apply(bench, heading, result[1], partial(load, result[0]))
 
-    def take(found: str | Exception) -> None:
+    def load(text: str | Exception) -> None:
         document = bench.document
         assert document is not None, "it does not go away"
         try:
-            if isinstance(found, Exception):
-                raise found
-            document.take(found, f"the settings of {folder.name}", without=("output.name",), also=patch or {})
+            if isinstance(text, Exception):
+                raise text
+            document.take(text, f"the settings of {folder.name}", without=("output.name",), also=patch or {})
         except (OSError, ValueError, ConfigError) as error:
             bench.tell(f"could not use the config.toml of the run: {one_line(str(error))}", "bad")
             bench.app.draw()

@@ -1,9 +1,8 @@
-"""The terminal: whether it can show the screens, keeping everything else off it, and text on its way to it.
+"""The terminal: whether it can show the screens, how other output is kept off it, and how screens are written to it.
 
-The screen is written to a duplicate of the terminal. File descriptors 1 and 2 go to a log file while it is up, so that
-no warning of a C library, no child process and no stray print can land in the middle of it. A terminal may be slow,
-stalled or gone: it never makes the program wait. Pictures that nobody reads are let go, and that this happened is
-remembered.
+The screens are written to a duplicate of the terminal's descriptor. File descriptors 1 and 2 are a log file meanwhile,
+so that warnings of C libraries, child processes and stray prints do not appear on the screen. The program never waits
+for a slow or closed terminal: frames that are not read are dropped, and the screen is drawn again later.
 """
 
 import os
@@ -21,7 +20,7 @@ from typing import IO
 from tui_trainer.errors import InputError
 from tui_trainer.terminal.standard_files import PatientStream
 
-# Mode switches and the brackets around a frame: never let go, or the terminal stays in a mode.
+# Texts this short are mode switches and brackets around a frame. They are not dropped, so that no mode stays on.
 _ALWAYS_KEPT_CHARACTERS = 64
 _SWITCHES_KEPT = 200
 SMALLEST_WIDTH = 60
@@ -30,9 +29,9 @@ _LOGS_KEPT = 5
 
 
 class PatientWriter(PatientStream):
-    """Of pictures: nobody waits for any, and those that are not read are let go.
+    """A stream for frames that never waits, and drops frames that the terminal does not read.
 
-    About two pictures of a large terminal have room: more would be the past, and a slow link shows it for seconds.
+    It holds about two frames of a large terminal. With more, a slow link would show outdated frames for seconds.
     """
 
     def __init__(self, fd: int) -> None:
@@ -40,8 +39,8 @@ class PatientWriter(PatientStream):
         self._lost = False
 
     def _drop(self, text: str) -> None:
-        # Nobody wants to see the past when the link is back: only the newest mode switches stay.
-        short = [one for one in (*self._pending, text) if len(one) <= _ALWAYS_KEPT_CHARACTERS]
+        # Outdated frames are useless once the terminal reads again, so only the newest mode switches stay.
+        short = [piece for piece in (*self._pending, text) if len(piece) <= _ALWAYS_KEPT_CHARACTERS]
         self._pending = deque(short[-_SWITCHES_KEPT:])
         self._pending_characters = sum(map(len, self._pending))
         self._lost = True
@@ -49,13 +48,13 @@ class PatientWriter(PatientStream):
     def _wait(self) -> None:
         pass
 
-    def settle(self) -> None:
-        """Wait, a second at most, until what was written is on the terminal: before somebody else writes there."""
+    def drain_output(self) -> None:
+        """Wait at most a second until the terminal has read everything, before another program writes to it."""
         with self._changed:
             super()._wait()
 
-    def take_lost(self) -> bool:
-        """Whether pictures were let go and the terminal reads again: then the whole screen must be drawn anew."""
+    def consume_lost_flag(self) -> bool:
+        """Return whether frames were dropped and the terminal reads again, so that the whole screen must be redrawn."""
         with self._changed:
             if not self._lost or self._pending or self._gone:
                 return False
@@ -67,7 +66,7 @@ class PatientWriter(PatientStream):
 
 
 def refuse_unfit(environment: Mapping[str, str], command: str = "") -> None:
-    """Raises InputError when standard input or error is no terminal, or one that cannot place a cursor."""
+    """Raise InputError if standard input or error is no terminal, or if the terminal cannot position the cursor."""
     hint = f"to run without screens: tui-trainer {command} --no-ui".replace("  ", " ")
     for number, name in ((0, "standard input"), (2, "standard error")):
         if not os.isatty(number):
@@ -80,25 +79,25 @@ def refuse_unfit(environment: Mapping[str, str], command: str = "") -> None:
 
 def speaks_unicode(environment: Mapping[str, str]) -> bool:
     """Return whether the terminal is likely to show more than ASCII, by the encoding that the user's locale names."""
-    if environment.get("TERM") == "linux":  # the console, whose font has 512 signs and none of Braille
+    if environment.get("TERM") == "linux":  # the console's font has 512 characters, and no Braille
         return False
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         value = environment.get(name)
-        # For the locale C, and for one that is not installed, Python sets LC_CTYPE to this (PEP 538).
+        # Python sets LC_CTYPE to this for the locale C and for locales that are not installed (PEP 538).
         if value and (name, value) != ("LC_CTYPE", "C.UTF-8"):
             return "utf" in value.lower()
-    # No locale at all is usual in containers, whose terminals are somewhere else and speak UTF-8.
+    # Containers usually have no locale, and their terminals are on another machine with UTF-8.
     return True
 
 
 def ends_with_its_connection(environment: Mapping[str, str]) -> bool:
-    """Whether somebody sits at the other end of an SSH connection, and no terminal multiplexer holds this terminal."""
+    """Return whether the terminal belongs to an SSH connection without a terminal multiplexer."""
     is_remote = any(map(environment.get, ("SSH_CONNECTION", "SSH_TTY", "SSH_CLIENT")))
     return is_remote and not any(map(environment.get, ("TMUX", "STY", "ZELLIJ")))
 
 
 def has_mouse(environment: Mapping[str, str]) -> bool:
-    """Whether the terminal hands on the mouse; tmux only where its user said so, and then it selects text by itself."""
+    """Return whether the terminal reports the mouse. tmux does so only if its user has enabled that."""
     if "TMUX" not in environment:
         return True
     command = ["tmux", "display-message", "-p", "#{mouse}"]
@@ -109,7 +108,7 @@ def has_mouse(environment: Mapping[str, str]) -> bool:
 
 
 def hung_up(fd: int = 0) -> bool:
-    """Whether nobody is at the other end of the terminal any more; sees it without a SIGHUP as well."""
+    """Return whether the terminal has been closed, with or without SIGHUP."""
     poll = select.poll()
     poll.register(fd, 0)
     with suppress(OSError):
@@ -118,13 +117,13 @@ def hung_up(fd: int = 0) -> bool:
 
 
 class TerminalGuard:
-    """While entered, descriptors 1 and 2 are a log file and `sys.__stderr__` is the terminal."""
+    """Context in which descriptors 1 and 2 are a log file and `sys.__stderr__` is the terminal."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self.log_path: Path | None = None
         self.log: IO[str] | None = None
-        self._kept: list[int] = []
+        self._saved_fds: list[int] = []
         self._streams: tuple[object, ...] = ()
 
     def __enter__(self) -> "TerminalGuard":
@@ -132,7 +131,7 @@ class TerminalGuard:
             with suppress(OSError, ValueError):
                 stream.flush()
         self._streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
-        self._kept = [os.dup(1), os.dup(2)]
+        self._saved_fds = [os.dup(1), os.dup(2)]
         self.terminal = PatientWriter(os.dup(2))
         self.terminal.start()
         log_fd = self._open_log()
@@ -151,9 +150,9 @@ class TerminalGuard:
             os.close(self.terminal.fileno())
         with suppress(OSError, ValueError):
             self.log.flush()
-        for number, kept in zip((1, 2), self._kept, strict=True):
-            os.dup2(kept, number)
-            os.close(kept)
+        for number, saved_fd in zip((1, 2), self._saved_fds, strict=True):
+            os.dup2(saved_fd, number)
+            os.close(saved_fd)
         sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc, assignment]
         with suppress(OSError):
             self.log.close()
@@ -163,10 +162,10 @@ class TerminalGuard:
                     self.log_path.unlink()
 
     def _open_log(self) -> int:
-        """A private log in the state folder, a nameless temporary file where that cannot be written."""
+        """Open a private log in the state folder, or a temporary file if that folder cannot be written."""
         try:
             self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._clear_old()
+            self._delete_old_logs()
             path = self._logs / f"screen-{os.getpid()}.log"
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         except OSError:
@@ -176,8 +175,8 @@ class TerminalGuard:
         self.log_path = path
         return fd
 
-    def _clear_old(self) -> None:
-        """Logs of processes that have ended, but for the newest."""
+    def _delete_old_logs(self) -> None:
+        """Delete the logs of processes that have ended, except for the newest."""
         ended: list[tuple[float, Path]] = []
         for path in self._logs.glob("screen-*.log"):
             number = path.stem.removeprefix("screen-")

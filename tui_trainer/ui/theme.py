@@ -1,7 +1,7 @@
-"""What a role looks like: with 256 colours or more, with 16, and without any.
+"""Styles of the roles of `spans.py`, for terminals with 256 or more colours, with 16, and with none.
 
-The terminal's own background and foreground are kept, so that light and dark terminals both work and a changed cell
-costs few bytes. The colours of the 256-colour set are middle tones, readable on black and on white.
+The terminal's own background and foreground stay, so that light and dark terminals both work and a changed cell costs
+few bytes. The colours of the 256-colour set are middle tones, readable on black and on white.
 """
 
 import re
@@ -17,7 +17,7 @@ from textual.filter import LineFilter
 
 from tui_trainer.ui.spans import ASCII, UNICODE, Glyphs, Role
 
-# With 256 colours or more, with 16, with none, and the words of Textual for one of its themes.
+# Styles with 256 or more colours, with 16, with none, and in Textual's variables for its themes.
 _LOOKS: Final[dict[Role, tuple[str, str, str, str]]] = {
     "text": ("", "", "", "foreground"),
     "dim": ("color(245)", "white", "", "foreground-muted"),
@@ -40,21 +40,21 @@ _LOOKS: Final[dict[Role, tuple[str, str, str, str]]] = {
 
 @cache
 def styles_for(color_system: str | None, *, no_color: bool) -> dict[str, Style]:
-    """A style for every role. `color_system` is Rich's word: `truecolor`, `256`, `standard` or None."""
+    """Return a style for every role. `color_system` is Rich's: `truecolor`, `256`, `standard`, `windows` or None."""
     colours = 2 if no_color or color_system is None else 1 if color_system in ("standard", "windows") else 0
     return {role: Style.parse(looks[colours]) for role, looks in _LOOKS.items()}
 
 
 _THEMED: Final[dict[str, dict[str, Style]]] = {}
-"""By the name of a theme."""
+"""Styles of the roles, by the name of a Textual theme."""
 
 
 def role_styles(app: App[Any]) -> dict[str, Style]:
-    """The style of every role in the application's theme: the same object while the theme is the same."""
+    """Return the style of every role in the application's theme, as the same object until the theme changes."""
     if app.native_ansi_color:
         return styles_for(app.console.color_system, no_color=app.no_color)
     if app.theme not in _THEMED:
-        # Not `theme_variables`: they are still those of the theme before while this one is being set.
+        # `theme_variables` would still be those of the old theme while a new one is being set.
         colours = app.get_css_variables()
         _THEMED[app.theme] = {
             role: Style.parse(" ".join(colours.get(word, word) for word in themed.split()))
@@ -70,21 +70,22 @@ _LEAST_OF_LINES: Final = 3.0
 
 
 def readable(colours: dict[str, str]) -> dict[str, str]:
-    """Lighten or darken the inks of a theme until each has the least contrast on all grounds of the theme."""
+    """Lighten or darken the text colours of a theme until each has enough contrast on all backgrounds of the theme."""
     grounds = [Color.parse(colours[name]) for name in ("background", "surface", "panel")]
-    end = max((BLACK, WHITE), key=lambda one: contrast(one, grounds[0]))
+    end = max((BLACK, WHITE), key=lambda extreme: contrast(extreme, grounds[0]))
     for name in filter(_IS_INK, colours):
         value = colours["foreground-muted"] if colours[name].startswith("auto") else colours[name]
         ink = grounds[0] + Color.parse(value)
         least = _LEAST_OF_LINES if name == "foreground-disabled" else LEAST_CONTRAST
-        steps = (ink.blend(end, step / 20) for step in range(20))
-        colours[name] = next((one for one in steps if min(contrast(one, it) for it in grounds) >= least), end).hex
+        blends = (ink.blend(end, step / 20) for step in range(20))
+        fits = (blend for blend in blends if min(contrast(blend, ground) for ground in grounds) >= least)
+        colours[name] = next(fits, end).hex
     return colours
 
 
-def contrast(one: Color, other: Color) -> float:
+def contrast(first: Color, second: Color) -> float:
     """Return the ratio of the luminances of two colours, 1 to 21."""
-    low, high = sorted(map(_luminance, (one, other)))
+    low, high = sorted(map(_luminance, (first, second)))
     return (high + 0.05) / (low + 0.05)
 
 
@@ -102,8 +103,7 @@ class HasGlyphs:
 
 
 class AsciiOnly(LineFilter):
-    """Question marks of the same width for what ASCII does not have: typed, pasted and foreign text. The ellipsis of a
-    text that was cut, by Textual as well, has a sign of its own."""
+    """Filter that draws question marks for characters outside ASCII, for example in typed text, and `~` for `…`."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [Segment(in_ascii(text), style, control) for text, style, control in segments]

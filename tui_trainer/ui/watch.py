@@ -12,8 +12,8 @@ from textual.notifications import SeverityLevel
 
 from tui_trainer.advice.examine import Doctor
 from tui_trainer.errors import EXIT_FAILED, FolderError, Problem, RunError
-from tui_trainer.launching.carry_out import Outcome, RunThread
 from tui_trainer.launching.open_run import OpenRun
+from tui_trainer.launching.run_lifecycle import Outcome, RunThread
 from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.runs import controls, events, slurm
 from tui_trainer.runs.folder import RunFolder
@@ -30,8 +30,9 @@ _LOG_TAIL_BYTES = 16_384
 
 
 class WatchedRun:
-    """A run and its state. `look` reads new events and whether the run is alive; it may wait for a slow disk. `take`
-    applies them in the thread that draws, and `poll` does both.
+    """A run and its state. `look` reads new events from a disk that may be slow, and `take` applies them.
+
+    `take` must be called in the thread that draws. `poll` does both.
     """
 
     is_ours = False
@@ -48,7 +49,7 @@ class WatchedRun:
         self._looking = Lock()
         self._new: deque[events.Event] = deque()
         self._is_alive = False
-        self._seen = (False, False)
+        self._shown = (False, False)
         self._last_kind: type[events.Event] | None = None
         self.news: list[tuple[str, SeverityLevel]] = []
         """Messages for a user who looks at another screen. The workbench removes them when it shows them."""
@@ -85,8 +86,8 @@ class WatchedRun:
 
     def take(self) -> bool:
         """Apply what `look` has read. Return whether there is anything new to show."""
-        seen, was_alive = (self.alive, self.has_report), self._seen[0]
-        news, self._seen = bool(self._new) or seen != self._seen, seen
+        shown, was_alive = (self.alive, self.has_report), self._shown[0]
+        news, self._shown = bool(self._new) or shown != self._shown, shown
         while self._new:
             event = self._new.popleft()
             self.state.apply(event)
@@ -151,8 +152,8 @@ class WatchedRun:
         self.events.append((text, role))
 
 
-def tail_of(path: Path | None, most: int) -> list[str]:
-    """Return up to `most` of the last lines of a log that are not blank."""
+def tail_of(path: Path | None, max_lines: int) -> list[str]:
+    """Return the last lines of a log that are not blank, at most `max_lines`."""
     if path is None:
         return []
     try:
@@ -164,7 +165,7 @@ def tail_of(path: Path | None, most: int) -> list[str]:
         return []
     # A progress bar overwrites its line: a terminal shows what follows the last carriage return.
     rows = [row.rstrip("\r").rpartition("\r")[2] for row in text.split("\n")]
-    return [one_line(row) for row in rows if row.strip()][-most:]
+    return [one_line(row) for row in rows if row.strip()][-max_lines:]
 
 
 class CurrentRun(WatchedRun):
@@ -215,9 +216,8 @@ class CurrentRun(WatchedRun):
         reason = self._journal.failing
         if reason and reason != self._reported_failure:
             self._reported_failure = reason
-            words = (
-                f"could not write the journal ({one_line(reason)}): training continues, but its progress is not shown"
-            )
+            words = f"could not write the journal ({one_line(reason)})"
+            words += ": training continues, but its progress is not shown"
             self._add(words, "bad")
             self.news.append((words, "error"))
             return True

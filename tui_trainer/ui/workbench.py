@@ -1,6 +1,6 @@
-"""What the pages share: the machine, the config being edited, its plan and its checks, and the run.
+"""State that all pages share: the machine, the config being edited, its plan and its checks, and the run.
 
-Slow things happen in `Background`; their results arrive here, in the event loop. Nothing here draws.
+Slow work happens in `Background`, and its results arrive here, in the event loop. `app` draws.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tui_trainer.ui.watch import CurrentRun, WatchedRun
 
 
-class Leaving(Enum):
+class ExitReason(Enum):
     QUIT = "requested"
     TRAINING_ON = "requested, training continues"
     LOST = "connection lost"
@@ -53,7 +53,7 @@ class Leaving(Enum):
 
 
 class Application(Protocol):
-    """What is asked of the application that shows this: it draws, and asks the person."""
+    """Interface that the workbench needs from the Textual app: drawing, and asking the user."""
 
     keymap: Keymap
     preferences: Preferences
@@ -63,17 +63,17 @@ class Application(Protocol):
     @property
     def offered_actions(self) -> list[Action]: ...
     def refusal(self, action: Action) -> str: ...
-    def carry_out(self, action_id: str) -> None: ...
+    def perform_action(self, action_id: str) -> None: ...
     def draw(self) -> None: ...
     def show_page(self, number: int) -> None: ...
     def show_setting(self, key: str) -> None: ...
-    def notify_of(self, text: str, severity: SeverityLevel, page: int) -> None: ...
-    def soon(self) -> None: ...
+    def show_toast(self, text: str, severity: SeverityLevel, page: int) -> None: ...
+    def poll_soon(self) -> None: ...
     def open(self, dialog: Dialog) -> None: ...
     def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None: ...
-    def take_back(self, heading: str) -> bool: ...
+    def close_question(self, heading: str) -> bool: ...
     def open_next(self, dialog: Dialog) -> None: ...
-    def leave(self, how: Leaving = Leaving.QUIT) -> None: ...
+    def leave(self, how: ExitReason = ExitReason.QUIT) -> None: ...
     def key_of(self, action_id: str) -> str: ...
     def find_living_runs(self) -> None: ...
     def offer_draft(self, draft: Draft) -> None: ...
@@ -87,21 +87,20 @@ _NAMED_CELLS = 60
 _PATCH_CHARACTERS = 90
 CONFIG_PAGE, TRAIN_PAGE = 1, 3
 _NEWS_SECONDS, _MOST_NEWS, _NEWS_CHARACTERS = 10.0, 3, 160
-# The pages that show gauges. Behind the others they are read for the trail alone, once in each of its parts.
+# The pages that show gauges. On other pages, gauges are read less often, only for their history.
 _GAUGE_PAGES = (0, TRAIN_PAGE)
-# Without a key for so long nobody is there: what changes by itself is looked at less often. While something goes on
-# somebody may look at it without a key.
+# After this time without a key, the user counts as away and the screens are updated less often. The time is longer
+# while something runs, because a user may watch it without pressing keys.
 UNATTENDED_SECONDS, UNATTENDED_WATCH_SECONDS = 60.0, 300.0
 TRYING = "try"
-# What has a thread of its own, beside the one for what is quick: each of these may wait long, for a model to be
-# counted, for all data to be read, for weights to be loaded.
+# Lanes of the background for slow work: counting a model's parameters, reading all data, loading weights.
 FITTING, PLANNING, _DRAFT = "fitting", "planning", "draft"
 OPENING, DETACHING = "opening a run", "detaching a run"
 _DRAFT_SECONDS = 1.0
 
 
 def fitting_words(plain: LoadedConfig) -> str:
-    """What is waited for where a config is made to suit its model and its data."""
+    """Return what the workbench waits for while it fits presets to the model and the data."""
     model, data = plain.config.model.model_name_or_path, plain.config.data.path
     if model and shapes_worker.is_asked:
         return f"counting the parameters of {one_line(model, _NAMED_CELLS)} ..."
@@ -113,12 +112,12 @@ def _ask_name(action: controls.Action) -> str:
 
 
 def _lane_of(folder: RunFolder) -> str:
-    """Of what is read of a run: its disk may not answer."""
+    """Return the lane for reading a run, which is its own because its disk may not answer."""
     return f"run {folder.root}"
 
 
 def fitted(plain: LoadedConfig) -> tuple[LoadedConfig, list[Problem]]:
-    """What suits the model and the data, and what contradicts them."""
+    """Return the config with presets that fit the model and the data, and the settings that contradict them."""
     from tui_trainer.launching.fitted_presets import with_columns_found
     from tui_trainer.launching.open_run import fit_presets, name_problems
     from tui_trainer.planning.conflicts import setting_problems
@@ -128,42 +127,40 @@ def fitted(plain: LoadedConfig) -> tuple[LoadedConfig, list[Problem]]:
 
 
 class Workbench:
-    """Everything that is not a picture. What follows from the config is made in the background: an answer to an older
-    config than the one on the table counts for nothing.
-    """
+    """State of the screens. Plans and checks are computed in the background, and those for an older config dropped."""
 
     def __init__(
         self, make_request: Callable[[], Request] | None, hardware: Hardware, glyphs: Glyphs, *, gpu: GpuChoice = None
     ) -> None:
-        """`make_request` is called behind the first screen; None asks for nothing but the defaults."""
+        """Create the state. `make_request` is called after the first screen is shown; None means the defaults."""
         self.hardware, self.chosen_gpu, self.is_view = hardware, gpu, False
         self.document: ConfigDocument | None = None
         self.plan: Plan | None = None
         self.plan_problems: tuple[Problem, ...] = ()
         self.findings: list[Finding] = []
         self.old_edits: Edits = {}
-        """Unsaved edits of an earlier session that nobody has decided on yet."""
+        """Unsaved edits of an earlier session that the user has neither restored nor discarded yet."""
         self._draft: Draft | None = None
-        """They were not offered yet."""
+        """The same edits until they are offered to the user."""
         self.has_no_runs = False
-        """Nobody has trained here so far, as far as the index of runs knows; False until it was read."""
+        """Whether the index of runs is empty; False until it was read."""
         self.start_wanted = False
-        """Somebody pressed start before there was a plan."""
+        """Whether the user pressed the key to start before there was a plan."""
         self.is_attaching = False
-        """The journal of a run is read, to show the run: nobody need be asked which."""
+        """Whether the journal of a run is being read to show that run."""
         self._has_looked_for_a_draft = False
         self._planned_revision = self._checked_revision = self._noted_revision = -1
         self._followed: LoadedConfig | None = None
-        """What was last said of recipe and task holds for it."""
+        """Config for which the last message about a changed recipe or task was shown."""
         self.glyphs = glyphs
         self.guard: TerminalGuard | None = None
         self.current = self._notice_seconds = 0
         self.notice: tuple[str, Role] | None = None
         self.unseen, self._news_at = set[int](), 0.0
-        """The pages on which something happened while another one was shown."""
+        """Pages on which something happened while another one was shown."""
         self.run: WatchedRun | None = None
         self.own_run: CurrentRun | None = None
-        """The newest that this process carries out, or carried out before another one was opened."""
+        """The newest run that this process trains or has trained."""
         self.exports = Exports(self)
         self.rehearsals: Measurement[ConfigProcess] = Measurement(self, "a rehearsal", "RehearsalProcess")
         self.tunings: Measurement[ConfigProcess] = Measurement(self, "tune", "TuneProcess")
@@ -171,14 +168,13 @@ class Workbench:
         self.switches: Measurement[ConfigProcess] = Measurement(self, "bench train", "SwitchesProcess")
         self.measuring = Gains(self, "the measurement", "GainProcess")
         self.tools: dict[str, Tool] = {}
-        """Commands about runs, models and this program, by what they do."""
-        self.leaving: Leaving | None = None
+        """Commands about runs, models and this program, by their description."""
+        self.leaving: ExitReason | None = None
         self.opened: OpenRun | InputError | None = None
-        """What became of the key that starts a run, until the screens have taken it in."""
+        """Result of opening a run, until the screens have handled it."""
         self.detached: int | Exception | None = None
-        """The process that goes on with the run of this one, or why there is none, until the screens have taken it
-        in."""
-        self.leave_when_over = self._stop_unasked = False
+        """Process that continues a detached run, or the reason for its failure, until the screens have handled it."""
+        self.leave_when_over = self._stop_pending = False
         self._make_request = make_request
         self._sampler = GaugeSampler()
         self._attended_at = monotonic()
@@ -193,7 +189,7 @@ class Workbench:
         self.app.find_living_runs()
 
     def ask_when_free(self, question: Callable[[], None]) -> None:
-        """A question of the program waits until no other dialog is open, and nobody types."""
+        """Ask a question as soon as no other dialog is open and the user does not type."""
         self._questions.append(question)
         self._ask()
 
@@ -202,7 +198,7 @@ class Workbench:
             self._questions.pop(0)()
 
     def end(self) -> None:
-        """The screens are gone."""
+        """Stop all work for the screens, which have closed."""
         from tui_trainer.launching.drafts import leave_drafts
 
         self.background.finish(_DRAFT, _DRAFT_SECONDS)
@@ -212,7 +208,7 @@ class Workbench:
         for command in self._commands:
             command.end()
         if not self.run_is_ours_and_alive:
-            # A run that is being prepared asks them as well.
+            # A run that is being prepared may still use the workers.
             end_workers()
 
     def _open_document(self) -> ConfigDocument:
@@ -236,52 +232,52 @@ class Workbench:
             self._notify(CONFIG_PAGE, "unsaved edits of an earlier session can be restored here", "information")
 
     def offer_draft(self) -> bool:
-        """Ask once about unsaved edits of an earlier session, never over a run. Return whether there is a question."""
+        """Ask once about unsaved edits of an earlier session. Return whether there is a question."""
         draft, self._draft = self._draft, None
         if draft:
             self.ask_when_free(partial(self.app.offer_draft, draft))
         return draft is not None
 
     def _keep_draft(self) -> None:
-        """Unsaved edits survive a lost connection; those of an earlier session that wait for an answer lie below."""
+        """Save unsaved edits, so that they survive a lost connection, on top of those of an earlier session."""
         from tui_trainer.launching.drafts import draft_writer
 
         if self.document is not None and self._has_looked_for_a_draft:
-            self.background.do(_DRAFT, draft_writer(self.document, below=self.old_edits), self._kept, _DRAFT)
+            self.background.do(_DRAFT, draft_writer(self.document, below=self.old_edits), self._report_problem, _DRAFT)
 
     @property
     def measurements(self) -> tuple[Measurement[Any] | Tool, ...]:
-        """One of them at a time: each would disturb the other."""
-        tools = [one for one in self.tools.values() if one.measures]
+        """Commands of which only one may run at a time, because each would distort the other."""
+        tools = [tool for tool in self.tools.values() if tool.measures]
         return self.measuring, self.rehearsals, self.tunings, self.sizes, self.switches, *tools
 
     def measurement_beside(self, command: Measurement[Any] | Tool) -> Measurement[Any] | Tool | None:
-        """Another one that goes on."""
+        """Return another measurement that is running."""
         return next((other for other in self.measurements if other is not command and other.alive), None)
 
     @property
     def _commands(self) -> tuple[Exports | Measurement[Any] | Tool, ...]:
-        tools = [one for one in self.tools.values() if not one.measures]
+        tools = [tool for tool in self.tools.values() if not tool.measures]
         return self.exports, *self.measurements, *tools
 
-    def attend(self) -> None:
-        """Somebody is there."""
+    def note_activity(self) -> None:
+        """Note that the user has just pressed a key or used the terminal."""
         self._attended_at = monotonic()
 
     @property
     def is_unattended(self) -> bool:
-        """Whether there was no key for a minute; for five while something goes on that could be watched."""
+        """Whether the user has pressed no key for a minute, or for five minutes while something is running."""
         is_watched = self.run_is_alive or any(command.alive for command in self._commands)
         patience_seconds = UNATTENDED_WATCH_SECONDS if is_watched else UNATTENDED_SECONDS
         return monotonic() - self._attended_at > patience_seconds
 
-    def pace(self) -> None:
-        """Look at the machine as often as it is seen."""
+    def set_gauge_interval(self) -> None:
+        """Read gauges often while a page shows them, and seldom otherwise."""
         is_seen = self.current in _GAUGE_PAGES and not self.is_unattended
         self._sampler.look_every(SEEN_SECONDS if is_seen else UNSEEN_SECONDS)
 
     def tick(self) -> bool:
-        """Once a second, or less often. Whether anything is to be shown that was not there before."""
+        """Poll the run and all commands. Return whether the notice has changed."""
         notice = self.notice
         self.poll_run()
         self._ask()
@@ -292,24 +288,24 @@ class Workbench:
         self._notice_seconds -= 1
         if self.notice and self._notice_seconds <= 0 and self.notice[1] != "bad" and not self._is_waited_for:
             self.notice = None
-        if self._stop_unasked and self.run_is_alive and not self.background.is_busy(_ask_name("stop")):
+        if self._stop_pending and self.run_is_alive and not self.background.is_busy(_ask_name("stop")):
             self.ask_run("stop")
         if self.leave_when_over and not self.run_is_alive:
             self.app.leave()
         return self.notice != notice
 
     def by_clock(self) -> object:
-        """What every screen shows of a run that changes without news in its journal."""
+        """Return what all pages show of a run that changes without an event in its journal."""
         return self.run_is_alive, self.run is not None and self.run.is_interrupted, tuple(self.unseen)
 
     @property
     def _is_waited_for(self) -> bool:
-        """Whether what the notice announces is still to come: a plan to start from, a run of a process of its own."""
+        """Whether the notice announces something that has not happened yet: a plan, an open or a detached run."""
         return self.start_wanted or self.background.is_busy(OPENING) or self.background.is_busy(DETACHING)
 
     @property
     def start_words(self) -> str:
-        """What the start of a run waits for; empty if nobody has requested one."""
+        """Reason why a requested start has to wait; empty without a request."""
         if self.background.is_busy(OPENING):
             return "opening the run ..."
         if not self.start_wanted:
@@ -320,38 +316,36 @@ class Workbench:
 
     @property
     def active_run_words(self) -> str:
-        """Why no second run can be started, and what to do instead."""
+        """Reason why no second run can be started, and what to do instead."""
         stop, detach, new = map(self.app.key_of, ("train.stop", "train.detach", "app.new"))
-        return (
-            f"a run is already active: on Train, {stop} stops it and {detach} detaches it; {new} prepares the next run"
-        )
+        return f"a run is already active: on Train, {stop} stops it, {detach} detaches it; {new} prepares the next run"
 
     def take_refusals(self) -> tuple[Problem, ...]:
-        """Return the problems of a run that was refused before its first step, and remove it. It has left no folder."""
+        """Return the problems of a run that was refused before it had a folder, and remove the run from the screens."""
         run = self.own_run
         if run is None or run is not self.run or run.alive or not run.refusals or run.folder.root.exists():
             return ()
         self.own_run = None
-        self.put_on_the_table(None)
+        self.show_run(None)
         return run.refusals
 
     @property
     def gauges(self) -> Gauges | None:
-        """The machine's newest gauges; None while there are none, or when they are too old to be believed."""
+        """The machine's newest gauges; None if there are none, or if they are outdated."""
         return None if self._sampler.stale else self._sampler.latest
 
     @property
     def sparks(self) -> dict[str, list[float]]:
-        """The last minutes of each gauge, whatever page was shown meanwhile."""
+        """The last minutes of each gauge."""
         return self.trail.sparks(monotonic())
 
     def tell(self, text: str, role: Role = "text") -> None:
-        """A sentence above the keys, until the next key or, when it is no error, for some seconds."""
+        """Show a message above the keys until the next key. Messages other than errors disappear after some seconds."""
         self.notice = (one_line(in_keys(text)), role)
         self._notice_seconds = _NOTICE_SECONDS
 
     def tell_end(self, page: int, text: str, role: Role) -> None:
-        """How something ended that was begun on a page: where another one is shown a toast, and a mark on its tab."""
+        """Show how a command of a page has ended: as a message on that page, else as a toast with a mark on its tab."""
         if page == self.current:
             self.tell(text, role)
         else:
@@ -360,12 +354,12 @@ class Workbench:
     def _notify(self, page: int, text: str, severity: SeverityLevel) -> None:
         if page != self.current:
             self.unseen.add(page)
-        self.app.notify_of(one_line(in_keys(text), _NEWS_CHARACTERS), severity, page)
+        self.app.show_toast(one_line(in_keys(text), _NEWS_CHARACTERS), severity, page)
 
     def go(self, page: int) -> None:
         self.current = page
         self.unseen.discard(page)
-        self.pace()
+        self.set_gauge_interval()
         self.app.show_page(page)
         if page == CONFIG_PAGE:
             self.offer_draft()
@@ -380,23 +374,23 @@ class Workbench:
 
     @property
     def run_is_ours_and_alive(self) -> bool:
-        """Whether this process would end a run by ending."""
+        """Whether this process trains an active run."""
         return self.run_is_alive and self.run is not None and self.run.is_ours
 
     def poll_run(self) -> None:
-        """Look for what is new of the run, on a disk that may be slow: it is drawn when it is there."""
+        """Read the run's new events in the background, because its disk may be slow, and draw them."""
         if (run := self.run) is None or self.background.is_busy(lane := _lane_of(run.folder)):
             return
 
-        def looked(_: None) -> None:
+        def draw_news(_: None) -> None:
             if run is self.run and run.take():
-                self._hand_on_news(run)
+                self._show_news(run)
                 self.app.draw()
 
-        self.background.do(lane, run.look, looked, lane)
+        self.background.do(lane, run.look, draw_news, lane)
 
-    def _hand_on_news(self, run: WatchedRun) -> None:
-        """To whoever looks at another screen; a mark stays on the tab until the run is looked at."""
+    def _show_news(self, run: WatchedRun) -> None:
+        """Show news of the run as toasts while another page is shown, and mark the tab until Train is opened."""
         news, run.news = run.news, []
         if run.has_gone:
             from tui_trainer.runs.wording import gone_words
@@ -406,29 +400,27 @@ class Workbench:
         if self.current == TRAIN_PAGE or not news:
             return
         self.unseen.add(TRAIN_PAGE)
-        # Evaluations may come each second.
+        # A run may evaluate once a second.
         is_due = run.state.finished is not None or monotonic() - self._news_at > _NEWS_SECONDS
-        told = [one for one in news if one[1] != "information" or (is_due and one is news[-1])]
-        for text, severity in told[-_MOST_NEWS:]:
+        toasts = [item for item in news if item[1] != "information" or (is_due and item is news[-1])]
+        for text, severity in toasts[-_MOST_NEWS:]:
             self._news_at = monotonic()
             self._notify(TRAIN_PAGE, text, severity)
 
-    def put_on_the_table(self, run: WatchedRun | None) -> None:
-        self.run = run
+    def show_run(self, run: WatchedRun | None) -> None:
+        """Show a run on the Train page, or no run."""
+        self.run, self._stop_pending = run, False
         self.unseen.discard(TRAIN_PAGE)
         if run is not None:
             run.news, run.has_gone = [], False
-        # That was for the one before.
-        self._stop_unasked = False
-        if run is not None:
             self._sampler.folder = run.folder.root
         self.poll_run()
         self.app.run_changed()
 
-    def take_run(self, run: WatchedRun) -> None:
-        self.put_on_the_table(run)
+    def show_on_train(self, run: WatchedRun) -> None:
+        self.show_run(run)
         if self.app.takes_text:
-            # What is open there would stay behind.
+            # An open dialog or field would stay on the old page.
             self.tell(f"{one_line(run.folder.name)} is on the Train screen")
         else:
             self.go(TRAIN_PAGE)
@@ -436,18 +428,17 @@ class Workbench:
     def attach_to(
         self, folder: RunFolder, *, go: bool = True, words: str = "", then: Callable[[], object] = lambda: None
     ) -> None:
-        """Show a run once its journal is read, which takes seconds for a long one; `go` to its screen then, and tell
-        `words`."""
+        """Read a run's journal, which can take seconds. Then `go` to Train, and show the message `words`."""
         from tui_trainer.ui.watch import WatchedRun
 
         run = WatchedRun(folder)
 
-        def opened(_: bool) -> None:
+        def show(_: bool) -> None:
             self.is_attaching, self.notice = False, None
             if words:
                 self.tell(words, "good")
             if not self.run_is_ours_and_alive:
-                (self.take_run if go else self.put_on_the_table)(run)
+                (self.show_on_train if go else self.show_run)(run)
                 then()
             elif go:
                 self.tell("a run is active in this process: the Train screen keeps showing it", "warn")
@@ -455,33 +446,30 @@ class Workbench:
 
         self.is_attaching = True
         self.tell(f"reading {folder.name} ...", "dim")
-        self.background.do("a run", run.poll, opened, _lane_of(folder))
+        self.background.do("a run", run.poll, show, _lane_of(folder))
 
     def ask_run(self, action: controls.Action) -> None:
-        """Ask the run for something; what it did is in its journal a moment later.
-
-        A stop that cannot be asked for is asked for again at each tick.
-        """
+        """Send a request to the run, which answers in its journal. A stop that fails is repeated at each tick."""
         if (run := self.run) is None or not run.alive:
             return
-        self._stop_unasked |= action == "stop"
+        self._stop_pending |= action == "stop"
 
-        def asked(problem: str) -> None:
+        def report(problem: str) -> None:
             if run is self.run and action == "stop":
-                self._stop_unasked = bool(problem)
+                self._stop_pending = bool(problem)
             leaves = self.leave_when_over and action == "stop"
             done = "saving and stopping the run; the screens close afterwards" if leaves else f"requested: {action}"
             self.tell(problem or done, "bad" if problem else "warn" if leaves else "dim")
-            self.app.soon()
+            self.app.poll_soon()
             self.app.draw()
 
         self.tell(f"requesting: {action} ...", "dim")
-        # A lock of another process may have to be waited for, or Slurm; a stop waits for no other wish.
-        self.background.do(_ask_name(action), partial(run.ask, action), asked, _ask_name(action))
+        # A request may wait for a lock or for Slurm. Each action has its own lane, so a stop waits for no other one.
+        self.background.do(_ask_name(action), partial(run.ask, action), report, _ask_name(action))
 
     @property
     def memory_free_bytes(self) -> int:
-        """What can be had now; the rest of `hardware` is as old as its look."""
+        """Available memory now, in bytes. The other facts of `hardware` are read only on request."""
         return memory_available_now()
 
     @property
@@ -490,7 +478,7 @@ class Workbench:
 
     @property
     def is_checking(self) -> bool:
-        """Whether `findings` are those of an older config than the one on the table."""
+        """Whether `findings` belong to an older version of the config."""
         return self.document is None or self._checked_revision != self.document.revision
 
     def _choose_hardware(self, requested: str) -> tuple[Profile | None, str]:
@@ -500,12 +488,12 @@ class Workbench:
 
     @property
     def fitting(self) -> str:
-        """What the plan waits for before it can be made; empty: for nothing."""
+        """Reason why the plan has to wait; empty if it does not."""
         plain = self.document.plain if self.document else None
         return fitting_words(plain) if plain and self.background.is_busy("fit") else ""
 
     def note_change(self, sentence: str = "", role: Role = "text") -> None:
-        """After anything that may have changed the config: plan anew where it has, and keep the draft."""
+        """Show a message about an edit. If the config has changed, plan again and save the draft."""
         if sentence:
             self.tell(sentence, role)
         if self.document is not None and self.document.revision != self._noted_revision:
@@ -515,7 +503,7 @@ class Workbench:
         self.app.draw()
 
     def config_changed(self) -> None:
-        """Plan and check anew, behind the keys: the newest config wins."""
+        """Plan and check the newest config in the background."""
         document = self.document
         if document is None:
             return
@@ -525,19 +513,19 @@ class Workbench:
         if document.plain is None:
             self._planned(document.own_problems)
             self._checked([])
-            return
-        self._work_out("fit", partial(fitted, document.plain), self._fitted, FITTING)
+        else:
+            self._work_out("fit", partial(fitted, document.plain), self._fitted, FITTING)
 
-    def _kept(self, problem: Problem | None) -> None:
+    def _report_problem(self, problem: Problem | None) -> None:
         if problem:
             self.tell(str(problem), "warn")
             self.app.draw()
 
     def _fitted(self, result: tuple[LoadedConfig, list[Problem]]) -> None:
-        """The model and the data were looked at: what suits them is planned."""
+        """Store the presets that fit the model and the data, and plan with them."""
         document, gpu = self.document, self.chosen_gpu
-        assert document is not None, "it was fitted"
-        document.take_fitted(*result)
+        assert document is not None, "its presets were fitted"
+        document.set_fitted(*result)
         self._noted_revision = document.revision
         self._tell_what_followed()
         loaded = result[0]
@@ -558,28 +546,28 @@ class Workbench:
         self.app.draw()
 
     def _tell_what_followed(self) -> None:
-        """Another model or other data may have changed recipe and task, which nobody has typed."""
-        from tui_trainer.launching.fitted_presets import followed_words
+        """Report a recipe or a task that changed because the user chose another model or other data."""
+        from tui_trainer.launching.fitted_presets import change_words
 
         before, now = self._followed, self.document.loaded if self.document else None
         if now is None or now is before:
             return
         self._followed = now
-        if before is not None and (words := followed_words(before, now)):
+        if before is not None and (words := change_words(before, now)):
             undo = self.app.key_of("config.undo")
             self.tell(f"{self.notice[0]}; {words}" if self.notice else f"{words}; {undo} to undo")
 
     def _work_out(
         self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], lane: str = PLANNING
     ) -> None:
-        """In the background, from the config as it is: an answer to an older config counts for nothing."""
+        """Run `work` on the present config in the background, and drop its result if the config changes meanwhile."""
         document = self.document
         assert document is not None
         revision = document.revision
         self.background.do(name, work, lambda result: answer(result) if document.revision == revision else None, lane)
 
     def machine_changed(self) -> None:
-        """Another card is chosen, or the machine was looked at again: what follows from it is made anew."""
+        """Plan and check again after another GPU was chosen or the machine was read again."""
         if self.document is not None:
             self.document.machine_changed()
             self.config_changed()
@@ -594,15 +582,15 @@ class Workbench:
             if (words := moved_words(self.plan, result)) and self.notice is None:
                 self.tell(words)
         self.plan, self.plan_problems = (None, result) if isinstance(result, tuple) else (result, ())
-        document.note_problems(self.plan_problems)
+        document.set_plan_problems(self.plan_problems)
         self._check(document)
         self._start_if_wanted()
 
     def _start_if_wanted(self) -> None:
         if self.start_wanted and not self.app.takes_text:
-            self.notice = None  # it said what the start waits for
+            self.notice = None  # it explained why the start had to wait
             self.app.draw()
-            self.app.carry_out("app.start")
+            self.app.perform_action("app.start")
         self.app.draw()
 
     def _check(self, document: ConfigDocument) -> None:
@@ -625,7 +613,7 @@ class Workbench:
         self._start_if_wanted()
 
     def checks_mark(self) -> tuple[str, Role]:
-        """`2 warn` when two should be looked at, `1 fail 2 warn`, `ok`; empty before the first look."""
+        """Return the count of open checks, as `1 fail 2 warn` or `ok`, with a role. Empty before the first check."""
         if not self.findings:
             return "", "dim"
         bad = sum(finding.status in ("fail", "error") for finding in self.findings)

@@ -12,7 +12,7 @@ MODULE: Final = "tui_trainer.worker"
 QUESTIONS: Final = {
     "count_model": "tui_trainer.models.counting:answer",
     "rope_types": "tui_trainer.models.rope:answer",
-    "count_trained": "tui_trainer.tuning.some_layers:answer",
+    "count_trained": "tui_trainer.tuning.freeze_layers:answer",
     "find_adapted": "tui_trainer.planning.adapter_targets_child:answer",
     "find_routers": "tui_trainer.models.routers:answer",
     "dry_run": "tui_trainer.planning.memory.dry_run_child:answer",

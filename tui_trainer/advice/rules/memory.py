@@ -36,7 +36,7 @@ from tui_trainer.planning.processes import OFFLOAD, STRATEGY
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.runs.state import WARM_UP_STEPS
-from tui_trainer.tuning.some_layers import LAYERS_KEY
+from tui_trainer.tuning.freeze_layers import LAYERS_KEY
 from tui_trainer.units import MIB, format_bytes, format_bytes_of, percent
 
 GROUP = "Memory"

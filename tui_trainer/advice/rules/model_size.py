@@ -23,7 +23,7 @@ from tui_trainer.planning.basis import Basis, with_settings
 from tui_trainer.planning.duration import training_flops
 from tui_trainer.planning.measured_steps import LASTING
 from tui_trainer.tasks import find_task
-from tui_trainer.tuning.some_layers import LAYERS_KEY
+from tui_trainer.tuning.freeze_layers import LAYERS_KEY
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds, percent
 
 _WIDTH, LAYERS = "model.scratch.hidden_size", "model.scratch.num_hidden_layers"

@@ -34,7 +34,7 @@ from tui_trainer.data.columns.row import (
     python_literal,
     refuse_bad_answer,
     refuse_missing,
-    refuse_unlearnt,
+    refuse_unsupported_rows,
     split_transcript,
     transposed,
     usual_columns,
@@ -565,7 +565,7 @@ def find_conversations(
     names = columns_of(head)
     refuse_missing(names, label, text=text_column, target=target_column, text_pair=pair_column)
     if text_column == AUTO:
-        refuse_unlearnt(head)
+        refuse_unsupported_rows(head)
     columns = _choose(head, names, text_column, target_column, pair_column, needs_answer)
     candidates = names if columns is None else [columns.conversation] if columns.conversation else []
     wrapper = next((name for name in candidates if any(_wrapper_object(row.values.get(name)) for row in head)), "")

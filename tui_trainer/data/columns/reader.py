@@ -89,7 +89,7 @@ class Reader(Protocol):
     reads_apart: bool = False
     """Whether copies of the reader may read rows in other processes. `noted` and `note` then transfer their notes."""
 
-    def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
+    def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         """Use the tokens and labels of a trained model, whatever the data contains."""
         raise TypeError(f"{type(self).__name__} learns from the data alone")
 
@@ -138,7 +138,7 @@ class Reader(Protocol):
         """Load what encoding needs besides the data, such as a tokenizer, so that copies of the reader have it too."""
         return
 
-    def settle(self) -> None:
+    def finish_reading(self) -> None:
         """Finish reading, once all rows were read; the training split decides which classes exist. Raises DataError."""
         return
 

@@ -258,7 +258,7 @@ def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
     return None
 
 
-def refuse_unlearnt(head: Sequence[Row]) -> None:
+def refuse_unsupported_rows(head: Sequence[Row]) -> None:
     """Raise DataError for rows that no task learns from, such as preferences. Called if no setting names a column."""
     for description, columns, hint in _unlearnt(_columns_with_values(head), head):
         message = f"the rows are {description} ({listed(columns)}), which no task supports yet"

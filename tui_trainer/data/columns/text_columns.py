@@ -27,7 +27,7 @@ from tui_trainer.data.columns.row import (
     one_text_hint,
     refuse_bad_answer,
     refuse_missing,
-    refuse_unlearnt,
+    refuse_unsupported_rows,
     string_of,
     texts_in,
     transposed,
@@ -117,7 +117,7 @@ class ColumnChoices:
             if self._setting in strings:
                 return self._setting
             raise missing_column(self._setting, label, strings)
-        refuse_unlearnt(head)
+        refuse_unsupported_rows(head)
         if "text" in strings:
             return "text"
         if kind := kind_of_rows(head):
@@ -411,7 +411,7 @@ class PairColumns:
         names = columns_of(map(with_languages, head))
         refuse_missing(names, label, text=self._text, text_pair="".join(self._beside), target=self._target)
         if self._text == AUTO:
-            refuse_unlearnt(head)
+            refuse_unsupported_rows(head)
         return label, names
 
     def _find(self, label: str, names: Sequence[str], head: Sequence[Row]) -> Pair:

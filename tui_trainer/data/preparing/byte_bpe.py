@@ -18,7 +18,7 @@ BYTES = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Specials:
+class SpecialTokens:
     """Special tokens of a tokenizer: `named` by their names in transformers, in the order of their ids, and `others`.
     `single` and `pair` are the templates of one encoded text, and of two."""
 
@@ -39,7 +39,7 @@ class Specials:
         return len(self.tokens) + BYTES
 
     @property
-    def tells_pairs(self) -> bool:
+    def distinguishes_pairs(self) -> bool:
         """Whether token type ids distinguish the second text of a pair from the first."""
         return ":1" in self.pair
 
@@ -49,13 +49,13 @@ class Specials:
 
 
 # Bytes spell every text, so the unknown token is never used. Without a name, some tokenizer classes would add one.
-FOR_TEXT = Specials(
+FOR_TEXT = SpecialTokens(
     named=(("pad_token", PAD), ("bos_token", BOS), ("eos_token", EOS), ("unk_token", EOS)),
     single=f"{BOS} $A",
     pair=f"{BOS} $A {BOS} $B",
 )
-FOR_CHAT = Specials(named=FOR_TEXT.named, others=(TURN, TURN_END))
-FOR_CLASSES = Specials(
+FOR_CHAT = SpecialTokens(named=FOR_TEXT.named, others=(TURN, TURN_END))
+FOR_CLASSES = SpecialTokens(
     named=(
         ("pad_token", PAD), ("cls_token", CLS), ("sep_token", SEP), ("mask_token", MASK), ("unk_token", UNK),
     ),
@@ -63,13 +63,13 @@ FOR_CLASSES = Specials(
     pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1",
 )  # fmt: skip
 FOR_WORDS = replace(FOR_CLASSES, spaces_words=True)
-FOR_ANSWERS = Specials(
+FOR_ANSWERS = SpecialTokens(
     named=(("pad_token", PAD), ("eos_token", EOS), ("unk_token", UNK)), single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}"
 )
 TRAINED_HERE = "byte-level BPE trained on this data, 1"  # raise the number when training gives other tokens
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int, special: Specials = FOR_TEXT) -> "Tokenizer":
+def train_tokenizer(texts: Iterable[str], vocab_size: int, special: SpecialTokens = FOR_TEXT) -> "Tokenizer":
     """Train a tokenizer of at most `vocab_size` tokens: the special ones, the bytes, and merges.
 
     The same texts in the same order give the same tokenizer. FOR_TEXT has <pad>, <bos> and <eos> (0, 1, 2), and puts

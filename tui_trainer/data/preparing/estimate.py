@@ -134,7 +134,7 @@ def _sample_size(texts: list[str]) -> Size:
     )
 
 
-def beginning_of(size: Size) -> tuple[str, ...]:
+def text_excerpts(size: Size) -> tuple[str, ...]:
     """Return some of the texts in a size, evenly spaced: few enough to count their tokens at once."""
     texts = [text[: BEGINNING_CHARACTERS // 4] for text in size.texts]
     step = max(1, sum(map(len, texts)) // BEGINNING_CHARACTERS)
@@ -270,9 +270,9 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
     table_reader = None if cut.reads_text else reader
     sizes = [size_of(part, table_reader).limited(cut.max_chars, cut.max_rows) for part in sources[0].parts]
     others = [size_of(part, table_reader) for part in sources[1].parts] if len(sources) > 1 else []
-    rates = [rate(beginning_of(size) if cut.reads_text else size.texts) for size in sizes]
+    rates = [rate(text_excerpts(size) if cut.reads_text else size.texts) for size in sizes]
     # The texts of a table's evaluation source have as many tokens per character as those of the first source.
-    eval_rates = [rate(beginning_of(size)) if cut.reads_text else rates[0] for size in others]
+    eval_rates = [rate(text_excerpts(size)) if cut.reads_text else rates[0] for size in others]
     side = partial(_estimate_side, cut, frame_tokens)
     share, weights = 0.0 if others else cut.eval_fraction, cut.weights or [1.0] * len(sizes)
     pairs = list(zip(sizes, rates, strict=True))

@@ -355,7 +355,7 @@ class _Preparation:
             problem = f"no row is left to train on (duplicates: {choice.repeated:,}; also held out: {choice.leaked:,})"
             raise DataError(problem, where=self._sources[0].description, hint="set data.dedup to false, or add rows")
         used_sources = source_rows(self._sources[0], surveys[0].counts, choice.trained, self._cut.weights)
-        self._reader.settle()
+        self._reader.finish_reading()
         if self._reader.learns:
             self._reader.learn(self._training_texts(surveys, choice), folder / cache.TOKENIZER_FILE)
         train, held_out = self._encode(folder, surveys, choice)

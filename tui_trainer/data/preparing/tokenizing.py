@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tui_trainer.data.columns.reader import Encoded, Example, Reader, UnknownToken, unknown_token_of
-from tui_trainer.data.preparing.byte_bpe import EOS, EOS_ID, PAD, UNK, Specials, train_tokenizer
+from tui_trainer.data.preparing.byte_bpe import EOS, EOS_ID, PAD, UNK, SpecialTokens, train_tokenizer
 from tui_trainer.data.preparing.token_rows import COLUMN, Tokens
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SPECIAL_TOKENS = (PAD, UNK, EOS)  # 0, 1, 2: PAD and EOS have the same ids as in byte_bpe.py
 UNK_ID = 1
-FOR_CHARACTERS = Specials(named=(("pad_token", PAD), ("unk_token", UNK), ("eos_token", EOS)))
+FOR_CHARACTERS = SpecialTokens(named=(("pad_token", PAD), ("unk_token", UNK), ("eos_token", EOS)))
 CODE_POINTS = 0x110000
 _SHOWN_CHARACTERS = 40
 
@@ -156,8 +156,8 @@ def _split_position(text: str, limit: int) -> int:
 
 class TextReader(Reader):
     """Reads documents as the tokens of `encode`, plus `eos_id` unless it is None or already there. Without `encode`, a
-    tokenizer of at most `vocabulary` tokens is trained on the training texts. `marked_once` handles texts that spell
-    special tokens at their ends. `load` loads what both of them need."""
+    tokenizer of at most `vocabulary` tokens is trained on the training texts. `strip_spelled_marks` handles texts that
+    spell special tokens at their ends. `load` loads what both of them need."""
 
     columns = (COLUMN,)
 
@@ -167,14 +167,14 @@ class TextReader(Reader):
         *,
         eos_id: int | None,
         vocabulary: int,
-        marked_once: MarkedOnce | None = None,
+        strip_spelled_marks: MarkedOnce | None = None,
         load: Callable[[], Any] | None = None,
     ) -> None:
-        self.learns, self._marked_once, self._load = encode is None, marked_once, load
+        self.learns, self._marked_once, self._load = encode is None, strip_spelled_marks, load
         self._encode, self._eos_id, self._vocabulary = encode, eos_id, vocabulary
         self._unknown: tuple[UnknownToken | None, ...] = ()
 
-    def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
+    def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         if self.learns:
             self._encode = partial(_encode_with, tokenizer.backend_tokenizer)
         self.learns, self._vocabulary, self._unknown = False, len(tokenizer), (unknown_token_of(tokenizer),)
@@ -243,7 +243,7 @@ class CharacterReader(Reader):
         self._vocabulary = 0 if alphabet is None else len(SPECIAL_TOKENS) + len(alphabet)
         self._ids: NDArray[np.int32] = character_ids(alphabet or ())
 
-    def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
+    def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         tokens = sorted(tokenizer.get_vocab().items(), key=lambda token: token[1])
         self.learns, self._vocabulary = False, len(tokens)
         self._ids = character_ids([token for token, _ in tokens[len(SPECIAL_TOKENS) :]])

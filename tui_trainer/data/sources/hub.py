@@ -24,7 +24,7 @@ from tui_trainer.data.sources.splits import (
     NamedSplits,
     configured_splits,
     has_configurations,
-    is_about_the_data,
+    is_readme_or_licence,
 )
 from tui_trainer.errors import DataError
 from tui_trainer.files.hub_layout import (
@@ -106,7 +106,7 @@ def snapshot(path: HubPath) -> tuple[Path, list[str] | None] | None:
         return folder, None
 
 
-def names_in_the_cache() -> list[str]:
+def cached_data_sets() -> list[str]:
     """Return the data sets that were downloaded to this machine."""
     return sorted(name for name, _ in cached_repositories("datasets"))
 
@@ -140,7 +140,7 @@ def data_names(names: Iterable[str]) -> list[str]:
     files = [(name, name.rpartition("/")[2]) for name in visible if form_of(PurePosixPath(name)) not in _ROWLESS]
     rows = [name for name, file_name in files if file_name not in ABOUT and not LATER_WORK.fullmatch(file_name)]
     texts = (name for name in visible if name.lower().removesuffix(".gz").endswith(".txt"))
-    return sorted(rows or [name for name in texts if not is_about_the_data(name)])
+    return sorted(rows or [name for name in texts if not is_readme_or_licence(name)])
 
 
 def missing_part(path: HubPath, names: Iterable[str]) -> DataError:

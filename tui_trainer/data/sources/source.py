@@ -59,18 +59,18 @@ from tui_trainer.data.sources.splits import (
     Split,
     SplitPart,
     SplitUse,
+    assign_splits,
     cached_data_set,
     configured_splits,
     data_files,
     has_configurations,
-    is_about_the_data,
+    is_readme_or_licence,
     missing_files,
     no_configuration,
     saved_splits,
     split_in,
     split_of_file,
     splits_of_cache,
-    tell_apart,
 )
 from tui_trainer.errors import DataError, Problem
 from tui_trainer.files.hub_layout import (
@@ -437,7 +437,7 @@ def _open_folder(request: _Request, folder: Path) -> Source:
         return _open_folder(replace(request.without_configuration, text=f"{request.text}/{name}"), folder / name)
     named, request = _usable_files(_files_below(folder), request)
     saved = saved_splits(folder)
-    splits = splits_of_cache(folder, named) or tell_apart(named, saved)
+    splits = splits_of_cache(folder, named) or assign_splits(named, saved)
     if missing_splits := saved - {part.folder for part in splits.parts}:
         splits = replace(splits, gone=(*splits.gone, *sorted(missing_splits)))
     return _choose_files(request, named, splits, folder.name, split_in(folder.name))
@@ -481,7 +481,7 @@ def _open_from_hub(request: _Request, path: HubPath) -> Source | None:
     inside = {name: file for name, file in named.items() if name.startswith(f"{choice.name}/")}
     if choice.name and inside:
         named, request = inside, request.without_configuration
-    return _choose_files(request, named, tell_apart(named), label, split_in(label))
+    return _choose_files(request, named, assign_splits(named), label, split_in(label))
 
 
 def _names_in(folder: Path) -> list[str]:
@@ -499,7 +499,7 @@ def _open_glob(request: _Request, pattern: Path) -> Source:
     place = Path(*takewhile(lambda step: not GLOB_SIGNS & {*step}, pattern.parts))
     request = replace(request, place=place, pattern=str(pattern))
     named, request = _usable_files(files, request, whole_paths=True)
-    return _choose_files(request, named, tell_apart(named), place.name, split_in(place.name))
+    return _choose_files(request, named, assign_splits(named), place.name, split_in(place.name))
 
 
 def _choose_files(
@@ -661,7 +661,7 @@ def _usable_files(
         about = {
             name
             for name, file in files.items()
-            if not file.holds_rows and (is_about_the_data(name) or name.endswith(".py"))
+            if not file.holds_rows and (is_readme_or_licence(name) or name.endswith(".py"))
         } | _settings_files(files)
         files = {name: file for name, file in files.items() if name not in about}
         beside += about
@@ -702,7 +702,7 @@ def _is_one_object(file: SourceFile) -> bool:
 
 def _with_folder_labels(files: Mapping[str, SourceFile]) -> dict[str, SourceFile]:
     """Label texts with their folder, if each is in a folder that is not a split, and the folders have several texts."""
-    folders = {name: PurePosixPath(name).parent.name for name in files if not is_about_the_data(name)}
+    folders = {name: PurePosixPath(name).parent.name for name in files if not is_readme_or_licence(name)}
     are_labels = all(folder and not split_in(folder) for folder in folders.values())
     if any(file.holds_rows for file in files.values()) or not are_labels:
         return dict(files)

@@ -184,19 +184,19 @@ def split_of_file(name: str) -> Split | None:
     return _text_part(name).split if form_of(PurePosixPath(name)) in _TEXTS else split_in(name)
 
 
-def is_about_the_data(name: str) -> bool:
+def is_readme_or_licence(name: str) -> bool:
     """Return whether a file is a README, a licence or the like."""
     return PurePosixPath(name.lower().removesuffix(".gz")).stem in _ABOUT_STEMS
 
 
-def tell_apart(names: Iterable[str], saved: AbstractSet[str] = frozenset()) -> NamedSplits:
+def assign_splits(names: Iterable[str], saved: AbstractSet[str] = frozenset()) -> NamedSplits:
     """Return the splits of files, named from the folder of their data set. `saved`: folders declared as splits."""
     rows: list[str] = []
     texts: list[str] = []
     for name in names:
         (texts if form_of(PurePosixPath(name)) in _TEXTS else rows).append(name)
-    documents = [name for name in texts if not is_about_the_data(name)]
-    about = tuple(name for name in texts if is_about_the_data(name))
+    documents = [name for name in texts if not is_readme_or_licence(name)]
+    about = tuple(name for name in texts if is_readme_or_licence(name))
     parts, text_splits = parts_of(rows, saved), _splits_of_texts(documents)
     if not any(part.split or part.folder in saved for part in parts):
         loose = {SplitPart("", "", "rows"): tuple(rows)} if rows and text_splits.parts else {}

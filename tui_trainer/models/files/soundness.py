@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from tui_trainer.models.files.weights import TensorFacts, has_head, layer_count, stored_parameters
 from tui_trainer.models.heads import CLASSIFYING
-from tui_trainer.models.modules import ModelPart, place_in_block
+from tui_trainer.models.modules import ModelPart, path_in_block
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.towers import is_of_language_model, is_of_tower
 from tui_trainer.terminal.safe_text import one_line
@@ -105,7 +105,7 @@ def _linear_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> It
     block_counts = stack_sizes if shape.decoder_layers else {shape.stored_blocks or shape.layers}
     names_by_path: dict[str, list[str]] = {}
     for name in headers:
-        names_by_path.setdefault(place_in_block(name), []).append(name)
+        names_by_path.setdefault(path_in_block(name), []).append(name)
     for linear in shape.linears:
         if not linear.is_head and linear.count in block_counts:
             # ALBERT has layers inside of groups.
@@ -128,7 +128,7 @@ def _linear_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> It
 def _norm_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
     """Yield a sentence for each missing norm. A norm may have several tensors (StableLM has one for each head)."""
     weights = [name for name in headers if name.endswith(".weight")]
-    paths = [f".{place_in_block(name)}" for name in weights]
+    paths = [f".{path_in_block(name)}" for name in weights]
     for part in shape.parts:
         if part.is_embedding or part.is_head:
             continue

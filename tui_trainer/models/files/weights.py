@@ -17,7 +17,7 @@ from typing import Any
 
 from tui_trainer.config.sections import MODEL_KEY
 from tui_trainer.errors import ConfigError, Problem, system_reason
-from tui_trainer.models.modules import Linear, ModelPart, place_in_block
+from tui_trainer.models.modules import Linear, ModelPart, path_in_block
 from tui_trainer.terminal.safe_text import one_line
 
 SINGLE_FILE = "model.safetensors"
@@ -265,7 +265,7 @@ def modules_of(
     for name, facts in headers.items():
         if is_buffer(name, facts) or is_head(name):
             continue
-        path, _, kind = place_in_block(name).rpartition(".")
+        path, _, kind = path_in_block(name).rpartition(".")
         if kind == "weight" and _is_matrix(facts) and not is_embedding(name):
             has_bias = f"{name.removesuffix('weight')}bias" in headers
             products[path, facts.shape[1], facts.shape[0], has_bias] += 1

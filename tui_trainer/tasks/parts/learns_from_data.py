@@ -12,9 +12,9 @@ from tui_trainer.config.mixture import weights_of
 from tui_trainer.config.sections import Config, DataSection
 from tui_trainer.data.batching.pack import expected_packed_rows, padding_shares
 from tui_trainer.data.columns.reader import Reader, UnknownToken, unknown_token_of
-from tui_trainer.data.preparing.byte_bpe import Specials, train_tokenizer
+from tui_trainer.data.preparing.byte_bpe import SpecialTokens, train_tokenizer
 from tui_trainer.data.preparing.cache import Built, Cut, PreparedData, RowKind, find_entry
-from tui_trainer.data.preparing.estimate import Rate, beginning_of, estimate, size_of
+from tui_trainer.data.preparing.estimate import Rate, estimate, size_of, text_excerpts
 from tui_trainer.data.preparing.prepare import count_first_rows, prepare
 from tui_trainer.data.preparing.processes import worth_processes
 from tui_trainer.data.preparing.row_selection import sources_in
@@ -64,7 +64,7 @@ class LearnsFromData:
     """Whether documents may be packed into one row, which requires that tokens are predicted from those before."""
     gives_windows: bool = False
     """Whether a text that is longer than a row is read in overlapping windows, so that nothing is lost."""
-    specials: Specials
+    specials: SpecialTokens
     waiting_bytes: int = 8
     """Bytes on disk for each token while the data is prepared: checked rows take about twice their text
     (`data/preparing/row_selection.py`)."""
@@ -90,7 +90,7 @@ class LearnsFromData:
         """Prepare other data for a trained model in `folder`, with the model's tokens and labels. All rows are on the
         training side. If the data has splits, the one for evaluation is read. Raise DataError."""
         reader = self.reader(config)
-        reader.know(tokenizer, model_config)
+        reader.set_tokenizer(tokenizer, model_config)
         cut = replace(
             self.cut(config), eval_fraction=0.0, max_chars=0, max_rows=0, dedup=False, weights=(), skip_bad_rows=False
         )
@@ -151,7 +151,7 @@ class LearnsFromData:
 
     def _beginnings(self, data: ResolvedData, reader: Reader) -> tuple[str, ...]:
         row_reader = reader if self.rows == "examples" else None
-        return tuple(text for part in data.sources[0].parts for text in beginning_of(size_of(part, row_reader)))
+        return tuple(text for part in data.sources[0].parts for text in text_excerpts(size_of(part, row_reader)))
 
     def prepare(self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None) -> PreparedData:
         """Return rows of token ids, which are prepared once and stored by content and settings. Raise DataError."""
@@ -271,7 +271,7 @@ class TableReader(Reader):
     classes = 0
     """Number of different labels in the rows so far."""
 
-    def __init__(self, config: Config, head: Head, specials: Specials) -> None:
+    def __init__(self, config: Config, head: Head, specials: SpecialTokens) -> None:
         self.config = config
         self.max_length = config.data.max_length
         self.learns = config.is_from_scratch
@@ -280,7 +280,7 @@ class TableReader(Reader):
         self.knows = False
         """Whether tokens and labels come from a trained model."""
 
-    def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
+    def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         self._tokenizer, self.learns, self.knows = tokenizer, False, True
 
     @property

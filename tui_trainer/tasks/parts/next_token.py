@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Collate, collate
-from tui_trainer.models.token_ids import marked_once, token_ids
+from tui_trainer.models.token_ids import strip_spelled_marks, token_ids
 from tui_trainer.models.writing import Sampling, generate_texts, most_tokens, pad_token_id, sample_continuation
 from tui_trainer.tasks.contract import InputRow, Objective
 from tui_trainer.tasks.parts.task import Task
@@ -71,7 +71,7 @@ class LearnsNextToken(Task):
 
     def prompt_ids(self, tokenizer: Tokenizer, contents: Sequence[Any]) -> list[list[int]]:
         """Return the ids of each prompt, without truncation."""
-        return token_ids(tokenizer, marked_once(tokenizer, [text for (text,) in contents], ends=False)[0])
+        return token_ids(tokenizer, strip_spelled_marks(tokenizer, [text for (text,) in contents], ends=False)[0])
 
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling

@@ -20,11 +20,11 @@ from tui_trainer.data.columns.labels import label_columns
 from tui_trainer.data.columns.row import AUTO, Row, file_of, missing_column
 from tui_trainer.data.columns.tagged_rows import InputWords, find_words, word_offsets
 from tui_trainer.data.columns.text_columns import ColumnChoices, PairColumns, strings_of, text_of
-from tui_trainer.data.preparing.byte_bpe import FOR_TEXT, TRAINED_HERE, Specials
+from tui_trainer.data.preparing.byte_bpe import FOR_TEXT, TRAINED_HERE, SpecialTokens
 from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.errors import DataError, Problem
 from tui_trainer.models import unsloth
-from tui_trainer.models.adapters import adapter_of, adapter_problems, goes_on, refuse_other_labels
+from tui_trainer.models.adapters import adapter_problems, goes_on, refuse_other_labels, starting_adapter
 from tui_trainer.models.added_tokens import (
     add_to_tokenizer,
     added_tokens,
@@ -184,7 +184,7 @@ class StartsFromModel:
     """The methods of tasks that find, check and build a model. `head` is the head that the task trains."""
 
     head: Head = CAUSAL
-    specials: Specials = FOR_TEXT
+    specials: SpecialTokens = FOR_TEXT
     """Special tokens of the tokenizer that a run from scratch trains on the data."""
 
     def labels(self, config: Config, data: PreparedData) -> Labels | None:
@@ -202,14 +202,14 @@ class StartsFromModel:
             hint = 'give a folder or a model name (--model), or set model.init = "scratch"'
             missing = Problem(message="no model is set", key=MODEL_KEY, hint=hint)
             return [*scratch_problems(model.scratch, self.head), *tower_problems(config, "")] if scratch else [missing]
-        stored = stored_model_of(config, self.head)
+        stored = stored_model_facts(config, self.head)
         problems = list(tower_problems(config, str(stored.config.get("model_type"))))
         if not problems and not scratch:
             problems += rope_problems(stored.config, config, self.head)
             problems += token_problems(stored, config, continues_adapter=goes_on(config.tuning))
         if problems:
             return problems
-        facts = model_of(config, self.head)
+        facts = find_model_facts(config, self.head)
         problems = [*length_problems(facts.shape, config.data.max_length), *adapter_problems(facts, config)]
         problems += [] if scratch else language_problems(facts, writes_answers=self.head == ENCODER_DECODER)
         # A model that is only in the catalogue can be planned. It is refused at the start of training.
@@ -219,7 +219,7 @@ class StartsFromModel:
     def model_shape(self, config: Config, vocabulary: int, classes: int = 0) -> ModelShape:
         """Return the shape of the model, without loading it. `vocabulary` applies to a model from scratch."""
         if not config.is_from_scratch:
-            return model_of(config, self.head, classes).shape
+            return find_model_facts(config, self.head, classes).shape
         return shape_of(self.model_config(config, vocabulary, classes), head=self.head, labels=classes)
 
     def model_config(self, config: Config, vocabulary: int, classes: int = 0) -> Mapping[str, Any]:
@@ -228,7 +228,7 @@ class StartsFromModel:
             length = config.data.max_length
             return scratch_config(config.model.scratch, vocabulary, self.head, max_length=length, labels=classes or 2)
         changes = {"vocab_size": vocabulary} if config.is_from_scratch else {}
-        return {**model_of(config, self.head, classes).config, **changes}
+        return {**find_model_facts(config, self.head, classes).config, **changes}
 
     def marks(self, config: Config) -> dict[str, int] | None:
         """Return the marks that the task writes around its texts with the number of tokens of each, or None if it has
@@ -239,7 +239,7 @@ class StartsFromModel:
         """Return a fingerprint of the model that a run starts from, to refuse resuming with another; "" without one."""
         if not config.model.model_name_or_path:
             return ""
-        return fingerprint(model_of(config, self.head), with_weights=not config.is_from_scratch)
+        return fingerprint(find_model_facts(config, self.head), with_weights=not config.is_from_scratch)
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         """Return the tokenizer that the final model is saved with."""
@@ -269,9 +269,9 @@ class StartsFromModel:
         `tell` gets a sentence about parts that are not in the files, such as a new head. Raise ConfigError.
         """
         model, labels = config.model, self.labels(config, data)
-        adapter = adapter_of(config, self.head)
+        adapter = starting_adapter(config, self.head)
         keeps_head = adapter is not None and labels is not None and self._keeps_head(config, adapter, labels)
-        facts = model_of(config, self.head) if model.model_name_or_path else None
+        facts = find_model_facts(config, self.head) if model.model_name_or_path else None
         folder = require_folder(facts) if facts else None
         if folder and unsloth.is_asked(config):
             built: PreTrainedModel = unsloth.load_model(folder, config, dtype, device)
@@ -316,10 +316,10 @@ class StartsFromModel:
         """Return the tokens and positions that the settings add to the model, as the end of a sentence about it."""
         if config.is_from_scratch or not config.model.model_name_or_path:
             return ""
-        stored, rope = stored_model_of(config, self.head), config.model.rope_scaling
+        stored, rope = stored_model_facts(config, self.head), config.model.rope_scaling
         clauses = [planned_words(added_tokens(stored, config.model), stored.config.get("vocab_size") or 0)]
         if is_scaling_requested(rope):
-            limit = model_of(config, self.head).shape.max_position_embeddings or 0
+            limit = find_model_facts(config, self.head).shape.max_position_embeddings or 0
             stored_limit = stored.shape.max_position_embeddings or 0
             clauses.append(f"{rope.rope_type} positions for {limit:,} tokens instead of {stored_limit:,}")
         if shaping := self.shaping_settings(config):
@@ -332,7 +332,7 @@ class StartsFromModel:
         from scratch or without generation. Raise ConfigError."""
         if config.is_from_scratch or not config.model.model_name_or_path or self.head in CLASSIFYING:
             return None
-        facts = stored_model_of(config, self.head)
+        facts = stored_model_facts(config, self.head)
         folders = [folder for folder in (facts.folder, facts.adapter and facts.adapter.folder) if folder]
         files = (read_json(folder / name) for folder in folders for name in ("config.json", "generation_config.json"))
         return shaping_settings({name: value for fields in files for name, value in (fields or {}).items()})
@@ -341,14 +341,14 @@ class StartsFromModel:
         """Return the special tokens that the model needs and the tokenizer does not add. Raise ConfigError."""
         if config.is_from_scratch or not config.model.model_name_or_path:
             return None
-        facts = stored_model_of(config, self.head)
+        facts = stored_model_facts(config, self.head)
         return missing_frame(facts.tokenizer_folder, facts.config) if facts.tokenizer_folder else None
 
     def trained_token_ids(self, config: Config) -> range:
         """Return the tokens whose rows train beside LoRA adapters (`models/added_tokens.py`)."""
         if config.is_from_scratch or not config.model.model_name_or_path:
             return range(0)
-        return trained_ids(stored_model_of(config, self.head), config, continues_adapter=goes_on(config.tuning))
+        return trained_ids(stored_model_facts(config, self.head), config, continues_adapter=goes_on(config.tuning))
 
     def record_settings(self, config: Config, data: PreparedData, model: Any) -> None:
         """Store settings that the later use of the model depends on in its config."""
@@ -362,15 +362,15 @@ class StartsFromModel:
         return TextInputs(config.data)
 
 
-def stored_model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
+def stored_model_facts(config: Config, head: Head, classes: int = 0) -> ModelFacts:
     """Return the facts of the model in its files, or of its language model with `model.text_only`."""
     facts = find_model(config.model.model_name_or_path, config.model.revision, head=head, labels=classes)
     return text_facts(facts) if config.model.text_only else facts
 
 
-def model_of(config: Config, head: Head, classes: int = 0) -> ModelFacts:
+def find_model_facts(config: Config, head: Head, classes: int = 0) -> ModelFacts:
     """Return the facts of the trained model, with the added tokens and scaled positions. Raise ConfigError."""
-    facts = stored_model_of(config, head, classes)
+    facts = stored_model_facts(config, head, classes)
     if config.is_from_scratch:
         return facts
     facts = with_added_tokens(facts, config.model)
@@ -391,7 +391,7 @@ def scratch_change_problems(config: Config) -> list[Problem]:
 def load_own_tokenizer(config: Config, head: Head) -> Tokenizer:
     """Load the tokenizer of the model. Raise ConfigError if it has no token for the language with which it marks texts,
     because transformers would mark them with the unknown token."""
-    facts = stored_model_of(config, head)
+    facts = stored_model_facts(config, head)
     folder = facts.tokenizer_folder or require_folder(facts)
     tokenizer = load_tokenizer(folder, config.model.trust_remote_code)
     if added := added_tokens(facts, config.model):
@@ -408,14 +408,16 @@ def load_own_tokenizer(config: Config, head: Head) -> Tokenizer:
     return tokenizer
 
 
-def load_trained_tokenizer(path: Path, config: Config, special: Specials) -> Tokenizer:
+def load_trained_tokenizer(path: Path, config: Config, special: SpecialTokens) -> Tokenizer:
     """Return the tokenizer that was trained on the data."""
-    return tokenizer_of_file(path, config.data.max_length, dict(special.named), tells_pairs=special.tells_pairs)
+    return tokenizer_of_file(
+        path, config.data.max_length, dict(special.named), distinguishes_pairs=special.distinguishes_pairs
+    )
 
 
 def estimate_tokens_per_character(config: Config, head: Head, texts: Sequence[str]) -> float:
     """Return the tokens per character of these texts with the model's tokenizer, or a usual value without it."""
-    facts = None if config.is_from_scratch else stored_model_of(config, head)
+    facts = None if config.is_from_scratch else stored_model_facts(config, head)
     measured = None
     if facts and facts.tokenizer_folder:
         added = added_tokens(facts, config.model)
@@ -425,7 +427,7 @@ def estimate_tokens_per_character(config: Config, head: Head, texts: Sequence[st
 
 def has_unknown_tokens(config: Config, head: Head, texts: Sequence[str]) -> bool:
     """Return whether a part of these texts is unknown to the model's tokenizer, if that is on this machine."""
-    facts = stored_model_of(config, head)
+    facts = stored_model_facts(config, head)
     if facts.tokenizer_folder is None:
         return False
     added = added_tokens(facts, config.model)
@@ -436,7 +438,7 @@ def tokenizer_identity(config: Config, head: Head) -> tuple[str, int | None, int
     """Return (key, end token, number of tokens) of the tokenizer that a run uses, from its files."""
     if config.is_from_scratch:
         return TRAINED_HERE, None, config.model.scratch.vocab_size
-    model = stored_model_of(config, head)
+    model = stored_model_facts(config, head)
     tokenizer = tokenizer_facts(model.tokenizer_folder) if model.tokenizer_folder else None
     eos_id = tokenizer.eos_token_id if tokenizer else None
     if eos_id is None:

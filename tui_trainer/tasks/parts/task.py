@@ -22,7 +22,7 @@ from tui_trainer.errors import Problem
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import InputRow, Objective, RowPass, Scorer
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData
-from tui_trainer.tasks.parts.starts_from_model import StartsFromModel, model_of
+from tui_trainer.tasks.parts.starts_from_model import StartsFromModel, find_model_facts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,7 +78,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         """Return what this task cannot do with these settings, without looking at data and machine."""
         problems = self.model_problems(config) + self.data_problems(config)
         if self.unfit_families and config.model.model_name_or_path and not config.is_from_scratch:
-            model_type = model_of(config, self.head).config.get("model_type")
+            model_type = find_model_facts(config, self.head).config.get("model_type")
             hint = f"use another encoder, such as {self.usual_families}"
             unfit = (f"{family} {reason}" for family, reason in self.unfit_families if family == model_type)
             problems += [Problem(message=message, key=MODEL_KEY, hint=hint) for message in unfit]

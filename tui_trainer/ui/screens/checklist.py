@@ -20,7 +20,7 @@ from tui_trainer.ui.dialogs import ChoiceDialog
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.own_processes import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
-from tui_trainer.ui.spans import Glyphs, Line, Role, beside, fit, labelled, pad, paragraph, width_of
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, fit, labelled, pad, paragraph, width_of
 from tui_trainer.ui.starting import ask_to_apply
 from tui_trainer.ui.widgets.lists import ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Area, Pane, Scroller, Section
@@ -33,7 +33,7 @@ _GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 _LEAST_EVIDENCE: Final = 12
 # Cells of the heading line besides its note.
 _HEADING_CELLS: Final = 16
-# Checks name libraries in this form.
+# Checks advise to install a library with this command.
 _INSTALLS: Final = re.compile(r"uv pip install ([a-z][\w-]*)")
 
 
@@ -44,9 +44,8 @@ def _mark(status: Status, glyphs: Glyphs) -> str:
 
 def finding_lines(finding: Finding, width: int, glyphs: Glyphs, config: Config | None = None) -> list[Line]:
     """Return the finding, then the settings of its check, and what the check looks for during a run."""
-    rule, verdict = finding.rule, finding.verdict
-    sign = "" if _mark(finding.status, glyphs) == "ok" else f"{_mark(finding.status, glyphs)} "
-    status: Line = [(f"{sign}{finding.status}", _ROLES[finding.status])]
+    rule, verdict, mark = finding.rule, finding.verdict, _mark(finding.status, glyphs)
+    status: Line = [(f"{'' if mark == 'ok' else f'{mark} '}{finding.status}", _ROLES[finding.status])]
     title = fit([(finding.title, "bold")], max(width - width_of(status), 0), glyphs.ellipsis)
     lines: list[Line] = [beside(title, status, width)]
     lines += paragraph(one_line(verdict.evidence), width)
@@ -58,8 +57,8 @@ def finding_lines(finding: Finding, width: int, glyphs: Glyphs, config: Config |
         published = f"; published: {rule.published}" if rule.published else ""
         lines += labelled("gain", f"{finding.gain_words}{published}", _LABEL_COLUMNS, width)
     lines += labelled("why", rule.why, _LABEL_COLUMNS, width)
-    for place, detail in enumerate(verdict.details):
-        lines += labelled("" if place else "more", one_line(detail), _LABEL_COLUMNS, width, "dim")
+    for index, detail in enumerate(verdict.details):
+        lines += labelled("" if index else "more", one_line(detail), _LABEL_COLUMNS, width, "dim")
     for key, value in ({key: value_of(config, key) for key in rule.settings} if config else {}).items():
         lines += labelled("now", patch_words({key: value}), _LABEL_COLUMNS, width)
         lines += labelled("", all_settings()[key].help, _LABEL_COLUMNS, width, "dim")
@@ -75,13 +74,14 @@ class ChecklistPage(ListPage):
     ACTS: ClassVar[dict[str, Callable[["ChecklistPage"], object]]] = {
         "measure_all": lambda page: page.measure(ALL),
         "cancel": lambda page: page.bench.measuring.cancel(),
+        "install": lambda page: install(page.bench, page._named_libraries),
     }
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
         self._findings: list[Finding] = []
         self._order: dict[str, int] = {}
-        """Place of each check at the last sort, by name. A fix does not move its row."""
+        """Position of each check at the last sort, by name. A fix does not move its row."""
         self._open_only, self._chosen_name = False, ""
         self._list: ChoiceList[Finding | str] = ChoiceList(self._row, is_heading=lambda row: isinstance(row, str))
         self._finding = Scroller(Pane(self._finding_lines), id="chosen")
@@ -91,28 +91,27 @@ class ChecklistPage(ListPage):
         yield Pane(self._counts, id="counts")
         with Area(id="parts"):
             with Area(id="findings"):
-                yield Section(lambda: ("checks", self._measuring), lambda *_: [])
+                yield Section(self._heading, lambda *_: [])
                 yield self._list
             with Area(id="finding"):
                 yield Section(lambda: ("finding", ""), lambda *_: [])
                 yield self._finding
 
-    @property
-    def _measuring(self) -> str:
-        """Progress of the measurement, cut to the width of the heading, which drops notes that are too long."""
-        return one_line(self.bench.measuring.words, max(self._list.size.width - _HEADING_CELLS, 0))
+    def _heading(self) -> tuple[str, str]:
+        # The progress of a measurement is cut, because a heading shows no note that is too long.
+        return "checks", one_line(self.bench.measuring.words, max(self._list.size.width - _HEADING_CELLS, 0))
 
     def on_line_list_scrolled(self) -> None:
         self.query_one("#counts", Pane).redraw()
 
     def _counts(self, width: int, _: int) -> list[Line]:
-        bench, found, glyphs = self.bench, counts(self._findings), self.bench.glyphs
-        seen, checks = self._list.seen_places, [isinstance(row, Finding) for row in self._list.rows]
+        bench, status_counts, glyphs = self.bench, counts(self._findings), self.bench.glyphs
+        visible, checks = self._list.seen_places, [isinstance(row, Finding) for row in self._list.rows]
         line: Line = []
         for status in _COUNTED:
-            if status != "error" or found[status]:
-                role: Role = _ROLES[status] if found[status] else "dim"
-                line += [(f" {found[status]:>2}", role), (f" {status} ", "dim" if status == "n/a" else "text")]
+            if status != "error" or status_counts[status]:
+                role: Role = _ROLES[status] if status_counts[status] else "dim"
+                line += [(f" {status_counts[status]:>2}", role), (f" {status} ", "dim" if status == "n/a" else "text")]
         words = "open only  " if self._open_only else ""
         if not self._findings:
             words = "checking ... "
@@ -121,30 +120,26 @@ class ChecklistPage(ListPage):
         elif not checks:
             words = f"no open checks: press {bench.app.key_of('checklist.open_only')} to show all "
         elif len(checks) > self._list.size.height:
-            words += f"{sum(checks[: seen.start]) + 1}-{sum(checks[: seen.stop])} of {sum(checks)} "
+            words += f"{sum(checks[: visible.start]) + 1}-{sum(checks[: visible.stop])} of {sum(checks)} "
         return [beside(fit(line, max(width - cell_len(words), 0), glyphs.ellipsis), [(words, "dim")], width)]
 
     def _row(self, finding: Finding | str, width: int) -> Line:
         if isinstance(finding, str):
             return [(f" {finding}", "title")]
-        glyphs, titles = self.bench.glyphs, max(cell_len(one.title) for one in self._findings)
-        line: Line = [
-            (f" {pad(_mark(finding.status, glyphs), 2)}", _ROLES[finding.status]),
-            (f" {finding.title:<{titles}}", "dim" if finding.status == "n/a" else "text"),
-        ]
-        fix: Line = [(" fix ", "accent")] if finding.fix else [("     ", "text")]
-        room = width - width_of(line) - width_of(fix)
-        if room < _LEAST_EVIDENCE:
-            return line
+        glyphs, title_cells = self.bench.glyphs, max(cell_len(row.title) for row in self._findings)
+        line: Line = [(f" {pad(_mark(finding.status, glyphs), 2)}", _ROLES[finding.status])]
+        line.append((f" {finding.title:<{title_cells}}", "dim" if finding.status == "n/a" else "text"))
+        fix: Span = (" fix ", "accent") if finding.fix else ("     ", "text")
+        room = width - width_of([*line, fix])
         evidence: Line = [(f"  {one_line(finding.verdict.evidence)}", "dim")]
-        return [*line, *fit(evidence, room, glyphs.ellipsis), *fix]
+        return line if room < _LEAST_EVIDENCE else [*line, *fit(evidence, room, glyphs.ellipsis), fix]
 
     def _finding_lines(self, width: int, _: int) -> list[Line]:
         return finding_lines(self._chosen, width, self.bench.glyphs, self._config) if self._chosen else []
 
     @property
     def _chosen(self) -> Finding | None:
-        return chosen if isinstance(chosen := self._list.chosen, Finding) else None
+        return row if isinstance(row := self._list.chosen, Finding) else None
 
     @property
     def _config(self) -> Config | None:
@@ -172,7 +167,7 @@ class ChecklistPage(ListPage):
 
     def found(self, findings: list[Finding]) -> None:
         self._findings = list(findings)
-        # Rows do not move under the user's eyes: the list is sorted again only while it is not shown.
+        # The list is sorted again only while it is not shown, so that rows do not move under the user's eyes.
         if not self.is_shown or any(finding.name not in self._order for finding in findings):
             self._sort()
         self._findings.sort(key=lambda finding: self._order[finding.name])
@@ -181,37 +176,37 @@ class ChecklistPage(ListPage):
     def _sort(self) -> None:
         """Sort groups and their findings by status, the worst first, and choose the first finding."""
         self._findings.sort(key=lambda finding: (STATUSES.index(finding.status), finding.rule.order))
-        worst = {one.rule.group: STATUSES.index(one.status) for one in reversed(self._findings)}
-        self._findings.sort(key=lambda one: (worst[one.rule.group], _GROUPS.index(one.rule.group)))
-        self._order = {finding.name: place for place, finding in enumerate(self._findings)}
+        worst = {finding.rule.group: STATUSES.index(finding.status) for finding in reversed(self._findings)}
+        self._findings.sort(key=lambda finding: (worst[finding.rule.group], _GROUPS.index(finding.rule.group)))
+        self._order = {finding.name: index for index, finding in enumerate(self._findings)}
         self._chosen_name = self._findings[0].name if self._findings else ""
 
     def _show_list(self) -> None:
         """List the findings. The pointer stays on its check, or moves to the next one if that is not listed."""
-        wanted = [finding for finding in self._findings if finding.is_open or not self._open_only]
-        rows = [row for group, found in groupby(wanted, lambda one: one.rule.group) for row in (group, *found)]
-        before = self._order.get(self._chosen_name, 0)
-        places = (n for n, row in enumerate(rows) if isinstance(row, Finding) and self._order[row.name] >= before)
-        self._list.show(rows, next(places, len(rows) - 1))
+        listed = [finding for finding in self._findings if finding.is_open or not self._open_only]
+        rows = [row for group, part in groupby(listed, lambda finding: finding.rule.group) for row in (group, *part)]
+        order, first = self._order, self._order.get(self._chosen_name, 0)
+        later = (index for index, row in enumerate(rows) if isinstance(row, Finding) and order[row.name] >= first)
+        self._list.show(rows, next(later, len(rows) - 1))
 
     def refusal(self, action: Action) -> str:
-        if action.name == "show":
-            return "" if self._chosen else NOTHING_TO_DO
-        if action.name == "apply":
-            return "" if self._chosen_fix else "this check has no fix to apply"
-        if action.name == "apply_all":
-            return "" if any(one.fix and one.is_open for one in self._findings) else NOTHING_TO_DO
         if action.name in ("measure", "measure_all"):
             return self._why_not_measured([self._chosen] if action.name == "measure" else self._findings)
-        if action.name == "install":
-            return "" if self._named_libraries else "this check has nothing to install"
-        if action.name == "cancel":
-            return "" if self.bench.measuring.alive else NOTHING_TO_DO
         document = self.bench.document
-        return NOTHING_TO_DO if action.name == "undo" and not (document and document.can_undo) else ""
+        conditions: dict[str, Callable[[], object]] = {
+            "show": lambda: self._chosen,
+            "apply": lambda: self._chosen_fix,
+            "apply_all": lambda: any(finding.fix and finding.is_open for finding in self._findings),
+            "install": lambda: self._named_libraries,
+            "cancel": lambda: self.bench.measuring.alive,
+            "undo": lambda: document and document.can_undo,
+        }
+        reasons = {"apply": "this check has no fix to apply", "install": "this check has nothing to install"}
+        can_do = conditions.get(action.name, lambda: True)()
+        return "" if can_do else reasons.get(action.name, NOTHING_TO_DO)
 
-    def _why_not_measured(self, wanted: Sequence[Finding | None]) -> str:
-        reasons = [one.why_not_measured for one in wanted if one is not None]
+    def _why_not_measured(self, findings: Sequence[Finding | None]) -> str:
+        reasons = [finding.why_not_measured for finding in findings if finding is not None]
         if all(reasons):
             return reasons[0] if len(reasons) == 1 else NOTHING_TO_DO
         if self.bench.measuring.alive:
@@ -239,8 +234,7 @@ class ChecklistPage(ListPage):
             self.bench.apply(chosen.fix or {}, f"the fix for {chosen.title}")
 
     def action_apply_all(self) -> None:
-        document = self.bench.document
-        if document is None or document.loaded is None:
+        if (document := self.bench.document) is None or document.loaded is None:
             return
         loaded, revision = document.loaded, document.revision
         self.bench.tell("finding the fixes that go together ...", "dim")
@@ -271,11 +265,8 @@ class ChecklistPage(ListPage):
     def _named_libraries(self) -> list[str]:
         """Libraries that the chosen check suggests to install."""
         verdict = self._chosen.verdict if self._chosen else None
-        found = _INSTALLS.search(f"{verdict.evidence}\n{verdict.advice}") if verdict else None
-        return found[1].split() if found else []
-
-    def action_install(self) -> None:
-        install(self.bench, self._named_libraries)
+        command = _INSTALLS.search(f"{verdict.evidence}\n{verdict.advice}") if verdict else None
+        return [command[1]] if command else []
 
     def action_undo(self) -> None:
         if document := self.bench.document:

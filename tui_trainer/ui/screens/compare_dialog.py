@@ -14,7 +14,7 @@ from textual.widget import Widget
 from tui_trainer.errors import InputError
 from tui_trainer.lines.comparison_lines import comparison_lines
 from tui_trainer.lines.guides import sections
-from tui_trainer.runs.comparison import CURVE_POINTS, Comparison, CurvePoint, compare_and_states
+from tui_trainer.runs.comparison import CURVE_POINTS, ComparedRun, Comparison, compare_and_states
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import RunState, means
 from tui_trainer.terminal.safe_text import one_line
@@ -34,43 +34,41 @@ _FIELDS: Final = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}
 
 @dataclass(frozen=True, slots=True)
 class ComparedCurve:
-    """One run's curve. `points` (x, y) are sorted by x and joined; `marks` are not. `sign` is one character."""
+    """Curve of one run. `points` (x, y) are sorted by x and joined; `marks` are not joined. `sign` is one character."""
 
     sign: str
     points: _Points = ()
     marks: _Points = ()
 
     def scaled(self, log: bool) -> ComparedCurve:
-        points, marks = (
-            [(x, math.log10(y) if log else y) for x, y in found if math.isfinite(y) and (y > 0 or not log)]
-            for found in (self.points, self.marks)
-        )
-        return ComparedCurve(sign=self.sign, points=points, marks=marks)
+        def scale(points: _Points) -> _Points:
+            return [(x, math.log10(y) if log else y) for x, y in points if math.isfinite(y) and (y > 0 or not log)]
+
+        return ComparedCurve(self.sign, scale(self.points), scale(self.marks))
 
 
 def curves_lines(
     curves: Sequence[ComparedCurve], unit: str, width: int, height: int, glyphs: Glyphs, *, log: bool = False
 ) -> list[Line]:
-    """Draw the curves with axes into `width` x `height` cells. Their colours are those of `ROLES`, in order."""
+    """Return the curves with axes in `width` x `height` cells. Their colours are those of `ROLES`, in order."""
     drawn = [(curve.scaled(log), role) for curve, role in zip(curves, ROLES, strict=False)]
-    every = [point for curve, _ in drawn for point in (*curve.points, *curve.marks)]
-    if not every or height < 4 or width < 3 * GUTTER:
+    all_points = [point for curve, _ in drawn for point in (*curve.points, *curve.marks)]
+    if not all_points or height < 4 or width < 3 * GUTTER:
         return [[("no values to draw", "dim")]]
-    raster = Raster(width - GUTTER, height - 2, glyphs)
-    window = Bounds(0, max(x for x, _ in every) or 1)
-    bounds = stable_bounds(None, min(y for _, y in every), max(y for _, y in every))
+    raster, (all_x, all_y) = Raster(width - GUTTER, height - 2, glyphs), zip(*all_points, strict=True)
+    window, bounds = Bounds(0, max(all_x) or 1), stable_bounds(None, min(all_y), max(all_y))
 
     def mark(points: _Points, sign: str, role: Role) -> None:
         for x, y in points:
             raster.mark(column_of(x, window, raster.width), row_of(y, bounds, raster.height), sign, role)
 
-    # Drawn in layers, so that no curve's marks cover the signs of another one.
+    # Lines, marks and signs are layers, so that the marks of a curve never cover the sign of another.
     for curve, role in drawn:
         _join(raster, curve.points, window, bounds, role)
     for curve, role in drawn:
         mark(curve.marks, glyphs.eval_mark, role)
-    for place, (curve, role) in enumerate(drawn):
-        mark(_signed(curve.points, place, len(drawn)), curve.sign, role)
+    for index, (curve, role) in enumerate(drawn):
+        mark(_signed(curve.points, index, len(drawn)), curve.sign, role)
     rows = with_y_axis(raster.lines(), bounds, max(raster.height // 3, 2), glyphs, log=log)
     return [*rows, *x_axis(raster.width, window, unit, glyphs)]
 
@@ -79,17 +77,17 @@ def _join(raster: Raster, points: _Points, window: Bounds, bounds: Bounds, role:
     if not points:
         return
     x, y = np.array(points, np.float64).T
-    at = np.linspace(window.low, window.high, raster.dots_across)
+    dots_x = np.linspace(window.low, window.high, raster.dots_across)
     # A dot column may fall between two points. Nothing is drawn before the first point and after the last.
-    values = np.interp(at, x, y, right=np.nan, left=np.nan)
-    values[np.argmin(np.abs(at - x[-1]))] = y[-1]
+    values = np.interp(dots_x, x, y, right=np.nan, left=np.nan)
+    values[np.argmin(np.abs(dots_x - x[-1]))] = y[-1]
     raster.curve(values, values, bounds, role)
 
 
-def _signed(points: _Points, place: int, count: int) -> _Points:
-    """Return the points that carry a curve's sign: the last one, and two earlier ones, beside those of other curves."""
-    shares = [(place + 0.5) / count / 2, 0.5 + (place + 0.5) / count / 2]
-    return [points[int(share * (len(points) - 1))] for share in (*shares, 1.0)] if points else []
+def _signed(points: _Points, index: int, count: int) -> _Points:
+    """Return the points with the sign of the curve `index` of `count`: its last point, and one in each half."""
+    first = (index + 0.5) / count / 2
+    return [points[int(share * (len(points) - 1))] for share in (first, 0.5 + first, 1.0)] if points else []
 
 
 def metric_names(states: Sequence[RunState]) -> list[str]:
@@ -103,20 +101,30 @@ def metric_points(state: RunState, metric: Metric, unit: str) -> _Points:
     steps, values = metric.points(state)
     x = steps.astype(float)
     if unit != "steps":
-        taken = np.cumsum(state.token_counts if unit == "tokens" else state.step_seconds, dtype=float)
-        x = np.append(0.0, taken)[np.searchsorted(state.steps, steps, side="right")]
+        totals = np.cumsum(state.token_counts if unit == "tokens" else state.step_seconds, dtype=float)
+        x = np.append(0.0, totals)[np.searchsorted(state.steps, steps, side="right")]
     return means(x.tolist(), values.tolist(), CURVE_POINTS)
 
 
+def _curve(sign: str, run: ComparedRun, state: RunState, name: str, unit: str) -> ComparedCurve:
+    """Return the curve of a metric; for the training loss, with marks at the evaluations."""
+    if name == LOSS:
+        lines = ([(float(getattr(point, _FIELDS[unit])), point.loss) for point in curve]
+                 for curve in (run.train_curve, run.eval_curve))  # fmt: skip
+        return ComparedCurve(sign, *lines)
+    metric = metric_of(state, name)
+    return ComparedCurve(sign, metric_points(state, metric, unit) if metric else ())
+
+
 class Curves(Pane):
-    """Chart of one metric of all runs."""
+    """Chart of one metric of all compared runs."""
 
     def __init__(self, metric: str) -> None:
-        super().__init__(self._lines_of)
+        super().__init__(self._chart_lines)
         self.curves: Sequence[ComparedCurve] = ()
         self.metric, self.unit, self.is_log = metric, "steps", False
 
-    def _lines_of(self, width: int, height: int) -> list[Line]:
+    def _chart_lines(self, width: int, height: int) -> list[Line]:
         scale = ", logarithmic" if self.is_log else ""
         marks = f"{self.glyphs.eval_mark} held out" if any(curve.marks for curve in self.curves) else ""
         name = TRAINING_LOSS if self.metric == LOSS else self.metric
@@ -143,7 +151,7 @@ class CompareDialog(Dialog):
 
     def inside(self) -> Iterable[Widget]:
         with VerticalScroll(id="inside", can_focus=False):
-            yield Pane(lambda width, _: self._legend(width))
+            yield Pane(self._legend)
             with Container(id="charts"):
                 yield self._first
                 yield self._second
@@ -165,25 +173,12 @@ class CompareDialog(Dialog):
             self.redraw()
 
     def _show_curves(self) -> None:
+        runs = self._answer.runs if isinstance(self._answer, Comparison) else ()
         for chart in (self._first, self._second):
-            chart.curves = self._curves_of(chart.metric, chart.unit) if chart.metric else ()
+            chart.curves = [_curve(sign, run, state, chart.metric, chart.unit)
+                            for sign, run, state in zip(SIGNS, runs, self._states, strict=False)]  # fmt: skip
 
-    def _curves_of(self, name: str, unit: str) -> list[ComparedCurve]:
-        def points(curve: Sequence[CurvePoint]) -> _Points:
-            return [(float(getattr(point, _FIELDS[unit])), point.loss) for point in curve]
-
-        if not isinstance(self._answer, Comparison):
-            return []
-        curves = []
-        for sign, run, state in zip(SIGNS, self._answer.runs, self._states, strict=False):
-            if name == LOSS:
-                curves.append(ComparedCurve(sign, points(run.train_curve), points(run.eval_curve)))
-            else:
-                metric = metric_of(state, name)
-                curves.append(ComparedCurve(sign, metric_points(state, metric, unit) if metric else ()))
-        return curves
-
-    def _legend(self, width: int) -> list[Line]:
+    def _legend(self, width: int, _: int) -> list[Line]:
         warning = self._answer.warning if isinstance(self._answer, Comparison) else ""
         return [
             *([(f"{sign} ", role), (one_line(folder.name), "text"), (f"  {one_line(str(folder.root.parent))}", "dim")]

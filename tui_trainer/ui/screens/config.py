@@ -11,7 +11,7 @@ from textual.widget import Widget
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.explain import groups
 from tui_trainer.data.samples import samples
-from tui_trainer.data.sources.hub import names_in_the_cache
+from tui_trainer.data.sources.hub import cached_data_sets
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.hub_layout import SAMPLE_PREFIX, is_hub_name
 from tui_trainer.models.chat_rendering import template_names
@@ -68,6 +68,8 @@ class ConfigPage(ListPage):
         "sizes": lambda page: dialogs.sizes(page.bench),
         "switches": lambda page: dialogs.switches(page.bench),
         "import": lambda page: offer_import(page.bench),
+        "recipe": lambda page: page.show_recipe(page.model.document.recipe_name),
+        "editor": lambda page: page._own_editor.open(),
         "save": lambda page: files.save(page.bench, page.model.document),
         "save_as": lambda page: files.save_as(page.bench, page.model.document),
     }
@@ -78,7 +80,10 @@ class ConfigPage(ListPage):
         self.table: SettingsTable = SettingsTable()
         self.head = Horizontal(id="head")
         self.filter_field, self.value_field = LineField(id="filter"), LineField(classes="field")
-        self.choice_field = ChoiceField(self._choice, self._jump, classes="field")
+        self.choice_field = ChoiceField(
+            lambda width, _: [[(pad(self.editor.text if self.editor else "", width), "edit")]], self._jump,
+            classes="field",
+        )  # fmt: skip
 
     @cached_property
     def model(self) -> ConfigModel:
@@ -88,9 +93,9 @@ class ConfigPage(ListPage):
         names = {"data.path": data_sets, "data.eval_path": data_sets, "task.type": task_names()}
         names["task.chat_template"] = template_names()
         # The cache may be large, and on a network disk.
-        self.bench.background.do("cached data sets", names_in_the_cache, data_sets.extend, "cached data sets")
-        has_gpu, arrow = bool(self.bench.hardware.gpus), self.bench.glyphs.arrow
-        return ConfigModel(self.bench.document, names, has_gpu=has_gpu, arrow=arrow)
+        self.bench.background.do("cached data sets", cached_data_sets, data_sets.extend, "cached data sets")
+        has_gpu = bool(self.bench.hardware.gpus)
+        return ConfigModel(self.bench.document, names, has_gpu=has_gpu, arrow=self.bench.glyphs.arrow)
 
     @cached_property
     def _own_editor(self) -> files.OwnEditor:
@@ -102,12 +107,11 @@ class ConfigPage(ListPage):
 
     def body(self) -> Iterable[Widget]:
         def pane(name: str) -> Pane:
-            return Pane(partial(self._draw, name), id=name.replace("_", "-"))
+            return Pane(partial(self._draw, name), id=name)
 
         def divider(_: int, height: int) -> list[Line]:
             return [[(f" {self.bench.glyphs.vertical} ", "rule")]] * height
 
-        names = KeyedPane(partial(self._draw, "names"), id="names", from_left=False)
         yield pane("summary")
         with Container(id="columns"):
             yield Groups(partial(self._draw, "groups"), id="groups")
@@ -116,7 +120,7 @@ class ConfigPage(ListPage):
                 with self.head:
                     yield Pane(lambda *_: [[("/ ", "accent")]], id="slash")
                     yield self.filter_field
-                    yield names
+                    yield KeyedPane(partial(self._draw, "names"), id="names", from_left=False)
                 with self.table:
                     yield self.value_field
                     yield self.choice_field
@@ -132,9 +136,6 @@ class ConfigPage(ListPage):
         if self.bench.document:
             return list(getattr(self.panes, name)(width, height))
         return [[("  loading the settings ...", "dim")]] if name == "summary" else []
-
-    def _choice(self, width: int, _: int) -> list[Line]:
-        return [[(pad(self.editor.text if self.editor else "", width), "edit")]]
 
     def redraw(self) -> None:
         if self.bench.document and self.is_shown and self.table.is_attached:
@@ -168,11 +169,11 @@ class ConfigPage(ListPage):
         return [*keys, ("tab", "complete")] if self.editor.options else keys
 
     def on_input_changed(self) -> None:
-        self._typed()
+        self._read_fields()
         self.bench.app.draw()
 
-    def _typed(self) -> None:
-        """Read the fields now. Call it before a key that closes a field: the message of the last letter comes later."""
+    def _read_fields(self) -> None:
+        """Read the fields. Call this before a key closes a field, because the event of the last letter comes later."""
         model, editor = self.model, self.editor
         if editor and not editor.closed and one_line(editor.text) != self.value_field.value:
             editor.typed(self.value_field.value)
@@ -183,7 +184,7 @@ class ConfigPage(ListPage):
             self.table.move(-len(self.table.rows))
 
     def action_take(self) -> None:
-        self._typed()
+        self._read_fields()
         if self.editor is None or self.model.take(self.editor):
             self._close()
         self.bench.note_change()
@@ -196,20 +197,19 @@ class ConfigPage(ListPage):
 
     def action_choose(self, steps: int) -> None:
         """Choose another option. Without a chosen option, accept the typed value and move to another setting."""
-        self._typed()
-        editor = self.editor
-        if editor and (editor.closed or editor.chosen >= 0):
-            editor.choose(steps)
-            self.value_field.put(editor.text)
+        self._read_fields()
+        if self.editor and (self.editor.closed or self.editor.chosen >= 0):
+            self.editor.choose(steps)
+            self.value_field.put(self.editor.text)
         else:
-            if editor:
+            if self.editor:
                 self.action_take()
             if self.editor is None:
                 self.table.move(steps)
         self.bench.app.draw()
 
     def action_complete(self) -> None:
-        self._typed()
+        self._read_fields()
         if self.editor:
             self.editor.complete()
             self.value_field.put(self.editor.text)
@@ -258,7 +258,7 @@ class ConfigPage(ListPage):
         document = self.bench.document
         if document is None:
             return NOTHING_TO_DO
-        can: dict[str, Callable[[], object]] = {
+        conditions: dict[str, Callable[[], object]] = {
             "undo": lambda: document.can_undo,
             "redo": lambda: document.can_redo,
             "clear": lambda: self.model.filter,
@@ -266,7 +266,7 @@ class ConfigPage(ListPage):
             "preview": lambda: document.plain is not None and not document.own_problems,
             **dict.fromkeys(("edit", "toggle", "less", "more", "reset", "copy"), lambda: self.key),
         }
-        return "" if can.get(action.name, lambda: True)() else NOTHING_TO_DO
+        return "" if conditions.get(action.name, lambda: True)() else NOTHING_TO_DO
 
     def move(self, lines: int) -> None:
         self.table.move(lines)
@@ -276,12 +276,12 @@ class ConfigPage(ListPage):
         return max(self.table.size.height - 1, 1)
 
     def action_edit(self) -> None:
-        """Open the editor in the row. For the recipe, open its list; toggle true and false."""
+        """Open the editor in the row, or the list of recipes. A boolean setting is toggled."""
         if not self.key:
             return
         editor = self.model.edit(self.key)
         if editor.setting.completes == "recipe":
-            self.action_recipe()
+            self.show_recipe(self.model.document.recipe_name)
         elif editor.setting.kinds == (bool,) and not editor.setting.choices:
             self.change("toggle")
         else:
@@ -292,12 +292,9 @@ class ConfigPage(ListPage):
             self.set_focus(field, scroll_visible=False)
             self._look_for_options()
 
-    def change(self, how: str, *steps: int) -> None:
+    def change(self, method: str, *steps: int) -> None:
         if self.key:
-            self.bench.note_change(getattr(self.model, how)(self.key, *steps))
-
-    def action_recipe(self) -> None:
-        self.show_recipe(self.model.document.recipe_name)
+            self.bench.note_change(getattr(self.model, method)(self.key, *steps))
 
     def show_recipe(self, name: str) -> None:
         """Open the list of recipes with this one chosen."""
@@ -321,15 +318,15 @@ class ConfigPage(ListPage):
 
     def action_show_all(self) -> None:
         self.model.show_all = not self.model.show_all
-        everyday = "the usual settings for this task and method, and all changed settings"
-        self.bench.tell("all settings, including those that this run does not use" if self.model.show_all else everyday)
+        usual = "the usual settings for this task and method, and all changed settings"
+        self.bench.tell("all settings, including those that this run does not use" if self.model.show_all else usual)
 
     def action_next_problem(self) -> None:
-        key, elsewhere = self.model.next_problem(self.key)
+        key, message = self.model.next_problem(self.key)
         if key:
             self.show_setting(key)
-        if elsewhere:
-            self.bench.tell(elsewhere)
+        if message:
+            self.bench.tell(message)
 
     def show_setting(self, key: str) -> None:
         self.model.reveal(key)
@@ -349,11 +346,8 @@ class ConfigPage(ListPage):
 
     def action_download(self) -> None:
         """Download the data set if the cursor is on one, otherwise the model."""
-        loaded = self.model.document.loaded
         is_data = self.key in ("data.path", "data.eval_path")
-        config = loaded.config if loaded else None
-        name = (config.data.path if is_data else config.model.model_name_or_path) if config else ""
+        loaded, name = self.model.document.loaded, ""
+        if loaded:
+            name = loaded.config.data.path if is_data else loaded.config.model.model_name_or_path
         download(self.bench, "data set" if is_data else "model", name if is_hub_name(name) else "")
-
-    def action_editor(self) -> None:
-        self._own_editor.open()

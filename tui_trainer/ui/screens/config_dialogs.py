@@ -37,11 +37,11 @@ def tune(bench: Workbench) -> None:
 def _tune_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line]:
     from tui_trainer.measure.tuning import measured_table, notes_of
 
-    assert process.result is not None, "it has ended with one"
-    lines = rows_as_text(measured_table(process.result, width), width)
-    lines += [line for note in notes_of(process.result) for line in paragraph(note, width, "dim")]
-    role: Role = "good" if process.result["patch"] else "text"
-    return [*lines, *paragraph(process.result["sentence"], width, role)]
+    result = process.result
+    assert result is not None, "a process that has ended has a result"
+    lines = rows_as_text(measured_table(result, width), width)
+    lines += [line for note in notes_of(result) for line in paragraph(note, width, "dim")]
+    return [*lines, *paragraph(result["sentence"], width, "good" if result["patch"] else "text")]
 
 
 def sizes(bench: Workbench) -> None:
@@ -50,26 +50,26 @@ def sizes(bench: Workbench) -> None:
 
 
 def _size_lines(process: ConfigProcess, width: int, glyphs: Glyphs) -> list[Line]:
-    """Return the rows per second of each effective batch size, as bars and as a table."""
+    """Return the rows per second of each effective batch size as bars and as a table."""
     from tui_trainer.lines.plan_and_events import table_lines
     from tui_trainer.measure.tuning import sizes_table
 
-    found = process.result
-    assert found is not None, "it has ended with one"
+    result = process.result
+    assert result is not None, "a process that has ended has a result"
     lines: list[Line] = []
-    measured = [one for one in found["sizes"] if not one["failed"]]
-    most = max((one["rows_per_second"] for one in measured), default=0.0)
-    for one in measured:
-        is_best = one["rows"] == found["patch"].get(EFFECTIVE, found["effective_batch_size"])
-        drawn = bar(one["rows_per_second"] / most, max(width - _CURVE_CELLS, _LEAST_BAR_CELLS), glyphs)
-        words = f" {one['rows_per_second']:,.1f} rows/s"
-        lines.append([(f"{one['rows']:>6} ", "text"), (drawn, "good" if is_best else "accent"), (words, "text")])
+    measured = [size for size in result["sizes"] if not size["failed"]]
+    best_rows = result["patch"].get(EFFECTIVE, result["effective_batch_size"])
+    for size in measured:
+        share = size["rows_per_second"] / max(other["rows_per_second"] for other in measured)
+        drawn = bar(share, max(width - _CURVE_CELLS, _LEAST_BAR_CELLS), glyphs)
+        role: Role = "good" if size["rows"] == best_rows else "accent"
+        words = f" {size['rows_per_second']:,.1f} rows/s"
+        lines.append([(f"{size['rows']:>6} ", "text"), (drawn, role), (words, "text")])
     if measured:
-        table = sizes_table(found)
-        lines.append([])
-        lines += [[(text, "text")] for text in table_lines(table, width, right=table[0])]
-        lines.append([])
-    return [*lines, *paragraph(found["sentence"], width, "good" if found["patch"] else "text")]
+        table = sizes_table(result)
+        table_rows: list[Line] = [[(text, "text")] for text in table_lines(table, width, right=table[0])]
+        lines += [[], *table_rows, []]
+    return [*lines, *paragraph(result["sentence"], width, "good" if result["patch"] else "text")]
 
 
 def switches(bench: Workbench) -> None:
@@ -79,9 +79,10 @@ def switches(bench: Workbench) -> None:
 def _switch_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line]:
     from tui_trainer.measure.training import reasons_of, trial_lines
 
-    assert process.result is not None, "it has ended with one"
-    lines = rows_as_text(trial_lines(process.result, width), width)
-    return [*lines, *(line for text in reasons_of(process.result) for line in paragraph(text, width, "dim"))]
+    result = process.result
+    assert result is not None, "a process that has ended has a result"
+    lines = rows_as_text(trial_lines(result, width), width)
+    return [*lines, *(line for reason in reasons_of(result) for line in paragraph(reason, width, "dim"))]
 
 
 def rehearse(bench: Workbench) -> None:
@@ -95,7 +96,7 @@ def _rehearsal_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line
 
 
 class PreviewDialog(Dialog):
-    """Preview of the data. It is made in the background, and closing the dialog cancels the work."""
+    """Preview of the data. It is prepared in the background, and closing the dialog cancels the work."""
 
     heading = "Preview: what the model sees"
 
@@ -104,40 +105,41 @@ class PreviewDialog(Dialog):
         self._bench, self._plain = bench, plain
         self._preview: Preview | None = None
         self._refusals: tuple[str, ...] = ()
-        self._far: tuple[str, float, float | None, str] = ("starting", 0.0, None, "")
-        """Progress: the current work, the amount done, the total, and the unit."""
+        self._progress: tuple[str, float, float | None, str] = ("starting", 0.0, None, "")
+        """The current work, the amount done, the total, and the unit."""
         self._sample, self._shows_numbers = 0, False
         self._drawn: tuple[object, list[Line]] = (None, [])
 
     def on_mount(self) -> None:
-        self._bench.background.do(PREVIEW, self._make, self._made, PREVIEW)
+        self._bench.background.do(PREVIEW, self._make, self._finish, PREVIEW)
 
     def _make(self) -> Preview | tuple[str, ...]:
+        """Return the preview, or the reasons for its failure. Runs in another thread."""
         from tui_trainer.launching.open_run import fit_presets
         from tui_trainer.launching.preview import make_preview
 
         try:
-            return make_preview(fit_presets(self._plain), _SAMPLES, self._hear, gpu=self._bench.chosen_gpu)
+            config, gpu = fit_presets(self._plain), self._bench.chosen_gpu
+            return make_preview(config, _SAMPLES, self._note_progress, gpu=gpu)
         except InputError as error:
             return tuple(one_line(str(problem)) for problem in error.problems)
 
     def by_clock(self) -> object:
-        return self._far
+        return self._progress
 
-    def _hear(self, what: str, done: float, total: float | None, unit: str) -> None:
-        self._far = (what, done, total, unit)
+    def _note_progress(self, work: str, done: float, total: float | None, unit: str) -> None:
+        self._progress = (work, done, total, unit)
         if self.is_closed:
             raise GivenUp
 
-    def _made(self, result: Preview | tuple[str, ...]) -> None:
+    def _finish(self, result: Preview | tuple[str, ...]) -> None:
         if self.is_closed:
             return
         if isinstance(result, tuple):
             self._refusals = result
         else:
             self._preview = result
-            plan = self._bench.plan
-            if plan is not None and not plan.train_rows.exact:
+            if self._bench.plan is not None and not self._bench.plan.train_rows.exact:
                 # The data is prepared now, so the plan and the checks can be exact.
                 self._bench.config_changed()
         self._show_from_top()
@@ -151,7 +153,7 @@ class PreviewDialog(Dialog):
         return (("n", "next"), ("p", "previous"), ("a", "all rows"), ("up down", "scroll"), ("escape", "close"))
 
     def lines(self, width: int) -> list[Line]:
-        """Return the lines of the sample or the numbers; the same list while nothing changes."""
+        """Return the lines of the sample or the numbers. The list stays the same object while nothing changes."""
         if self._preview is None:
             return self._waiting(width, self.glyphs)
         state = (self._sample, self._shows_numbers, width, self.glyphs.ascii)
@@ -167,8 +169,8 @@ class PreviewDialog(Dialog):
     def _waiting(self, width: int, glyphs: Glyphs) -> list[Line]:
         if self._refusals:
             return [line for refusal in self._refusals for line in ([], *paragraph(refusal, width, "bad"))][1:]
-        what, done, total, unit = self._far
-        return [progress_line(what, done, total, unit, width, glyphs) if total else [(f"{one_line(what)} ...", "dim")]]
+        work, done, total, unit = self._progress
+        return [progress_line(work, done, total, unit, width, glyphs) if total else [(f"{one_line(work)} ...", "dim")]]
 
     def _sample_lines(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
         from tui_trainer.launching.preview import ASCII_SIGNS, UNICODE_SIGNS, legend, sample_lines

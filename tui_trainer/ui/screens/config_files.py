@@ -32,7 +32,7 @@ _DEFAULT_FILE = "tui-trainer.toml"
 
 
 def save(bench: Workbench, document: ConfigDocument) -> None:
-    """Save to the file of the config, or ask for a name if there is none."""
+    """Save to the file of the config. Without a file, ask for its name."""
     if document.file is None:
         save_as(bench, document)
     else:
@@ -58,60 +58,55 @@ def _write(
 ) -> None:
     """Write the file. `answer` gets the reason for a failure, or an empty string."""
 
+    write = writing(document, path, force=force)
+
     def work() -> tuple[str, dict[str, Any]] | ConfigError:
         try:
             return write()
         except ConfigError as error:
             return error
 
-    def load_again() -> None:
+    def reload() -> None:
         document.reload()
         bench.note_change("reloaded; your unsaved edits are kept")
 
     def written(result: tuple[str, dict[str, Any]] | ConfigError) -> None:
+        failure = "" if isinstance(result, tuple | OverwriteError) else str(result.problems[0])
+        answer(failure)
         if isinstance(result, OverwriteError):
-            rows = wrapped(one_line(str(result.problems[0])), 70)
-            overwrite = partial(_write, bench, document, path, answer, force=True)
-            answers: list[Answer] = [("o", "overwrite", overwrite)]
+            answers: list[Answer] = [("o", "overwrite", partial(_write, bench, document, path, answer, force=True))]
             if path == document.file:
-                answers.append(("l", "reload, keep my edits", load_again))
-            answer("")
-            bench.app.open_next(ChoiceDialog("Overwrite?", rows, answers))
+                answers.append(("l", "reload, keep my edits", reload))
+            bench.app.open_next(ChoiceDialog("Overwrite?", wrapped(one_line(str(result.problems[0])), 70), answers))
         elif isinstance(result, ConfigError):
-            bench.tell(str(result.problems[0]), "bad")
-            answer(str(result.problems[0]))
+            bench.tell(failure, "bad")
         else:
-            answer("")
             bench.old_edits = {}
             document.mark_saved(path, *result)
             shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
             bench.note_change(f"saved to {shown}; `tui-trainer {shlex.quote(str(shown))}` opens it again", "good")
         bench.app.draw()
 
-    write = writing(document, path, force=force)
     bench.tell("saving ...", "dim")
     bench.background.do("save", work, written, "save")
 
 
 class OwnEditor:
-    """The settings as TOML in the user's own editor, applied as one change.
-
-    A text with errors is kept, with the errors marked, until it is applied or discarded.
-    """
+    """The settings as TOML in the user's own editor. A text with errors is kept until it is applied or discarded."""
 
     def __init__(self, app: App[Any], bench: Workbench, document: ConfigDocument) -> None:
         self._app, self._bench, self._document = app, bench, document
-        self._kept = ""
+        self._unfinished = ""
 
     def open(self) -> None:
         bench, command = self._bench, os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-        before = self._kept or document_text(self._document)
+        before = self._unfinished or document_text(self._document)
         try:
             after = edit_text_in(self._app, shlex.split(command), before)
         except (OSError, ValueError) as error:
             bench.tell(f"could not run the editor {one_line(command)}: {error}; set EDITOR to another one", "bad")
             return
-        if after == before and not self._kept:
+        if after == before and not self._unfinished:
             bench.tell("nothing changed in the editor")
             return
         text = without_marks(after)
@@ -120,13 +115,13 @@ class OwnEditor:
         except ConfigError as error:
             self._refuse(text, error.problems)
         else:
-            self._kept = ""
+            self._unfinished = ""
             bench.note_change(f"applied from the editor; {bench.app.key_of('config.undo')} to undo")
 
     def _refuse(self, text: str, problems: Sequence[Problem]) -> None:
-        self._kept = marked_text(text, problems)
+        self._unfinished = marked_text(text, problems)
         rows: list[Row] = []
-        for line, problem in sorted(((line_of(text, one), one) for one in problems), key=itemgetter(0)):
+        for line, problem in sorted(((line_of(text, problem), problem) for problem in problems), key=itemgetter(0)):
             rows.append((one_line(str(replace(problem, where=f"line {line}"))), "bad"))
             rows += [one_line(text.split("\n")[line - 1], 70), ""]
         rows.append(("No setting was changed. Your text is kept, with the errors marked.", "dim"))
@@ -134,7 +129,7 @@ class OwnEditor:
         self._bench.app.ask("The edited text has errors", rows, answers)
 
     def _discard(self) -> None:
-        self._kept = ""
+        self._unfinished = ""
         self._bench.tell("discarded; the settings are unchanged")
 
 
@@ -147,13 +142,12 @@ def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
     with tempfile.TemporaryDirectory(prefix="tui-trainer-") as folder:
         path = Path(folder) / "settings.toml"
         path.write_text(text, encoding="utf-8")
-        # Repaints while the application is suspended would fill a queue that nothing empties.
+        # While the application is suspended, repaints would fill a queue that nothing empties.
         with app.batch_update(), app.suspend():
             # Descriptors 1 and 2 are the log, so the editor gets the terminal itself.
             terminal = sys.__stderr__.fileno() if sys.__stderr__ else 2
-            process = subprocess.Popen(
-                [*command, str(path)], stdin=0, stdout=terminal, stderr=terminal, process_group=0
-            )
+            arguments = [*command, str(path)]
+            process = subprocess.Popen(arguments, stdin=0, stdout=terminal, stderr=terminal, process_group=0)
             code = process.returncode = _in_foreground(process.pid)
         if code:
             raise ValueError(f"it exited with code {code}")
@@ -161,11 +155,11 @@ def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
 
 
 def _in_foreground(pid: int) -> int:
-    """Return the exit code of a process in the foreground, whose Ctrl+C and Ctrl+Z do not reach the training."""
-    ours = os.getpgrp()
-    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    """Move a process to the foreground, so that Ctrl+C and Ctrl+Z do not reach the training; return its exit code."""
+    own_group = os.getpgrp()
+    own_handler = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     try:
-        with suppress(OSError):  # no terminal of ours to give away
+        with suppress(OSError):  # this process may have no terminal
             os.tcsetpgrp(0, pid)
         while True:
             _, status = os.waitpid(pid, os.WUNTRACED)
@@ -175,12 +169,11 @@ def _in_foreground(pid: int) -> int:
             os.killpg(pid, signal.SIGCONT)
     finally:
         with suppress(OSError):
-            os.tcsetpgrp(0, ours)
-        signal.signal(signal.SIGTTOU, before)
+            os.tcsetpgrp(0, own_group)
+        signal.signal(signal.SIGTTOU, own_handler)
 
 
 def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> None:
-
     def restore() -> None:
         bench.old_edits = {}
         restored, undo = document.restore(draft.edits), bench.app.key_of("config.undo")

@@ -1,7 +1,4 @@
-"""The state of the Config screen without Textual: the rows of its table, the editor of a value, and changes.
-
-Methods that change something return a sentence for the message line, or an empty string.
-"""
+"""The state of the Config screen without Textual: the rows of its table, the editor of a value, and changes."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,19 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from tui_trainer.config import editing
 from tui_trainer.config.changes import settings_count
 from tui_trainer.config.document import ConfigDocument
-from tui_trainer.config.editing import (
-    EMPTY,
-    Direction,
-    bump,
-    choices,
-    completions,
-    display_text,
-    edit_text,
-    parse,
-    unit_text,
-)
+from tui_trainer.config.editing import choices, display_text, parse, unit_text
 from tui_trainer.config.explain import groups
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import all_settings
@@ -45,9 +33,9 @@ def name_cells() -> int:
 class Editor:
     """Editor of one value.
 
-    `options` are the completions of `text`; for a `closed` editor, all values of the setting. `chosen` is the place of
-    an option, or -1. `begun` is what was typed to choose an option. The caller looks for files and folders (`look`) in
-    another thread, because a disk may be slow and hold thousands of them.
+    `options` are the completions of `text`; for a `closed` editor, all values of the setting. `chosen` is the index of
+    an option, or -1. `begun` are the letters typed to choose an option. The caller looks for files and folders (`look`)
+    in another thread, because a disk may be slow and hold thousands of them.
     """
 
     setting: Setting
@@ -62,16 +50,17 @@ class Editor:
     looked_for: str | None = None
     """Text that the options belong to; None until they are found."""
     completes_soon: bool = False
+    """Whether to complete the text as soon as the options are found."""
 
     @classmethod
     def open(cls, setting: Setting, value: Any, names: Iterable[str] = ()) -> "Editor":
         """Open the editor with the text of the value, never with a placeholder."""
-        text = edit_text(setting, value)
+        text = editing.edit_text(setting, value)
         editor = cls(setting=setting, text=text, original=text, names=names)
         # A boolean setting may also be "auto".
         if closed := tuple(dict.fromkeys((*setting.choices, *choices(setting)))) if choices(setting) else ():
             editor.closed, editor.options = True, tuple(display_text(setting, choice) for choice in closed)
-            editor.chosen = next((place for place, choice in enumerate(closed) if choice == value), 0)
+            editor.chosen = closed.index(value) if value in closed else 0
             editor.text = editor.options[editor.chosen]
         else:
             editor._look_now()
@@ -84,7 +73,7 @@ class Editor:
 
     def look(self, text: str) -> tuple[str, ...]:
         """Return the completions of a text, for `found`."""
-        return tuple(completions(self.setting, text, names=self.names))
+        return tuple(editing.completions(self.setting, text, names=self.names))
 
     def found(self, text: str, options: tuple[str, ...]) -> None:
         """Take the completions, unless the text has changed since."""
@@ -124,10 +113,9 @@ class Editor:
     def jump(self, letters: str) -> None:
         """Choose the option that starts with the typed letters. The same first letter again chooses the next one."""
         for begun in (self.begun + letters.lower(), letters.lower()):
-            starting = [place for place, option in enumerate(self.options) if option.lower().startswith(begun)]
-            if starting:
-                later = [place for place in starting if place > self.chosen]
-                self.chosen = (starting if len(begun) > 1 else later or starting)[0]
+            if matches := [index for index, option in enumerate(self.options) if option.lower().startswith(begun)]:
+                later = [index for index in matches if index > self.chosen]
+                self.chosen = (matches if len(begun) > 1 else later or matches)[0]
                 self.text, self.begun = self.options[self.chosen], begun
                 return
 
@@ -137,7 +125,10 @@ def reason(problem: Problem) -> str:
 
 
 class ConfigModel:
-    """Model of the Config screen. `names` are further completions by setting, such as samples and tasks."""
+    """Model of the Config screen. `names` are further completions by setting, such as samples and tasks.
+
+    Methods that change a setting return a sentence for the message line, or an empty string.
+    """
 
     def __init__(
         self, document: ConfigDocument, names: Mapping[str, Sequence[str]] | None = None, *, has_gpu: bool = True,
@@ -153,7 +144,7 @@ class ConfigModel:
 
     @property
     def rows(self) -> list[ListRow]:
-        """Headings and settings that are shown; the same list while nothing changes."""
+        """Rows to show: headings and settings. The list stays the same object while nothing changes."""
         document = self.document
         state = (document.revision, document.problems, self.only_changed, self.show_all, self.filter, self.resolved)
         if self._rows[0] != state:
@@ -167,8 +158,8 @@ class ConfigModel:
     def note_plan(self, plan: Plan | None) -> None:
         """Store the values of all `auto` settings. A setting that becomes `auto` later waits for the next plan."""
         columns = self.document.loaded.columns if self.document.loaded else {}
-        found = {key: exact(name, "found in the data") for key, name in columns.items()}
-        decided = found | (plan.resolved() if plan else {})
+        decided: dict[str, Planned[Any]] = {key: exact(name, "found in the data") for key, name in columns.items()}
+        decided |= plan.resolved() if plan else {}
         self.resolved = {
             key: (_decided_text(key, decided[key]), decided[key].reason)
             for key in decided if self.document.value(key) == "auto"
@@ -193,25 +184,22 @@ class ConfigModel:
 
     def _folded_words(self, shown: set[str]) -> str:
         """Return how many settings are hidden: rarely changed ones, and those that this run does not use."""
-        folded = [setting for _, _, settings in groups() for setting in settings if setting.key not in shown]
-        unread = sum(setting.key in self.unread for setting in folded)
-        rare = len(folded) - unread
+        hidden = [setting.key for _, _, settings in groups() for setting in settings if setting.key not in shown]
+        unread = sum(key in self.unread for key in hidden)
+        rare = len(hidden) - unread
         parts = [f"{rare} rarely changed"] * bool(rare) + [f"{unread} not used by this run"] * bool(unread)
-        return f"{len(folded)} more settings: {', '.join(parts)}; + shows them"
+        return f"{len(hidden)} more settings: {', '.join(parts)}; + shows them"
 
     def _wanted(self) -> frozenset[str]:
         """Return the keys of the settings to show. Changed settings and those with problems are always among them."""
         everything = not self.only_changed and (self.show_all or bool(self.filter))
-        troubled = {problem.key for problem in self.document.problems}
+        with_problem = {problem.key for problem in self.document.problems}
         return frozenset(
-            setting.key
-            for _, _, settings in groups()
-            for setting in settings
-            if everything
-            or self.document.is_changed(setting.key)
-            or (not self.only_changed and setting.key in troubled)
+            setting.key for _, _, settings in groups() for setting in settings
+            if everything or self.document.is_changed(setting.key)
+            or (not self.only_changed and setting.key in with_problem)
             or not (self.only_changed or setting.advanced or setting.key in self.unread)
-        )
+        )  # fmt: skip
 
     def reveal(self, key: str) -> None:
         if not any(row.key == key for row in self.rows):
@@ -220,13 +208,12 @@ class ConfigModel:
     def next_problem(self, key: str) -> tuple[str, str]:
         """Return the next setting with a problem, and a problem of no setting once all settings were visited."""
         keys = [setting.key for _, _, settings in groups() for setting in settings]
-        troubled = [one for one in keys if self.document.problems_of(one)]
-        elsewhere = [one_line(str(problem)) for problem in self.document.problems if problem.key not in keys]
-        here = keys.index(key) if key in keys else 0
-        further = [one for one in troubled if keys.index(one) > here]
-        if not troubled:
-            return "", elsewhere[0] if elsewhere else "no problems"
-        return (further or troubled)[0], elsewhere[0] if elsewhere and not further else ""
+        with_problem = [index for index, name in enumerate(keys) if self.document.problems_of(name)]
+        elsewhere = [one_line(str(problem)) for problem in self.document.problems if problem.key not in keys][:1]
+        if not with_problem:
+            return "", "".join(elsewhere) or "no problems"
+        later = [index for index in with_problem if index > (keys.index(key) if key in keys else 0)]
+        return keys[(later or with_problem)[0]], "" if later else "".join(elsewhere)
 
     def edit(self, key: str) -> Editor:
         return Editor.open(all_settings()[key], self.document.value(key), self.names.get(key, ()))
@@ -240,12 +227,12 @@ class ConfigModel:
         editor.error = reason(problem) if problem else ""
         return problem is None
 
-    def bump(self, key: str, direction: Direction) -> str:
+    def bump(self, key: str, direction: editing.Direction) -> str:
         setting, old = all_settings()[key], self.document.value(key)
-        new = bump(setting, old, direction)
+        new = editing.bump(setting, old, direction)
         if new == old:
-            known = {int, float} & set(setting.kinds)
-            return f"{setting.name} cannot go {'higher' if direction > 0 else 'lower'}" if known else _EDIT_IT
+            is_number = {int, float} & set(setting.kinds)
+            return f"{setting.name} cannot go {'higher' if direction > 0 else 'lower'}" if is_number else _EDIT_IT
         problem = self.document.set(key, new)
         return str(problem) if problem else ""
 
@@ -269,35 +256,32 @@ class ConfigModel:
 def table_rows(
     document: ConfigDocument, wanted: frozenset[str], unread: Mapping[str, str], query: str
 ) -> list[ListRow]:
-    """Return the wanted settings below their headings. With a query, return the matching ones, the best first.
-
-    Descriptions are searched if no name matches.
-    """
-    known = all_settings()
-    matches = {key: hit for key in wanted if (hit := match(query, key, known[key].help))}
-    best = min((hit.rank for hit in matches.values()), default=(0,))[0]
-    found: list[tuple[tuple[int, bool, bool], list[ListRow]]] = []
+    """Return the wanted settings below their headings. With a query, return the matching ones, the best first."""
+    matches = {key: hit for key in wanted if (hit := match(query, key, all_settings()[key].help))}
+    # Descriptions count only if no name matches.
+    if any(hit.rank[0] < IN_TEXT for hit in matches.values()):
+        matches = {key: hit for key, hit in matches.items() if hit.rank[0] < IN_TEXT}
+    parts: list[tuple[tuple[int, bool, bool], list[ListRow]]] = []
     for _, title, settings in groups():
-        shown = [
-            one for one in settings if one.key in matches and (matches[one.key].rank[0] < IN_TEXT or best >= IN_TEXT)
-        ]
-        shown.sort(key=lambda one: matches[one.key].rank)
+        shown = [setting for setting in settings if setting.key in matches]
+        shown.sort(key=lambda setting: matches[setting.key].rank)
         if shown:
-            rows = [_row(document, one, matches[one.key].places, one.key in unread) for one in shown]
-            found.append((matches[shown[0].key].rank, [ListRow(name=title), *rows]))
-    found.sort(key=lambda pair: pair[0])
-    return [row for _, rows in found for row in rows]
+            rows = [_row(document, setting, matches[setting.key].places, setting.key in unread) for setting in shown]
+            parts.append((matches[shown[0].key].rank, [ListRow(name=title), *rows]))
+    parts.sort(key=lambda part: part[0])
+    return [row for _, rows in parts for row in rows]
 
 
-def _row(document: ConfigDocument, setting: Setting, places: tuple[int, ...], is_unread: bool) -> ListRow:
-    begin = len(setting.key) - len(setting.name)
-    value, changed = document.value(setting.key), document.is_changed(setting.key)
+def _row(document: ConfigDocument, setting: Setting, matched: tuple[int, ...], is_unread: bool) -> ListRow:
+    """Return the row of a setting. `matched` are the positions of the letters of its key that a query matches."""
+    name_prefix = len(setting.key) - len(setting.name)
+    value, is_changed = document.value(setting.key), document.is_changed(setting.key)
     return ListRow(
-        key=setting.key, name=setting.name, value=value_text(setting, value), is_changed=changed,
-        matched=tuple(place - begin for place in places),
-        preset=display_text(setting, document.preset_value(setting.key)) if changed else "",
+        key=setting.key, name=setting.name, value=value_text(setting, value), is_changed=is_changed,
+        matched=tuple(index - name_prefix for index in matched),
+        preset=display_text(setting, document.preset_value(setting.key)) if is_changed else "",
         has_problem=bool(document.problems_of(setting.key)), is_advanced=setting.advanced or is_unread,
-        is_placeholder=value in ("", EMPTY, "auto"),
+        is_placeholder=value in ("", editing.EMPTY, "auto"),
     )  # fmt: skip
 
 

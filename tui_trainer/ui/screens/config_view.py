@@ -1,7 +1,6 @@
 """Panes of the Config screen as lines: the summary, the groups, the chosen setting, and the plan.
 
-The memory bar shows the parts of the plan against the memory of the GPU or the machine. Each kind of part has its own
-sign and colour, so the bar can be read without colours. `~` marks estimated figures.
+The memory bar shows the parts of the plan in the memory of the GPU or the machine, each kind with its sign and colour.
 """
 
 from collections.abc import Iterable
@@ -31,7 +30,7 @@ from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import figure_text, format_bytes, format_count, format_seconds, quantity
 
 LABEL_CELLS = 8
-# From this share of the memory on, a run may run out of it.
+# A run that takes more than this share of the memory may run out of it.
 FULL_SHARE = 0.9
 _COLUMN_CELLS = (25, 18, 16, 0)
 _NO_PLAN = "no plan: fix the problems first"
@@ -40,7 +39,7 @@ _DETAIL_CELLS = 9
 
 
 class RowKind(NamedTuple):
-    """Parts of a plan that are drawn as one: name, signs in Unicode and ASCII, colour, and the names of the parts."""
+    """Parts of a plan that share a colour and a sign in the memory bar. `parts` are their names in the plan."""
 
     name: str
     sign: str
@@ -67,7 +66,7 @@ _KIND_OF = {part: kind for kind in KINDS for part in kind.parts}
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes of each kind in the order of the bar, after those of other processes, and the memory behind them."""
+    """Bytes of each kind in the order of the bar, beginning with other processes, and the memory budget."""
 
     segments: tuple[tuple[RowKind, int], ...]
     budget: MemoryBudget
@@ -75,8 +74,8 @@ class MemoryUse:
     @classmethod
     def of(cls, parts: Iterable[tuple[str, int]], budget: MemoryBudget) -> "MemoryUse":
         sums = dict.fromkeys(KINDS, 0)
-        for name, count in parts:
-            sums[_KIND_OF.get(name, REST)] += count
+        for name, part_bytes in parts:
+            sums[_KIND_OF.get(name, REST)] += part_bytes
         total, free = budget.total_bytes, budget.free_bytes
         others = OTHERS, 0 if total is None or free is None else max(total - free, 0)
         return cls((others, *((kind, count) for kind, count in sums.items() if count)), budget)
@@ -84,15 +83,13 @@ class MemoryUse:
 
 def figures(plan: Plan) -> dict[str, str]:
     """Return the figures of a plan by their titles. `~` marks estimated ones."""
-    placed = sorted((one for one in plan.shown_figures() if one[1].config_place), key=lambda one: one[1].config_place)
-    texts = {name: figure_text(figure, planned.value) for name, figure, planned in placed}
+    shown = sorted((row for row in plan.shown_figures() if row[1].config_place), key=lambda row: row[1].config_place)
+    texts = {name: figure_text(figure, planned.value) for name, figure, planned in shown}
     texts["duration_seconds"] = plan_time(plan)
-    if (steps := plan.total_steps.value) >= 100_000:  # the narrowest terminal has room for so much
+    if (steps := plan.total_steps.value) >= 100_000:  # the narrowest terminal has no room for more digits
         texts["total_steps"] = format_count(steps)
-    return {
-        figure.title: texts[name] if planned.exact or texts[name] in ("--", UNDER_A_MINUTE) else f"~{texts[name]}"
-        for name, figure, planned in placed
-    }
+    is_final = {name: planned.exact or texts[name] in ("--", UNDER_A_MINUTE) for name, _, planned in shown}
+    return {figure.title: f"{'' if is_final[name] else '~'}{texts[name]}" for name, figure, _ in shown}
 
 
 def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None) -> MemoryBudget:
@@ -116,9 +113,9 @@ def estimate_lines(plan: Plan | None, free_bytes: int | None, is_planning: bool,
             share = plan.memory_bytes.value / free_bytes
             text += " <1%" if 0 < share < 0.01 else f" {share:.0%}"
             role = "bad" if share > 1 else "warn" if share > FULL_SHARE else role
-        # A figure that grows by a digit does not move the others.
-        room = max(cells - len(name) - 1, len(text) + 1) if cells else 0
-        line += [(f"{name} ", "dim"), (text.ljust(room), role)]
+        # The columns are wide enough that a figure can grow by a digit without moving the others.
+        text_cells = max(cells - len(name) - 1, len(text) + 1) if cells else 0
+        line += [(f"{name} ", "dim"), (text.ljust(text_cells), role)]
     step = plan.step_seconds
     words = "" if step.value is None else one_line(f"a step takes {format_seconds(step.value)}: {step.reason}")
     return [line, [(" " * LABEL_CELLS + words, "dim")]]
@@ -136,50 +133,48 @@ def memory_lines(use: MemoryUse | None, width: int, glyphs: Glyphs) -> list[Line
 
 
 def _bar(use: MemoryUse, total_bytes: int, cells: int, glyphs: Glyphs) -> list[Span]:
-    """Draw the memory in use, the parts of the plan and the free memory. A line marks the end of the memory."""
-    counts = [count for _, count in use.segments]
-    taken = sum(counts)
-    scale = cells / max(total_bytes, taken)
-    ends = _ends(counts, scale, cells)
+    """Return the memory in use, the parts of the plan and the free memory. A line marks the end of the memory."""
+    sizes = [size for _, size in use.segments]
+    scale = cells / max(total_bytes, sum(sizes))
+    ends = _ends(sizes, scale, cells)
     limit = round(total_bytes * scale)
     drawn: list[Span] = []
     for (kind, _), start, end in zip(use.segments, [0, *ends], ends, strict=False):
         drawn += [(kind.drawn(glyphs), kind.role if cell < limit else "bad") for cell in range(start, end)]
     drawn += [(glyphs.bar_empty, "dim")] * (cells - len(drawn))
-    if taken > total_bytes:
+    if sum(sizes) > total_bytes:
         drawn[min(limit, cells - 1)] = (glyphs.vertical, "bad")
     return [("".join(sign for sign, _ in run), role) for role, run in groupby(drawn, key=lambda cell: cell[1])]
 
 
-def _ends(counts: list[int], scale: float, cells: int) -> list[int]:
+def _ends(sizes: list[int], scale: float, cells: int) -> list[int]:
     """Return the end of each segment in cells. The plan has at least one cell, so that it is visible."""
-    ends = [round(total * scale) for total in accumulate(counts)]
-    if ends[-1] > ends[0] or len(counts) == 1:
+    ends = [round(total * scale) for total in accumulate(sizes)]
+    if ends[-1] > ends[0] or len(sizes) == 1:
         return ends
-    largest = max(range(1, len(counts)), key=counts.__getitem__)
-    others = min(ends[0], cells - 1)
-    return [others + (place >= largest) for place in range(len(counts))]
+    largest = max(range(1, len(sizes)), key=sizes.__getitem__)
+    return [min(ends[0], cells - 1) + (index >= largest) for index in range(len(sizes))]
 
 
 def _legend(use: MemoryUse, total_bytes: int, width: int, glyphs: Glyphs) -> Line:
-    """Return the legend: the free memory, and the largest kinds that fit."""
-    entries = sorted(use.segments, key=lambda pair: -pair[1])
-    left = total_bytes - sum(count for _, count in entries)
-    end: Line = [(f"{glyphs.bar_empty} ", "dim"), (f"{format_bytes(left)} free", "text")]
-    if left < 0:
-        end = [(f"{glyphs.bad} {format_bytes(-left)} over the limit", "bad")]
+    """Return the largest kinds that fit, and the free memory."""
+    segments = sorted(use.segments, key=lambda segment: -segment[1])
+    free_bytes = total_bytes - sum(size for _, size in segments)
+    end: Line = [(f"{glyphs.bar_empty} ", "dim"), (f"{format_bytes(free_bytes)} free", "text")]
+    if free_bytes < 0:
+        end = [(f"{glyphs.bad} {format_bytes(-free_bytes)} over the limit", "bad")]
     line: Line = [(" " * LABEL_CELLS, "dim")]
-    room = width - LABEL_CELLS - sum(len(text) for text, _ in end)
-    for kind, count in entries:
-        words = f"{kind.name} {format_bytes(count)}  "
-        if count and len(words) + 2 <= room:
+    room = width - LABEL_CELLS - width_of(end)
+    for kind, size in segments:
+        words = f"{kind.name} {format_bytes(size)}  "
+        if size and len(words) + 2 <= room:
             line += [(f"{kind.drawn(glyphs)} ", kind.role), (words, "text")]
             room -= len(words) + 2
     return [*line, *end]
 
 
 class ConfigPanes:
-    """One method `(width, height) -> lines` for each pane. `key` is the setting under the cursor."""
+    """State of the panes of the Config screen, which a method for each of them draws. `key` is the chosen setting."""
 
     def __init__(self, bench: Workbench, model: ConfigModel) -> None:
         self._bench, self._model, self._glyphs = bench, model, bench.glyphs
@@ -188,19 +183,18 @@ class ConfigPanes:
 
     def summary(self, width: int, _: int) -> list[Line]:
         document, glyphs = self._model.document, self._glyphs
-        between: Span = (f"  {glyphs.dot}  ", "dim")
+        dot: Span = (f"  {glyphs.dot}  ", "dim")
         changed, problems, unsaved = len(document.changes()), len(document.problems), len(document.unsaved())
-        right: Line = [(f"{glyphs.good} no problems", "good")]
-        if problems:
-            right = [(f"{glyphs.bad} {quantity(problems, 'problem')}", "bad")]
-        left: Line = [("recipe ", "dim"), (one_line(document.recipe_name) or "none", "bold"), between]
-        left += [(f"{changed} changed", "bold" if changed else "dim"), between]
+        good: Line = [(f"{glyphs.good} no problems", "good")]
+        right: Line = [(f"{glyphs.bad} {quantity(problems, 'problem')}", "bad")] if problems else good
+        left: Line = [("recipe ", "dim"), (one_line(document.recipe_name) or "none", "bold"), dot]
+        left += [(f"{changed} changed", "bold" if changed else "dim"), dot]
         if document.file is None:
             left.append((f"no file yet, {quantity(unsaved, 'unsaved change')}" if unsaved else "no file yet", "dim"))
             return [beside(left, right, width)]
         saved: Span = (f" ({glyphs.changed} {unsaved} unsaved)", "accent") if unsaved else (" (saved)", "dim")
-        taken = sum(cell_len(text) for text, _ in [*left, saved, *right])
-        name = shortened(one_line(str(document.file)), max(width - taken - 3, 12), glyphs)
+        room = max(width - width_of([*left, saved, *right]) - 3, 12)
+        name = shortened(one_line(str(document.file)), room, glyphs)
         return [beside([*left, (name, "text"), saved], right, width)]
 
     def groups(self, *_size: int) -> list[Line]:
@@ -208,38 +202,35 @@ class ConfigPanes:
         lines: list[Line] = [[("  group", "dim"), ("changed".rjust(GROUP_CELLS - 7), "dim")]]
         for _, title, settings in groups():
             keys = [setting.key for setting in settings]
-            changed = sum(map(document.is_changed, keys))
             lines.append([
                 (f"{glyphs.pointer if self.key in keys else ' '} ", "accent"),
                 (title.ljust(GROUP_CELLS - 6), "bold" if self.key in keys else "text"),
                 (glyphs.bad if any(map(document.problems_of, keys)) else " ", "bad"),
-                ((str(changed) if changed else "").rjust(3), "accent"),
+                (str(sum(map(document.is_changed, keys)) or "").rjust(3), "accent"),
             ])  # fmt: skip
-        lines.append([])
-        for sign, meaning in ((glyphs.changed, "differs from recipe"), (glyphs.bad, "problem"), ("~", "estimated")):
-            lines.append([(f"  {sign} {meaning}", "dim")])
-        return lines
+        meanings = ((glyphs.changed, "differs from recipe"), (glyphs.bad, "problem"), ("~", "estimated"))
+        legend: list[Line] = [[(f"  {sign} {meaning}", "dim")] for sign, meaning in meanings]
+        return [*lines, [], *legend]
 
     def names(self, width: int, _: int) -> list[Line]:
         model = self._model
         kind = ", changed only" if model.only_changed else ", all" if model.show_all else ""
-        line = " " * MARK_CELLS + pad(f"setting{kind}", name_cells() + 1)
-        line += pad("value", value_cells(width, name_cells()) + 1)
-        shown, every = sum(bool(row.key) for row in model.rows), sum(len(settings) for *_, settings in groups())
-        right: Line = [(f"{shown} of {every}", "dim")]
+        titles = " " * MARK_CELLS + pad(f"setting{kind}", name_cells() + 1)
+        titles += pad("value", value_cells(width, name_cells()) + 1)
+        shown, total = sum(bool(row.key) for row in model.rows), sum(len(settings) for *_, settings in groups())
+        right: Line = [(f"{shown} of {total}", "dim")]
         if not model.show_all and not model.filter:
             right += [(", ", "dim"), (self._bench.app.key_of("config.show_all"), "key"), (" all", "dim")]
-        has_room = preset_cells(width) and cell_len(f"{line}recipe ") + width_of(right) <= width
-        line = f"{line}recipe" if has_room else line.rstrip()
-        return [beside([("" if self.is_filtering else line, "dim")], right, width)]
+        has_room = preset_cells(width) and cell_len(f"{titles}recipe ") + width_of(right) <= width
+        titles = f"{titles}recipe" if has_room else titles.rstrip()
+        return [beside([("" if self.is_filtering else titles, "dim")], right, width)]
 
     def details(self, width: int, height: int) -> list[Line]:
         if not self.key:
             query = self._model.filter
             words = f"No setting matches {one_line(query, 40)!r}." if query else "Nothing differs from the recipe."
             return [title_rule("", width, self._glyphs), [(words, "dim")]]
-        setting = all_settings()[self.key]
-        lines = detail_lines(self._model, setting, self.editor, width, height - 1, self._glyphs)
+        lines = detail_lines(self._model, all_settings()[self.key], self.editor, width, height - 1, self._glyphs)
         return [title_rule(self.key, width, self._glyphs), *lines]
 
     def plan(self, width: int, height: int) -> list[Line]:
@@ -257,28 +248,28 @@ def detail_lines(
 ) -> list[Line]:
     """Return the problems, options, help, value and effects of a setting. Parts that do not fit are left out whole."""
     document, unread = model.document, model.unread.get(setting.key, "")
-    known = [reason(problem) for problem in document.problems_of(setting.key)]
-    problems = [editor.error] if editor and editor.error else known
-    told = [line for text in problems if text for line in paragraph(one_line(f"{glyphs.bad} {text}"), width, "bad")]
-    if len(told) > height > 0:
-        more = f"{glyphs.ellipsis} {len(told) - height + 1} more lines: the preview shows all"
-        told = [*told[: height - 1], [(more, "dim")]]
-    parts = [told]
+    problems = [reason(problem) for problem in document.problems_of(setting.key)]
+    if editor and editor.error:
+        problems = [editor.error]
+    errors = [line for text in problems if text for line in paragraph(one_line(f"{glyphs.bad} {text}"), width, "bad")]
+    if len(errors) > height > 0:
+        more = f"{glyphs.ellipsis} {len(errors) - height + 1} more lines: the preview shows all"
+        errors = [*errors[: height - 1], [(more, "dim")]]
+    parts = [errors]
     if editor and editor.options:
-        parts.append(_option_lines(editor, width, height - len(parts[0]), glyphs))
+        parts.append(_option_lines(editor, width, height - len(errors), glyphs))
     if unread:
         parts.append(paragraph(f"Not used: {unread}.", width, "warn"))
-    parts.append(paragraph(setting.help, width))
-    takes = setting.expected
-    if document.where(setting.key) != "default":
-        takes += f" (default {display_text(setting, setting.default)})"
+    is_default = document.where(setting.key) == "default"
+    default = "" if is_default else f" (default {display_text(setting, setting.default)})"
     rows = {
         "value": _value_and_source(model, setting),
         "reason": model.decided(setting.key)[1],
-        "type": "" if editor and editor.closed else takes,
+        "type": "" if editor and editor.closed else f"{setting.expected}{default}",
         "memory": setting.memory,
         "speed": setting.speed,
     }
+    parts.append(paragraph(setting.help, width))
     parts += [labelled(label, one_line(text), _DETAIL_CELLS, width) for label, text in rows.items() if text]
     lines: list[Line] = []
     for part in parts:
@@ -288,22 +279,21 @@ def detail_lines(
 
 
 def _option_lines(editor: Editor, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Return the options in columns of equal width, with a pointer at the chosen one; one page if there are many."""
+    """Return the page with the chosen option, in columns of equal width."""
     options = [one_line(_last_part(editor.setting, option)) for option in editor.options]
     cells = min(max(map(cell_len, options)) + 4, width)
     columns = max(width // cells, 1)
     rows = max(min(height, 1 + (len(options) - 1) // columns), 1)
+    drawn: Line = [(pad(f"  {option}", cells), "text") for option in options]
+    if editor.chosen >= 0:
+        drawn[editor.chosen] = (pad(f"{glyphs.pointer} {options[editor.chosen]}", cells), "cursor")
     start = max(editor.chosen, 0) // (rows * columns) * rows * columns
-    drawn: Line = []
-    for place in range(start, min(start + rows * columns, len(options))):
-        chosen = place == editor.chosen
-        sign = glyphs.pointer if chosen else " "
-        drawn.append((pad(f"{sign} {options[place]}", cells), "cursor" if chosen else "text"))
-    return [drawn[at : at + columns] for at in range(0, len(drawn), columns)]
+    page = drawn[start : start + rows * columns]
+    return [page[first : first + columns] for first in range(0, len(page), columns)]
 
 
 def _last_part(setting: Setting, option: str) -> str:
-    """Return the part of a path that is not in the field yet; other options whole."""
+    """Return the last name of a path, since the field has its folder; return other options unchanged."""
     if setting.completes not in ("file", "files", "folder"):
         return option
     if setting.completes == "files":

@@ -1,7 +1,4 @@
-"""The Hardware screen: the machine, the GPU that a run would use, and problems.
-
-Its parts are drawn into a column of any width: a label has its own column, long texts continue below themselves.
-"""
+"""The Hardware screen: the machine, the GPU that a run would use, and problems. Its parts fit a column of any width."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +13,7 @@ from textual.app import ComposeResult
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.local_paths import from_the_root
 from tui_trainer.hardware import describe
-from tui_trainer.hardware.diagnosis import GpuChoice, HardwareProblem, MachineDiagnosis, Severity, diagnose
+from tui_trainer.hardware.diagnosis import GpuChoice, HardwareProblem, MachineDiagnosis, diagnose
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.hardware.probe import probe_again
@@ -25,24 +22,11 @@ from tui_trainer.hardware.storage import read_place
 from tui_trainer.measure.trial import Trial, kept_trial, trial_problems, trial_rows, try_machine
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui import spans
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.own_processes import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
-from tui_trainer.ui.spans import (
-    Glyphs,
-    Line,
-    Role,
-    Span,
-    bar,
-    fit,
-    hanging,
-    labelled,
-    pad,
-    paragraph,
-    sparkline,
-    title_rule,
-    width_of,
-)
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, fit, pad, title_rule, width_of
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeBar, card_gauges, gauges_of
 from tui_trainer.ui.widgets.pane import Area, KeyedPane, Scroller
 from tui_trainer.ui.workbench import Workbench
@@ -57,7 +41,6 @@ _MOST_CORE_LINES = 8
 _FACTS_LINES, _FEWEST_PROCESSES, _MOST_PROCESSES = 31, 4, 40
 _PROCESSES_EVERY_SECONDS, _SHARE_OF_A_CORE = 10.0, 0.002
 _TWO_COLUMNS, _ANY_WIDTH = 120, 80
-_TRIAL = "trial"
 _EXAMPLE = "trains an example here in about a minute; needs no network and no GPU"
 _WELCOME = {
     "app.new": "trains on your own data and model: choose them, see the plan, start",
@@ -67,34 +50,33 @@ _WELCOME = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """State to draw, into a column of `width` cells. `profile` is the name of the hardware profile, and the reason.
-
-    `wide`: beside other columns, where some facts have a section of their own.
-    """
+    """State of the screen for a column of `width` cells. Each method draws one section, or returns no lines."""
 
     diagnosis: MachineDiagnosis
     hardware: Hardware
     gauges: Gauges | None
     profile: tuple[str, str]
+    """Name of the hardware profile, and the reason for it."""
     wide: bool
+    """Whether some facts of the GPU have a section of their own in another column."""
     width: int
     glyphs: Glyphs
     trial: Trial | None = None
-    """Newest benchmarks; None if there are none."""
+    """Newest benchmarks; None before the first."""
     try_key: str = "m"
     processes: tuple[tuple[str, str, str], ...] = ()
     """The busiest processes: CPU, memory, command."""
     welcome: tuple[tuple[str, str], ...] = ()
-    """Keys and their descriptions, for a user who has no run yet."""
+    """Keys and their descriptions for a user without any run."""
 
     def titled(self, title: str, lines: list[Line]) -> list[Line]:
         return [title_rule(title, self.width, self.glyphs), *lines]
 
     def hanging(self, start: Line, text: str, role: Role = "text") -> list[Line]:
-        return hanging(start, paragraph(text, self.width - width_of(start), role))
+        return spans.hanging(start, spans.paragraph(text, self.width - width_of(start), role))
 
     def row(self, label: str, text: str, role: Role = "text") -> list[Line]:
-        return labelled(label, text, LABEL, self.width, role)
+        return spans.labelled(label, text, LABEL, self.width, role)
 
     def rows(self, title: str, rows: list[describe.Row]) -> list[Line]:
         lines = [line for label, text in rows for line in self.row(label, text)]
@@ -113,29 +95,25 @@ class Machine:
         return self.titled("training", lines)
 
     def problems_section(self) -> list[Line]:
-        found = self.diagnosis.problems
-        return self.titled(f"problems: {len(found)}", self._problem_lines(found)) if found else []
+        problems = self.diagnosis.problems
+        return self.titled(f"problems: {len(problems)}", self._problem_lines(problems)) if problems else []
 
     def trial_section(self) -> list[Line]:
         """Return the benchmarks and their problems, or the key that runs them."""
-        trial = self.trial
-        if trial is None:
+        if self.trial is None:
             start: Line = [(pad("not run", LABEL), "dim"), (f"{self.try_key} ", "key")]
-            return self.titled(
-                "benchmarks", self.hanging(start, "tests speed, disks and libraries in a few seconds", "dim")
-            )
-        lines = [line for label, text in trial_rows(trial, self.hardware) for line in self.row(label, one_line(text))]
-        return self.titled("benchmarks: measured here", [*lines, *self._problem_lines(trial_problems(trial))])
+            words = "tests speed, disks and libraries in a few seconds"
+            return self.titled("benchmarks", self.hanging(start, words, "dim"))
+        rows, problems = trial_rows(self.trial, self.hardware), trial_problems(self.trial)
+        lines = [line for label, text in rows for line in self.row(label, one_line(text))]
+        return self.titled("benchmarks: measured here", [*lines, *self._problem_lines(problems)])
 
-    def _problem_lines(self, found: Sequence[HardwareProblem]) -> list[Line]:
-        glyphs = self.glyphs
-        marks: dict[Severity, tuple[str, Role]] = {
-            "bad": (glyphs.bad, "bad"), "warn": (glyphs.warn, "warn"), "info": (glyphs.dot, "dim"),
-        }  # fmt: skip
-        lines: list[Line] = []
-        for problem in found:
-            sign, role = marks[problem.severity]
-            lines += self.hanging([(pad(sign, 3), role)], problem.sentence)
+    def _problem_lines(self, problems: Sequence[HardwareProblem]) -> list[Line]:
+        glyphs, lines = self.glyphs, list[Line]()
+        signs = {"bad": glyphs.bad, "warn": glyphs.warn, "info": glyphs.dot}
+        for problem in problems:
+            role: Role = "dim" if problem.severity == "info" else problem.severity
+            lines += self.hanging([(pad(signs[problem.severity], 3), role)], problem.sentence)
             if problem.remedy:
                 lines += self.hanging([(f"   {glyphs.arrow} ", "dim")], problem.remedy, "accent")
         return lines
@@ -163,9 +141,8 @@ class Machine:
         return self.titled(f"GPUs: {len(gpus)}, load and memory in use", lines)
 
     def card_section(self) -> list[Line]:
-        """Return the GPU that a run would use, without the facts that have their own section beside it."""
-        rows = describe.gpu_rows(self.diagnosis, self.hardware)
-        gpu = self.diagnosis.gpu
+        """Return the GPU that a run would use. If `wide`, its peak rates and processes are in other sections."""
+        rows, gpu = describe.gpu_rows(self.diagnosis, self.hardware), self.diagnosis.gpu
         which = "chosen by you" if self.diagnosis.gpu_is_chosen else "chosen automatically"
         if self.wide and gpu:
             rows = rows[: len(rows) - len(describe.process_rows(gpu))]
@@ -181,9 +158,9 @@ class Machine:
         rates = card.teraflops.known()
         lines: list[Line] = []
         for name, rate in sorted(rates.items(), key=lambda pair: -pair[1]):
-            drawn = bar(rate / max(rates.values()), 2 * _BAR, self.glyphs)
-            unit = "TOP/s" if name == "int8" else "TFLOP/s"
-            lines.append([(pad(name, LABEL), "dim"), (drawn, "accent"), (f"  {rate:>6,.4g} {unit}", "text")])
+            words = f"  {rate:>6,.4g} {'TOP/s' if name == 'int8' else 'TFLOP/s'}"
+            share_of_fastest = bar(rate / max(rates.values()), 2 * _BAR, self.glyphs)
+            lines.append([(pad(name, LABEL), "dim"), (share_of_fastest, "accent"), (words, "text")])
         lines += self.row("memory", f"{card.gigabytes_per_second:,.0f} GB/s")
         return self.titled(f"{card.title}: peak rates, dense", [*lines, *self.row("source", card.source)])
 
@@ -194,22 +171,15 @@ class Machine:
     def users_section(self) -> list[Line]:
         """Return the processes on each GPU. In one column, the chosen GPU has them in its own section."""
         if not self.wide:
-            return self.rows(
-                "processes on the other GPUs", describe.other_process_rows(self.hardware, self.diagnosis.gpu)
-            )
-        rows = [
-            ("" if label == "" else f"GPU {gpu.index}", words)
-            for gpu in self.hardware.gpus
-            for label, words in describe.process_rows(gpu)
-        ]
+            rows = describe.other_process_rows(self.hardware, self.diagnosis.gpu)
+            return self.rows("processes on the other GPUs", rows)
+        rows = [(f"GPU {gpu.index}" if label else "", text)
+                for gpu in self.hardware.gpus for label, text in describe.process_rows(gpu)]  # fmt: skip
         return self.rows("GPU processes", rows)
-
-    def processor_section(self) -> list[Line]:
-        return self.rows("processor", describe.processor_rows(self.hardware))
 
     def cores_section(self) -> list[Line]:
         """Return a small gauge for each core, or one character for each if gauges would take many lines."""
-        # Changes that are too small to be visible are rounded away.
+        # The lines change only if a change is visible.
         shares = [round(20 * (share or 0)) / 20 for share in self.gauges.core_shares] if self.gauges else []
         if not shares or self.hardware.gpus:
             return []
@@ -219,34 +189,33 @@ class Machine:
         ])  # fmt: skip
         if self.wide and len(lines) <= _MOST_CORE_LINES:
             return self.titled("cores", lines)
-        signs = sparkline(shares, min(self.width - LABEL, len(shares)), self.glyphs, low=0.0, high=1.0)
+        signs = spans.sparkline(shares, min(self.width - LABEL, len(shares)), self.glyphs, low=0.0, high=1.0)
         return self.row("cores", signs, "chart_raw")
 
     def _in_columns(self, cells: Sequence[Line]) -> list[Line]:
-        """Arrange cells of equal width in as many columns as fit, from top to bottom."""
-        down = -(-len(cells) // max((self.width + _GAP) // width_of(cells[0]), 1)) if cells else 0
-        return [[span for cell in cells[row::down] for span in cell] for row in range(down)]
+        """Return cells of equal width in as many columns as fit, each filled from top to bottom."""
+        rows = -(-len(cells) // max((self.width + _GAP) // width_of(cells[0]), 1)) if cells else 0
+        return [[span for cell in cells[row::rows] for span in cell] for row in range(rows)]
 
     def processes_section(self) -> list[Line]:
-        rows: list[Line] = [
-            fit([(f"{cpu:>6} {memory:>10}  ", "text"), (command, "dim")], self.width, self.glyphs.ellipsis)
-            for cpu, memory, command in self.processes
-        ]
-        is_shown = self.wide and not self.hardware.gpus
-        return self.titled("busiest processes: CPU, memory", rows or [[("looking ...", "dim")]]) if is_shown else []
+        if not self.wide or self.hardware.gpus:
+            return []
+        rows = [fit([(f"{cpu:>6} {memory:>10}  ", "text"), (command, "dim")], self.width, self.glyphs.ellipsis)
+                for cpu, memory, command in self.processes]  # fmt: skip
+        return self.titled("busiest processes: CPU, memory", rows or [[("looking ...", "dim")]])
 
     def system_section(self) -> list[Line]:
         return self.rows("system", describe.system_rows(self.hardware) if self.wide else [])
 
     def disk_section(self) -> list[Line]:
-        places = self.hardware.places
-        label_width = max((len(place.label) for place in places), default=0) + 2
-        room_width = max((len(describe.room_words(place)) for place in places), default=0) + 2
+        folders = self.hardware.places
+        label_width = max((len(folder.label) for folder in folders), default=0) + 2
+        room_width = max((len(describe.room_words(folder)) for folder in folders), default=0) + 2
         lines: list[Line] = []
-        for place in places:
-            start: Line = [(pad(place.label, label_width), "dim")]
-            start.append((pad(describe.room_words(place), room_width), "bad" if place.writable is False else "text"))
-            path = describe.place_path(place)
+        for folder in folders:
+            start: Line = [(pad(folder.label, label_width), "dim")]
+            start.append((pad(describe.room_words(folder), room_width), "bad" if folder.writable is False else "text"))
+            path = describe.place_path(folder)
             if width_of(start) + cell_len(path) <= self.width:
                 lines.append([*start, (path, "dim")])
             else:
@@ -255,15 +224,14 @@ class Machine:
         for rate in rates:
             words = f"reads {format_bytes(round(rate.read))}/s, writes {format_bytes(round(rate.write))}/s"
             lines.append([(pad(rate.name, label_width), "dim"), (words, "text")])
-        return self.titled("disk", lines) if places else []
+        return self.titled("disk", lines) if folders else []
 
     def libraries_section(self) -> list[Line]:
         installed, missing = describe.library_words(self.hardware)
         name_width = max((cell_len(name) for name, _ in installed), default=0) + 1
-        cell = name_width + max((cell_len(version) for _, version in installed), default=0) + _GAP
-        lines = self._in_columns(
-            [[(pad(name, name_width), "dim"), (pad(version, cell - name_width), "text")] for name, version in installed]
-        )
+        cell_width = name_width + max((cell_len(version) for _, version in installed), default=0) + _GAP
+        cells: list[Line] = [[(pad(name, name_width), "dim"), (version, "text")] for name, version in installed]
+        lines = self._in_columns([fit(cell, cell_width) for cell in cells])
         if missing:
             lines += self.row("missing", ", ".join(missing), "dim")
         return self.titled("libraries", lines) if lines else []
@@ -271,39 +239,35 @@ class Machine:
 
 def _columns(gauge: Gpu, glyphs: Glyphs, room: int) -> Line:
     """Return the load, memory, temperature and power that fit, in columns of equal width for all GPUs."""
-    share, heat, power, limit = (
-        "--" if value is None else f"{value:.0f}"
-        for value in (
-            None if gauge.utilisation_share is None else 100 * gauge.utilisation_share,
-            gauge.temperature_celsius, gauge.power_watts, gauge.power_limit_watts,
-        )
-    )  # fmt: skip
-    memory, whole = (
-        "   --" if count is None else f"{count / GIB:5.1f}" for count in (gauge.memory_used_bytes, gauge.memory_bytes)
-    )
+
+    def cell(value: float | None, width: int, decimals: int = 0) -> str:
+        return f"{'--' if value is None else f'{value:.{decimals}f}':>{width}}"
+
+    used, total = ((count and count / GIB) for count in (gauge.memory_used_bytes, gauge.memory_bytes))
+    share = gauge.utilisation_share
     columns: list[tuple[int, Span]] = [
-        (7, (f"  {share:>3} %", "text")),
-        (62, (f"  {bar(gauge.utilisation_share, _BAR, glyphs)}", "accent")),
-        (27, (f"  {memory} of {whole} GiB", "text")),
-        (34, (f"  {heat:>3} C", "text")),
-        (50, (f"  {power:>4} of {limit:>4} W", "text")),
+        (7, (f"  {cell(share and 100 * share, 3)} %", "text")),
+        (62, (f"  {bar(share, _BAR, glyphs)}", "accent")),
+        (27, (f"  {cell(used, 5, 1)} of {cell(total, 5, 1)} GiB", "text")),
+        (34, (f"  {cell(gauge.temperature_celsius, 3)} C", "text")),
+        (50, (f"  {cell(gauge.power_watts, 4)} of {cell(gauge.power_limit_watts, 4)} W", "text")),
     ]
-    return [span for least, span in columns if room >= least]
+    return [span for least_room, span in columns if room >= least_room]
 
 
 class Part(KeyedPane):
-    """One part of the page. It is computed when the machine changes, and hidden while it has no lines."""
+    """A section of the page. It is computed when the machine changes, and hidden while it has no lines."""
 
     def __init__(self, part: Callable[[Machine], list[Line]], *, is_live: bool = False, id: str | None = None) -> None:
         super().__init__(self._part_lines, id=id)
         self._part, self.is_live = part, is_live
-        self._made: tuple[Machine | None, list[Line]] = (None, [])
+        self._drawn: tuple[Machine | None, list[Line]] = (None, [])
 
     def _part_lines(self, width: int, _: int = 0) -> list[Line]:
         machine = cast("HardwarePage", self.screen).machine(width, self.is_live)
-        if machine != self._made[0]:
-            self._made = machine, self._part(machine)
-        return self._made[1]
+        if machine != self._drawn[0]:
+            self._drawn = machine, self._part(machine)
+        return self._drawn[1]
 
     def redraw(self) -> None:
         self.display = bool(self._part_lines(self.size.width or _ANY_WIDTH))
@@ -323,21 +287,23 @@ class HardwarePage(ListPage):
         self._runs_folder = Path()
         self._reader, self._processes, self._next_look = ProcessReader(), tuple[tuple[str, str, str], ...](), 0.0
         self._bars = {name: GaugeBar(id=name) for name in ("busy", "memory", "gpu-busy", "gpu-memory")}
-        self._trail = Area(Part(Machine.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"], id="trail")
         self._scroller = Scroller(Area(*self._columns(), id="columns"))
 
     def _columns(self) -> ComposeResult:
         yield Area(
             Part(Machine.welcome_section), Part(Machine.device_section), Part(Machine.problems_section),
             Part(Machine.gpu_table, is_live=True), Part(Machine.card_section),
-            Part(Machine.processor_section, id="processor"), self._bars["busy"], self._bars["memory"],
-            Part(Machine.cores_section, is_live=True), classes="column left",
+            Part(lambda machine: machine.rows("processor", describe.processor_rows(machine.hardware)), id="processor"),
+            self._bars["busy"], self._bars["memory"], Part(Machine.cores_section, is_live=True), classes="column left",
         )  # fmt: skip
         parts = map(Part, (Machine.peak_section, Machine.users_section, Machine.processes_section))
-        middle = Area(self._trail, *parts, classes="column middle")
-        facts = (Machine.trial_section, Machine.disk_section, Machine.libraries_section, Machine.system_section)
-        # Only disks have live rates here.
-        yield Area(middle, Area(*(Part(it, is_live=it == facts[1]) for it in facts), classes="column"), id="others")
+        trail = Area(Part(Machine.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"], id="trail")
+        middle = Area(trail, *parts, classes="column middle")
+        right = Area(
+            Part(Machine.trial_section), Part(Machine.disk_section, is_live=True), Part(Machine.libraries_section),
+            Part(Machine.system_section), classes="column",
+        )  # fmt: skip
+        yield Area(middle, right, id="others")
 
     def body(self) -> ComposeResult:
         yield self._scroller
@@ -352,7 +318,7 @@ class HardwarePage(ListPage):
             profile=self._profile, wide=self.size.width >= _TWO_COLUMNS, width=width, glyphs=self.bench.glyphs,
             trial=self._trial, try_key=self.bench.app.key_of("hardware.try_out"),
             processes=self._processes[: max(self.size.height - _FACTS_LINES, _FEWEST_PROCESSES)],
-            welcome=tuple((self.bench.app.key_of(one), words) for one, words in welcome.items()) if is_new else (),
+            welcome=tuple((self.bench.app.key_of(name), words) for name, words in welcome.items()) if is_new else (),
         )  # fmt: skip
 
     def redraw(self) -> None:
@@ -368,7 +334,7 @@ class HardwarePage(ListPage):
                 part.redraw()
 
     def _look_at_processes(self) -> None:
-        """Read the processes if they are visible, with a small share of a core."""
+        """Read the processes if they are visible, as often as a small share of a core allows."""
         has_room = self.size.width >= _TWO_COLUMNS and not self.bench.hardware.gpus
         if has_room and not self.bench.is_unattended and monotonic() >= self._next_look:
             self._next_look = inf
@@ -379,31 +345,30 @@ class HardwarePage(ListPage):
 
         self._next_look = monotonic()
         # CPU use is known from the second look on.
-        if any(one.cores is not None for one in look.processes):
+        if any(process.cores is not None for process in look.processes):
             self._next_look += max(_PROCESSES_EVERY_SECONDS, look.cpu_seconds / _SHARE_OF_A_CORE)
-            texts = [cells(one, time()) for one in in_order(look.processes, "cpu")[:_MOST_PROCESSES]]
-            self._processes = tuple((one["cpu"], one["memory"], one["command"]) for one in texts)
+            rows = [cells(process, time()) for process in in_order(look.processes, "cpu")[:_MOST_PROCESSES]]
+            self._processes = tuple((row["cpu"], row["memory"], row["command"]) for row in rows)
             self.redraw()
 
     def _show_gauges(self) -> None:
         gauges, sparks, gpu = self.bench.gauges or Gauges(), self.bench.sparks, self._diagnosis.gpu
-        busy, memory, _ = gauges_of(gauges, 0)  # all of them: disks have a section of their own
+        busy, memory, _ = gauges_of(gauges, 0)  # disks have a section of their own
         shown = {"busy": busy, "memory": memory}
         if cards := [card for card in gauges.gpus if gpu is not None and card.index == gpu.index]:
             shown |= zip(("gpu-busy", "gpu-memory"), card_gauges(cards[0]), strict=True)
         for name, gauge in shown.items():
-            # Changes that are too small to be visible are rounded away.
+            # The bar changes only if a change is visible.
             share = None if gauge.share is None else round(gauge.share, 3)
             label = pad(name.removeprefix("gpu-"), LABEL)
             self._bars[name].show(replace(gauge, share=share, label=label), sparks.get(gauge.spark, ()))
 
     def refusal(self, action: Action) -> str:
-        can = len(self.bench.hardware.gpus) > 1 if action.name == "next_gpu" else self._scroller.is_overflowing
         if action.name == "try_out":
-            if self.bench.run_is_alive:
-                return BESIDE_A_RUN
-            return "the benchmarks are running" if self._is_trying else ""
-        return "" if can or action.name in ("look_again", "processes", "download", "install") else NOTHING_TO_DO
+            reason = "the benchmarks are running" if self._is_trying else ""
+            return BESIDE_A_RUN if self.bench.run_is_alive else reason
+        can_do = len(self.bench.hardware.gpus) > 1 if action.name == "next_gpu" else self._scroller.is_overflowing
+        return "" if can_do or action.name in ("look_again", "processes", "download", "install") else NOTHING_TO_DO
 
     def move(self, lines: int) -> None:
         self._scroller.scroll_lines(lines)
@@ -420,17 +385,17 @@ class HardwarePage(ListPage):
         self.set_class(self._diagnosis.gpu is None, "-no-card", update=self.is_attached)
         self.set_class(not bench.hardware.gpus, "-no-gpu", update=self.is_attached)
         try:
-            profile, why = choose_hardware_profile("auto", bench.hardware, bench.chosen_gpu)
-        except ConfigError as error:  # a file of the user's own; the Config screen says it as well
-            profile, why = None, one_line(str(error))
-        self._profile = (profile.name if profile else "none"), why
+            profile, reason = choose_hardware_profile("auto", bench.hardware, bench.chosen_gpu)
+        except ConfigError as error:  # one of the user's own profiles; the Config screen shows the error too
+            profile, reason = None, one_line(str(error))
+        self._profile = (profile.name if profile else "none"), reason
         self._trial = kept_trial(bench.hardware, bench.chosen_gpu)
 
     def action_next_gpu(self) -> None:
         """Choose the next GPU; after the last one, choose automatically again."""
-        indices: list[GpuChoice] = [None, *(gpu.index for gpu in self.bench.hardware.gpus if gpu.visible)]
-        here = indices.index(self.bench.chosen_gpu) if self.bench.chosen_gpu in indices else 0
-        self.bench.chosen_gpu = indices[(here + 1) % len(indices)]
+        choices: list[GpuChoice] = [None, *(gpu.index for gpu in self.bench.hardware.gpus if gpu.visible)]
+        position = choices.index(self.bench.chosen_gpu) if self.bench.chosen_gpu in choices else 0
+        self.bench.chosen_gpu = choices[(position + 1) % len(choices)]
         self._diagnose()
         self.bench.machine_changed()
         gpu = self._diagnosis.gpu
@@ -456,18 +421,17 @@ class HardwarePage(ListPage):
         hardware, chosen = self.bench.hardware, self.bench.chosen_gpu
         self._is_trying = True
         self.bench.tell("running benchmarks of precisions, attention, speed and disks ...", "dim")
-        # In a lane of its own, so that planning does not wait for it.
-        self.bench.background.do(
-            _TRIAL, lambda: try_machine(hardware, chosen), lambda trial: self._tried(trial, chosen), _TRIAL
-        )
 
-    def _tried(self, trial: Trial, chosen: GpuChoice) -> None:
-        self._is_trying = False
-        if chosen == self.bench.chosen_gpu:
-            self._trial = trial
-        count = len(trial["problems"])
-        self.bench.tell(f"benchmarks: {count or 'no'} problem{'s' * (count != 1)} found", "warn" if count else "good")
-        self.bench.app.draw()
+        def tried(trial: Trial) -> None:
+            self._is_trying = False
+            if chosen == self.bench.chosen_gpu:
+                self._trial = trial
+            words = f"benchmarks: {(count := len(trial['problems'])) or 'no'} problem{'s' * (count != 1)} found"
+            self.bench.tell(words, "warn" if count else "good")
+            self.bench.app.draw()
+
+        # In a thread of its own, so that planning does not wait for it.
+        self.bench.background.do("trial", lambda: try_machine(hardware, chosen), tried, "trial")
 
     def action_look_again(self) -> None:
         """Read the machine again in the background, because a driver may hang."""
@@ -487,15 +451,15 @@ class HardwarePage(ListPage):
     def _look_at_runs_folder(self) -> None:
         """Read the free space of the folder for runs, once it is known and when it changes."""
         loaded = self.bench.document.loaded if self.bench.document else None
-        folder = from_the_root(loaded.config.output.runs_dir) if loaded else self._runs_folder
-        if folder != self._runs_folder:
-            self._runs_folder = folder
-            if ("runs", str(folder)) not in [(place.label, place.path) for place in self.bench.hardware.places]:
-                self.bench.background.do("runs folder", lambda: read_place("runs", folder), self._found_room)
+        path = from_the_root(loaded.config.output.runs_dir) if loaded else self._runs_folder
 
-    def _found_room(self, runs: Place) -> None:
-        hardware = self.bench.hardware
-        places = tuple(runs if place.label == runs.label else place for place in hardware.places)
-        self.bench.hardware = replace(hardware, places=places)
-        self._diagnose()
-        self.bench.app.draw()
+        def update(runs: Place) -> None:
+            folders = tuple(runs if folder.label == runs.label else folder for folder in self.bench.hardware.places)
+            self.bench.hardware = replace(self.bench.hardware, places=folders)
+            self._diagnose()
+            self.bench.app.draw()
+
+        if path != self._runs_folder:
+            self._runs_folder = path
+            if ("runs", str(path)) not in [(folder.label, folder.path) for folder in self.bench.hardware.places]:
+                self.bench.background.do("runs folder", lambda: read_place("runs", path), update)

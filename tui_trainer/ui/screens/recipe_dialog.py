@@ -18,21 +18,19 @@ from tui_trainer.tasks import find_task, task_names
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import SearchDialog
 from tui_trainer.ui.search import match
-from tui_trainer.ui.spans import Glyphs, Line, change_lines, paragraph, title_rule
+from tui_trainer.ui.spans import Glyphs, Line, Role, change_lines, paragraph, title_rule
 from tui_trainer.ui.workbench import Workbench, fitting_words
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig
 
+    _Fits = Mapping[str, tuple[LoadedConfig | None, str]]
+
 _FITS: Final = "recipes that fit"
 
 
 class RecipeDialog(SearchDialog[str | Profile]):
-    """Recipes that match the filter, grouped by task. Those that fit the user's model and data come first.
-
-    The fit of each recipe is found in the background. Until then, recipes are shown as they are written, and `waiting`
-    says what the dialog waits for.
-    """
+    """List of the recipes that match the filter, by task. Recipes that fit the user's model and data come first."""
 
     heading = "Choose a recipe"
     CSS = """
@@ -41,16 +39,16 @@ class RecipeDialog(SearchDialog[str | Profile]):
     """
 
     def __init__(self, bench: Workbench, document: ConfigDocument, name: str) -> None:
-        """List the recipes. Raises ConfigError where one cannot be read."""
+        """List the recipes. Raises ConfigError if one cannot be read."""
         super().__init__(is_heading=lambda row: isinstance(row, str), wraps=True)
         self._bench, self._document, self._keeps_own = bench, document, True
         self.field.placeholder = "name, title or task"
         self._recipes = all_profiles("recipes")
         self.recipe = self._recipes.get(name) or next(iter(self._recipes.values()))
         """Chosen recipe, which the filter may hide."""
-        self._fits: Mapping[str, tuple[LoadedConfig | None, str]] | None = None
-        """What each recipe becomes here, and why it does not fit the user's model and data, by its name."""
-        self._chosen_fit: Mapping[str, tuple[LoadedConfig | None, str]] = {}
+        self._fits: _Fits | None = None
+        """Config with each recipe, and the reason if it does not fit the user's model and data, by name."""
+        self._chosen_fit: _Fits = {}
         self._preview: RecipePreview | None = None
         self._error = ""
         self._find_fits()
@@ -61,12 +59,12 @@ class RecipeDialog(SearchDialog[str | Profile]):
         return (("enter", "select"), ("up down", "choose"), ("tab", drop), ("escape", "back"))
 
     def misfit(self, name: str) -> str:
-        """Return why a recipe does not fit the user's model and data; empty if it fits, or while that is looked for."""
+        """Return why a recipe does not fit the user's model and data; empty if it fits, or while that is unknown."""
         return (self._fits or {}).get(name, (None, ""))[1]
 
     @property
     def waiting(self) -> str:
-        """What the preview and the order wait for; empty if they are final."""
+        """The work that the preview and the order wait for; empty if they are final."""
         plain = self._document.plain
         return f"finding recipes that fit: {fitting_words(plain)}" if plain and self._fits is None else ""
 
@@ -74,7 +72,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         return self.waiting
 
     def _find_fits(self) -> None:
-        """Find what each recipe becomes on top of the user's own values, and whether it fits model and data."""
+        """Compute the config with each recipe and the user's own values, and whether it fits the model and data."""
         document, keeps_own = self._document, self._keeps_own
 
         def find(names: Sequence[str]) -> dict[str, tuple[LoadedConfig | None, str]]:
@@ -92,24 +90,17 @@ class RecipeDialog(SearchDialog[str | Profile]):
                     fits[name] = None, error.problems[0].message
             return fits
 
-        def found(fits: dict[str, tuple[LoadedConfig | None, str]]) -> None:
-            self._fits = {**self._chosen_fit, **fits}
-            self._arrange()
+        def show(fits: _Fits | None, chosen_fit: _Fits) -> None:
+            self._fits, self._chosen_fit = fits, chosen_fit
+            self.narrow()
+            self.choose(self.list.place)
 
-        def found_chosen(fits: dict[str, tuple[LoadedConfig | None, str]]) -> None:
-            self._chosen_fit = fits
-            self._arrange()
-
-        # The chosen recipe first, so that its preview does not wait for the others.
-        self._fits, self._chosen_fit = None, {}
-        self._arrange()
-        self._bench.background.do("chosen recipe", partial(find, (self.recipe.name,)), found_chosen, _FITS)
-        others = tuple(name for name in self._recipes if name != self.recipe.name)
-        self._bench.background.do(_FITS, partial(find, others), found, _FITS)
-
-    def _arrange(self) -> None:
-        self.narrow()
-        self.choose(self.list.place)
+        show(None, {})
+        # The chosen recipe is the first, so that its preview does not wait for the others.
+        work = partial(find, (self.recipe.name,))
+        self._bench.background.do("chosen recipe", work, lambda fits: show(None, fits), _FITS)
+        work = partial(find, tuple(name for name in self._recipes if name != self.recipe.name))
+        self._bench.background.do(_FITS, work, lambda fits: show({**self._chosen_fit, **fits}, self._chosen_fit), _FITS)
 
     def narrow(self) -> None:
         by_task = {name: list[Profile]() for name in task_names()}
@@ -119,16 +110,16 @@ class RecipeDialog(SearchDialog[str | Profile]):
             if match(self.field.value, text):
                 by_task[task].append(recipe)
         for recipes in by_task.values():
-            recipes.sort(key=lambda one: bool(self.misfit(one.name)))
+            recipes.sort(key=lambda recipe: bool(self.misfit(recipe.name)))
         tasks = sorted(filter(by_task.get, by_task), key=lambda name: bool(self.misfit(by_task[name][0].name)))
         rows: list[str | Profile] = []
         for name in tasks:
             rows += [find_task(name).title, *by_task[name]]
         # The first row is the title of a task.
-        self.list.show(rows, next((place for place, row in enumerate(rows) if row is self.recipe), 1))
+        self.list.show(rows, next((index for index, row in enumerate(rows) if row is self.recipe), 1))
 
     def _task_of(self, recipe: Profile) -> str:
-        """Return the task that a recipe would train here, or the one that it is written for."""
+        """Return the task of the config with this recipe, or the task that the recipe names."""
         loaded = (self._fits or {}).get(recipe.name, (None, ""))[0]
         task = loaded.config.task.type if loaded else flatten(recipe.values, "", []).get("task.type")
         return task if task in task_names() else str(all_settings()["task.type"].default)
@@ -136,21 +127,19 @@ class RecipeDialog(SearchDialog[str | Profile]):
     def on_choice(self) -> None:
         if isinstance(chosen := self.list.chosen, Profile):
             self.recipe = chosen
-        name = self.recipe.name
+        name, keep_own = self.recipe.name, self._keeps_own
         fitted = (self._fits or self._chosen_fit).get(name, (None, ""))[0]
         try:
-            self._preview = self._document.preview_recipe(
-                name, keep_own=self._keeps_own, fit=lambda plain: fitted or plain
-            )
+            self._preview = self._document.preview_recipe(name, keep_own=keep_own, fit=lambda plain: fitted or plain)
         except ConfigError as error:
             self._preview, self._error = None, str(error.problems[0])
 
     def redraw(self) -> None:
-        # What a filter leaves free shows more of what the recipe would change.
+        # If the filter hides rows, there is more room for the changes of the recipe.
         self.list.styles.max_height = max(len(self.list.rows), 1)
         super().redraw()
 
-    def words_for_none(self) -> str:
+    def empty_words(self) -> str:
         return "no matching recipes"
 
     def take(self) -> None:
@@ -170,47 +159,44 @@ class RecipeDialog(SearchDialog[str | Profile]):
         glyphs = self.glyphs
         if isinstance(row, str):
             return title_rule(row, width, glyphs)
-        cells, why = max(map(len, map(one_line, self._recipes))), self.misfit(row.name)
+        name_cells, reason = max(map(len, map(one_line, self._recipes))), self.misfit(row.name)
         now = "now" if row.name == self._document.recipe_name else "   "
-        reason: Line = [(f"{glyphs.bad} {one_line(why)}", "dim")] if why else [(one_line(row.title), "text")]
-        return [(f" {one_line(row.name).ljust(cells)}  {now}  ", "dim" if why else "text"), *reason]
+        role: Role = "dim" if reason else "text"
+        words = f"{glyphs.bad} {one_line(reason)}" if reason else one_line(row.title)
+        return [(f" {one_line(row.name).ljust(name_cells)}  {now}  ", role), (words, role)]
 
     def about(self, width: int, height: int) -> list[Line]:
-        """Return the summary of the chosen recipe, and the settings that it changes and keeps.
-
-        If not all fits, kept settings are only named, and the last changes are counted.
-        """
+        """Return the summary of the chosen recipe, and the settings that it changes and keeps, if there is room."""
         recipe, glyphs = self.recipe, self.glyphs
         lines = paragraph(one_line(recipe.summary), width)
         source = paragraph(one_line(f"source: {recipe.source}"), width, "dim") if recipe.source else []
-        if why := self.misfit(recipe.name):
-            lines += paragraph(one_line(f"Does not fit: {why}."), width, "warn")
+        if reason := self.misfit(recipe.name):
+            lines += paragraph(one_line(f"Does not fit: {reason}."), width, "warn")
         if self._preview is None:
             return [*lines, [], *paragraph(one_line(f"{glyphs.bad} {self._error}"), width, "bad")]
-        changes, stays = self._preview.changes, self._preview.stays
+        changes, kept = self._preview.changes, self._preview.stays
         lines += paragraph(one_line(self.waiting), width, "accent") if self.waiting else []
         title = f"Changes {settings_count(len(changes))}" if changes else "Changes nothing"
         note = "your own values are kept" if self._keeps_own else "your own values are dropped"
-        changed = _change_lines(changes, width, glyphs)
-        kept_title, kept = f"Keeps {settings_count(len(stays))} that you changed", list[Line]()
-        if stays:
+        heading = title_rule(title, width, glyphs, note)
+        change_rows = _change_lines(changes, width, glyphs)
+        kept_title, kept_rows = f"Keeps {settings_count(len(kept))} that you changed", list[Line]()
+        if kept:
             # From the recipe's value to the user's own.
-            own = [Change(key=one.key, old=one.new, new=one.old) for one in stays]
-            kept = [title_rule(kept_title, width, glyphs), *_change_lines(own, width, glyphs)]
-        if len(source) + len(lines) + 1 + len(changed) + len(kept) <= height:
-            return [*lines, *source, title_rule(title, width, glyphs, note), *changed, *kept]
-        lines.append(title_rule(title, width, glyphs, note))
-        names = ", ".join(all_settings()[change.key].name for change in stays)
-        kept = [[(f"{kept_title}: {names}", "dim")]] if stays else []
-        room = max(height - len(lines) - len(kept), bool(changes))
-        if len(changed) > room:
-            changed = [*changed[: room - 1], [(f"   {glyphs.ellipsis} and {len(changed) - room + 1} more", "dim")]]
-        return [*lines, *changed, *kept]
+            own = [Change(key=change.key, old=change.new, new=change.old) for change in kept]
+            kept_rows = [title_rule(kept_title, width, glyphs), *_change_lines(own, width, glyphs)]
+        if len(source) + len(lines) + 1 + len(change_rows) + len(kept_rows) <= height:
+            return [*lines, *source, heading, *change_rows, *kept_rows]
+        names = ", ".join(all_settings()[change.key].name for change in kept)
+        kept_rows = [[(f"{kept_title}: {names}", "dim")]] if kept else []
+        room = max(height - len(lines) - 1 - len(kept_rows), bool(changes))
+        if (hidden := len(change_rows) - room + 1) > 1:
+            change_rows = [*change_rows[: room - 1], [(f"   {glyphs.ellipsis} and {hidden} more", "dim")]]
+        return [*lines, heading, *change_rows, *kept_rows]
 
 
 def _change_lines(changes: Sequence[Change], width: int, glyphs: Glyphs) -> list[Line]:
-    settings = all_settings()
-    return change_lines(
-        [(one.key, *(display_text(settings[one.key], value) for value in (one.old, one.new))) for one in changes],
-        width, glyphs,
-    )  # fmt: skip
+    settings = [(all_settings()[change.key], change) for change in changes]
+    rows = [(setting.key, display_text(setting, change.old), display_text(setting, change.new))
+            for setting, change in settings]  # fmt: skip
+    return change_lines(rows, width, glyphs)

@@ -18,7 +18,7 @@ from textual.events import ScreenResume
 
 from tui_trainer.errors import FolderError, InputError, Problem
 from tui_trainer.lines.plan_and_events import age_words
-from tui_trainer.runs import at_rest
+from tui_trainer.runs import delete_and_rename
 from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS, Difference, differing, settings_of
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.labels import label, parsed_note, parsed_tags
@@ -46,28 +46,29 @@ T = TypeVar("T")
 WIDE: Final = 120
 """Least width at which the chosen run is shown beside the list, with its curve."""
 _READ_EVERY_TICKS = 3
-# Sizes are measured in the thread that also plans and checks, so a measurement must be short.
+# Sizes are measured in the thread that also plans and checks the config, so that it must be free again soon.
 _MEASURING_SECONDS = 0.2
 _READING, _MEASURING, _LOOKING, _DELETING = "list of runs", "sizes of runs", "chosen run", "deleting"
 _JOURNALS_KEPT = 8
 _NAMES_SHOWN = 6
 
 
-def refusal(action: str, one: RunOverview, stop_key: str) -> str:
-    if action in ("open", "resume", "stop", "mark", "new", "rename", "tags", "note") and not one.is_run:
-        return f"{one.name} is {'not a run folder' if one.status == 'no run folder' else one.status}"
-    if action == "stop" and not one.alive:
+def refusal(action: str, run: RunOverview, stop_key: str) -> str:
+    """Return why an action cannot be done with a run; empty if it can be done."""
+    if action in ("open", "resume", "stop", "mark", "new", "rename", "tags", "note") and not run.is_run:
+        return f"{run.name} is {'not a run folder' if run.status == 'no run folder' else run.status}"
+    if action == "stop" and not run.alive:
         waits = "is waiting in the queue: open the run to stop it"
-        return f"{one.name} {waits if one.status == 'submitted' else 'is not running'}"
-    if action in ("resume", "rename", "delete") and one.alive:
-        return f"{one.name} is running; {stop_key} stops it"
-    if action == "resume" and one.status == "finished" and one.has_model:
-        return f"{one.name} is finished"
-    if action == "more" and (not one.is_run or one.alive):
-        return f"{one.name} {'is running' if one.alive else f'is {one.status}'}"
-    if action == "export" and one.status != "finished":
-        return f"{one.name} is {one.status}: only a finished run has a model to export"
-    if action == "delete" and one.status == "no run folder":
+        return f"{run.name} {waits if run.status == 'submitted' else 'is not running'}"
+    if action in ("resume", "rename", "delete") and run.alive:
+        return f"{run.name} is running; {stop_key} stops it"
+    if action == "resume" and run.status == "finished" and run.has_model:
+        return f"{run.name} is finished"
+    if action == "more" and (not run.is_run or run.alive):
+        return f"{run.name} {'is running' if run.alive else f'is {run.status}'}"
+    if action == "export" and run.status != "finished":
+        return f"{run.name} is {run.status}: only a finished run has a model to export"
+    if action == "delete" and run.status == "no run folder":
         return "this folder was not created by a run and is kept"
     return ""
 
@@ -79,19 +80,18 @@ class ChosenRun:
     journal: FollowedJournal
     differences: tuple[Difference, ...] = ()
     before: str = ""
-    """Name of the earlier run; empty if there is none."""
+    """Name of the earlier run; empty if this is the first run of its task."""
     is_ancestor: bool = False
 
 
-def look_at(one: RunOverview, found: Sequence[RunOverview], journal: FollowedJournal) -> ChosenRun:
+def look_at(run: RunOverview, runs: Sequence[RunOverview], journal: FollowedJournal) -> ChosenRun:
     """Read new events of the journal, and the settings of the run and of an earlier one to compare with."""
-    folder = RunFolder(one.path)
+    folder = RunFolder(run.path)
     journal.read_new()
     links = read_fields(folder.plan).get("ancestors")
     last = links[-1] if isinstance(links, list) and links else None
     ancestor = str(last["name"]) if isinstance(last, dict) and last.get("method") and "name" in last else ""
-    before = view.run_before(one, found, ancestor)
-    if before is None:
+    if (before := view.run_before(run, runs, ancestor)) is None:
         return ChosenRun(journal)
     differences = differing([settings_of(RunFolder(before.path)), settings_of(folder)])
     return ChosenRun(journal, differences, before.name, is_ancestor=before.name == ancestor)
@@ -123,7 +123,7 @@ class RunsPage(FilteredPage, ListPage):
         self.model: view.RunsModel = view.RunsModel()
         self._overviews = Overviews()
         self.table = LineList(
-            lambda place, width: view.run_row(self.model, place, _now(), width, bench.glyphs),
+            lambda index, width: view.run_row(self.model, index, _now(), width, bench.glyphs),
             lambda: (len(self.model.shown), self.model.place),
             titles=lambda width: view.run_titles(self.model, width, bench.glyphs),
             empty=lambda: view.empty_words(self.model, bench.app.key_of("app.start")),
@@ -133,17 +133,18 @@ class RunsPage(FilteredPage, ListPage):
         self._ticks = 0
         self._measured: dict[Path, object] = {}
         """State of each run's folder (`_folder_state`) when its size was measured."""
-        self._looked_at: OrderedDict[Path, tuple[object, ChosenRun]] = OrderedDict()
-        """The runs that were chosen last, and the last event and step that were read of each."""
+        self._looked_at: OrderedDict[Path | None, tuple[object, ChosenRun]] = OrderedDict()
+        """The runs that were chosen last, with the last event and step that were read."""
 
     def body(self) -> ComposeResult:
         with Container(id="workspace"):
             with Container(id="list"):
                 yield self.table
                 yield self._filter
-                yield Pane(self._wrong, id="wrong")
+                yield Pane(lambda width, _: paragraph(self.model.problem, width, "bad") if self.model.problem else [],
+                           id="wrong")  # fmt: skip
             with Container(id="beside"):
-                yield Pane(self._details, id="details")
+                yield Pane(self._detail_lines, id="details")
                 yield self.chart
                 yield Pane(self._differences, id="differences")
         yield self._below
@@ -163,36 +164,31 @@ class RunsPage(FilteredPage, ListPage):
     @property
     def _chosen_run(self) -> ChosenRun | None:
         """The run beside the list; None while its journal is being read, and if no run is chosen."""
-        known = self._looked_at.get(self.model.path) if self.model.path else None
-        return known[1] if known else None
+        return self._looked_at[self.model.path][1] if self.model.path in self._looked_at else None
 
     def _show_chosen(self) -> None:
         """Read the chosen run if it is shown and has news. One run is read at a time, the newest choice next."""
-        one, chosen = self.model.chosen, self._chosen_run
+        run, chosen = self.model.chosen, self._chosen_run
         self.chart.display = self.is_wide and chosen is not None and bool(chosen.journal.state.steps)
-        if not self.is_wide or one is None or not one.is_run or self.bench.background.is_busy(_LOOKING):
+        if not self.is_wide or run is None or not run.is_run or self.bench.background.is_busy(_LOOKING):
             return
-        stage, known = (one.last_event_at[:16], one.alive, one.step), self._looked_at.get(one.path)
-        if known is not None and known[0] == stage:
+        progress, last_look = (run.last_event_at[:16], run.alive, run.step), self._looked_at.get(run.path)
+        if last_look is not None and last_look[0] == progress:
             return
-        journal = known[1].journal if known else FollowedJournal(RunFolder(one.path))
+        journal = last_look[1].journal if last_look else FollowedJournal(RunFolder(run.path))
 
         def looked(chosen: ChosenRun) -> None:
-            self._looked_at[one.path] = stage, chosen
-            self._looked_at.move_to_end(one.path)
+            self._looked_at[run.path] = progress, chosen
+            self._looked_at.move_to_end(run.path)
             while len(self._looked_at) > _JOURNALS_KEPT:
                 self._looked_at.popitem(last=False)
             self.bench.app.draw()
 
-        work = partial(look_at, one, self.model.found or (), journal)
-        self.bench.background.do(_LOOKING, work, looked, _LOOKING)
-
-    def _wrong(self, width: int, _: int) -> list[Line]:
-        return paragraph(self.model.problem, width, "bad") if self.model.problem else []
+        self.bench.background.do(_LOOKING, partial(look_at, run, self.model.found or (), journal), looked, _LOOKING)
 
     def _differences(self, width: int, _: int) -> list[Line]:
-        one, chosen = self.model.chosen, self._chosen_run
-        if not self.is_wide or one is None or not one.is_run:
+        run, chosen = self.model.chosen, self._chosen_run
+        if not self.is_wide or run is None or not run.is_run:
             return []
         if chosen is None:
             return [[("reading the journal ...", "dim")]]
@@ -200,14 +196,14 @@ class RunsPage(FilteredPage, ListPage):
             return paragraph("no earlier run of this task to compare with", width, "dim")
         return view.difference_lines(chosen.differences, chosen.before, chosen.is_ancestor, width, self.bench.glyphs)
 
-    def _details(self, width: int, _: int) -> list[Line]:
+    def _detail_lines(self, width: int, _: int) -> list[Line]:
         chosen = self.model.chosen
         return view.detail_lines(chosen, _now(), width, self.bench.glyphs, is_wide=self.is_wide) if chosen else []
 
     def _summary(self, width: int, _: int) -> list[Line]:
         seen, count = self.table.seen_places, len(self.model.shown)
         where = f"{seen.start + 1}-{seen.stop} of {count}" if len(seen) < count else ""
-        words: Line = [(f"; {told}", "accent")] if (told := self.bench.exports.words) else []
+        words: Line = [(f"; {self.bench.exports.words}", "accent")] if self.bench.exports.words else []
         if self.model.marked and not words:
             for name in ("compare", "export", "delete"):
                 words += [("   ", "text"), (self.bench.app.key_of(f"runs.{name}"), "key"), (f" {name}", "accent")]
@@ -215,7 +211,7 @@ class RunsPage(FilteredPage, ListPage):
 
     def by_clock(self) -> object:
         now, shown = _now(), self.model.shown
-        return self.bench.exports.words, [age_words(shown[place], now) for place in self.table.seen_places]
+        return self.bench.exports.words, [age_words(shown[index], now) for index in self.table.seen_places]
 
     def on_screen_resume(self, event: ScreenResume) -> None:
         self._read()
@@ -231,38 +227,39 @@ class RunsPage(FilteredPage, ListPage):
             folders = dict.fromkeys(["runs", *([str(document.value("output.runs_dir"))] if document else [])])
 
             def read() -> tuple[list[RunOverview], list[RunOverview], str]:
-                found = self._overviews.read(map(Path, folders))
-                stale = [one for one in found if self._measured.get(one.path) != _folder_state(one)]
-                return found, stale, "" if found else str(list_problem() or "")
+                runs = self._overviews.read(map(Path, folders))
+                unmeasured = [run for run in runs if self._measured.get(run.path) != _folder_state(run)]
+                return runs, unmeasured, "" if runs else str(list_problem() or "")
 
-            self.bench.background.do(_READING, read, self._found)
+            self.bench.background.do(_READING, read, self._take_runs)
 
-    def _found(self, result: tuple[list[RunOverview], list[RunOverview], str]) -> None:
-        found, stale, self.model.without_list = result
-        if found != self.model.found:
-            self.model.take(found)
+    def _take_runs(self, result: tuple[list[RunOverview], list[RunOverview], str]) -> None:
+        """Show the runs, and measure the folders that have changed since they were measured."""
+        runs, unmeasured, self.model.without_list = result
+        if runs != self.model.found:
+            self.model.take(runs)
             # A new run may have the name of a deleted one.
-            for path in set(self._looked_at) - {one.path for one in found}:
+            for path in set(self._looked_at) - {run.path for run in runs}:
                 del self._looked_at[path]
             self.bench.app.draw()
         # The user waits for the size of the chosen run.
-        stale.sort(key=lambda one: one.path != self.model.path)
-        if stale and self.is_shown and not self.bench.background.is_busy(_MEASURING):
-            self.bench.background.do(_MEASURING, partial(self._measure, stale), lambda _: self._read())
+        unmeasured.sort(key=lambda run: run.path != self.model.path)
+        if unmeasured and self.is_shown and not self.bench.background.is_busy(_MEASURING):
+            self.bench.background.do(_MEASURING, partial(self._measure, unmeasured), lambda _: self._read())
 
-    def _measure(self, stale: list[RunOverview]) -> None:
+    def _measure(self, runs: list[RunOverview]) -> None:
         until = monotonic() + _MEASURING_SECONDS
-        for one in stale:
-            self._measured[one.path] = _folder_state(one)
-            if one.status not in ("no run folder", "gone"):
-                self._overviews.measure(one.path)
+        for run in runs:
+            self._measured[run.path] = _folder_state(run)
+            if run.status not in ("no run folder", "gone"):
+                self._overviews.measure(run.path)
             if monotonic() > until:
                 return
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         self.model.choose(message.place)
         if message.opens:
-            self.bench.app.carry_out("runs.open")
+            self.action_do("open")
         self.bench.app.draw()
 
     def on_line_list_title_clicked(self, message: LineList.TitleClicked) -> None:
@@ -279,8 +276,7 @@ class RunsPage(FilteredPage, ListPage):
     def action_clear(self) -> None:
         if self.is_typing or self._filter.value:
             self._filter.value = ""
-            self.model.narrow("")
-            self.leave_filter()
+            self.action_take()
         else:
             self.model.marked = []
 
@@ -298,27 +294,27 @@ class RunsPage(FilteredPage, ListPage):
         self.bench.app.draw()
 
     def refusal(self, action: Action) -> str:
-        one = self.model.chosen
+        run = self.model.chosen
         if action.name in ("filter", "again", "sort"):
             return ""
         if action.name == "metric":
-            is_drawn = self.is_wide and one is not None and one.is_run
-            return "" if is_drawn else f"curves need a terminal of at least {WIDE} columns"
+            has_chart = self.is_wide and run is not None and run.is_run
+            return "" if has_chart else f"curves need a terminal of at least {WIDE} columns"
         if action.name == "reverse":
             return "" if self.model.order else f"sort by a column first: press {self.bench.app.key_of('runs.sort')}"
         if action.name == "clear":
-            some = self.is_typing or self.model.words or self.model.marked
-            return "" if some else "no filter and no marks to clear"
+            can_clear = self.is_typing or self.model.words or self.model.marked
+            return "" if can_clear else "no filter and no marks to clear"
         if action.name == "compare":
             can_compare = LEAST_RUNS <= len(self.model.marked) <= MOST_RUNS
             return "" if can_compare else f"mark two to six runs with {self.bench.app.key_of('runs.mark')}"
         if action.name in ("delete", "export") and self.model.marked:
             return ""
-        if one is None:
+        if run is None:
             return "no run is selected"
-        if action.name in ("rename", "delete") and self.bench.exports.is_of(one.path):
-            return f"{one.name} is being exported"
-        return refusal(action.name, one, self.bench.app.key_of("runs.stop"))
+        if action.name in ("rename", "delete") and self.bench.exports.is_of(run.path):
+            return f"{run.name} is being exported"
+        return refusal(action.name, run, self.bench.app.key_of("runs.stop"))
 
     @property
     def _chosen(self) -> RunOverview:
@@ -332,32 +328,31 @@ class RunsPage(FilteredPage, ListPage):
     def copy_report(self) -> None:
         report = self.folder.report
 
-        def looked(is_there: bool) -> None:
-            if is_there:
+        def copy(exists: bool) -> None:
+            if exists:
                 self.copy_path(report)
             else:
                 self.bench.tell(f"copy report: {NO_REPORT}", "dim")
             self.bench.app.draw()
 
-        self.bench.background.do("report", report.is_file, looked)
+        # In the background, because the disk may be slow.
+        self.bench.background.do("report", report.is_file, copy)
 
     def action_open(self) -> None:
-        folder, run = self.folder, self.bench.run
-        if run is not None and run.folder == folder:
-            self.bench.take_run(run)
+        run = self.bench.run
+        if run is not None and run.folder == self.folder:
+            self.bench.show_on_train(run)
         else:
-            self.bench.attach_to(folder)
+            self.bench.attach_to(self.folder)
 
     def more_answers(self) -> list[Answer]:
         return more_answers(self.bench, self.folder, has_model=self._chosen.status == "finished")
 
     def offer_more(self) -> None:
-        own: list[Answer] = []
-        if self._chosen.status == "finished":
-            own.append(("x", "export", partial(self.action_do, "export")))
-            then = partial(offer_try, self.bench)
-            own.append(("w", "try the model", partial(self.bench.attach_to, self.folder, then=then)))
-        offer_more(self.bench, self.folder, [*own, *self.more_answers()])
+        try_model = partial(self.bench.attach_to, self.folder, then=partial(offer_try, self.bench))
+        answers: list[Answer] = [("x", "export", partial(self.action_do, "export")), ("w", "try the model", try_model)]
+        is_finished = self._chosen.status == "finished"
+        offer_more(self.bench, self.folder, [*(answers if is_finished else []), *self.more_answers()])
 
     def action_again(self) -> None:
         self._measured.clear()
@@ -376,27 +371,25 @@ class RunsPage(FilteredPage, ListPage):
         self.bench.app.open(ExportDialog(self.bench, folders or [self.folder]))
 
     def action_tags(self) -> None:
-        one = self._chosen
-        words, tags = "Words to filter by (`#word`). Leave empty to remove all tags.", " ".join(one.tags)
-        self._ask_for(f"Tags of {one.name}", words, tags, lambda text: partial(label, tags=parsed_tags(text)))
+        words, tags = "Words to filter by (`#word`). Leave empty to remove all tags.", " ".join(self._chosen.tags)
+        self._ask_for(f"Tags of {self._chosen.name}", words, tags, lambda text: partial(label, tags=parsed_tags(text)))
 
     def action_note(self) -> None:
-        one = self._chosen
-        words = "One line. Leave empty to remove the note."
-        self._ask_for(f"Note on {one.name}", words, one.note, lambda text: partial(label, note=parsed_note(text)))
+        run, words = self._chosen, "One line. Leave empty to remove the note."
+        self._ask_for(f"Note on {run.name}", words, run.note, lambda text: partial(label, note=parsed_note(text)))
 
     def _ask_for(
         self, heading: str, words: str, text: str, parse: Callable[[str], Callable[[Path], T]],
         done: Callable[[T], object] = lambda _: None,
     ) -> None:  # fmt: skip
-        """Ask for a text about the chosen run. `parse` turns it into work for the background, or raises InputError."""
+        """Ask for a text about the run. `parse` returns the work or raises InputError; `done` gets the result."""
         path = self._chosen.path
 
         def accept(text: str) -> str | None:
             try:
                 work = parse(text)
             except InputError as error:
-                return one_line(f"{error.problems[0].message}; {error.problems[0].hint}".removesuffix("; "))
+                return _reason(error)
             self.bench.background.do(f"label {path}", partial(_tried, work, path), answered)
             return None
 
@@ -414,21 +407,21 @@ class RunsPage(FilteredPage, ListPage):
 
     def action_rename(self) -> None:
         path, bench = self._chosen.path, self.bench
-        own = bench.own_run if bench.own_run and bench.own_run.folder.root == path else None
+        own_run = bench.own_run if bench.own_run and bench.own_run.folder.root == path else None
 
         def rename(name: str, path: Path) -> tuple[str, Problem | None]:
-            if own is not None:
+            if own_run is not None:
                 # Read the journal to its end before it moves: the shell reports how the run ended.
-                own.look()
-            return name, at_rest.rename(path, name)
+                own_run.look()
+            return name, delete_and_rename.rename(path, name)
 
         def renamed(answer: tuple[str, Problem | None]) -> None:
             name, problem = answer
             bench.tell(str(problem) if problem else f"renamed to {name}", "warn" if problem else "good")
             self.model.path = path.with_name(name)
-            if own is not None:
-                own.take()
-                own.folder = RunFolder(self.model.path)
+            if own_run is not None:
+                own_run.take()
+                own_run.folder = RunFolder(self.model.path)
             if bench.run is not None and bench.run.folder.root == path:
                 bench.attach_to(RunFolder(self.model.path), go=False)
 
@@ -436,94 +429,89 @@ class RunsPage(FilteredPage, ListPage):
         self._ask_for(f"Rename {path.name}", words, path.name, lambda name: partial(rename, name.strip()), renamed)
 
     def action_delete(self) -> None:
-        runs = self.model.marked_runs or [self._chosen]
-        refused = [f"{one.name} is running: not deleted; {self.bench.app.key_of('runs.stop')} stops it"
-                   for one in runs if one.alive]  # fmt: skip
-        refused += [f"{one.name} is being exported: not deleted" for one in runs if self.bench.exports.is_of(one.path)]
-        runs = [one for one in runs if not one.alive and not self.bench.exports.is_of(one.path)]
+        bench, runs = self.bench, self.model.marked_runs or [self._chosen]
+        running = f"is running: not deleted; {bench.app.key_of('runs.stop')} stops it"
+        refused = [f"{run.name} {running}" for run in runs if run.alive]
+        refused += [f"{run.name} is being exported: not deleted" for run in runs if bench.exports.is_of(run.path)]
+        runs = [run for run in runs if not run.alive and not bench.exports.is_of(run.path)]
         if not runs:
-            self.bench.tell("; ".join(refused), "warn")
+            bench.tell("; ".join(refused), "warn")
             return
-        self.bench.tell("checking how much space this frees ...", "dim")
-
-        def look() -> list[int | str]:
-            return [_tried(at_rest.bytes_to_free, one.path) for one in runs]
-
-        self.bench.background.do("deleting", look, partial(self._ask_to_delete, runs, refused))
+        bench.tell("checking how much space this frees ...", "dim")
+        work = partial(_tried_all, delete_and_rename.bytes_to_free, [run.path for run in runs])
+        bench.background.do("deleting", work, partial(self._ask_to_delete, runs, refused))
 
     def _ask_to_delete(self, runs: Sequence[RunOverview], refused: Sequence[str], freed: Sequence[int | str]) -> None:
-        sizes = [(one, size) for one, size in zip(runs, freed, strict=True) if not isinstance(size, str)]
-        why = [f"{one.name}: {size}" for one, size in zip(runs, freed, strict=True) if isinstance(size, str)]
-        refused = [*refused, *why]
+        """Ask before deleting. `freed` are the bytes that each deletion frees, or why the run cannot be deleted."""
+        answers = list(zip(runs, freed, strict=True))
+        refused = [*refused, *(f"{run.name}: {reason}" for run, reason in answers if isinstance(reason, str))]
+        runs = [run for run, size in answers if not isinstance(size, str)]
         self.bench.notice = None
-        if not sizes:
+        if not runs:
             self.bench.tell("; ".join(refused), "bad")
         self.bench.app.draw()
-        if not sizes or self.bench.app.takes_text:
+        if not runs or self.bench.app.takes_text:
             return
-        runs = [one for one, _ in sizes]
-        total, are_many = format_bytes(sum(size for _, size in sizes)), len(runs) > 1
+        total, are_many = format_bytes(sum(size for size in freed if not isinstance(size, str))), len(runs) > 1
         rows: list[Row] = [f"Frees {total}: journals, checkpoints, models and exports."]
-        if all(one.status == "gone" for one in runs):
+        if all(run.status == "gone" for run in runs):
             rows = ["Only removed from the list: the folder is gone."]
-        rows += [(one_line(str(one.path)), "dim") for one in runs[:_NAMES_SHOWN]]
+        rows += [(one_line(str(run.path)), "dim") for run in runs[:_NAMES_SHOWN]]
         rows += [(f"and {len(runs) - _NAMES_SHOWN} more", "dim")] * (len(runs) > _NAMES_SHOWN)
-        shown = {one.path for one in self.model.shown}
-        if hidden := sum(one.path not in shown for one in runs):
+        shown = {run.path for run in self.model.shown}
+        if hidden := sum(run.path not in shown for run in runs):
             rows.append((f"{hidden} of them {'is' if hidden == 1 else 'are'} hidden by the filter", "warn"))
-        rows += [(one_line(why), "warn") for why in refused]
+        rows += [(one_line(reason), "warn") for reason in refused]
         heading = f"Delete {f'{len(runs)} runs' if are_many else one_line(runs[0].name, 50)}?"
         answer = f"delete {len(runs)}" if are_many else "delete"
         self.bench.app.ask(heading, rows, [("y", answer, partial(self._delete_all, runs))])
 
     def _delete_all(self, runs: Sequence[RunOverview]) -> None:
         bench, are_many = self.bench, len(runs) > 1
-        paths = [one.path for one in runs]
+        paths = [run.path for run in runs]
 
-        def deleted(answers: Sequence[at_rest.Deleted | str]) -> None:
+        def deleted(answers: Sequence[delete_and_rename.Deleted | str]) -> None:
             done = [answer for answer in answers if not isinstance(answer, str)]
-            failed = [f"{path.name}: {why}" for path, why in zip(paths, answers, strict=True) if isinstance(why, str)]
+            reasons = [f"{path.name}: {answer}" for path, answer in zip(paths, answers, strict=True)
+                       if isinstance(answer, str)]  # fmt: skip
             words = done[0].words(runs[0].name) if done and not are_many else []
             if are_many:
-                words = [f"deleted {len(done)} runs: {format_bytes(sum(one.freed_bytes for one in done))} freed"]
-                if kept := sum(bool(one.kept) for one in done):
-                    words.append(f"folders not removed because of other files in them: {kept}")
-            bench.tell("; ".join([*words, *failed]), "bad" if failed else "good")
+                words = [f"deleted {len(done)} runs: {format_bytes(sum(run.freed_bytes for run in done))} freed"]
+                if remaining := sum(bool(run.kept) for run in done):
+                    words.append(f"folders not removed because of other files in them: {remaining}")
+            bench.tell("; ".join([*words, *reasons]), "bad" if reasons else "good")
             bench.app.draw()
             self._read()
 
         if bench.run is not None and bench.run.folder.root in paths and not bench.run.alive:
-            bench.put_on_the_table(None)
+            bench.show_run(None)
         if bench.own_run is not None and bench.own_run.folder.root in paths and not bench.own_run.alive:
             bench.own_run = None
         bench.tell(f"deleting {f'{len(runs)} runs' if are_many else runs[0].name} ...", "dim")
-        # The name is that of the runs: a later deletion must not replace one that waits.
-        name = f"deleting {paths}"
-        bench.background.do(name, lambda: [_tried(at_rest.delete, path) for path in paths], deleted, _DELETING)
+        # The name contains the paths, because a later deletion must not replace one that waits.
+        bench.background.do(
+            f"deleting {paths}", partial(_tried_all, delete_and_rename.delete, paths), deleted, _DELETING
+        )
 
     def action_new(self) -> None:
-        one = self._chosen
+        name, load = one_line(self._chosen.name, 40), partial(take_settings_of, self.bench, self.folder)
         if not self.bench.has_unsaved_edits:
-            take_settings_of(self.bench, RunFolder(one.path))
+            load()
             return
         rows = ["You have changed settings that are not saved. Undo restores them."]
-        answers = [("enter", "load the run's settings", partial(take_settings_of, self.bench, RunFolder(one.path)))]
-        self.bench.app.ask(f"Replace your settings with those of {one_line(one.name, 40)}?", rows, answers)
+        answers = [("enter", "load the run's settings", load)]
+        self.bench.app.ask(f"Replace your settings with those of {name}?", rows, answers)
 
 
-def _folder_state(one: RunOverview) -> object:
-    """Return a value that changes when a run's folder should be measured again. Call it in another thread.
-
-    The folder of an active run is measured once a minute. Other folders are measured when files come or go: exports,
-    reports and checkpoints.
-    """
-    if one.alive:
-        return one.last_event_at[:16]
-    folder, times = RunFolder(one.path), list[int]()
+def _folder_state(run: RunOverview) -> object:
+    """Return a value that changes when a run's folder should be measured again. Call it in another thread."""
+    if run.alive:  # once a minute; other folders if exports, reports or checkpoints change
+        return run.last_event_at[:16]
+    folder, modified_ns = RunFolder(run.path), list[int]()
     for path in (folder.root, folder.exports, folder.checkpoints, folder.model):
         with suppress(OSError):
-            times.append(path.stat().st_mtime_ns)
-    return times
+            modified_ns.append(path.stat().st_mtime_ns)
+    return modified_ns
 
 
 def _now() -> datetime:
@@ -531,9 +519,17 @@ def _now() -> datetime:
 
 
 def _tried(work: Callable[[Path], T], path: Path) -> T | str:
-    """Return the result of the work, or the reason why it was refused, without the path, which the list shows."""
+    """Return the result of the work, or the reason for its refusal. The reason has no path, which the list shows."""
     try:
         return work(path)
     except FolderError as error:
-        problem = error.problems[0]
-        return one_line(f"{problem.message}; {problem.hint}" if problem.hint else problem.message)
+        return _reason(error)
+
+
+def _tried_all(work: Callable[[Path], T], paths: Sequence[Path]) -> list[T | str]:
+    return [_tried(work, path) for path in paths]
+
+
+def _reason(error: InputError) -> str:
+    problem = error.problems[0]
+    return one_line(f"{problem.message}; {problem.hint}".removesuffix("; "))

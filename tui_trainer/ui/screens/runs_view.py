@@ -20,23 +20,8 @@ from tui_trainer.runs.labels import tag_words
 from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.result import number, plain
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.spans import (
-    UNICODE,
-    Glyphs,
-    Line,
-    Role,
-    Span,
-    change_lines,
-    cursor_line,
-    fit,
-    labelled,
-    next_of,
-    pad,
-    paragraph,
-    sparkline,
-    title_rule,
-    width_of,
-)
+from tui_trainer.ui import spans
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, fit, labelled, pad, paragraph, title_rule, width_of
 from tui_trainer.units import GIB, format_bytes
 
 SIGNS: Final = "ABCDEF"
@@ -46,6 +31,7 @@ _STATE_ROLES: Final[dict[str, Role]] = {
     "unreadable": "bad", "half deleted": "warn", "finished": "good", "stopped": "warn",
 }  # fmt: skip
 _NAME, _CURVE, _CURVE_CELLS = "run", "curve", (24, 12, 6)
+# Columns that are also filled for folders that are no runs.
 _OF_ANY_FOLDER: Final = (_NAME, "state", "size")
 # Longer names are cut before a column is left out.
 _SHARE_OF_NAMES, _LABEL_CELLS = 0.4, 11
@@ -69,54 +55,49 @@ class Column:
     """Colour of the column; None for that of the row."""
 
 
-def _score(one: RunOverview) -> float | None:
-    return one.scores.get(one.metric, next(iter(one.scores.values()), None))
-
-
-def _state_role(one: RunOverview) -> Role:
-    return _STATE_ROLES.get(one.status, "dim")
-
-
-def _model_words(one: RunOverview) -> str:
-    return one_line(one.came_from.rpartition(" > ")[2]) or short_name(one.model)
+def _model_words(run: RunOverview) -> str:
+    return one_line(run.came_from.rpartition(" > ")[2]) or short_name(run.model)
 
 
 # fmt: off
 COLUMNS: Final = {column.title: column for column in (
-    Column(_NAME, 64, 0, attrgetter("name"), lambda one, *_: one.name),
-    Column("tags", 12, 3, attrgetter("tags"), lambda one, *_: tag_words(one.tags), role=lambda _: "accent"),
-    Column("state", 13, 0, attrgetter("status_words"), lambda one, *_: one.status_words, role=_state_role),
+    Column(_NAME, 64, 0, attrgetter("name"), lambda run, *_: run.name),
+    Column("tags", 12, 3, attrgetter("tags"), lambda run, *_: tag_words(run.tags), role=lambda _: "accent"),
+    Column("state", 13, 0, attrgetter("status_words"), lambda run, *_: run.status_words,
+           role=lambda run: _STATE_ROLES.get(run.status, "dim")),
     Column("done", 4, 1, attrgetter("share_done"),
-           lambda one, *_: "" if one.share_done is None else f"{int(100 * one.share_done)}%",
+           lambda run, *_: "" if run.share_done is None else f"{int(100 * run.share_done)}%",
            falls=True, is_right=True),
-    Column(_CURVE, _CURVE_CELLS[-1], 4, None, lambda one, age, cells, glyphs: sparkline(one.loss_curve, cells, glyphs),
-           role=lambda _: "chart_smooth"),
-    Column("loss", 7, 10, attrgetter("loss"), lambda one, *_: loss_words(one.loss), is_right=True),
-    Column("held out", 8, 2, attrgetter("eval_loss"), lambda one, *_: loss_words(one.eval_loss), is_right=True),
-    Column("score", 18, 7, _score, lambda one, *_: one.score, falls=True),
-    Column("OOM", 3, 11, attrgetter("out_of_memory_events"), lambda one, *_: str(one.out_of_memory_events or ""),
+    Column(_CURVE, _CURVE_CELLS[-1], 4, None,
+           lambda run, _, cells, glyphs: spans.sparkline(run.loss_curve, cells, glyphs), role=lambda _: "chart_smooth"),
+    Column("loss", 7, 10, attrgetter("loss"), lambda run, *_: loss_words(run.loss), is_right=True),
+    Column("held out", 8, 2, attrgetter("eval_loss"), lambda run, *_: loss_words(run.eval_loss), is_right=True),
+    Column("score", 18, 7, lambda run: run.scores.get(run.metric, next(iter(run.scores.values()), None)),
+           lambda run, *_: run.score, falls=True),
+    Column("OOM", 3, 11, attrgetter("out_of_memory_events"), lambda run, *_: str(run.out_of_memory_events or ""),
            falls=True, is_right=True, role=lambda _: "warn"),
-    Column("data", 14, 5, attrgetter("data"), lambda one, *_: short_name(one.data.partition(",")[0])),
-    Column("model", 18, 6, _model_words, lambda one, *_: _model_words(one)),
-    Column("task", 23, 13, attrgetter("task"), lambda one, *_: one.task),
-    Column("began", 16, 12, attrgetter("started_at"), lambda one, *_: one.started_at[:16].replace("T", " "),
+    Column("data", 14, 5, attrgetter("data"), lambda run, *_: short_name(run.data.partition(",")[0])),
+    Column("model", 18, 6, _model_words, lambda run, *_: _model_words(run)),
+    Column("task", 23, 13, attrgetter("task"), lambda run, *_: run.task),
+    Column("began", 16, 12, attrgetter("started_at"), lambda run, *_: run.started_at[:16].replace("T", " "),
            falls=True),
-    Column("last event", 11, 8, attrgetter("last_event_at"), lambda one, age, *_: age, falls=True, is_right=True),
+    Column("last event", 11, 8, attrgetter("last_event_at"), lambda run, age, *_: age, falls=True, is_right=True),
     Column("size", 10, 9, attrgetter("size_bytes"),
-           lambda one, *_: "" if one.size_bytes is None else format_bytes(one.size_bytes), falls=True, is_right=True),
+           lambda run, *_: "" if run.size_bytes is None else format_bytes(run.size_bytes), falls=True, is_right=True),
 )}
 # fmt: on
 _ORDERS: Final = {title: column.order for title, column in COLUMNS.items() if column.order}
 _Condition = Callable[[RunOverview], bool]
 _COMPARISON: Final = re.compile(r"([^<>=]+)(<=|>=|<|>)(-?(?:\d+\.?\d*|\.\d+))")
 _SIGNS: Final = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
-_MEASURES: Final[dict[str, Callable[[RunOverview], float | None]]] = {
+_Measure = Callable[[RunOverview], float | None]
+_MEASURES: Final[dict[str, _Measure]] = {
     "loss": _ORDERS["loss"], "held_out": _ORDERS["held out"], "score": _ORDERS["score"],
-    "size_gib": lambda one: None if one.size_bytes is None else one.size_bytes / GIB, "steps": attrgetter("step"),
+    "size_gib": lambda run: None if run.size_bytes is None else run.size_bytes / GIB, "steps": attrgetter("step"),
 }  # fmt: skip
 _FIELDS: Final[dict[str, Callable[[RunOverview], str]]] = {
-    "model": lambda one: f"{one.model} {one.came_from}", "data": attrgetter("data"), "task": attrgetter("task"),
-    "state": lambda one: f"{one.status} {one.status_words}{' running' * one.alive}",
+    "model": lambda run: f"{run.model} {run.came_from}", "data": attrgetter("data"), "task": attrgetter("task"),
+    "state": lambda run: f"{run.status} {run.status_words}{' running' * run.alive}",
 }  # fmt: skip
 _EXPLANATIONS: Final = {
     "half deleted": "The deletion of this run was interrupted: delete the run again to remove the rest.",
@@ -139,11 +120,11 @@ class RunsModel:
     """Title of the column that the runs are sorted by; if empty, the newest run is first."""
     is_reversed: bool = False
     path: Path | None = None
-    """Path of the chosen run."""
+    """Path of the chosen run; None if none is shown."""
     marked: list[Path] = field(default_factory=list)
     shown: list[RunOverview] = field(default_factory=list)
     place: int = 0
-    """Place of the chosen run among the shown ones."""
+    """Index of the chosen run among the shown ones."""
     problem: str = ""
     """Error in the filter, with the words that it takes."""
     without_list: str = ""
@@ -151,15 +132,15 @@ class RunsModel:
     _cells: dict[str, int] = field(default_factory=dict)
     """Cells of each column that is not empty."""
 
-    def take(self, found: Sequence[RunOverview]) -> None:
+    def take(self, runs: Sequence[RunOverview]) -> None:
         """Take a newer list. The choice stays with its run, or with its place if the run is gone."""
-        self.found = found
-        listed = {one.path for one in found if one.is_run}
+        self.found = runs
+        listed = {run.path for run in runs if run.is_run}
         self.marked = [path for path in self.marked if path in listed]
         self._cells = {}
         for title, column in COLUMNS.items():
-            shown = (one for one in found if one.is_run or title in _OF_ANY_FOLDER)
-            texts = (column.text(one, "age", column.cells, UNICODE).strip() for one in shown)
+            filled = (run for run in runs if run.is_run or title in _OF_ANY_FOLDER)
+            texts = (column.text(run, "age", column.cells, spans.UNICODE).strip() for run in filled)
             if title == _CURVE or column.is_right:
                 self._cells[title] = column.cells * any(texts)
             elif longest := max((cell_len(one_line(text)) for text in texts), default=0):
@@ -173,18 +154,18 @@ class RunsModel:
         self._settle()
 
     def _settle(self) -> None:
-        names, words = {name for one in self.found or () for name in one.scores}, self.words.split()
-        scores = {name.lower(): lambda one, name=name: one.scores.get(name) for name in sorted(names)}
+        """Filter and sort the runs. Runs without a value in the sorted column come last."""
+        names, words = {name for run in self.found or () for name in run.scores}, self.words.split()
+        scores = {name.lower(): lambda run, name=name: run.scores.get(name) for name in sorted(names)}
         conditions = [_condition(word, _MEASURES | scores) for word in words]
-        self.problem = next((one for one in conditions if isinstance(one, str)), "")
-        known = [one for one in self.found or () if one.status != "gone" or "gone" in words]
-        self.shown = [one for one in known if all(isinstance(holds, str) or holds(one) for holds in conditions)]
+        self.problem = next((condition for condition in conditions if isinstance(condition, str)), "")
+        runs = [run for run in self.found or () if run.status != "gone" or "gone" in words]
+        self.shown = [run for run in runs if all(isinstance(holds, str) or holds(run) for holds in conditions)]
         if sorted_by := _ORDERS.get(self.order):
-            known = [one for one in self.shown if _is_known(sorted_by(one))]
-            known.sort(key=sorted_by, reverse=self.falls)
-            self.shown = known + [one for one in self.shown if not _is_known(sorted_by(one))]
-        here = next((place for place, one in enumerate(self.shown) if one.path == self.path), self.place)
-        self.choose(here)
+            has_value = [run for run in self.shown if _is_known(sorted_by(run))]
+            has_value.sort(key=sorted_by, reverse=self.falls)
+            self.shown = has_value + [run for run in self.shown if not _is_known(sorted_by(run))]
+        self.choose(next((index for index, run in enumerate(self.shown) if run.path == self.path), self.place))
 
     @property
     def falls(self) -> bool:
@@ -202,10 +183,10 @@ class RunsModel:
 
     def sort_by_next(self, width: int) -> None:
         self.is_reversed = False
-        self.sort_by(next_of(["", *(title for title, _ in self.columns(width) if title in _ORDERS)], self.order))
+        self.sort_by(spans.next_of(["", *(title for title, _ in self.columns(width) if title in _ORDERS)], self.order))
 
-    def choose(self, place: int) -> None:
-        self.place = max(min(place, len(self.shown) - 1), 0)
+    def choose(self, index: int) -> None:
+        self.place = max(min(index, len(self.shown) - 1), 0)
         self.path = self.shown[self.place].path if self.shown else None
 
     @property
@@ -215,7 +196,7 @@ class RunsModel:
     @property
     def marked_runs(self) -> list[RunOverview]:
         """Marked runs in the order of marking, including those that the filter hides."""
-        by_path = {one.path: one for one in self.found or ()}
+        by_path = {run.path: run for run in self.found or ()}
         return [by_path[path] for path in self.marked]
 
     def toggle_mark(self) -> None:
@@ -226,7 +207,7 @@ class RunsModel:
 
     def toggle_all(self) -> None:
         """Mark all shown runs, or remove their marks if all of them are marked."""
-        shown = [one.path for one in self.shown if one.is_run]
+        shown = [run.path for run in self.shown if run.is_run]
         more = [path for path in shown if path not in self.marked]
         self.marked = [*self.marked, *more] if more else [path for path in self.marked if path not in shown]
 
@@ -237,7 +218,7 @@ class RunsModel:
         return glyphs.pointer if path == self.path else " "
 
     def columns(self, width: int) -> list[tuple[str, int]]:
-        """Return titles and cells. The curve is wider where all names are whole."""
+        """Return the title and the cells of each column that fits. The name or the curve gets the cells left over."""
         cells = {_NAME: min(self._cells.get(_NAME, 0), int(width * _SHARE_OF_NAMES))}
         room = width - cells[_NAME] - 2
         for column in sorted(COLUMNS.values(), key=attrgetter("rank")):
@@ -257,47 +238,49 @@ def _is_known(value: object) -> bool:
     return value not in (None, "", ()) and value == value
 
 
-def _condition(word: str, measures: Mapping[str, Callable[[RunOverview], float | None]]) -> _Condition | str:
+def _condition(word: str, measures: Mapping[str, _Measure]) -> _Condition | str:
     """Return the condition of one word of the filter, or an error message."""
     name, colon, value = word.partition(":")
     if word.startswith("#"):
-        return lambda one: any(tag.startswith(word[1:]) for tag in one.tags)
+        return lambda run: any(tag.startswith(word[1:]) for tag in run.tags)
     if not {"<", ">", "="}.isdisjoint(word):
         compared = _COMPARISON.fullmatch(word)
         if compared is None or compared[1] not in measures:
             wrong = f"no run has {compared[1]!r}" if compared else f"{word!r} is not a comparison"
             return one_line(f"{wrong}. Write, for example, loss<1.5. Names: {', '.join(measures)}")
-        measure, is_so, limit = measures[compared[1]], _SIGNS[compared[2]], float(compared[3])
-        return lambda one: (found := measure(one)) is not None and is_so(found, limit)
+        measure, holds, limit = measures[compared[1]], _SIGNS[compared[2]], float(compared[3])
+        return lambda run: (value := measure(run)) is not None and holds(value, limit)
     if colon and name not in _FIELDS:
         return f"{one_line(name, 20) + ':'!r} is unknown. Use {': '.join(_FIELDS)}: #tag, or words without a colon"
     if colon:
-        return lambda one: value in _FIELDS[name](one).lower()
-    return lambda one: word in " ".join((one.name, one.note, *one.tags, *(of(one) for of in _FIELDS.values()))).lower()
+        return lambda run: value in _FIELDS[name](run).lower()
+    getters = _FIELDS.values()
+    return lambda run: word in " ".join((run.name, run.note, *run.tags, *(get(run) for get in getters))).lower()
 
 
 def empty_words(model: RunsModel, start_key: str) -> str:
-    """Return the words that are shown in place of an empty list."""
+    """Return the text that replaces an empty list."""
     if model.found is None:
         return "reading ..."
     return "no matching runs" if model.words else model.without_list or f"no runs yet; {start_key} starts one"
 
 
 def summary(model: RunsModel) -> str:
-    """Return `12 here, 3 matching 'chat', 2 marked`."""
+    """Return a line such as `12 here, 3 matching 'chat', 2 marked`."""
     if model.found is None:
         return "reading ..."
-    gone = sum(one.status == "gone" for one in model.found)
-    parts = [f"{len(model.found) - gone} here"]
-    parts += [f"{len(model.shown)} matching {one_line(model.words, 30)!r}"] if model.words else []
-    parts += [f"sorted by {model.order}{', reversed' * model.is_reversed}"] if model.order else []
-    parts += [f"{gone} gone"] if gone else []
-    parts += [f"{len(model.marked)} marked"] if model.marked else []
-    return ", ".join(parts)
+    gone = sum(run.status == "gone" for run in model.found)
+    return ", ".join(filter(None, (
+        f"{len(model.found) - gone} here",
+        f"{len(model.shown)} matching {one_line(model.words, 30)!r}" if model.words else "",
+        f"sorted by {model.order}{', reversed' * model.is_reversed}" if model.order else "",
+        f"{gone} gone" if gone else "",
+        f"{len(model.marked)} marked" if model.marked else "",
+    )))  # fmt: skip
 
 
 def cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
-    """Return a name that fits by cutting its middle: a name starts with the data and ends with the time."""
+    """Return a name that fits. A longer one loses its middle: its start names the data, and its end the time."""
     if cell_len(name) <= cells:
         return name
     end = set_cell_size(name[::-1], cells // 3).rstrip()[::-1]
@@ -305,8 +288,8 @@ def cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
 
 
 def run_titles(model: RunsModel, width: int, glyphs: Glyphs) -> list[tuple[str, Span]]:
-    """Return the titles of the columns, with the direction where the runs are sorted by one."""
-    titles = list[tuple[str, Span]]()
+    """Return the titles of the columns. A sign at the sorted column shows its direction."""
+    titles: list[tuple[str, Span]] = []
     for title, cells in model.columns(width):
         is_sorted, lead = title == model.order, " " * (title == _NAME)
         text = lead + ((glyphs.below if model.falls else glyphs.above) if is_sorted else " ") + title
@@ -315,31 +298,30 @@ def run_titles(model: RunsModel, width: int, glyphs: Glyphs) -> list[tuple[str, 
     return titles
 
 
-def run_row(model: RunsModel, place: int, now: datetime, width: int, glyphs: Glyphs) -> Line:
-    """Return the row of a run in the columns of the list."""
-    one = model.shown[place]
-    usual: Role = "text" if one.is_run else "dim"
-    age, line = age_words(one, now), [(model.sign(one.path, glyphs), usual)]
+def run_row(model: RunsModel, index: int, now: datetime, width: int, glyphs: Glyphs) -> Line:
+    run = model.shown[index]
+    usual: Role = "text" if run.is_run else "dim"
+    age, line = age_words(run, now), [(model.sign(run.path, glyphs), usual)]
     for title, size in model.columns(width):
         column = COLUMNS[title]
-        text = one_line(column.text(one, age, size, glyphs)) if one.is_run or title in _OF_ANY_FOLDER else ""
+        text = one_line(column.text(run, age, size, glyphs)) if run.is_run or title in _OF_ANY_FOLDER else ""
         text = text.rjust(size) if column.is_right else cut_inside(text, size, glyphs)
-        role = column.role(one) if column.role else usual
+        role = column.role(run) if column.role else usual
         line += [(" ", "text"), *fit([(text, role)], size, glyphs.ellipsis)]
-    return cursor_line(line) if place == model.place else line
+    return spans.cursor_line(line) if index == model.place else line
 
 
-def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs, *, is_wide: bool = True) -> list[Line]:
-    """Return the facts about a run: one in each line, or as many as fit unless `is_wide`."""
-    state: Line = [(f" {one.status_words} ", _state_role(one))]
-    state += [(f"{tag_words(one.tags)} ", "accent")] if one.tags else []
-    name = cut_inside(one_line(one.name), max(width - 4 - width_of(state), 12), glyphs)
+def detail_lines(run: RunOverview, now: datetime, width: int, glyphs: Glyphs, *, is_wide: bool = True) -> list[Line]:
+    """Return the facts about a run: each on a line of its own if `is_wide`, otherwise several on a line."""
+    state: Line = [(f" {run.status_words} ", _STATE_ROLES.get(run.status, "dim"))]
+    state += [(f"{tag_words(run.tags)} ", "accent")] if run.tags else []
+    name = cut_inside(one_line(run.name), max(width - 4 - width_of(state), 12), glyphs)
     begin: Line = [(glyphs.rule * 2 + " ", "rule"), (name, "title"), *state]
     lines: list[Line] = [fit([*begin, (glyphs.rule * width, "rule")], width, glyphs.rule)]
-    lines += paragraph(one.note, width, "bold") if one.note else []
-    lines += paragraph(one_line(str(one.path)), width, "dim")
-    packed = list[Line]()
-    for label, text in _facts(one, now).items():
+    lines += paragraph(run.note, width, "bold") if run.note else []
+    lines += paragraph(one_line(str(run.path)), width, "dim")
+    packed: list[Line] = []
+    for label, text in _facts(run, now).items():
         fact: Line = [(f"{label} ", "dim"), (text, "text")]
         if is_wide or width_of(fact) > width:
             lines += labelled(label, text, _LABEL_CELLS, width)
@@ -350,33 +332,32 @@ def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs, *,
     return lines + packed
 
 
-def _facts(one: RunOverview, now: datetime) -> dict[str, str]:
-    """Return the facts about a run by their labels."""
-    if not one.is_run:
-        return {"folder": _EXPLANATIONS[one.status], "size": format_bytes(one.size_bytes)}
-    is_shared = one.freed_bytes is not None and one.freed_bytes != one.size_bytes
+def _facts(run: RunOverview, now: datetime) -> dict[str, str]:
+    if not run.is_run:
+        return {"folder": _EXPLANATIONS[run.status], "size": format_bytes(run.size_bytes)}
+    is_shared = run.freed_bytes is not None and run.freed_bytes != run.size_bytes
     facts = {
-        "task": one.task,
-        "data": one_line(one.data),
-        "model": one_line(one.came_from or one.model) or "from scratch",
-        "steps": steps_words(one),
-        "epoch": "" if one.epoch is None else f"{one.epoch:.2f}",
-        "loss": f"{loss_words(one.loss)}, held out {loss_words(one.eval_loss)}",
-        "best": "" if one.best is None else f"{plain(one.metric)} {number(one.best)}",
-        "scores": ", ".join(f"{plain(name)} {number(value)}" for name, value in one.scores.items()),
-        "memory": f"ran out {shortages} time{'s' * (shortages > 1)}" if (shortages := one.out_of_memory_events) else "",
-        "started": f"{one.started_at[:16].replace('T', ' ')} UTC" if one.started_at else "",
-        "last event": age_words(one, now) + " ago" * ((one.age_seconds(now) or 0) >= 0),
-        "size": format_bytes(one.size_bytes) + f" (deleting it frees {format_bytes(one.freed_bytes or 0)})" * is_shared,
+        "task": run.task,
+        "data": one_line(run.data),
+        "model": one_line(run.came_from or run.model) or "from scratch",
+        "steps": steps_words(run),
+        "epoch": "" if run.epoch is None else f"{run.epoch:.2f}",
+        "loss": f"{loss_words(run.loss)}, held out {loss_words(run.eval_loss)}",
+        "best": "" if run.best is None else f"{plain(run.metric)} {number(run.best)}",
+        "scores": ", ".join(f"{plain(name)} {number(value)}" for name, value in run.scores.items()),
+        "memory": f"ran out {shortages} time{'s' * (shortages > 1)}" if (shortages := run.out_of_memory_events) else "",
+        "started": f"{run.started_at[:16].replace('T', ' ')} UTC" if run.started_at else "",
+        "last event": age_words(run, now) + " ago" * ((run.age_seconds(now) or 0) >= 0),
+        "size": format_bytes(run.size_bytes) + f" (deleting it frees {format_bytes(run.freed_bytes or 0)})" * is_shared,
     }
     return {label: text for label, text in facts.items() if text}
 
 
-def run_before(one: RunOverview, found: Sequence[RunOverview], ancestor: str) -> RunOverview | None:
+def run_before(run: RunOverview, runs: Sequence[RunOverview], ancestor: str) -> RunOverview | None:
     """Return the run to compare with: the one that the model was started from, or the previous one of the task."""
-    others = [other for other in found if other.is_run and other.path != one.path]
+    others = [other for other in runs if other.is_run and other.path != run.path]
     started_from = [other for other in others if ancestor and other.name == ancestor]
-    earlier = [other for other in others if other.task == one.task and "" < other.started_at < one.started_at]
+    earlier = [other for other in others if other.task == run.task and "" < other.started_at < run.started_at]
     return max(started_from or earlier, key=lambda other: other.started_at, default=None)
 
 
@@ -389,5 +370,5 @@ def difference_lines(
     lines: list[Line] = [title_rule(f"differs from {name}", width, glyphs, why)]
     if not differences:
         return [*lines, [("same settings", "dim")]]
-    texts = [(one.key, *map(value_words, one.values)) for one in differences[:_MOST_DIFFERENCES]]
-    return [*lines, *change_lines(texts, width, glyphs)]
+    texts = [(setting.key, *map(value_words, setting.values)) for setting in differences[:_MOST_DIFFERENCES]]
+    return [*lines, *spans.change_lines(texts, width, glyphs)]

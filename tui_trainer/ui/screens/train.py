@@ -46,13 +46,13 @@ _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 
 def visible_parts(scene: TrainScene) -> frozenset[str]:
-    """Return the names of the parts that have something to show."""
+    """Return the names of the parts that are not empty."""
     if scene.state is None:
         return frozenset({"left", "invitation", "speed", "gauges"})
     if scene.large:
         return frozenset({"run", "progress", "right" if scene.large in _BESIDE_THE_CHART else "left", scene.large})
     state = scene.state
-    has_steps, reads_itself = bool(state.steps), bool(state.gauges) and not scene.is_beside
+    has_steps, has_own_gauges = bool(state.steps), bool(state.gauges) and not scene.is_beside
     parts = {"run", "events", "left", "right", "machine", "charts" if has_steps else "preparation"}
     if scene.table_open:
         parts.add("table")
@@ -64,10 +64,10 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
         parts |= {"speed", "rates", "parts", "gauges", "small"} | ({"tuning"} if view.is_tuned(state.plan) else set())
     else:
         parts |= {"speed", "gauges"}
-    if reads_itself and not scene.table_open and not scene.log_open:
+    if has_own_gauges and not scene.table_open and not scene.log_open:
         parts = parts - {"gauges"} | {"readings-here"}
     of_the_run = {
-        "progress": has_steps, "readings": reads_itself, "plan": state.plan is not None,
+        "progress": has_steps, "readings": has_own_gauges, "plan": state.plan is not None,
         "targets": state.plan is not None and bool(targets_summary(state)), "epochs": state.epochs,
         "doctor": has_steps and scene.examination is not None and scene.examination.is_known and not scene.table_open,
         "scores": bool(state.training_scores) and "rates" in parts,
@@ -75,7 +75,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
         "standing": state.evals or state.training_scores,
         "times": state.recent, "switched-on": scene.what_is_on, "samples": state.samples,
     }  # fmt: skip
-    return frozenset(parts | {name for name, there in of_the_run.items() if there})
+    return frozenset(parts | {name for name, has_content in of_the_run.items() if has_content})
 
 
 def _memory(scene: TrainScene) -> Line:
@@ -88,6 +88,10 @@ def _readings_heading(scene: TrainScene) -> tuple[str, str]:
     return "process", f"read at step {scene.run.gauges[-1].step:,}" if scene.run.gauges else ""
 
 
+def _enabled(scene: TrainScene, width: int, _: int) -> list[Line]:
+    return [row for text in scene.what_is_on for row in scene.wrapped(text, width, 2, indent="  ")]
+
+
 def _gauges(scene: TrainScene, width: int, _: int) -> list[Line]:
     return gauge_lines(scene.gauges, scene.sparks, min(width, _WIDEST_GAUGES), scene.glyphs)
 
@@ -95,25 +99,19 @@ def _gauges(scene: TrainScene, width: int, _: int) -> list[Line]:
 # What draws each part, and for a part under a rule, its title or the texts at both ends of the rule.
 Parts = dict[str, tuple[Draw, Heading | str | None]]
 _ABOVE_THE_CHART: Final[Parts] = {
-    "invitation": (story.invitation, None),
-    "run": (view.run_line, None),
-    "progress": (view.progress_line, None),
-}
+    "invitation": (story.invitation, None), "run": (view.run_line, None), "progress": (view.progress_line, None),
+}  # fmt: skip
 _BELOW_THE_CHART: Final[Parts] = {
     "preparation": (story.preparation, None),
     "speed": (lambda *_: [], lambda scene: ("speed" if scene.run.steps else "machine", _memory(scene))),
-    "rates": (view.rates_line, None),
-    "scores": (scores.scores_line, None),
-    "parts": (view.parts_line, None),
-    "ranks": (view.ranks_line, None),
-    "tuning": (view.tuning_line, None),
-    "doctor": (view.doctor_line, None),
+    "rates": (view.rates_line, None), "scores": (scores.scores_line, None), "parts": (view.parts_line, None),
+    "ranks": (view.ranks_line, None), "tuning": (view.tuning_line, None), "doctor": (view.doctor_line, None),
     "gauges": (_gauges, None),
     "result": (story.ending, lambda scene: ("result", _memory(scene))),
     "readings-here": (view.readings_rows, _readings_heading),
     "log": (view.log_rows, "log"),
     "table": (scores.score_rows, scores.scores_heading),
-}
+}  # fmt: skip
 _BESIDE_THE_CHART: Final[Parts] = {
     "standing": (scores.standing_rows, scores.standing_heading),
     "machine": (_gauges, lambda scene: ("machine", f"{scene.glyphs.target} target")),
@@ -124,34 +122,20 @@ _BESIDE_THE_CHART: Final[Parts] = {
     "samples": (scores.sample_rows, "samples"),
     # Parts that do not change come last because there may be no room for them.
     "plan": (view.plan_rows, "plan"),
-    "switched-on": (
-        lambda scene, width, _: [
-            row for text in scene.what_is_on for row in scene.wrapped(text, width, 2, indent="  ")
-        ],
-        "enabled",
-    ),
+    "switched-on": (_enabled, "enabled"),
 }
-PARTS: Final[Parts] = {
-    **_ABOVE_THE_CHART, **_BELOW_THE_CHART, "events": (view.event_rows, view.events_heading),
-    **_BESIDE_THE_CHART,
-}  # fmt: skip
-
-
-_ENDED, _ACTIVE = "the run has ended", "the run is still active"
-
-
-def _can_be_resumed(run: WatchedRun) -> bool:
-    return not run.alive and (run.is_interrupted or run.state.status in ("stopped", "failed"))
-
-
+_EVENTS: Final[Parts] = {"events": (view.event_rows, view.events_heading)}
+PARTS: Final[Parts] = _ABOVE_THE_CHART | _BELOW_THE_CHART | _EVENTS | _BESIDE_THE_CHART
+_ENDED = "the run has ended"
 # The condition of each action, and why it is refused otherwise.
 _NEEDS: Final[dict[str, tuple[Callable[[WatchedRun], object], str]]] = {
     **dict.fromkeys(_OF_THE_RUN, (lambda run: run.takes_requests, _ENDED)),
-    "pause": (lambda run: run.takes_requests or _can_be_resumed(run), _ENDED),
+    "pause": (lambda run: run.takes_requests or
+              (not run.alive and (run.is_interrupted or run.state.status in ("stopped", "failed"))), _ENDED),
     "detach": (lambda run: run.takes_requests and run.is_ours and run.state.phase != "paused",
                "only an active run of this program that is not paused can be detached"),
     "try_model": (lambda run: run.state.checkpoints or run.state.finished, NOTHING_TO_DO),
-    "more": (lambda run: not run.alive, _ACTIVE),
+    "more": (lambda run: not run.alive, "the run is still active"),
     "export": (lambda run: not run.alive and (end := run.state.finished) and end.model_path,
                "this run has no final model yet"),
     "doctor": (lambda run: run.doctor.verdict is not None and run.state.steps, NOTHING_TO_DO),
@@ -200,14 +184,17 @@ class TrainPage(FilteredPage):
         self._events_back = 0
         self._curves_of, self._curves = "", [LOSS]
         """The task that the drawn curves were chosen for, and their names."""
+        self.chart: LossChart = LossChart(lambda: self._scene.run, id="chart")
+        self.second: LossChart = LossChart(lambda: self._scene.run, id="second")
+        self.chart.beside, self.second.beside = self.second, self.chart
 
     def body(self) -> ComposeResult:
         yield from map(self._part, _ABOVE_THE_CHART)
         with Area(id="columns"):
             with Area(id="left"):
                 with Charts(id="charts"):
-                    yield LossChart(lambda: self._scene.run, id="chart")
-                    yield LossChart(lambda: self._scene.run, id="second")
+                    yield self.chart
+                    yield self.second
                 yield from map(self._part, _BELOW_THE_CHART)
                 with Area(id="small"):
                     for metric in list(METRICS)[1:]:
@@ -240,7 +227,7 @@ class TrainPage(FilteredPage):
         return TrainScene(
             state=run.state if run else None, glyphs=bench.glyphs, gauges=bench.gauges or Gauges(), sparks=bench.sparks,
             events=[(in_keys(text), role) for text, role in run.events] if run else (), log_lines=self._log(),
-            what_is_on=[one.verdict.switch for one in bench.findings if one.verdict.switch],
+            what_is_on=[finding.verdict.switch for finding in bench.findings if finding.verdict.switch],
             examination=run.doctor.verdict if run else None, is_beside=bench.run_is_ours_and_alive,
             has_screens=run is not None and run.is_ours,
             interrupted=run is not None and run.is_interrupted, log_open=self._log_open, table_open=self._table_open,
@@ -252,7 +239,6 @@ class TrainPage(FilteredPage):
         )  # fmt: skip
 
     def on_mount(self) -> None:
-        self.chart.beside, self.second.beside = self.second, self.chart
         self._arrange()
 
     def _arrange(self) -> None:
@@ -293,10 +279,8 @@ class TrainPage(FilteredPage):
 
     def tick(self) -> None:
         """Redraw the parts that change with the clock. The others wait for news of the run."""
-        if self._frozen:
-            return
         by_clock = self.bench.gauges or Gauges(), self.bench.sparks, self._log()
-        if by_clock == self._by_clock:
+        if self._frozen or by_clock == self._by_clock:
             return
         self._by_clock = by_clock
         self._shown_scene = replace(self._scene, gauges=by_clock[0], sparks=by_clock[1], log_lines=by_clock[2])
@@ -336,10 +320,10 @@ class TrainPage(FilteredPage):
         if name == "try_model" and run.alive and not run.state.checkpoints:
             return f"no checkpoint to try yet: press {self.bench.app.key_of('train.save')} to save one"
         if name == "clear":
-            is_there = self._filter.value or self._large or (self.is_mounted and self.chart.view.cross_step is not None)
-            return "" if is_there else NOTHING_TO_DO
-        is_possible, why = _NEEDS.get(name, (lambda run: run.state.steps, NOTHING_TO_DO))
-        return "" if is_possible(run) else why
+            can_clear = self._filter.value or self._large or self.chart.view.cross_step is not None
+            return "" if can_clear else NOTHING_TO_DO
+        is_possible, reason = _NEEDS.get(name, (lambda run: run.state.steps, NOTHING_TO_DO))
+        return "" if is_possible(run) else reason
 
     def label_of(self, action: Action) -> str:
         run = self.bench.run
@@ -366,20 +350,10 @@ class TrainPage(FilteredPage):
 
     def offer_more(self) -> None:
         actions = {action.name: action for action in self.bench.app.keymap.of("train")}
-        offered: list[Answer] = [
-            (key, actions[name].label, partial(self.action_do, name))
-            for key, name in (("x", "export"), ("w", "try_model"))
-            if not self.refusal(actions[name])
-        ]
+        offered: list[Answer] = [(key, actions[name].label, partial(self.action_do, name))
+                                 for key, name in (("x", "export"), ("w", "try_model"))
+                                 if not self.refusal(actions[name])]  # fmt: skip
         offer_more(self.bench, self.run.folder, [*offered, *self.more_answers()])
-
-    @property
-    def chart(self) -> LossChart:
-        return self.query_one("#chart", LossChart)
-
-    @property
-    def second(self) -> LossChart:
-        return self.query_one("#second", LossChart)
 
     def action_smoothing(self) -> None:
         self.chart.next_smoothing()
@@ -404,9 +378,8 @@ class TrainPage(FilteredPage):
         state, glyphs, metrics = self._scene.run, self.bench.glyphs, metrics_of(self._scene.run)
         # Names of scores come from the journal.
         names = {glyphs.only(one_line(name)): name for name in metrics}
-        commands = [
-            Command(name=shown, help=metrics[name].newest(state), do=lambda: None) for shown, name in names.items()
-        ]
+        commands = [Command(name=shown, help=metrics[name].newest(state), do=lambda: None)
+                    for shown, name in names.items()]  # fmt: skip
         marked = [shown for shown, name in names.items() if name in self._curves]
         self.bench.app.open(MarkingPalette(
             "Choose one or two curves", commands, marked, _MOST_CURVES,
@@ -414,7 +387,7 @@ class TrainPage(FilteredPage):
         ))  # fmt: skip
 
     def _draw_curves(self, names: list[str]) -> None:
-        """Draw the curves, and keep the choice for runs of this task."""
+        """Draw the curves, and save the choice for runs of this task."""
         self._curves = list(dict.fromkeys(names))
         preferences = self.bench.app.preferences
         preferences.curves[self._scene.run.task] = self._curves
@@ -436,11 +409,11 @@ class TrainPage(FilteredPage):
         self._large = next_of(["", *(name for name in _CAN_BE_LARGE if name in visible)], self._large)
 
     def action_freeze(self) -> None:
-        frozen, self._frozen = not self._frozen, False
-        if frozen:
+        is_frozen, self._frozen = not self._frozen, False
+        if is_frozen:
             self._shown_scene = replace(self._look(), frozen=True)
             self.query_one("#events", Pane).redraw()
-        self._frozen = self.chart.disabled = self.second.disabled = frozen
+        self._frozen = self.chart.disabled = self.second.disabled = is_frozen
 
     def scroll_events(self, back: int) -> None:
         if self._large == "samples":

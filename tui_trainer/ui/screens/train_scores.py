@@ -1,4 +1,4 @@
-"""What a run has measured: scores, baselines, targets, epochs and samples, drawn for the Train screen."""
+"""Parts of the Train screen about a run's measurements: scores, baselines, targets, epochs and samples."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,17 +6,9 @@ from typing import Final
 
 from rich.cells import cell_len
 
+from tui_trainer.runs import result
 from tui_trainer.runs.events import EvalDone
-from tui_trainer.runs.result import (
-    ScoreWords,
-    best_by,
-    kept_weights,
-    metric_value,
-    number,
-    planned_epoch_seconds,
-    score_words,
-    targets_of,
-)
+from tui_trainer.runs.result import ScoreWords, number, score_words
 from tui_trainer.runs.wording import sample_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.screens.train_view import LABEL, TrainScene
@@ -26,6 +18,7 @@ from tui_trainer.units import format_count, format_seconds, quantity
 _MOST_EPOCHS: Final = 7
 _SAMPLE_LINES: Final = 24
 _STANDING_NAME: Final = 17
+# Class names from which columns are numbered, and at which they are cut, in characters.
 _SHORT_NAME, _LONGEST_NAME = 5, 24
 
 
@@ -38,17 +31,16 @@ def scores_line(scene: TrainScene, *_: int) -> list[Line]:
 
 
 def standing_heading(scene: TrainScene) -> tuple[str, str]:
-    done = scene.run.evals[-1] if scene.run.evals else None
-    return "scores", f"after step {done.step:,}" if done else "no evaluation yet"
+    return "scores", f"after step {scene.run.evals[-1].step:,}" if scene.run.evals else "no evaluation yet"
 
 
 def standing_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """Return each score: now, its best value and step, and the baseline; then which weights the model will have."""
+    """Return each score with its newest and best value and its baseline, then the step of the final weights."""
     state = scene.run
     losses, scores = (state.baselines.losses, state.baselines.scores) if state.baselines else ({}, {})
     rows: list[Line] = [[(f"{'':<{_STANDING_NAME}}{'now':>8}{'best':>8}{'at step':>8}  to beat", "dim")]]
     last = state.evals[-1] if state.evals else None
-    if last is not None and best_by(state, "loss") is not None:
+    if last is not None and result.best_by(state, "loss") is not None:
         hardest = min(losses.items(), key=lambda item: item[1], default=None)
         rows.append(_standing(scene, ScoreWords("held-out loss", last.loss, hardest, True), "loss", "{:.4f}".format))
     measured = last.scores if last else {}
@@ -56,37 +48,37 @@ def standing_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
         rows.append(_standing(scene, score, name))
     for score in score_words(state.training_scores, {}):
         rows.append(_standing(scene, replace(score, name=f"{score.name}, training")))
-    kept = kept_weights(state)
-    if words := kept.best_words:
-        rows += scene.labelled("best", words, width, LABEL)
-    if (words := kept.patience_words) and not scene.is_over:
-        rows += scene.labelled("patience", words, width, LABEL)
-    keeps = f"weights of step {kept.step:,}" if kept.patience or scene.is_over else "weights of the last step"
-    return [*rows, *scene.labelled("final", keeps, width, LABEL)] if state.evals else rows
+    weights = result.kept_weights(state)
+    if weights.best_words:
+        rows += scene.labelled("best", weights.best_words, width, LABEL)
+    if weights.patience_words and not scene.is_over:
+        rows += scene.labelled("patience", weights.patience_words, width, LABEL)
+    final = f"weights of step {weights.step:,}" if weights.patience or scene.is_over else "weights of the last step"
+    return [*rows, *scene.labelled("final", final, width, LABEL)] if state.evals else rows
 
 
 def _standing(scene: TrainScene, score: ScoreWords, metric: str = "", show: Callable[[float], str] = number) -> Line:
     """Return a row with the newest value of a score, its best value and step by `metric`, and its baseline."""
-    done = best_by(scene.run, metric)
-    best, at = (show(metric_value(done, metric) or 0.0), f"{done.step:,}") if done else ("", "")
+    done = result.best_by(scene.run, metric)
+    best, step = (show(result.metric_value(done, metric) or 0.0), f"{done.step:,}") if done else ("", "")
     line = fit([(scene.shown(score.name), "dim")], _STANDING_NAME, scene.glyphs.ellipsis)
-    line += [(f"{show(score.value):>8}", "text"), (f"{best:>8}", "bold"), (f"{at:>8}", "dim")]
+    line += [(f"{show(score.value):>8}", "text"), (f"{best:>8}", "bold"), (f"{step:>8}", "dim")]
     if score.baseline is not None:
-        what, value = score.baseline
-        line += [("  ", "text"), scene.verdict(score.beaten), (f" {show(value)} ", "text"), (scene.shown(what), "dim")]
+        name, value = score.baseline
+        line += [("  ", "text"), scene.verdict(score.beaten), (f" {show(value)} ", "text"), (scene.shown(name), "dim")]
     return line
 
 
 def epoch_rows(scene: TrainScene, *_: int) -> list[Line]:
-    planned = planned_epoch_seconds(scene.run.plan)
+    planned = result.planned_epoch_seconds(scene.run.plan)
     # Without a plan there is no column for it.
     planned_cell = "" if planned is None else f"{format_seconds(planned):>12}"
     head = "epoch   mean loss        time    rows/s  tokens/s" + ("     planned" if planned_cell else "")
     rows: list[Line] = [[(head, "dim")]]
-    for done in scene.run.epochs[-_MOST_EPOCHS:]:
-        rates = f"{format_count(done.samples_per_second):>8}  {format_count(done.tokens_per_second):>8}"
-        seconds = format_seconds(done.seconds)
-        rows.append([(f"{done.epoch:>5}   {done.mean_loss:>9.4f}  {seconds:>10}  {rates}{planned_cell}", "text")])
+    for epoch in scene.run.epochs[-_MOST_EPOCHS:]:
+        rates = f"{format_count(epoch.samples_per_second):>8}  {format_count(epoch.tokens_per_second):>8}"
+        measured = f"{epoch.epoch:>5}   {epoch.mean_loss:>9.4f}  {format_seconds(epoch.seconds):>10}  {rates}"
+        rows.append([(measured + planned_cell, "text")])
     return rows
 
 
@@ -103,57 +95,54 @@ def sample_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
 
 
 def target_rows(scene: TrainScene, *_: int) -> list[Line]:
-    targets = targets_of(scene.run)
-    return [[scene.verdict(target.met), (f" {scene.shown(target.words)}", "text")] for target in targets]
+    return [[scene.verdict(target.met), (f" {scene.shown(target.words)}", "text")]
+            for target in result.targets_of(scene.run)]  # fmt: skip
 
 
 def scores_heading(scene: TrainScene) -> tuple[str, str]:
     done = scene.newest_table
-    if done is None:
-        return "scores", ""
-    title = f"scores: {scene.shown(done.table_title)}" if done.table_title else "scores"
-    return title, f"after step {done.step:,}"
+    title = f"scores: {scene.shown(done.table_title)}" if done and done.table_title else "scores"
+    return title, f"after step {done.step:,}" if done else ""
 
 
 def score_rows(scene: TrainScene, width: int, height: int) -> list[Line]:
-    if done := scene.newest_table:
-        return table_rows(done, width, height, scene.glyphs)
-    return [[("no evaluation has a table of scores yet", "dim")]]
+    nothing: list[Line] = [[("no evaluation has a table of scores yet", "dim")]]
+    return table_rows(done, width, height, scene.glyphs) if (done := scene.newest_table) else nothing
 
 
 def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Line]:
-    """Return a row of numbers for each class, and how many rows and columns do not fit.
+    """Return a row of numbers for each class in up to `most` lines, and how many rows and columns do not fit.
 
-    Columns that are classes with long names are titled with the number of their row, so that twenty of them fit.
+    If columns are classes with long names, each has the number of its row as its title, so that twenty of them fit.
     """
     names, titles = ([glyphs.only(one_line(name)) for name in part] for part in (done.table_rows, done.table_columns))
-    square = list(done.table_columns) == list(done.table_rows)
-    numbered = square and max(map(cell_len, names)) > _SHORT_NAME
-    if numbered:
-        names = [f"{at:>3} {name[:_LONGEST_NAME]}" for at, name in enumerate(names, 1)]
-        titles = [str(at) for at in range(1, len(names) + 1)]
-    cells = _cells(done, square)
-    widest = max(len(text) for text in (*titles, *(cell for row in cells for cell in row))) + 2
-    label = min(max(map(cell_len, names)), _LONGEST_NAME + 4 * numbered)
-    columns = max(min((width - label) // widest, len(titles)), 1)
+    is_square = list(done.table_columns) == list(done.table_rows)
+    is_numbered = is_square and max(map(cell_len, names)) > _SHORT_NAME
+    if is_numbered:
+        titles = [str(row) for row in range(1, len(names) + 1)]
+        names = [f"{row:>3} {name[:_LONGEST_NAME]}" for row, name in enumerate(names, 1)]
+    cells = _cells(done, is_square)
+    cell_width = max(len(text) for text in (*titles, *(cell for row in cells for cell in row))) + 2
+    name_width = min(max(map(cell_len, names)), _LONGEST_NAME + 4 * is_numbered)
+    columns = max(min((width - name_width) // cell_width, len(titles)), 1)
     rows = min(len(names), most - 1 - (columns < len(titles) or len(names) > most - 1))
-    lines: list[Line] = [[(" " * label, "dim"), *((f"{title:>{widest}}", "dim") for title in titles[:columns])]]
-    for at in range(max(rows, 0)):
-        lines.append(fit([(names[at], "text")], label, glyphs.ellipsis))
-        for column, cell in enumerate(cells[at][:columns]):
+    lines: list[Line] = [
+        [(" " * name_width, "dim"), *((f"{title:>{cell_width}}", "dim") for title in titles[:columns])]
+    ]
+    for row in range(max(rows, 0)):
+        lines.append(fit([(names[row], "text")], name_width, glyphs.ellipsis))
+        for column, cell in enumerate(cells[row][:columns]):
             # Correct predictions are on the diagonal.
-            role: Role = "dim" if cell == "0" else "good" if square and column == at else "text"
-            lines[-1].append((f"{cell:>{widest}}", role))
+            role: Role = "dim" if cell == "0" else "good" if is_square and column == row else "text"
+            lines[-1].append((f"{cell:>{cell_width}}", role))
     missing = [(len(titles) - columns, "column"), (len(names) - rows, "row")]
     words = " and ".join(quantity(count, noun) for count, noun in missing if count)
     return [*lines, [(f"not shown, too little room: {words}", "dim")]] if words else lines
 
 
-def _cells(done: EvalDone, square: bool) -> list[list[str]]:
+def _cells(done: EvalDone, is_square: bool) -> list[list[str]]:
     """Return the numbers as texts. A column has either whole counts or shares with two decimals."""
     rows = list(done.table_rows.values())
-    formats = [
-        "{:.0f}" if square or (all(float(value).is_integer() for value in column) and max(column) > 1) else "{:.2f}"
-        for column in zip(*rows, strict=True)
-    ]
-    return [[shape.format(value) for shape, value in zip(formats, row, strict=True)] for row in rows]
+    decimals = [0 if is_square or (all(float(value).is_integer() for value in column) and max(column) > 1) else 2
+                for column in zip(*rows, strict=True)]  # fmt: skip
+    return [[f"{value:.{places}f}" for value, places in zip(row, decimals, strict=True)] for row in rows]

@@ -1,7 +1,4 @@
-"""What a run is doing: its status, progress, speed, diagnosis, plan, events and log.
-
-Each function draws a part of the Train screen: it returns the lines of a scene for a width and a height.
-"""
+"""Parts of the Train screen about a run's work: status, progress, speed, diagnosis, plan, events and log."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,16 +8,8 @@ from typing import Final
 from tui_trainer.advice.examine import Examination
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.lines.plan_and_events import gauges_words
+from tui_trainer.runs import result
 from tui_trainer.runs.events import EvalDone, PlanMade, StepDone
-from tui_trainer.runs.result import (
-    exceeds_plan,
-    held_out_loss,
-    memory_excess_bytes,
-    memory_words,
-    newest_scores,
-    number,
-    score_words,
-)
 from tui_trainer.runs.state import STOPPED_EARLY, GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import eta_seconds, figure_rows, time_words
 from tui_trainer.runs.wording import batch_words, rows_words, trained_words
@@ -39,19 +28,20 @@ _PARTS: Final[dict[str, Role]] = {
     "data": "warn", "forward": "chart_smooth", "backward": "accent", "optimizer": "chart_eval", "rest": "dim",
 }  # fmt: skip
 _SHORTEST_STACK: Final = 6
+# Memory of the screens themselves.
 _SCREENS_BYTES: Final = 32 * MIB
 LABEL: Final = 11
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainScene:
-    """What the Train screen draws. `events` are texts with roles, newest last.
+    """State of the Train screen. `events` are texts with roles, newest last.
 
     `is_beside`: the run is alive in this process, so the machine's gauges are the run's. `has_screens`: its process
     shows screens. `interrupted`: it has not ended, and its process is gone. `events_back` counts the newest events that
-    are scrolled away. Events and log lines are filtered by `words`. The part `large` has all the room. `starting` is
-    what a start that was requested waits for, `offer` are sentences on what a start would do. `report` is the path of
-    the run's page, empty without one.
+    are scrolled away. `words` filters events and log lines. The part named `large` has all the room. `starting` names
+    the work that a requested start waits for, and `offer` describes in sentences what a start would do. `report` is the
+    path of the run's report, or empty.
     """
 
     state: RunState | None
@@ -110,21 +100,14 @@ class TrainScene:
 
     @property
     def matching_events(self) -> Sequence[tuple[str, Role]]:
-        return [one for one in self.events if has_words(one[0], self.words)] if self.words else self.events
+        return [event for event in self.events if has_words(event[0], self.words)] if self.words else self.events
 
     @property
     def exceeds_plan(self) -> bool:
         """Whether the run takes clearly more memory than planned."""
         # On a CPU the screens share the process, and no plan includes them.
         has_screens = self.has_screens and not self.run.device.startswith("cuda")
-        return exceeds_plan(self.run, _SCREENS_BYTES if has_screens else 0)
-
-    @property
-    def memory_advice(self) -> str:
-        """What it means for the user if memory exceeds the plan; empty if it does not."""
-        if self.exceeds_plan:
-            return "fine while memory is free; later plans use the measured peak"
-        return "within tolerance" if memory_excess_bytes(self.run) else ""
+        return result.exceeds_plan(self.run, _SCREENS_BYTES if has_screens else 0)
 
     def base_name(self, plan: PlanMade) -> str:
         return self.shown(plan.came_from or plan.base_model.rstrip("/").rpartition("/")[2])
@@ -132,12 +115,12 @@ class TrainScene:
 
 def run_line(scene: TrainScene, width: int, _: int) -> list[Line]:
     state = scene.run
-    word = state.phase if state.phase in ("loading", "saving") else state.status
+    status = state.phase if state.phase in ("loading", "saving") else state.status
     if state.status in ("finished", "stopped", "failed"):
-        word = state.status_words
+        status = state.status_words
     elif scene.interrupted:
-        word = "interrupted"
-    line: Line = [("  ", "text"), (word.ljust(_STATUS_WIDTH), _STATUS_ROLES[word])]
+        status = "interrupted"
+    line: Line = [("  ", "text"), (status.ljust(_STATUS_WIDTH), _STATUS_ROLES[status])]
     if state.total_steps:
         total = f"{state.total_steps:,}"
         line += [("  step ", "dim"), (f"{state.step:>{len(total)},}", "text"), (f" of {total}", "dim")]
@@ -145,7 +128,7 @@ def run_line(scene: TrainScene, width: int, _: int) -> list[Line]:
     right: Line = [("  ETA ", "dim"), (f"{format_seconds(eta):>12}", "text")] if eta else []
     if width_of(line) + width_of(right) > width:
         right = []
-    # The journal has the name that the run began with: it may have been renamed since.
+    # The run may have been renamed. The journal has its first name.
     run_name = PurePath(scene.run_folder).name or state.name
     name: Line = [(scene.shown(run_name[:_NAME_LIMIT]), "bold")]
     room = max(width - width_of(line) - width_of(right), 0)
@@ -161,32 +144,31 @@ def progress_line(scene: TrainScene, width: int, _: int) -> list[Line]:
     losses = _losses(state)
     if width_of(losses) + len(percent) >= width:
         return [fit([(percent, "text"), *losses], width, scene.glyphs.ellipsis)]
-    length = min(width - width_of(losses) - 6, _LONGEST_BAR)
-    drawn: Line = [(bar(share, length, scene.glyphs), "accent")] if length >= 8 else []
-    return [beside([*drawn, (percent, "text")], losses, width)]
+    cells = min(width - width_of(losses) - 6, _LONGEST_BAR)
+    progress_bar: Line = [(bar(share, cells, scene.glyphs), "accent")] if cells >= 8 else []
+    return [beside([*progress_bar, (percent, "text")], losses, width)]
 
 
 def work_line(scene: TrainScene, width: int) -> Line:
     """Return `tokenising ████····  42 %  of 1.2 M characters`, or only how much is done if there is no total."""
-    progress, glyphs = scene.run.progress, scene.glyphs
-    if progress is None:
+    if (progress := scene.run.progress) is None:
         return []
-    what, unit = scene.shown(progress.what)[:40], scene.shown(progress.unit)[:20]
+    work, unit = f"{scene.shown(progress.what)[:40]}  ", scene.shown(progress.unit)[:20]
     if not progress.total:
-        return [(f"{what}  ", "text"), (f"{format_count(progress.done)} {unit}", "dim")]
+        return [(work, "text"), (f"{format_count(progress.done)} {unit}", "dim")]
     share = min(max(progress.done / progress.total, 0.0), 1.0)
     end: Line = [(f"  {int(share * 100):>3} %", "text"), (f" of {format_count(progress.total)} {unit}", "dim")]
-    length = min(width - len(what) - 2 - width_of(end), _LONGEST_BAR)
-    drawn: Line = [(bar(share, length, glyphs), "accent")] if length >= 4 else []
-    return [(f"{what}  ", "text"), *drawn, *end]
+    cells = min(width - len(work) - width_of(end), _LONGEST_BAR)
+    progress_bar: Line = [(bar(share, cells, scene.glyphs), "accent")] if cells >= 4 else []
+    return [(work, "text"), *progress_bar, *end]
 
 
 def rates_line(scene: TrainScene, width: int, _: int) -> list[Line]:
-    last, rows = scene.run.last_step, scene.run.samples_per_second
+    state, last = scene.run, scene.run.last_step
     fields = [
-        (f"{format_count(scene.run.tokens_per_second):>6}", " tokens/s   "),
-        (f"{format_count(rows):>6}", " rows/s   "),
-        (f"{format_seconds(_mean_seconds(scene.run)):>7}", "/step   lr "),
+        (f"{format_count(state.tokens_per_second):>6}", " tokens/s   "),
+        (f"{format_count(state.samples_per_second):>6}", " rows/s   "),
+        (f"{format_seconds(_mean_seconds(state)):>7}", "/step   lr "),
         (f"{last.lr:.2e}" if last else "--      ", "   gradient " if width >= 80 else "   norm "),
         (f"{last.grad_norm:<6.3g}" if last else "--    ", ""),
     ]
@@ -196,32 +178,31 @@ def rates_line(scene: TrainScene, width: int, _: int) -> list[Line]:
 def parts_line(scene: TrainScene, width: int, _: int) -> list[Line]:
     shares = part_shares(scene.run.recent)
     line: Line = []
-    for at, (name, role) in enumerate(list(_PARTS.items())[:-1]):
-        value = "--" if shares is None else f"{shares[at] * 100:.0f}"
-        line += [(f"{name} ", role), (f"{value:>2} %  ", "text")]
+    for index, (name, role) in enumerate(list(_PARTS.items())[:-1]):
+        percent = "--" if shares is None else f"{shares[index] * 100:.0f}"
+        line += [(f"{name} ", role), (f"{percent:>2} %  ", "text")]
     room = width - width_of(line)
     return [[*line, *stack(shares, room)] if shares and room >= _SHORTEST_STACK else line]
 
 
 def ranks_line(scene: TrainScene, *_: int) -> list[Line]:
-    """Return `slowest: rank 3, makes each step 14 % longer (12 ms), communication 6 %`."""
-    slowest = slowest_rank(scene.run)
-    return [[(slowest.words, "text")]] if slowest else []
+    """Return a line such as `slowest: rank 3, makes each step 14 % longer (12 ms), communication 6 %`."""
+    return [[(slowest.words, "text")]] if (slowest := slowest_rank(scene.run)) else []
 
 
 def doctor_line(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """Return `doctor  Waiting for data: 61 % of the time, 0.42 of 1.69 s/step  H more`."""
+    """Return a line such as `doctor  Waiting for data: 61 % of the time, 0.42 of 1.69 s/step  H more`."""
     if scene.examination is None:
         return []
-    leading = scene.examination.leading
-    words: Line = [("doctor  ", "dim"), (scene.examination.healthy, "text")]
-    if leading is not None:
-        role: Role = "bad" if leading.found.is_fault else "warn"
+    verdict: Line = [(scene.examination.healthy, "text")]
+    if (leading := scene.examination.leading) is not None:
         evidence = scene.shown(leading.found.evidence)
         cost = "" if leading.cost_words in evidence else f"{leading.cost_words}, "
-        words = [("doctor  ", "dim"), (f"{leading.symptom.title}: ", role), (f"{cost}{evidence}", "text")]
+        role: Role = "bad" if leading.found.is_fault else "warn"
+        verdict = [(f"{leading.symptom.title}: ", role), (f"{cost}{evidence}", "text")]
     more: Line = [("  ", "text"), (scene.key_of("train.doctor"), "key"), (" more", "dim")]
-    return [beside(fit(words, max(width - width_of(more), 8), scene.glyphs.ellipsis), more, width)]
+    left = fit([("doctor  ", "dim"), *verdict], max(width - width_of(more), 8), scene.glyphs.ellipsis)
+    return [beside(left, more, width)]
 
 
 def parts_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
@@ -237,21 +218,20 @@ def parts_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
 
 
 def readings_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """Return what the process of the run used of its machine: at the last reading, and over the whole run."""
-    last, whole = GaugeSummary(), scene.run.gauge_summary
+    """Return how much of its machine the run's process used: at the last reading, and over the whole run."""
+    last, whole_run = GaugeSummary(), scene.run.gauge_summary
     for reading in list(scene.run.gauges)[-1:]:
         last.add(reading)
     lines: list[Line] = []
-    for name, summary in [("last", last)] + [("whole run", whole)] * (whole.readings > 1):
+    for name, summary in [("last", last)] + [("whole run", whole_run)] * (whole_run.readings > 1):
         # The sign of a degree is not ASCII.
         lines += scene.labelled(name, gauges_words(summary).replace("\u00b0", ""), width, LABEL)
     return lines
 
 
 def tuning_line(scene: TrainScene, *_: int) -> list[Line]:
-    """Return `LoRA r 16 on TinyLlama-1.1B: 9.01 M of 1.1 G parameters are trainable (0.82 %)`."""
-    plan = scene.run.plan
-    if plan is None:
+    """Return a line such as `LoRA r 16 on TinyLlama-1.1B: 9.01 M of 1.1 G parameters are trainable (0.82 %)`."""
+    if (plan := scene.run.plan) is None:
         return []
     name = _field(f"LoRA r {plan.lora_rank} on " if plan.lora_rank else "", scene.base_name(plan))
     return [[*name, *_field(": ", trained_words(plan)), (" are trainable", "dim")]]
@@ -275,9 +255,11 @@ def plan_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
         *([("attention", scene.shown(plan.attention))] if plan.attention else []),
         *figure_rows(state),
     ]
-    words = ", ".join(filter(None, (memory_words(state), scene.memory_advice)))
-    role: Role = "warn" if scene.exceeds_plan else "text"
-    memory = scene.labelled("memory", words, width, LABEL, role)
+    advice = "within tolerance" if result.memory_excess_bytes(state) else ""
+    if scene.exceeds_plan:
+        advice = "fine while memory is free; later plans use the measured peak"
+    words = ", ".join(filter(None, (result.memory_words(state), advice)))
+    memory = scene.labelled("memory", words, width, LABEL, "warn" if scene.exceeds_plan else "text")
     time = scene.labelled("time", time_words(state), width, LABEL)
     return [*(_field(f"{name:<{LABEL}}", text) for name, text in rows), *memory, *time]
 
@@ -297,7 +279,7 @@ def event_rows(scene: TrainScene, width: int, height: int) -> list[Line]:
 
 
 def events_heading(scene: TrainScene) -> tuple[str, str]:
-    """Return the age of the last checkpoint in steps, which a crash would cost, or how events are filtered."""
+    """Return the title and a note: the age of the last checkpoint in steps, which a crash would cost, or the filter."""
     state = scene.run
     if scene.words:
         key, count = scene.key_of("train.clear"), f"{len(scene.matching_events)} of {len(scene.events)}"
@@ -329,17 +311,17 @@ def _losses(state: RunState) -> Line:
     if state.plan is not None and state.plan.steps_per_epoch:
         total = state.total_steps / state.plan.steps_per_epoch
         epochs = f" of {total:.2f}" if total < 10 else f" of {total:.1f}"
-    # Unknown values take the cells of later ones, so that nothing moves.
-    held_out = held_out_loss(state)
+    # Unknown values are as wide as known ones, so that nothing moves.
+    held_out = result.held_out_loss(state)
     fields = [
         ("epoch", f"{state.last_step.epoch:.2f}" if state.last_step else "0.00"),
         ("loss", "--    " if state.loss_smoothed is None else f"{state.loss_smoothed:.4f}"),
         ("held out", "--    " if held_out is None else f"{held_out:.4f}"),
     ]
-    # There is room for one score: the metric of the best evaluation, otherwise the first.
-    scores, metric = newest_scores(state), state.plan.metric if state.plan else ""
-    shown = score_words({metric: scores[metric]} if metric in scores else scores, {})[:1]
-    fields += [(score.name, number(score.value)) for score in shown]
+    # There is room for one score: the metric that chooses the best evaluation, otherwise the first score.
+    scores, metric = result.newest_scores(state), state.plan.metric if state.plan else ""
+    shown = result.score_words({metric: scores[metric]} if metric in scores else scores, {})[:1]
+    fields += [(score.name, result.number(score.value)) for score in shown]
     line = [span for label, value in fields for span in _field(f"   {label} ", value)]
     return [*line[:2], (epochs, "dim"), *line[2:]]
 
@@ -349,27 +331,27 @@ def _field(label: str, value: str, role: Role = "text") -> Line:
 
 
 def _mean_seconds(state: RunState) -> float | None:
-    return sum(done.step_seconds for done in state.recent) / len(state.recent) if state.recent else None
+    return sum(step.step_seconds for step in state.recent) / len(state.recent) if state.recent else None
 
 
 def part_shares(steps: Collection[StepDone]) -> list[float] | None:
     """Return the shares of step time for data, forward, backward, optimizer and the rest; None if no time passed."""
-    whole = sum(done.step_seconds for done in steps)
-    if whole <= 0:
+    total_seconds = sum(step.step_seconds for step in steps)
+    if total_seconds <= 0:
         return None
-    shares = [sum(getattr(done, f"{name}_seconds") for done in steps) / whole for name in list(_PARTS)[:-1]]
+    shares = [sum(getattr(step, f"{name}_seconds") for step in steps) / total_seconds for name in list(_PARTS)[:-1]]
     return [*shares, max(1 - sum(shares), 0.0)]
 
 
 def stack(shares: Sequence[float], width: int) -> list[Span]:
     """Return the shares as `width` cells with the first letters of the parts: `dffffbbbbbbo`, and dots for the rest."""
     spans: list[Span] = []
-    begin, total = 0, 0.0
+    drawn_cells, total = 0, 0.0
     for (name, role), share in zip(_PARTS.items(), shares, strict=True):
         total += share
         end, sign = (width, ".") if name == "rest" else (round(total * width), name[0])
-        spans.append((sign * (end - begin), role))
-        begin = max(begin, end)
+        spans.append((sign * (end - drawn_cells), role))
+        drawn_cells = max(drawn_cells, end)
     return [span for span in spans if span[0]]
 
 

@@ -1,8 +1,7 @@
-"""Fields of a screen that take text or a choice. While one has the focus every key is its own, and no action's.
+"""Fields for text or a choice. While a field has the focus, it gets all keys, and no key is an action.
 
-What the keys beyond editing mean is for the screen: its `action_choose(steps)`, `action_complete()`, `action_take()`
-and `action_cancel()`. The application hands each key to `take_key` itself, not by a message: what a key does has been
-done before the next key is looked at.
+Other keys call the page's `action_choose(steps)`, `action_complete()`, `action_take()` and `action_cancel()`.
+The application calls `take_key` directly rather than by a message, so that each key is handled before the next one.
 """
 
 from collections.abc import Callable
@@ -20,7 +19,7 @@ LIMIT_CHARACTERS = 4096
 
 
 class LineInput(Input):
-    """One line of text, the cursor behind it and still: a blinking one would send bytes for as long as it is shown."""
+    """A line of text. The cursor does not blink, because that would send bytes to the terminal all the time."""
 
     def __init__(self, text: str = "", *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(
@@ -29,7 +28,7 @@ class LineInput(Input):
         self.cursor_blink = False
 
     def on_mount(self) -> None:
-        # Its end is in sight from the first: Textual scrolls only when the cursor moves.
+        # Textual scrolls to the cursor only when it moves.
         self.call_after_refresh(self._show_cursor)
 
     def _show_cursor(self) -> None:
@@ -42,7 +41,7 @@ class LineInput(Input):
         self.cursor_position = len(self.value)
 
     def take_key(self, event: Key) -> bool:
-        """Put a character in; whether it was one. Every other key is in the bindings."""
+        """Insert a character. Return False for other keys, which are in the bindings."""
         if not event.is_printable or event.character is None:
             return False
         self.replace(event.character, *sorted(self.selection))
@@ -57,10 +56,9 @@ class LineInput(Input):
 
 class LineField(LineInput):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "screen.choose(-1)"),
+        Binding("up,shift+tab", "screen.choose(-1)"),
         Binding("down", "screen.choose(1)"),
         Binding("tab", "screen.complete"),
-        Binding("shift+tab", "screen.choose(-1)"),
         Binding("enter", "screen.take"),
         Binding("escape", "screen.cancel"),
     ]
@@ -70,7 +68,7 @@ class LineField(LineInput):
 
 
 class ChoiceField(Pane, can_focus=True):
-    """One of several choices. `jump` gets the letters that are typed, to go to a choice that begins with them."""
+    """A field with one of several choices. `jump(letter)` goes to a choice that begins with a typed letter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,left,shift+tab", "screen.choose(-1)"),

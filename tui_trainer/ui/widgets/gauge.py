@@ -1,4 +1,4 @@
-"""The machine's gauges: each a bar with its target drawn into it, the number, and the last minutes as a curve."""
+"""The machine's gauges, each with a bar that shows its target, a number, and a curve of the last minutes."""
 
 import math
 from collections import deque
@@ -14,9 +14,9 @@ from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.units import GIB
 
 Band = tuple[float, float]
-"""The target: from this share to that one."""
+"""Lowest and highest share of a target."""
 Sparks = Mapping[str, Sequence[float]]
-"""The values of each curve by its name, oldest first."""
+"""Values of each curve by name, oldest first."""
 
 _LABEL: Final = 9
 _BAR: Final = 10
@@ -31,12 +31,12 @@ CPU_TARGET: Final[Band] = (0.50, 0.80)
 MOST_CARDS: Final = 4
 HALF_WIDTH: Final = 39
 TRAIL_MINUTES: Final = 5
-"""How long the gauges of the Hardware screen are kept."""
+"""Length of the curves on the Hardware page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One bar. `share` is 0 to 1 or None; `tail` stands behind it, `spark` names its curve."""
+    """One gauge: a share of 0 to 1, or None if it is unknown. `tail` is a text behind the bar, `spark` its curve."""
 
     label: str
     share: float | None
@@ -46,7 +46,7 @@ class Gauge:
 
 
 def target_bar(share: float | None, width: int, band: Band | None, glyphs: Glyphs) -> Line:
-    """A bar in which the part of the target that is not reached yet is shaded. None: `--`."""
+    """Return a bar for a share, in which the rest of the target range is shaded; `--` for None."""
     drawn = bar(share, width, glyphs)
     if share is None:
         return [(drawn, "dim")]
@@ -59,7 +59,7 @@ def target_bar(share: float | None, width: int, band: Band | None, glyphs: Glyph
 
 
 def gauge_line(gauge: Gauge, sparks: Sparks, width: int, glyphs: Glyphs, *, most_parts: int = _TAIL - 1) -> Line:
-    """The gauge in `width` cells; above 52 cells with both the curve, of at most `most_parts` cells, and the tail."""
+    """Return the gauge in `width` cells. Above 52 cells, it has a curve of up to `most_parts` cells and the tail."""
     wide = width > _BOTH_ABOVE
     percent = "  --" if gauge.share is None else f"{gauge.share:4.0%}"[:-1].rjust(3) + " %"
     line: Line = [(gauge.label.ljust(_LABEL), "text")]
@@ -77,13 +77,13 @@ def gauge_line(gauge: Gauge, sparks: Sparks, width: int, glyphs: Glyphs, *, most
 
 
 def curve_lines(values: Sequence[float], width: int, height: int, band: Band | None, glyphs: Glyphs) -> list[Line]:
-    """Shares of 0 to 1 as bars of `height` lines, a cell each, the newest at the right end; NaN is a gap.
+    """Return shares of 0 to 1 as bars that are one cell wide, the newest at the right end. NaN is a gap.
 
-    The lines in the target are shaded where no bar reaches them.
+    Lines in the target range are shaded where no bar reaches them.
     """
     levels = len(glyphs.levels)
     shown = values[max(len(values) - width, 0) :]
-    # What is known is seen: a share of 0 is the lowest sign.
+    # A share of 0 has the lowest bar, to tell it from a gap.
     bars = [0 if math.isnan(share) else max(round(share * height * levels), 1) for share in shown]
     lines: list[Line] = []
     for row in reversed(range(height)):
@@ -97,10 +97,7 @@ def curve_lines(values: Sequence[float], width: int, height: int, band: Band | N
 
 
 class GaugeBar(Pane):
-    """A gauge, `CPU  ████░░··  47 %  ▁▂▃▃▂▂`; with `height: 2` or more the curve stands below it, as high as it can be.
-
-    `show` gives it another gauge, and the shares of its curve, oldest first.
-    """
+    """A gauge as `CPU  ████░░··  47 %  ▁▂▃▃▂▂`. With a height of 2 or more, the curve is below the bar."""
 
     DEFAULT_CSS = "GaugeBar { height: 1; }"
 
@@ -122,7 +119,7 @@ class GaugeBar(Pane):
 
 
 class GaugeTrail:
-    """The last seconds of each gauge, as means over equal parts that begin at fixed times: they do not slide."""
+    """History of each gauge, as means over equal parts of time. Parts begin at fixed times, so they do not slide."""
 
     def __init__(self, parts: int = 12, seconds: float = 60.0) -> None:
         self._part_seconds = seconds / parts
@@ -130,7 +127,7 @@ class GaugeTrail:
         self._sums: dict[str, deque[tuple[int, float, int]]] = {}
 
     def take(self, gauges: Gauges, at_seconds: float) -> None:
-        """One look, at a time of a monotonic clock. What is not reported leaves a gap."""
+        """Add a reading, with its time on the monotonic clock. A value that is not reported leaves a gap."""
         part = math.floor(at_seconds / self._part_seconds)
         for gauge in gauges_of(gauges, len(gauges.gpus)):
             values = self._sums.setdefault(gauge.spark, deque(maxlen=self._parts))
@@ -139,24 +136,24 @@ class GaugeTrail:
                 values.append((part, total + gauge.share, count + 1))
 
     def sparks(self, at_seconds: float) -> dict[str, list[float]]:
-        """Shares by gauge, oldest first, one for each part that is over or has begun; NaN where none was reported."""
+        """Return the shares of each gauge, oldest first, one for each part; NaN for parts without a value."""
         newest = math.floor(at_seconds / self._part_seconds)
         parts = range(newest - self._parts + 1, newest + 1)
         means = {
             name: {part: round(total / count, 3) for part, total, count in sums} for name, sums in self._sums.items()
         }
-        return {name: [found.get(part, math.nan) for part in parts] for name, found in means.items()}
+        return {name: [shares.get(part, math.nan) for part in parts] for name, shares in means.items()}
 
 
 def gauges_of(gauges: Gauges, most_cards: int = MOST_CARDS) -> Iterator[Gauge]:
-    """The cards first, then CPU, memory and disk."""
+    """Yield the gauges of the GPUs, then of CPU, memory and disk."""
     for card in gauges.gpus[:most_cards]:
         yield from card_gauges(card)
     yield Gauge("CPU", gauges.cpu_share, CPU_TARGET, spark="cpu")
     memory, amount = _use(gauges.memory_used_bytes, gauges.memory_bytes)
     yield Gauge("RAM", memory, tail=amount, spark="memory")
     used, whole = gauges.disk_used_bytes, gauges.disk_bytes
-    # What is used includes room that this user cannot have, so it says little.
+    # The used bytes include reserved space that users cannot have, so free bytes say more.
     free = "--" if used is None or whole is None else f"{(whole - used) / GIB:.0f} GiB free"
     yield Gauge("disk", _use(used, whole)[0], tail=free)
 
@@ -171,7 +168,7 @@ def card_gauges(card: Gpu) -> Iterator[Gauge]:
 
 
 def _use(used: int | None, whole: int | None) -> tuple[float | None, str]:
-    """The share, and `12.1/31.2 GiB` in 13 cells; None and `--` when not reported."""
+    """Return the used share, and `12.1/31.2 GiB`; None and `--` if it is not reported."""
     if used is None or whole is None:
         return None, "--"
     decimals = 0 if whole >= 100 * GIB else 1

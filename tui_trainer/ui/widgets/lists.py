@@ -1,4 +1,4 @@
-"""Lists of any length of which one line is chosen: the rows of every screen and dialog."""
+"""Lists of any length with one chosen row, which all pages and dialogs use."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,19 +17,17 @@ VI_KEYS = {"k": "up", "j": "down", "g": "home", "G": "end"}
 
 
 class LineList(Pane):
-    """`draw_row(place, width)` gives the line of a place; `extent()` how many there are, and which is chosen;
-    `is_heading` says that one cannot be chosen, and is in sight with the one below it; `titles` are names of columns
-    and what stands for them above the rows; `empty()` is shown where there is no row.
+    """A list that draws only its visible rows. `extent()` returns the count of rows and the chosen row.
 
-    Keys are for the page, which chooses. A click chooses, a double click opens, one on a title sends its name, the
-    wheel scrolls.
+    A heading cannot be chosen, and is visible with the row below it. `titles` are names of columns and their spans, and
+    `empty()` is the text without rows. The page handles keys. A click chooses a row, and a double click opens it.
     """
 
     ALLOW_SELECT = False
 
     @dataclass
     class Chosen(Message):
-        """A line was clicked; `opens` when it was clicked twice."""
+        """Sent when a row is clicked. `opens` is True for a double click."""
 
         place: int
         opens: bool
@@ -39,7 +37,7 @@ class LineList(Pane):
         name: str
 
     class Scrolled(Message):
-        """The wheel or another size shows other lines."""
+        """Sent when the wheel or a new size has changed the visible rows."""
 
     def __init__(
         self, draw_row: Callable[[int, int], Line], extent: Callable[[], tuple[int, int]], *,
@@ -61,7 +59,7 @@ class LineList(Pane):
     def seen_places(self) -> range:
         (count, chosen), height = self._extent(), self.size.height - self._first_row
         if chosen != self._followed and height > 0:
-            # The wheel may leave the chosen line behind; a key brings it back.
+            # The wheel may scroll the chosen row out of view. The next choice scrolls back.
             self._followed = chosen
             is_first = 0 < chosen < count and self._is_heading(chosen - 1)
             self._top = min(max(self._top, chosen - height + 1), chosen - is_first)
@@ -73,7 +71,7 @@ class LineList(Pane):
         return int(self._titles is not None)
 
     def follow(self) -> None:
-        """Bring the chosen line in sight again with the next picture."""
+        """Scroll to the chosen row with the next drawing."""
         self._followed = -1
 
     def on_resize(self) -> None:
@@ -118,9 +116,9 @@ class LineList(Pane):
 
 
 class ChoiceList(LineList, Generic[T]):
-    """A list that holds its rows, the choice among them, and the keys that move it.
+    """A list that holds its rows and the chosen one, and handles the keys that move the choice.
 
-    `draw(row, width)` gives what stands behind the pointer. A list that `wraps` goes on from its end to its beginning.
+    `draw(row, width)` returns the line behind the pointer. If the list `wraps`, the first row follows the last.
     """
 
     def __init__(
@@ -128,19 +126,17 @@ class ChoiceList(LineList, Generic[T]):
         titles: Callable[[int], Sequence[tuple[str, Span]]] | None = None, wraps: bool = False,
         empty: Callable[[], str] = str, id: str | None = None,
     ) -> None:  # fmt: skip
-        def heads(place: int) -> bool:
-            return is_heading(self.rows[place])
-
         super().__init__(
-            self._line, lambda: (len(self.rows), self.place), is_heading=heads, titles=titles, empty=empty, id=id
-        )
+            self._line, lambda: (len(self.rows), self.place), is_heading=lambda place: is_heading(self.rows[place]),
+            titles=titles, empty=empty, id=id,
+        )  # fmt: skip
         self.rows: Sequence[T] = ()
         self.place = 0
         self._draw_choice, self._wraps = draw, wraps
 
     @property
     def chosen(self) -> T | None:
-        """The chosen row; None without rows, and where the place is that of a heading."""
+        """The chosen row; None without rows, or on a heading."""
         is_there = self.place < len(self.rows) and not self._is_heading(self.place)
         return self.rows[self.place] if is_there else None
 
@@ -161,12 +157,12 @@ class ChoiceList(LineList, Generic[T]):
     def move(self, steps: int) -> None:
         places = [place for place in range(len(self.rows)) if not self._is_heading(place)]
         if places:
-            at = places.index(self.place) + steps if self.place in places else 0
+            index = places.index(self.place) + steps if self.place in places else 0
             wraps = self._wraps and abs(steps) == 1
-            self.place = places[at % len(places) if wraps else min(max(at, 0), len(places) - 1)]
+            self.place = places[index % len(places) if wraps else min(max(index, 0), len(places) - 1)]
 
     def takes_key(self, key: str) -> bool:
-        """Move by a key; whether it was one that moves."""
+        """Move the choice by a key. Return whether the key moves it."""
         page, whole = max(self.size.height - 1, 1), len(self.rows)
         steps = {"up": -1, "down": 1, "pageup": -page, "pagedown": page, "home": -whole, "end": whole}
         if key in steps:

@@ -1,5 +1,4 @@
-"""Lines of styled text, computed by a function of the size, and containers for them. Only stretches that changed are
-sent to the terminal."""
+"""Widgets with lines of styled text, and containers for them. Only changed parts of lines are sent to the terminal."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
@@ -19,19 +18,19 @@ from tui_trainer.ui.keymap import key_of_sign
 from tui_trainer.ui.spans import Line, beside, fit, harmless, text_of, title_rule, width_of
 from tui_trainer.ui.theme import HasGlyphs, role_styles
 
-# Changed cells that lie nearer than this are sent as one stretch: to move the cursor costs about as many bytes.
+# Changed cells with a smaller gap are sent together, because moving the cursor costs about as many bytes.
 _GAP_CELLS = 6
-# To a pane that is as high or as wide as its lines, `draw` gives all of them, and no shorter than they are.
+# Size that is passed to `draw` if the pane's height or width depends on its lines.
 _ANY_SIZE = 10_000
 _Cell = tuple[str, str]
 
 
 class Area(Widget):
-    """A container whose children say how high they are."""
+    """A container whose children decide their height."""
 
 
 class Pane(HasGlyphs, Widget):
-    """What `draw(width, height)` returns, in cells; lines that are missing are blank, longer ones are cut.
+    """A widget with the lines that `draw(width, height)` returns, sizes in cells.
 
     With `height: auto` it is as high as its lines, with `width: auto` as wide as the longest one.
     """
@@ -46,10 +45,10 @@ class Pane(HasGlyphs, Widget):
         self._lines: list[Line] = []
         self._asked_height = 0
         self._widest: int | None = None
-        """Of the lines for which it was laid out; None where its width does not go by them."""
+        """Width of the longest line at the last layout; None if the pane's width does not depend on its lines."""
         self._strips: list[Strip] = []
         self._look: tuple[int, int, dict[str, Style]] = (0, 0, {})
-        """Width, height and styles of what is shown."""
+        """Width, height and styles of the last drawing."""
 
     @property
     def lines(self) -> Sequence[Line]:
@@ -65,7 +64,7 @@ class Pane(HasGlyphs, Widget):
             if len(lines) not in (height, self._asked_height):
                 self.refresh(layout=True)
             elif len(lines) > height:
-                # There is less room than it asked for: what it draws may depend on that.
+                # The pane got less height than it asked for, and `draw` may depend on the height.
                 lines = self._computed(width, height)[:height]
         else:
             lines = self._computed(width, height)[:height]
@@ -124,12 +123,12 @@ class Pane(HasGlyphs, Widget):
         styles = role_styles(self.app)
         strip = Strip([Segment(text, styles[role]) for text, role in line if text])
         strip = strip.adjust_cell_length(self.size.width, styles["text"])
-        # A theme's background lies below; the terminal's own needs no code.
+        # With a theme, cells need its background. The terminal's own background needs no escape code.
         return strip if self.app.native_ansi_color else strip.apply_style(Style(bgcolor=self.rich_style.bgcolor))
 
 
 def changed_stretches(before: Line, now: Line) -> list[tuple[int, int]]:
-    """`(first cell, cells)` of each part of a line that differs; parts that nearly touch are one."""
+    """Return `(first cell, cells)` of each part of a line that differs. Parts with a small gap are joined."""
     blank: _Cell = (" ", "text")
     cells = zip_longest(_cells(before), _cells(now), fillvalue=blank)
     stretches: list[tuple[int, int]] = []
@@ -143,7 +142,7 @@ def changed_stretches(before: Line, now: Line) -> list[tuple[int, int]]:
 
 
 def _cells(line: Line) -> list[_Cell]:
-    """One entry a cell; a wide sign is followed by empty ones, which differ when it does."""
+    """Return one entry per cell. A wide character is followed by entries that differ if the character does."""
     cells: list[_Cell] = []
     for text, role in line:
         if text.isascii():
@@ -160,9 +159,9 @@ def _cells(line: Line) -> list[_Cell]:
 
 
 class KeyedPane(Pane):
-    """A pane whose text names keys: a click on one or on the words behind it presses it.
+    """A pane whose text names keys. A click on a key, or on the words behind it, presses the key.
 
-    `from_left`: so does one on what is before the first of the line.
+    With `from_left`, a click before the first key of a line presses that key.
     """
 
     def __init__(
@@ -172,14 +171,14 @@ class KeyedPane(Pane):
         self._from_left = from_left
 
     def _keys_of(self, line: Line) -> list[tuple[int, str]]:
-        """`(cell, key)` of each in the line; before the sign there may be words, as in `press p`."""
-        found, x = [], 0
+        """Return `(cell, key)` of each key in the line. Words may precede its sign, as in `press p`."""
+        keys, x = [], 0
         for text, role in line:
             words = text.split() if role == "key" else ()
             if words and (key := key_of_sign(words[-1])):
-                found.append((x + cell_len(text[: text.rindex(words[-1])]), key))
+                keys.append((x + cell_len(text[: text.rindex(words[-1])]), key))
             x += cell_len(text)
-        return found
+        return keys
 
     def spots(self) -> Iterator[tuple[int, int]]:
         yield from ((x, y) for y, line in enumerate(self.lines) for x, _ in self._keys_of(line))
@@ -192,27 +191,23 @@ class KeyedPane(Pane):
 
 
 class Section(KeyedPane):
-    """What `draw(width, height)` returns, below a rule with the two texts of `heading()` at its left and its right.
+    """Lines of `draw(width, height)` below a rule with the two texts that `heading()` returns.
 
-    It is as high as its lines, unless its style gives another height. The last one says how many lines do not fit.
+    If the lines do not fit, the last line says how many are missing.
     """
 
     DEFAULT_CSS = "Section { height: auto; }"
 
     def __init__(
-        self,
-        heading: Callable[[], tuple[str, str | Line]],
-        draw: Callable[[int, int], list[Line]],
-        *,
+        self, heading: Callable[[], tuple[str, str | Line]], draw: Callable[[int, int], list[Line]], *,
         id: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         def with_heading(width: int, height: int) -> list[Line]:
             title, note = heading()
             lines = [title_rule(title, width, self.glyphs, note), *draw(width, height - 1)]
             if missing := len(lines[height:]):
-                lines[height - 1] = beside(
-                    lines[height - 1], [(f" {self.glyphs.ellipsis} {missing} more", "dim")], width
-                )
+                more: Line = [(f" {self.glyphs.ellipsis} {missing} more", "dim")]
+                lines[height - 1] = beside(lines[height - 1], more, width)
             return lines
 
         super().__init__(with_heading, id=id)
@@ -223,9 +218,9 @@ class _Scrolled(VerticalScroll, can_focus=False):
 
 
 class Scroller(Area):
-    """Its content below one another; where it does not fit, the last line says how much is above and below.
+    """A vertical container with a line that says how many lines are above and below, if its content does not fit.
 
-    A line of words instead of a scroll bar: it is seen without colours and in ASCII too.
+    Unlike a scroll bar, this line is readable without colours and in ASCII.
     """
 
     DEFAULT_CSS = """
@@ -257,7 +252,7 @@ class Scroller(Area):
         self.scrolled.scroll_relative(y=lines, animate=False, immediate=True)
 
     def _moved(self) -> None:
-        # A class would have all that is scrolled styled anew.
+        # Changing a class instead would style the whole content again.
         self._position.display = self.is_overflowing
         self._position.redraw()
 

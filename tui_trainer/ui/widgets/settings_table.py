@@ -1,4 +1,4 @@
-"""The table of settings under headings, in whose rows values are edited."""
+"""The table of settings under headings. A field for editing lies over the value of a row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from tui_trainer.ui.spans import Glyphs, Line, Role, fit, pad, title_rule
 from tui_trainer.ui.widgets.lists import MARK_CELLS, LineList
 from tui_trainer.ui.widgets.pane import Area
 
-# Of a table that is at least so wide: the values go first.
+# Least width of the table in cells, and the width of its column of presets. A narrow table has only values.
 _PRESET_CELLS = ((96, 23), (76, 12))
 _MOST_SIGNS_A_CELL = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListRow:
-    """A setting, or without a `key` the heading of a group; `matched` are places in the name that a filter found.
+    """A setting, or a heading if `key` is empty. `matched` are positions in the name that a filter found.
 
-    Texts were made safe before.
+    All texts are safe to show.
     """
 
     name: str
@@ -36,17 +36,17 @@ class ListRow:
 
 
 def value_cells(width: int, name_cells: int) -> int:
-    """Cells of the values in a table of this width; while the screen is resized it may be too narrow for them."""
+    """Return the width of the column of values, at least 3 cells, as the table may be too narrow during a resize."""
     return max(width - MARK_CELLS - name_cells - 1 - 1 - preset_cells(width), 3)
 
 
 def preset_cells(width: int) -> int:
-    """Of what the preset has; none where there is no room, and the help of the setting says it."""
+    """Return the width of the column of presets; 0 if there is no room, because the setting's help shows it too."""
     return next((cells for least, cells in _PRESET_CELLS if width >= least), 0)
 
 
 def value_room(width: int, name_cells: int, preset: str = "") -> int:
-    """The most cells of a value: what the preset of its own row needs not is free for it."""
+    """Return the largest width of a value, which may use the cells that the row's preset does not need."""
     presets = preset_cells(width)
     cells = value_cells(width, name_cells)
     return cells + presets - min(cell_len(preset), presets) + (presets > 0 and not preset)
@@ -55,7 +55,7 @@ def value_room(width: int, name_cells: int, preset: str = "") -> int:
 def row_line(
     row: ListRow, width: int, name_cells: int, glyphs: Glyphs, *, here: bool = False, edited: bool = False
 ) -> Line:
-    """One row. `here`: the cursor is on it; `edited`: a field lies between the brackets in the place of its value."""
+    """Return one row. `here` means that the cursor is on it, and `edited` that a field lies over its value."""
     if not row.key:
         return title_rule(row.name, width, glyphs)
     room, presets = value_room(width, name_cells, "" if edited else row.preset), preset_cells(width)
@@ -63,7 +63,7 @@ def row_line(
     role: Role = "bold" if row.is_changed else "dim" if row.is_placeholder else "text"
     value = f"[{' ' * (room - 2)}]" if edited else pad(shortened(row.value, cells, glyphs), cells)
     plain: Role = "dim" if row.is_advanced else "text"
-    name: Line = [(letter, "accent" if at in row.matched else plain) for at, letter in enumerate(row.name)]
+    name: Line = [(letter, "accent" if index in row.matched else plain) for index, letter in enumerate(row.name)]
     line: Line = [
         (glyphs.pointer if here else " ", "accent"),
         (glyphs.bad, "bad") if row.has_problem else (glyphs.changed if row.is_changed else " ", "accent"),
@@ -79,10 +79,10 @@ def row_line(
 
 
 def shortened(text: str, cells: int, glyphs: Glyphs) -> str:
-    """A text that is too long keeps its end, which tells paths apart."""
+    """Cut the beginning of a text that is too long, because paths differ at their end."""
     if cell_len(text) <= cells:
         return text
-    # What is far longer is first cut to a length that is measured quickly.
+    # A very long text is first cut to a length that is measured quickly.
     text = text[-_MOST_SIGNS_A_CELL * cells :]
     while cell_len(text) > cells - 1:
         text = text[1:]
@@ -94,7 +94,7 @@ class _Rows(LineList):
 
 
 class SettingsTable(Area):
-    """The rows, with a cursor on one of the settings. A field laid into it lies over the value of that row."""
+    """The rows, with the cursor on a setting. `lay` puts a field over the value of that row."""
 
     DEFAULT_CSS = """
     SettingsTable { width: 1fr; height: 1fr; layers: base above; overflow: hidden; }
@@ -103,14 +103,14 @@ class SettingsTable(Area):
 
     @dataclass
     class Clicked(Message):
-        """A setting was clicked on, once or twice; the cursor goes there unless a field is open."""
+        """Sent when a setting is clicked. The cursor moves there unless a field is open."""
 
         key: str
-        """Empty: of what stands below the last setting."""
+        """Key of the setting; empty for a row below the last setting."""
         is_double: bool
 
     name_cells = 0
-    """Of the longest name there may be, so that a filter moves no column."""
+    """Width of the longest name of all settings, so that a filter does not move the columns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class SettingsTable(Area):
         self._place = 0
         self._list = _Rows(
             self._line,
-            # What stands below the last setting is in sight with it.
+            # Rows below the last setting are visible together with it.
             lambda: (len(self.rows), len(self.rows) - 1 if self._place == self._last else self._place),
             is_heading=lambda place: not self.rows[place].key and place < self._last,
             empty=lambda: self.empty,
@@ -130,30 +130,29 @@ class SettingsTable(Area):
         yield self._list
 
     def _line(self, place: int, width: int) -> Line:
-        here = bool(self.rows[place].key) and place == self._place
-        edited = here and self._field is not None
-        return row_line(self.rows[place], width, self.name_cells, self._list.glyphs, here=here, edited=edited)
+        is_current = bool(self.rows[place].key) and place == self._place
+        edited = is_current and self._field is not None
+        return row_line(self.rows[place], width, self.name_cells, self._list.glyphs, here=is_current, edited=edited)
 
     def show(self, rows: Sequence[ListRow], key: str = "", empty: str = "") -> None:
-        """Other rows, or words instead. The cursor goes to this key, stays, or goes to the nearest setting left."""
+        """Show other rows, or the text `empty`. The cursor moves to `key`, stays, or moves to the nearest setting."""
         if len(rows) != len(self.rows):
             self._list.follow()
         self.rows, self.empty = rows, empty
         before, self.key = self._place, key or self.key
         if places := self._settings:
-            # Of settings that are as near, the one below.
-            self._place = min(places, key=lambda at: (rows[at].key != self.key, abs(at - before), before - at))
+            # If two settings are equally near, the lower one is chosen.
+            self._place = min(places, key=lambda row: (rows[row].key != self.key, abs(row - before), before - row))
             self.key = rows[self._place].key
-        # The field goes with its row.
         self.on_line_list_scrolled()
 
     def move(self, steps: int) -> None:
         if places := self._settings:
-            at = places.index(self._place) if self._place in places else 0
-            self._go(places[min(max(at + steps, 0), len(places) - 1)])
+            index = places.index(self._place) if self._place in places else 0
+            self._go(places[min(max(index + steps, 0), len(places) - 1)])
 
     def move_group(self, direction: int) -> None:
-        """To the first setting of the next group, or of this one and then of the one before it."""
+        """Move to the first setting of the next group, or back to that of this group or the group before."""
         starts = [place for place in self._settings if place and not self.rows[place - 1].key]
         further = [place for place in starts if (place - self._place) * direction > 0]
         if further:
@@ -180,7 +179,7 @@ class SettingsTable(Area):
             self.post_message(self.Clicked(key, message.opens))
 
     def lay(self, field: Widget | None) -> None:
-        """Lay one of the children over the value of the cursor's row; None takes it away."""
+        """Show a child over the value of the cursor's row; None hides the field."""
         if self._field is not None:
             self._field.display = False
         self._field = field
@@ -189,7 +188,7 @@ class SettingsTable(Area):
 
     def on_line_list_scrolled(self) -> None:
         if self._field is not None:
-            # Out of sight as well: what is not displayed loses the focus, and with it the keys.
+            # The field is displayed even if its row is out of view: otherwise it would lose the focus and the keys.
             row = self._place - self._list.seen_places.start
             self._field.styles.offset = (MARK_CELLS + self.name_cells + 2, row)
             self._field.styles.width = value_room(self.size.width, self.name_cells) - 2

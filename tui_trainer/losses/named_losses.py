@@ -46,7 +46,7 @@ class NamedLoss(ABC):
         return {}
 
 
-class Sums:
+class NamedLossSums:
     """Totals of several forward passes: `counts` on the host, `values` on the device in fp64."""
 
     def __init__(
@@ -58,14 +58,14 @@ class Sums:
         self.values: dict[str, Tensor] = {}
 
     @classmethod
-    def of(cls, loss: object) -> "Sums":
+    def of(cls, loss: object) -> "NamedLossSums":
         """Return the totals of a loss, with the counts of its terms. A plain loss has one part."""
         if isinstance(loss, NamedLoss):
             return cls(loss.parts, {**loss.scores, **loss.terms}, loss.counts)
         return cls({LOSS: LABELS}, {}, lambda batch: {LABELS: batch.label_count})
 
     @classmethod
-    def of_terms(cls, loss: NamedLoss) -> "Sums":
+    def of_terms(cls, loss: NamedLoss) -> "NamedLossSums":
         return cls(loss.terms, {}, loss.counts)
 
     def count(self, batches: Iterable[MicroBatch]) -> None:

@@ -1,6 +1,6 @@
 """The interface of strategies for training one model in several processes, and functions for sharded tensors.
 
-`Together` itself is the strategy of one process, and each other strategy overrides what it does differently.
+`Collectives` itself is the strategy of one process, and each other strategy overrides what it does differently.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from tui_trainer.losses.several_parts import LossSum
+from tui_trainer.losses.named_losses import LossSum
 from tui_trainer.training.clock import Communication
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.tuning.full import InParts, Method
@@ -98,7 +98,7 @@ def gather_model(model: nn.Module, in_whole: Callable[[nn.Parameter], Tensor], *
             module._parameters[name] = replaced[id(parameter)]
 
 
-class Together:
+class Collectives:
     forward: LossSum | None = None
     """A forward pass with its loss as one module; None if the loss is called directly."""
     communication: Communication | None = None

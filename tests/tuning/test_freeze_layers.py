@@ -16,12 +16,12 @@ from tui_trainer.advice.rules.memory import other_method
 from tui_trainer.config.sections import Config, TuningSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.trained_model import TrainedModel
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again
+from tui_trainer.launching.open_run import reopen_run
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.models.heads import CAUSAL, auto_class
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.state import fold
-from tui_trainer.tuning.some_layers import METHOD, part_of, planned_part, trained_names
+from tui_trainer.tuning.freeze_layers import METHOD, part_of, planned_part, trained_names
 
 IDS = torch.arange(3, 43).reshape(2, 20)
 
@@ -190,7 +190,7 @@ def test_a_run_is_resumed_to_the_bit_and_its_checkpoint_can_be_tried(tmp_path):
     assert all(torch.equal(tensor, tried.state_dict()[name]) for name, tensor in whole.items())
     for path in run.checkpoints.glob("step-6"):
         path.rename(tmp_path / "step-6")
-    assert carry_out(open_again(run)).exit_code == 0
+    assert execute_run(reopen_run(run)).exit_code == 0
     again = load_file(run.model / "model.safetensors")
     assert all(torch.equal(tensor, again[name]) for name, tensor in whole.items())
     assert list(fold(read_all(run.journal)).losses) == losses

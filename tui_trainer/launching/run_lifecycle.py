@@ -36,12 +36,12 @@ from tui_trainer.launching.gauge_writer import GaugeWriter
 from tui_trainer.launching.merged_base import with_merged_base
 from tui_trainer.launching.open_run import OpenRun
 from tui_trainer.launching.torchrun import RankEnded, command_words, train_together, uses_other_processes
-from tui_trainer.planning.continued_elsewhere import with_smaller_passes
 from tui_trainer.planning.measured_steps import StepKey, is_busy, keep_calibration, keep_measured_peak
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact
 from tui_trainer.planning.records import Key, device_key
+from tui_trainer.planning.retarget import with_smaller_passes
 from tui_trainer.reporting.page import write_report
 from tui_trainer.runs import registry
 from tui_trainer.runs.events import (
@@ -101,7 +101,7 @@ def _record_problems(reader: Child, journal: JournalWriter) -> None:
             with suppress(LookupError):
                 journal.read_newest_step()
                 problem = RunProblem(kind="tracker", message=str(fields["message"]), hint=str(fields["hint"]))
-                journal.append_beside(problem)
+                journal.append_from_thread(problem)
 
 
 _LOG_NAME = "error.txt"
@@ -123,7 +123,7 @@ class _StopRequested(Exception):
     """Raised if a stop is requested before the first step."""
 
 
-def carry_out(run: OpenRun, *, gauges_every_seconds: float = GAUGES_EVERY_SECONDS) -> Outcome:
+def execute_run(run: OpenRun, *, gauges_every_seconds: float = GAUGES_EVERY_SECONDS) -> Outcome:
     """Execute a run from its current step to its end, and release its lock. An error is returned, not raised."""
     gauges = GaugeWriter(run.journal, period_seconds=gauges_every_seconds)
     outcome: Outcome | None = None
@@ -257,7 +257,9 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
             failure = error
         finally:
             journal.take_over()
-        run.controls.asked_before = last_answered(run.controls.asked_before, JournalReader(run.folder.journal).stream())
+        run.controls.last_earlier_id = last_answered(
+            run.controls.last_earlier_id, JournalReader(run.folder.journal).stream()
+        )
         previous_step = job.checkpoint.step if job.checkpoint else 0
         checkpoint = _newest_checkpoint(run.folder, journal)
         step = checkpoint.step if checkpoint else 0
@@ -418,7 +420,7 @@ class RunThread:
         self._thread.join(timeout_seconds)
 
     def _work(self) -> None:
-        self.outcome = outcome = carry_out(self.run)
+        self.outcome = outcome = execute_run(self.run)
         if is_refused(self.run, outcome):
             discard(self.run)
 

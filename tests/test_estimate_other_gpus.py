@@ -4,13 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from tui_trainer.launching.estimate_other_gpus import find_cards
 
 from tui_trainer.cli import main
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.gpu_models import CARDS
 from tui_trainer.hardware.probe import probe
-from tui_trainer.launching import other_cards
-from tui_trainer.launching.other_cards import find_cards
+from tui_trainer.launching import estimate_other_gpus
 from tui_trainer.units import GIB
 
 A100S = ["A100 40 GB", "A100 80 GB", "A100 80 GB PCIe"]
@@ -64,7 +64,7 @@ def test_cards_are_planned_side_by_side(tmp_path, capsys, monkeypatch):
 def test_libraries_that_a_card_needs_are_assumed_and_named(tmp_path, capsys, monkeypatch):
     here = probe()
     without = replace(here, libraries={**here.libraries, "bitsandbytes": None, "peft": None})
-    monkeypatch.setattr(other_cards, "probe", lambda: without)
+    monkeypatch.setattr(estimate_other_gpus, "probe", lambda: without)
     monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path))
     data = tmp_path / "text.txt"
     data.write_text("\n\n".join(f"A paragraph of some words, number {number}. " * 40 for number in range(60)))
