@@ -103,13 +103,13 @@ def _tensor_problem(model: Any, name: str) -> Problem | None:
         for module_path, module in model.named_modules()
         for name_inside, tensor in module.named_parameters(recurse=False)
     }
-    layer_weights = {
+    in_layers = {
         path for path, (module, _) in owners.items() if is_linear_layer(module) or type(module) is nn.Embedding
     }
     adaptable = [
         path
         for path, (_, tensor) in owners.items()
-        if tensor.ndim in (2, 3) and path not in layer_weights and not path.endswith("bias")
+        if tensor.ndim in (2, 3) and path not in in_layers and not path.endswith("bias")
     ]
     hits = [path for path in owners if _ends_with(path, (name,))]
     names = ", ".join(dict.fromkeys(map(path_in_block, adaptable)))

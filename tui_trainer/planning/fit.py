@@ -102,8 +102,8 @@ def parts_of_run(
 ) -> tuple[MemoryPart, ...]:
     """Return the parts of the peak memory for these sizes of passes, corrected by peaks that were measured here."""
 
-    def labels(rows: int, among: int) -> int:
-        return most_labels(config, setup, pass_rows(setup, rows), pass_rows(setup, among))
+    def labels(rows: int, candidates: int) -> int:
+        return most_labels(config, setup, pass_rows(setup, rows), pass_rows(setup, candidates))
 
     def reckoned(rows: int, eval_rows: int) -> tuple[MemoryPart, ...]:
         batch = BatchSizes(
@@ -116,9 +116,9 @@ def parts_of_run(
         )
         return memory.memory_parts(shape, setup, batch)
 
-    parts = reckoned(micro_batch, eval_batch)
+    parts = parts_of(micro_batch, eval_batch)
     peak = nearest_peak(setup.measured_peaks, micro_batch, eval_batch)
-    return corrected(parts, micro_batch, setup.device, peak, reckoned) if peak else parts
+    return corrected(parts, micro_batch, setup.device, peak, parts_of) if peak else parts
 
 
 def most_labels(config: ResolvedConfig, setup: TrainingSetup, rows: int, among: int) -> int:
@@ -142,6 +142,6 @@ def _most_tokens(config: Config, setup: TrainingSetup, rows: int, among: int) ->
         return 0
     deviation = min(mean, math.sqrt(mean * (longest - mean)))
     share = min(1.0, rows / among)
-    each = mean + deviation * math.sqrt((1 - share) / share)
-    drawn = rows * each + _DEVIATIONS * deviation * math.sqrt(rows)
-    return min(rows * longest, math.ceil(max(drawn, longest + (rows - 1) * each)))
+    mean_longest = mean + deviation * math.sqrt((1 - share) / share)
+    likely_most = rows * mean_longest + _DEVIATIONS * deviation * math.sqrt(rows)
+    return min(rows * longest, math.ceil(max(likely_most, longest + (rows - 1) * mean_longest)))

@@ -67,22 +67,22 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
     """Return the plan with another number of processes per node, or of nodes, and a clause about it; empty if nothing
     changes. None stands for the number in the plan, or for the number of GPUs. Raises ConfigError for more processes
     than GPUs or rows."""
-    before, gpu, nodes = plan.processes.value, _own_card(plan, hardware), nodes or plan.nodes
+    old_count, gpu, nodes = plan.processes.value, _own_card(plan, hardware), nodes or plan.nodes
     cards = [card.cuda_uuid for card in cards_for(hardware, gpu)] if gpu else []
     per_node = count or (min(plan.processes_per_node, len(cards)) if cards else plan.processes_per_node)
     total, uuids = per_node * nodes, tuple(cards[:per_node]) if per_node > 1 else ()
     if is_asked(plan.config) and total > 1:
         raise ConfigError(Problem(message=f"Unsloth trains in one process, not in {total}"))
-    if (total, nodes) == (before, plan.nodes) and set(uuids) == set(plan.gpu_uuids):
+    if (total, nodes) == (old_count, plan.nodes) and set(uuids) == set(plan.gpu_uuids):
         return plan, ""
     if cards and per_node > len(cards):
         raise ConfigError(Problem(message=f"{per_node} processes need one GPU each, but only {len(cards)} can be used"))
     if total > plan.effective_batch_size.value:
         message = f"{total} processes need a row each, but a step has only {plan.effective_batch_size.value} rows"
         raise ConfigError(Problem(message=message))
-    words = f"resuming with {total} {'process' if total == 1 else 'processes'} instead of {before}"
+    words = f"resuming with {total} {'process' if total == 1 else 'processes'} instead of {old_count}"
     words += f", on {nodes} {'node' if nodes == 1 else 'nodes'} instead of {plan.nodes}" if nodes != plan.nodes else ""
-    rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * before
+    rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * old_count
     share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // total)
     micro, eval_batch = min(plan.per_device_train_batch_size.value, share), plan.per_device_eval_batch_size
     if plan.config.evaluation.per_device_eval_batch_size == "auto":
@@ -100,12 +100,12 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
         # Measurements under the old key are of another number of processes.
         "shape_key": "",
     }
-    together = plan.model_copy(update=changes)
-    shape, setup = plan.model_shape(), _shared(plan.training_setup, together, before)
+    regrouped = plan.model_copy(update=changes)
+    shape, setup = plan.model_shape(), _shared(plan.training_setup, regrouped, old_count)
     setup, _ = with_dry_run(plan.config, shape, setup)
     target = TrainingDevice.planned(hardware, plan.device, plan.device_reason, plan.gpu_uuid)
     room = MemoryBudget.of(hardware, tightest(hardware, target, uuids), per_node)
-    return _split(together, hardware, shape, setup, room, words)
+    return _split(regrouped, hardware, shape, setup, room, words)
 
 
 def _shared(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
@@ -121,9 +121,9 @@ def _threads(plan: Plan, hardware: Hardware, processes: int) -> Planned[int]:
     return threads_of(hardware, processes) if plan.config.training.cpu_threads == "auto" else plan.threads
 
 
-def _unknown_times(why: str, why_in_all: str) -> dict[str, Any]:
-    step = estimated(None, f"known only after a measured step: {why}")
-    duration = estimated(None, why_in_all)
+def _unknown_times(step_reason: str, duration_reason: str) -> dict[str, Any]:
+    step = estimated(None, f"known only after a measured step: {step_reason}")
+    duration = estimated(None, duration_reason)
     unknown = {"step_seconds": step, "duration_seconds": duration}
     return {**unknown, "beginning_seconds": None, "compute_rates": None, "busy_words": ""}
 
