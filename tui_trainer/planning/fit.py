@@ -105,7 +105,7 @@ def parts_of_run(
     def labels(rows: int, candidates: int) -> int:
         return most_labels(config, setup, pass_rows(setup, rows), pass_rows(setup, candidates))
 
-    def reckoned(rows: int, eval_rows: int) -> tuple[MemoryPart, ...]:
+    def parts_of(rows: int, eval_rows: int) -> tuple[MemoryPart, ...]:
         batch = BatchSizes(
             rows=pass_rows(setup, rows),
             eval_rows=pass_rows(setup, eval_rows),
