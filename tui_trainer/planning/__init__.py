@@ -1,1 +1,1 @@
-"""What will happen: every derived number with its reason, before anything is loaded. No torch in this room."""
+"""Plan a run: derive every figure with its reason before anything is loaded. This package imports no torch."""

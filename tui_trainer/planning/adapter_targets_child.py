@@ -1,5 +1,5 @@
-"""Which parts of a model peft gives a LoRA adapter, found out by having peft do it to a model without numbers: in the
-worker, for `models/adapter_targets.py`.
+"""Determine which parts of a model peft gives a LoRA adapter, by applying peft to a model without numbers. This module
+runs in the worker, for `models/adapter_targets.py`.
 
 Source: peft 0.21: `check_target_module_exists` (a text is the whole of a module's path), `_inject_parameters` (a name
 is the end of a parameter's path), `_convert_peft_config_moe`.
@@ -38,7 +38,7 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
         model = empty_model(model_config(question["config"], question["labels"]), head)
         try:
             wanted = named_layers(model, tuning)
-            return _found(METHOD.apply(model, tuning, seed=0, autocast=False), wanted)
+            return _adapted_parts(METHOD.apply(model, tuning, seed=0, autocast=False), wanted)
         except ConfigError as error:
             return {"problems": [{"message": p.message, "key": p.key, "hint": p.hint} for p in error.problems]}
 
@@ -46,18 +46,18 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
 def named_layers(model: Any, tuning: TuningSection) -> set[str] | None:
     """Return the paths of the linear layers that the settings name; None for all-linear. Raises ConfigError for names
     that match nothing or get no adapter."""
-    problems = [found for name in names_in(tuning.target_parameters) if (found := _tensor_problem(model, name))]
+    problems = [problem for name in names_in(tuning.target_parameters) if (problem := _tensor_problem(model, name))]
     names, modules = names_in(tuning.target_modules), dict(model.named_modules())
     layers = [path for path, module in modules.items() if is_linear_layer(module)]
-    hits: set[str] | None = None
+    selected: set[str] | None = None
     if is_pattern(tuning.target_modules):
-        hits, wrong = _matched(model, modules, layers, tuning)
-        problems += wrong
+        selected, pattern_problems = _matched(model, modules, layers, tuning)
+        problems += pattern_problems
     elif ALL_LINEAR not in map(str.lower, names):
-        hits = {path for path in layers if _ends_with(path, names)}
+        selected = {path for path in layers if _ends_with(path, names)}
     if problems:
         raise ConfigError(problems)
-    return hits
+    return selected
 
 
 def _matched(
@@ -99,24 +99,24 @@ def _tensor_problem(model: Any, name: str) -> Problem | None:
     from torch import nn
 
     owners = {
-        f"{path}.{own}": (module, tensor)
-        for path, module in model.named_modules()
-        for own, tensor in module.named_parameters(recurse=False)
+        f"{module_path}.{name_inside}": (module, tensor)
+        for module_path, module in model.named_modules()
+        for name_inside, tensor in module.named_parameters(recurse=False)
     }
-    of_layers = {
-        place for place, (module, _) in owners.items() if is_linear_layer(module) or type(module) is nn.Embedding
+    in_layers = {
+        path for path, (module, _) in owners.items() if is_linear_layer(module) or type(module) is nn.Embedding
     }
-    fits = [
-        place
-        for place, (_, tensor) in owners.items()
-        if tensor.ndim in (2, 3) and place not in of_layers and not place.endswith("bias")
+    adaptable = [
+        path
+        for path, (_, tensor) in owners.items()
+        if tensor.ndim in (2, 3) and path not in in_layers and not path.endswith("bias")
     ]
-    hits = [place for place in owners if _ends_with(place, (name,))]
-    known = ", ".join(dict.fromkeys(map(path_in_block, fits)))
-    hint = f"tensors that can be adapted: {one_line(known, 300)}" if known else "this model has no adaptable tensors"
+    hits = [path for path in owners if _ends_with(path, (name,))]
+    names = ", ".join(dict.fromkeys(map(path_in_block, adaptable)))
+    hint = f"tensors that can be adapted: {one_line(names, 300)}" if names else "this model has no adaptable tensors"
     if not hits:
         message = f"no tensor of the model is called {one_line(name, 80)}"
-    elif odd := [place for place in hits if place not in fits]:
+    elif odd := [path for path in hits if path not in adaptable]:
         message = (
             f"{one_line(odd[0], 120)} cannot be adapted: it is part of a linear layer or an embedding, or not a matrix"
         )
@@ -126,32 +126,32 @@ def _tensor_problem(model: Any, name: str) -> Problem | None:
     return Problem(message=message, key=PARAMETERS_KEY, hint=hint)
 
 
-def _found(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
-    """Return the parts that peft has adapted, counted. Raises ConfigError if they are not those that were named."""
+def _adapted_parts(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
+    """Count the parts that peft has adapted. Raises ConfigError if they differ from the named layers."""
     from peft.tuners.lora.layer import LoraLayer, ParamWrapper
 
     linears: Counter[Linear] = Counter()
     experts: Counter[ExpertTensor] = Counter()
     paths = set[str]()
-    inner = adapted.get_base_model()
-    for full, module in inner.named_modules():
+    base = adapted.get_base_model()
+    for full_path, module in base.named_modules():
         if not isinstance(module, LoraLayer):
             continue
         # Wrappers of several tensors of one module are nested.
-        path, wrapper = re.sub(r"(\.base_layer)+$", "", full), cast(Any, module)
+        path, wrapper = re.sub(r"(\.base_layer)+$", "", full_path), cast(Any, module)
         if isinstance(module, ParamWrapper):
-            *several, rows, columns = wrapper.get_param().shape
-            place = path_in_block(f"{path}.{module.parameter_name}")
+            *stack, rows, columns = wrapper.get_param().shape
+            name_path = path_in_block(f"{path}.{module.parameter_name}")
             rank = wrapper.r["default"]
-            experts[ExpertTensor(path=place, experts=(several or [1])[0], rows=rows, columns=columns, rank=rank)] += 1
+            experts[ExpertTensor(path=name_path, experts=(stack or [1])[0], rows=rows, columns=columns, rank=rank)] += 1
         else:
             paths.add(path)
-            place, sizes = path_in_block(path), (wrapper.in_features, wrapper.out_features)
-            reads: Reads = "target" if ".decoder." in f".{path}" and inner.config.is_encoder_decoder else "source"
-            name = place.rpartition(".")[2]
-            linears[Linear(name=name, path=place, count=1, inputs=sizes[0], outputs=sizes[1], reads=reads)] += 1
+            name_path, sizes = path_in_block(path), (wrapper.in_features, wrapper.out_features)
+            reads: Reads = "target" if ".decoder." in f".{path}" and base.config.is_encoder_decoder else "source"
+            name = name_path.rpartition(".")[2]
+            linears[Linear(name=name, path=name_path, count=1, inputs=sizes[0], outputs=sizes[1], reads=reads)] += 1
     if wanted is not None and paths != wanted:
-        version, family = metadata.version("peft"), inner.config.model_type
+        version, family = metadata.version("peft"), base.config.model_type
         message = f"peft {version} would not adapt the layers of {family} that these names select"
         hint = f"peft renames the experts of older models; layers that differ: {_some(sorted(paths ^ wanted))}. "
         hint += f'Use "all-linear" for all layers, and {PARAMETERS_KEY} for tensors of experts'

@@ -1,6 +1,6 @@
-"""Where the model of a run comes from: the runs that trained it before, back to the model that was downloaded or made.
+"""The origin of a run's model: the runs that trained it before, back to the model that was downloaded or created.
 
-Each plan keeps its whole chain: an earlier run may be deleted.
+Each plan stores its whole chain, because an earlier run may be deleted.
 """
 
 import json
@@ -25,8 +25,8 @@ _ANCESTORS = "ancestors.json"
 
 
 class Ancestor(BaseModel):
-    """One link of the chain. `method` is empty for a model that no run made, and `steps` 0 where nothing says it.
-    `taken` says of an adapter what the next run made of it: `continued` or `merged`."""
+    """One link of the chain. `method` is empty for a model that no run trained, and `steps` is 0 if unknown.
+    `taken` is what the next run did with an adapter: `continued` or `merged`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -61,33 +61,33 @@ def ancestors_of(config: Config) -> tuple[Ancestor, ...]:
     if not model.model_name_or_path or config.is_from_scratch:
         return ()
     folder = Path(model.model_name_or_path)
-    if kept := read_fields(folder / _ANCESTORS).get("ancestors"):
-        return tuple(link for found in _list(kept) if (link := _ancestor(found)))
-    run, taken = run_of_model(folder), "continued" if goes_on(config.tuning) else "merged"
+    if stored := read_fields(folder / _ANCESTORS).get("ancestors"):
+        return tuple(link for fields in _list(stored) if (link := _ancestor(fields)))
+    run, use = run_of_model(folder), "continued" if goes_on(config.tuning) else "merged"
     if run is None:
-        # An adapter that was trained elsewhere names the model that it is for.
+        # An adapter that was trained elsewhere names its base model.
         base = read_fields(folder / ADAPTER_FILE).get("base_model_name_or_path")
-        return (Ancestor(name=base), Ancestor(name=str(folder), taken=taken)) if base and isinstance(base, str) else ()
+        return (Ancestor(name=base), Ancestor(name=str(folder), taken=use)) if base and isinstance(base, str) else ()
     plan = read_fields(run.plan)
-    before = [link for found in _list(plan.get("ancestors")) if (link := _ancestor(found))]
+    earlier = [link for fields in _list(plan.get("ancestors")) if (link := _ancestor(fields))]
     settings = _table(plan.get("config"))
     base, method = _table(settings.get("model")), _table(settings.get("tuning")).get("method")
     name = base.get("model_name_or_path")
-    if not before and isinstance(name, str) and name and base.get("init") != "scratch":
-        before = [Ancestor(name=name)]
-    taken = taken if (folder / ADAPTER_FILE).is_file() else ""
-    return (*before, Ancestor(name=run.name, method=str(method or "full"), steps=_steps_of(run), taken=taken))
+    if not earlier and isinstance(name, str) and name and base.get("init") != "scratch":
+        earlier = [Ancestor(name=name)]
+    use = use if (folder / ADAPTER_FILE).is_file() else ""
+    return (*earlier, Ancestor(name=run.name, method=str(method or "full"), steps=_steps_of(run), taken=use))
 
 
 def write_ancestors(folder: Path, ancestors: tuple[Ancestor, ...]) -> None:
-    """Write the chain next to a model that a run has made to start from."""
-    content = {"ancestors": [one.model_dump() for one in ancestors]}
+    """Write the chain into the folder of a model that was prepared for a run."""
+    content = {"ancestors": [ancestor.model_dump() for ancestor in ancestors]}
     (folder / _ANCESTORS).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def chain_words(ancestors: tuple[Ancestor, ...]) -> str:
     """Return `tiny-llama > run a (all weights, 20 steps) > run b (LoRA, 10 steps)`; empty if there is no chain."""
-    return " > ".join(one.words for one in ancestors)
+    return " > ".join(ancestor.words for ancestor in ancestors)
 
 
 def _steps_of(run: RunFolder) -> int:
@@ -97,9 +97,9 @@ def _steps_of(run: RunFolder) -> int:
     return 0
 
 
-def _ancestor(found: Any) -> Ancestor | None:
+def _ancestor(fields: Any) -> Ancestor | None:
     with suppress(ValidationError):
-        return Ancestor.model_validate(found)
+        return Ancestor.model_validate(fields)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Chooses the attention kernel of a run, with the reason, from the GPU, the precision, the rows and the model.
+"""Choose the attention kernel of a run, with the reason, from the GPU, the precision, the rows and the model.
 
 The order and the refusals are those of torch's `scaled_dot_product_attention`. Sources: `priority_order`,
 `use_flash_attention`, `use_mem_efficient_attention` and `check_prefer_cudnn_attention` in
@@ -35,8 +35,8 @@ _SDP_UTILS = "torch sdp_utils.cpp"
 
 
 class Attention(BaseModel):
-    """The kernel of most passes. `repeats_keys`: those of fewer heads are copied for each head of queries;
-    `keeps_scores`: all scores of a pass are there at one time."""
+    """Attention kernel of most passes. `repeats_keys` is true if keys and values are copied for each query head, and
+    `keeps_scores` if all scores of a pass exist at one time."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -45,7 +45,7 @@ class Attention(BaseModel):
     source: str = ""
     repeats_keys: bool = False
     hidden_wait: str = ""
-    """What makes the host wait for the card in each pass, as a sentence; empty: nothing does."""
+    """Reason why the CPU waits for the GPU in each pass, as a clause; empty if it does not."""
 
     @property
     def keeps_scores(self) -> bool:
@@ -59,7 +59,7 @@ class Attention(BaseModel):
 
     @property
     def words(self) -> str:
-        """`memory-efficient, because flash needs ...`; empty where the plan does not say."""
+        """Kernel and reason: `memory-efficient, because flash needs ...`; empty in older plans."""
         return f"{self.kernel}, because {self.because}" if self.kernel else ""
 
 
@@ -78,7 +78,7 @@ class AttentionRows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionMachine:
-    """The device that computes. `capability` is None on a CPU, and for GPUs that do not report it. `libraries` holds
+    """The device of the run. `capability` is None for a CPU, and for GPUs that do not report it. `libraries` holds
     versions by distribution."""
 
     device: Device
@@ -137,12 +137,12 @@ def _of_sdpa(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine) 
 
 def _on_cpu(shape: ModelShape) -> Attention:
     source = "torch sdp_utils_cpp.cpp, use_flash_attention_cpp"
-    for what, is_there in (
+    for feature, is_used in (
         ("dropout", shape.attention_dropout),
         ("learned bias, which this model has instead of a mask", shape.attention.learnt_bias),
     ):
-        if is_there:
-            return Attention(kernel=MATH, reason=f"torch's CPU kernel supports no {what}", source=source)
+        if is_used:
+            return Attention(kernel=MATH, reason=f"torch's CPU kernel supports no {feature}", source=source)
     return Attention(kernel=ON_CPU, reason="it stores no attention scores, with or without a mask", source=source)
 
 
@@ -232,23 +232,23 @@ def _against_lengths(shape: ModelShape, machine: AttentionMachine) -> str:
 
 
 def _library_by_lengths(machine: AttentionMachine) -> str:
-    """Return the kernel that `training/varlen.py` tries first at the start; empty if there is none."""
-    libraries, hopper = machine.libraries, machine.capability is not None and machine.capability[0] == HOPPER
+    """Return the kernel that `training/varlen.py` tries first at the start; empty without any."""
+    libraries, is_hopper = machine.libraries, machine.capability is not None and machine.capability[0] == HOPPER
     torch = libraries.get("torch")
-    has_own = torch is None or numbers_of(torch) >= _LENGTHS_SINCE
-    for name, is_tried in (("flash_attention_3", hopper), ("flash_attention_2", not has_own)):
+    torch_has_kernel = torch is None or numbers_of(torch) >= _LENGTHS_SINCE
+    for name, is_tried in (("flash_attention_3", is_hopper), ("flash_attention_2", not torch_has_kernel)):
         if is_tried and not FLASH_KERNELS[name].lack(libraries):
-            found = FLASH_KERNELS[name].distribution
-            return f"{found} {libraries[found]}"
-    return "torch" if has_own else ""
+            package = FLASH_KERNELS[name].distribution
+            return f"{package} {libraries[package]}"
+    return "torch" if torch_has_kernel else ""
 
 
 def _repeats_keys(shape: ModelShape, machine: AttentionMachine, kernel: str, masked: str) -> bool:
-    """Whether keys and values are copied for each head of queries before the kernel gets them."""
+    """Return whether keys and values are copied for each query head before the kernel gets them."""
     facts = shape.attention
     if shape.key_value_heads >= shape.attention_heads:
         return False
-    # transformers does so itself under a mask and for such heads (use_gqa_in_sdpa).
+    # transformers itself copies them for a mask and for such heads (use_gqa_in_sdpa).
     if masked or not facts.head_size == facts.value_size <= _FLASH_LARGEST_HEAD:
         return True
     torch = machine.libraries.get("torch")

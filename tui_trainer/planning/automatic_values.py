@@ -1,4 +1,4 @@
-"""Decides values of `auto` on this machine, each with its reason: device, precision, weights, loss, loader."""
+"""Decide values of `auto` on this machine, each with its reason: device, precision, weights, loss, loader."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -52,7 +52,7 @@ CPU_BF16_LEAST_WIDTH = 512
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingDevice:
-    """The device that a run computes on. `gpu` is None on a CPU."""
+    """The device of a run. `gpu` is None for a CPU."""
 
     device: Device
     reason: str
@@ -74,9 +74,9 @@ class TrainingDevice:
 
     @property
     def bf16(self) -> bool | None:
-        """Whether the card computes bf16 natively; None where its capability is not reported."""
-        found = self.gpu.abilities if self.gpu else None
-        return found.bf16 if found else None
+        """True for a GPU that computes bf16 natively; None if it does not report its capability."""
+        abilities = self.gpu.abilities if self.gpu else None
+        return abilities.bf16 if abilities else None
 
 
 def precision(
@@ -158,8 +158,8 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
 def weights_dtype(
     loaded: LoadedConfig, target: TrainingDevice, chosen: Precision, shape: ModelShape, processes: int = 1
 ) -> Planned[Dtype]:
-    """Return what the model's own weights are kept in: what matmuls take if they are frozen, else fp32, or bf16 with
-    fp32 masters on one GPU, which saves the casts of autocast and the bytes of fp32 activations."""
+    """Return the data type of the model's own weights: that of matmuls if they are frozen, and otherwise fp32, or bf16
+    with fp32 copies on one GPU, which saves the casts of autocast and the bytes of fp32 activations."""
     requested, trains = loaded.config.model.dtype, not loaded.config.tuning.has_adapter
     if requested != "auto":
         masters = "; bf16 weights are copies of the fp32 master weights that the optimizer updates"
@@ -229,9 +229,9 @@ class Chosen(NamedTuple):
 def choose(
     loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape, known: TrainingSetup
 ) -> tuple[TrainingSetup, Chosen]:
-    """Return how the model is trained, and the figures of a plan that say so.
+    """Return the training setup, and its decided values as figures of a plan.
 
-    `known` has what no setting decides: how the rows of the data are, and what a dry run counted. It stays as it is.
+    `known` has what no setting decides: the rows of the data, and the counts of a dry run. It is not changed.
     Raises ConfigError for targets that match nothing.
     """
     chosen = precision(loaded, hardware, target, shape)
@@ -331,7 +331,7 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
 
 
 def _merged_parameters(config: Config, shape: ModelShape) -> int:
-    """Return the parameters of the adapter that is merged into the model; 0 if there is none, or if its file is
+    """Return the parameters of the adapter that is merged into the model; 0 without one, or if its file is
     damaged, which other code reports."""
     adapter = starting_adapter(config, shape.head)
     if adapter is None or goes_on(config.tuning):
@@ -342,7 +342,7 @@ def _merged_parameters(config: Config, shape: ModelShape) -> int:
 
 
 def _require_rank(loaded: LoadedConfig, linears: Sequence[Linear]) -> None:
-    """Raises ConfigError where a matrix has no part of the rank that adapters begin with."""
+    """Raise ConfigError if a matrix is too small for the rank of adapters that start from it."""
     tuning = loaded.config.tuning
     most = min((min(linear.inputs, linear.outputs) for linear in linears), default=tuning.r)
     if tuning.r > most:
@@ -379,8 +379,8 @@ def _attention(
 def loader_workers(loaded: LoadedConfig, target: TrainingDevice) -> Planned[int]:
     """Return the number of threads that prepare batches ahead of the training.
 
-    Rows are tokens on the disk when it begins, those of `data.streaming` too: what is left is to copy them. More than
-    one thread is the matter of the check `data_loading`, where a wait was measured.
+    Rows are tokens on the disk when training begins, also with `data.streaming`, and only need to be copied. The rule
+    `data_loading` suggests more than one thread after it has measured a wait.
     """
     requested, key = loaded.config.dataloader.num_workers, "dataloader.num_workers"
     if requested != "auto":

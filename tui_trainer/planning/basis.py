@@ -22,9 +22,9 @@ Loaded = TypeVar("Loaded", bound=LoadedConfig)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Basis:
-    """The device of a run, its free memory, the model's shape, how it is trained, and the rows of a pass.
+    """The device of a run, its free memory, the model's shape, the training setup, and the rows of a pass.
 
-    All of it was decided once, for the plan; `changed` decides anew only what settings decide.
+    These inputs are decided once, for the plan; `changed` recomputes only those that depend on settings.
     """
 
     loaded: ResolvedLoaded
@@ -46,14 +46,14 @@ class Basis:
         """Return the inputs with some settings changed, without checking them. Raises ConfigError for wrong LoRA
         targets.
 
-        A dry run of what is new takes a second.
+        A dry run for a new setup takes a second.
         """
         loaded = with_settings(self.loaded, patch)
-        # In rows of another length a step may have one for each document.
-        known = replace(self.setup, most_rows=0) if "data.max_length" in patch else self.setup
+        # With another row length a step may have one row for each document.
+        base_setup = replace(self.setup, most_rows=0) if "data.max_length" in patch else self.setup
         fused = fuses_loss(loaded, self.hardware, self.target, self.shape)
-        known = replace(known, fused_loss=fused)
-        setup, _ = choices.choose(loaded, self.hardware, self.target, self.shape, known)
+        base_setup = replace(base_setup, fused_loss=fused)
+        setup, _ = choices.choose(loaded, self.hardware, self.target, self.shape, base_setup)
         setup, _ = with_dry_run(loaded.config, self.shape, setup)
         changed = replace(self, loaded=loaded, micro_batch=patch.get(MICRO, self.micro_batch))
         return changed.trained_otherwise(setup)

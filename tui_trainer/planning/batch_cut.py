@@ -1,4 +1,4 @@
-"""How the effective batch is cut into micro-batches.
+"""Cut the effective batch into micro-batches.
 
 Effective batch = micro-batch x accumulation x processes, and any cut gives the same gradient (the loss is a sum and a
 count), so the last micro-batch may be smaller. Recipes state the effective batch; hardware profiles and memory decide
@@ -63,7 +63,7 @@ def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[P
     if effective == "auto" or not (isinstance(micro, int) and isinstance(accumulation, int)):
         return []
     if processes is None:
-        # With auto there may be as many as make it right.
+        # With auto the count of processes can still make the sizes agree.
         others, rest = divmod(effective, micro * accumulation)
         processes = _requested(loaded) or (1 if rest else others)
     if micro * accumulation * processes == effective:
@@ -138,7 +138,7 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
         return replace(cut, accumulation_reason=uneven)
     limit = min(micro, share) if isinstance(micro, int) else share
     fits = largest_fit(limit)
-    # Equal parts: 32 rows of which 20 fit are cut into 16 and 16, not into 20 and 12.
+    # Parts are equal: if 20 rows fit, 32 rows are cut into 16 and 16, not into 20 and 12.
     even = -(-share // -(-share // fits))
     if fits < limit:
         reason = f"the largest equal part of {of} that fits in memory (up to {fits} rows fit)"
@@ -193,14 +193,14 @@ def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], floa
     return _cut(cut.effective, fastest, cut.effective_reason, reason, cut.processes)
 
 
-# Whether documents share rows, and how many rows a step then has.
+# These functions decide whether documents share rows, and how many rows a step then has.
 #
-# A step learns from the same documents either way, so neither the gradient nor the number of steps depends on it; only
-# the time does.
+# A step trains on the same documents either way, so packing changes neither the gradient nor the number of steps, but
+# only the time.
 
 PACKING, GROUP_BY_LENGTH = "data.packing", "data.group_by_length"
-# Families whose layers do not take positions for the beginning of a document. Shown by tests/training/test_packing.py;
-# for any other one the probe at the start of a run decides (`training/probes.py`).
+# Families whose layers do not use positions to find the beginning of a document, as tests/training/test_packing.py
+# shows. For all other families the probe at the start of a run decides (`training/probes.py`).
 SEES_OTHERS = {
     "opt": "OPT counts positions through the whole row",
     "bloom": "Bloom measures distances through the whole row",

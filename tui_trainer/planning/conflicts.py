@@ -1,4 +1,4 @@
-"""Finds settings that contradict each other, and settings that do not suit the machine."""
+"""Find settings that contradict each other, and settings that do not suit the machine."""
 
 from dataclasses import replace
 
@@ -134,14 +134,14 @@ def _task_problems(loaded: LoadedConfig) -> list[Problem]:
     """Return problems with an unknown task, and with settings that the task does not support."""
     try:
         task = find_task(loaded.config.task.type)
-        found = [loaded.placed(problem) for problem in task.problems(loaded.config)]
+        problems = [loaded.placed(problem) for problem in task.problems(loaded.config)]
     except ConfigError as error:
         return [loaded.placed(problem) for problem in error.problems]
-    # A task may know better what it measures with these settings.
-    if not any(problem.key == METRIC_KEY for problem in found):
+    # A task's own problem with the metric is more precise than the general one.
+    if not any(problem.key == METRIC_KEY for problem in problems):
         unknown = metric_problems(loaded.config, task.metrics, f"by {task.name}")
-        found += map(loaded.placed, unknown)
-    return found
+        problems += map(loaded.placed, unknown)
+    return problems
 
 
 def memory_problem(loaded: LoadedConfig, room: MemoryBudget, needed_bytes: int) -> Problem:
@@ -187,15 +187,15 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -> list[Problem]:
-    """What was not tried with adapters of experts, whose tensors each pass exchanges for sums with the update, and with
-    a loss of routers, whose logits the model collects on the way."""
-    tried = []
+    """Return problems of settings that are not tested with adapters of experts or with a router loss: each pass adds
+    the update to tensors of experts, and collects the routers' logits."""
+    used = []
     if setup.lora_experts:
         names = ", ".join(dict.fromkeys(tensor.path for tensor in setup.lora_experts))
-        other = f"name only linear layers in {MODULES_KEY} and leave {PARAMETERS_KEY} empty"
-        tried.append((f"adapters of experts ({one_line(names, 120)})", other))
+        alternative = f"name only linear layers in {MODULES_KEY} and leave {PARAMETERS_KEY} empty"
+        used.append((f"adapters of experts ({one_line(names, 120)})", alternative))
     if setup.router_logits:
-        tried.append(("a router loss", f"set {ROUTERS} = 0"))
+        used.append(("a router loss", f"set {ROUTERS} = 0"))
     settings: dict[str, tuple[object, tuple[object, ...]]] = {
         "distributed.strategy": (strategy, ("ddp",)),
         "training.torch_compile": (setup.compiled, (False,)),
@@ -203,8 +203,8 @@ def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -
     }
     return [
         loaded.placed(problem)
-        for what, other in tried
-        for problem in refused_values(settings, f"is not tested with {what}", f", or {other}")
+        for feature, alternative in used
+        for problem in refused_values(settings, f"is not tested with {feature}", f", or {alternative}")
     ]
 
 
@@ -227,7 +227,7 @@ def four_bit_problems(
 def _sixteen_bits(loaded: ResolvedLoaded, shape: ModelShape, setup: TrainingSetup) -> str:
     """Return a hint at LoRA on 16-bit weights, with the memory of both methods at one row per pass."""
     config = loaded.config
-    whole, _ = with_dry_run(config, shape, replace(setup, method="lora", four_bits=None, weights="bfloat16"))
-    wanted, packed = (format_bytes(needed_bytes(shape, way, config, 1)) for way in (whole, setup))
-    ways = f'set {METHOD_KEY} = "lora" and model.dtype = "bfloat16"'
-    return f"{ways}: about {wanted} of memory with a micro-batch of 1; 4 bits would take {packed}"
+    sixteen_bit, _ = with_dry_run(config, shape, replace(setup, method="lora", four_bits=None, weights="bfloat16"))
+    unpacked, packed = (format_bytes(needed_bytes(shape, variant, config, 1)) for variant in (sixteen_bit, setup))
+    change = f'set {METHOD_KEY} = "lora" and model.dtype = "bfloat16"'
+    return f"{change}: about {unpacked} of memory with a micro-batch of 1; 4 bits would take {packed}"

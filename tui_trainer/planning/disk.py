@@ -1,6 +1,6 @@
-"""Computes how many bytes a run writes, and words the problem of a disk without room for them.
+"""Compute how many bytes a run writes, and describe the problem of a disk with less free space.
 
-When a disk is found full while something is written, `full_disk_words` of `errors.py` has the words.
+`full_disk_words` of `errors.py` describes a disk that becomes full during a run.
 """
 
 from tui_trainer.methods.optimizers import OPTIMIZERS
@@ -36,14 +36,13 @@ def final_model_bytes(parameters: int, setup: TrainingSetup) -> int:
 def run_bytes(
     checkpoint: int, final_model: int, *, save_total_limit: int, saves: int, keeps_best: bool, total_steps: int
 ) -> tuple[int, str]:
-    """Return the most bytes that a run folder holds at a time: an old checkpoint is deleted only once the new one is
-    safe.
+    """Return the most bytes that a run folder holds at a time, and the reason.
 
-    With early stopping the best one is kept beside the newest.
+    An old checkpoint is deleted only after the new one is complete. Early stopping keeps the best one as well.
     """
-    kept = min(save_total_limit + 1 + keeps_best, saves)
-    total = kept * checkpoint + final_model + total_steps * JOURNAL_LINE_BYTES
-    return total, f"{kept} checkpoints at a time, the final model and the journal"
+    checkpoints = min(save_total_limit + 1 + keeps_best, saves)
+    total = checkpoints * checkpoint + final_model + total_steps * JOURNAL_LINE_BYTES
+    return total, f"{checkpoints} checkpoints at a time, the final model and the journal"
 
 
 def space_words(what: str, needed_bytes: float, free_bytes: float) -> str:

@@ -47,13 +47,13 @@ CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
 # reports 10.2 and 9.4 thousand and Unsloth 8.9 and 8.2; torchtune 1.02 times for 3B on an A100.
 UNPACKING_TIMES, UNPACKING_TIMES_ON_LARGE_CARDS = 1.28, 1.085
 _LARGE_CARDS: tuple[Version, ...] = ((8, 0), (9, 0), (10, 0))
-# The share of one core's rate of fp32 matmuls at which matrices with so many rows or columns, the fewer of both, are
-# decomposed, on several cores too (a second one gained nothing): 0.27 at 128, 0.44 at 512. Measured as CPU time on one
+# Decomposing a matrix reaches this share of one core's fp32 matmul rate, by its smaller side: 0.27 at 128, 0.44 at 512.
+# More cores do not help (a second one gained nothing). Measured as CPU time on one
 # core (AMD EPYC, torch 2.15): an SVD 0.25 at 128, 0.54 at 512, 0.57 at 1024, a QR 0.15, 0.41, 0.48; products with few
 # columns reach half of it, 0.12 to 0.19, 0.27 to 0.35, 0.23 to 0.27.
 DECOMPOSING_SHARE, DECOMPOSING_HALF_SHARE_WIDTH, NARROW_SHARE = 0.55, 130, 0.5
-# Of a card's fp32 rate. An estimate: pytorch's pull request 1373 has an SVD of 4160 x 4160 on a Titan X in 4.3 s, which
-# is 0.04 to 0.07 of what cards of that name can do; PiSSA's README has a fast SVD of 7B in "a few seconds".
+# Share of a GPU's fp32 rate, estimated: pytorch's pull request 1373 has an SVD of 4160 x 4160 on a Titan X in 4.3 s,
+# which is 0.04 to 0.07 of that GPU's rate; PiSSA's README has a fast SVD of 7B in "a few seconds".
 DECOMPOSING_CARD_SHARE = 0.05
 
 # Operations of a layer in a pass, forward and backward, and how many more an adapter on a matrix of it has: fused with
@@ -61,10 +61,10 @@ DECOMPOSING_CARD_SHARE = 0.05
 # the 12 layers of BERT; with adapters on 7 matrices, 28 layers of Qwen3 have 81 kernels each in place of 46, with
 # dropout 151.
 OPERATIONS_OF_LAYER, OPERATIONS_OF_ADAPTER, OPERATIONS_OF_SEPARATE_ADAPTER = 80, 5, 15
-# How long starting one takes, however little it computes: the seconds that one layer more adds to a step in which next
-# to nothing is computed, 0.93 ms for BERT and 0.92 ms for Llama, between 1 and 8 layers of width 16 with 8 tokens (CPU
-# time on one core, AMD EPYC, torch 2.15). There numpy takes 0.39 us to start an addition. On a card the processor
-# starts them as well, while the card computes; nobody has measured it on one.
+# Seconds to start one operation, whatever it computes. Measured as the time that one more layer adds to a step that
+# computes next to nothing: 0.93 ms for BERT and 0.92 ms for Llama, between 1 and 8 layers of width 16 with 8 tokens
+# (CPU time on one core, AMD EPYC, torch 2.15). There numpy takes 0.39 us to start an addition. The CPU starts a GPU's
+# operations as well, while the GPU computes; this was not measured on a GPU.
 OPERATION_SECONDS, NUMPY_OPERATION_SECONDS = 11.5e-6, 0.39e-6
 # A round figure for the rate of fp32 matmuls on one core.
 CORE_FLOPS_PER_SECOND = 1e11
@@ -73,8 +73,8 @@ CORE_FLOPS_PER_SECOND = 1e11
 def offload_words(
     shape: ModelShape, setup: TrainingSetup, passes: int, capability: Version | None, without: float | None
 ) -> str:
-    """Return what weights on the host cost a step, as a sentence: bytes over PCIe, the least time that they take, and
-    for comparison `without`, the seconds of the same step with weights on the card.
+    """Return a sentence on the cost of CPU offload: bytes over PCIe, the least time that copying them takes, and for
+    comparison `without`, the seconds of the same step without offload.
 
     FSDP2 and ZeRO 3 copy each weight to the card for the forward and again for the backward pass, and its gradient
     back (`torch.distributed.fsdp.CPUOffloadPolicy`); ZeRO 2 copies gradients, and once a step what was updated. The
@@ -84,14 +84,14 @@ def offload_words(
     weights = static.weights().bytes - static.towers().bytes
     gradients = FLOAT * setup.trained_parameters
     is_stage_2 = setup.zero_stage == 2
-    there = static.weight_size * setup.trained_parameters if is_stage_2 else 2 * passes * weights
-    moved = (there + passes * gradients) / setup.shards
-    sentence = f"each step copies {format_bytes(moved)} to the GPU and back"
+    to_gpu = static.weight_size * setup.trained_parameters if is_stage_2 else 2 * passes * weights
+    copied = (to_gpu + passes * gradients) / setup.shards
+    sentence = f"each step copies {format_bytes(copied)} to the GPU and back"
     if capability is None:
         return sentence
-    rate, by = pcie_rate(capability)
+    rate, link = pcie_rate(capability)
     sentence += (
-        f", which takes at least {format_seconds(moved / rate)} over {by} (estimated), plus the update on the CPU"
+        f", which takes at least {format_seconds(copied / rate)} over {link} (estimated), plus the update on the CPU"
     )
     if without is None:
         return sentence
@@ -99,7 +99,7 @@ def offload_words(
 
 
 def training_share(hidden_size: int) -> float:
-    """Share of numpy's rate of large matmuls that training steps reach: `HALF_RATE_WIDTH` says how measured."""
+    """Return the share of numpy's rate of large matmuls that training reaches, as measured at `HALF_RATE_WIDTH`."""
     return hidden_size / (hidden_size + HALF_RATE_WIDTH)
 
 
@@ -114,10 +114,10 @@ def training_flops(
     Checkpointing computes the layers forward twice. `document_tokens` is the mean length that a token's document has
     (the sum of squares over the sum): packed attention by lengths, on a GPU, computes only that much.
     """
-    # Tokens of answers for each of the input, as in the longest rows.
+    # Answer tokens for each input token, in the proportion of the longest rows.
     answers = setup.target_tokens / max(setup.longest_row or row_tokens, 1) if shape.decoder_layers else 0.0
-    seen = document_tokens if document_tokens and setup.packed and setup.device == "cuda" else row_tokens
-    pairs = shape.layers * seen + shape.decoder_layers * answers * (answers + 1) * row_tokens
+    attended = document_tokens if document_tokens and setup.packed and setup.device == "cuda" else row_tokens
+    pairs = shape.layers * attended + shape.decoder_layers * answers * (answers + 1) * row_tokens
     pair = pairs * shape.attention_heads * shape.head_size
     attention, matrices = 12.0 * pair, _matrix_flops(shape, setup, "source")
     if answers:
@@ -130,18 +130,18 @@ def training_flops(
 def recomputed_share(shape: ModelShape, setup: TrainingSetup, row_tokens: int) -> float:
     """Return the extra computation of checkpointing as a share, 0.33 for a third: the layers run forward twice, the
     head does not. It is more with an adapter, which computes no gradients of frozen weights."""
-    with_it, without = (
+    with_checkpoints, without = (
         training_flops(shape, replace(setup, gradient_checkpointing=on), tokens=1, row_tokens=row_tokens)
         for on in (True, False)
     )
-    return with_it / without - 1
+    return with_checkpoints / without - 1
 
 
 def checkpointing_cost(
     planned_share: float, measured_with: float | None, measured_without: float | None
 ) -> Planned[float]:
     """Return how much longer a step takes with checkpointing, as a share. The times are seconds measured on this
-    machine; without both of them the share is `planned_share`, what is computed again."""
+    machine; unless both are given, the share is `planned_share`, the computation that is repeated."""
     if measured_with and measured_without:
         return estimated(max(measured_with / measured_without - 1, 0.0), "measured here with and without checkpointing")
     return estimated(planned_share, "the forward pass of layers runs twice")
@@ -152,15 +152,15 @@ def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> floa
     weights = shape.matrix_parameters_read(reads)
     kinds = (kind for kind in setup.adapted(shape) if kind.reads == reads)
     adapters = sum(kind.count * kind.uses * setup.lora_rank * (kind.inputs + kind.outputs) for kind in kinds)
-    found = 6.0 * weights if setup.method == "full" else 4.0 * weights + 6.0 * adapters
+    flops = 6.0 * weights if setup.method == "full" else 4.0 * weights + 6.0 * adapters
     if setup.freezes_layers:
-        # Forward through all, back through the last ones, and the gradients of those that train.
-        through = setup.backward_layers / max(shape.layers, 1)
-        found = 2.0 * weights * (1 + min(through, 1.0) + setup.trained_parameters / max(shape.parameters, 1))
+        # Forward through all layers, backward through the last ones, and the gradients of the trained weights.
+        backward_share = setup.backward_layers / max(shape.layers, 1)
+        flops = 2.0 * weights * (1 + min(backward_share, 1.0) + setup.trained_parameters / max(shape.parameters, 1))
     if setup.gradient_checkpointing:
         heads = sum(linear.matrix_parameters for linear in shape.linears if linear.is_head and linear.reads == reads)
-        found += 2.0 * (weights - heads + adapters)
-    return found
+        flops += 2.0 * (weights - heads + adapters)
+    return flops
 
 
 # From where on packing costs more than it saves. Measured for chat-scratch with rows of 2048 tokens on a CPU: 142 ms of
@@ -204,17 +204,17 @@ def starting_tokens(shape: ModelShape, setup: TrainingSetup, threads: int, row_t
     return seconds * rate / training_flops(shape, setup, tokens=1, row_tokens=row_tokens)
 
 
-# A text that shows what a model has learnt, and one that still does where the run is over in seconds.
+# The usual length of a text sample, and the shortest that still shows something, for runs of a few seconds.
 SAMPLE_TOKENS, _LEAST_SAMPLE_TOKENS, _SAMPLES_SHARE = 160, 32, 0.02
 
 
 def sample_token_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
-    """Return the seconds for one token of a text: a forward pass, of which the start of its operations is the most."""
+    """Return the seconds for one token of a text sample: a forward pass, which is mostly launch overhead."""
     return EVALUATION_SHARE * starting_seconds(shape, replace(setup, compiled=False))
 
 
 def sample_tokens(training_seconds: float | None, samples: int, token_seconds: float) -> Planned[int]:
-    """Return the length of each text, so that all of them take little of the time."""
+    """Return the tokens of each text sample, so that all samples take a small share of the training time."""
     if training_seconds and samples and token_seconds:
         affordable = round(_SAMPLES_SHARE * training_seconds / samples / token_seconds)
         if affordable < SAMPLE_TOKENS:
@@ -225,7 +225,7 @@ def sample_tokens(training_seconds: float | None, samples: int, token_seconds: f
 
 @cache
 def _numpy_operation_seconds() -> float:
-    """Return the shortest of ten timings, because other programs can only slow one down."""
+    """Time one small numpy operation, in seconds, as the shortest of ten timings: other programs only slow it down."""
     import numpy as np
 
     zeros = np.zeros(8, dtype=np.float32)
@@ -249,9 +249,10 @@ def step_time(
     *,
     starts: float = 0.0,
 ) -> Planned[float | None]:
-    """Seconds of a step of so many floating-point operations, in a model of this width, on this machine, and where the
-    figure comes from. None: only a measured step can tell. `starts`: seconds for starting the operations of the step,
-    which a processor does before each and beside a card."""
+    """Return the seconds of a step of `flops` floating-point operations on this machine, and the source of the figure.
+
+    The seconds are None if only a measured step can give them. `starts` is the launch overhead in seconds: a CPU adds
+    it to the computing time, and beside a GPU the CPU spends it at the same time."""
     setup = setup or TrainingSetup()
     if calibration.step_seconds is not None:
         return estimated(calibration.step_seconds, f"measured here, {_runs(calibration, 'the same steps')}")
@@ -265,9 +266,9 @@ def step_time(
     return _on_cpu(flops, hidden_size, setup, device, starts)
 
 
-def _runs(calibration: Calibration, what: str) -> str:
+def _runs(calibration: Calibration, steps: str) -> str:
     count = "1 measured run" if calibration.runs == 1 else f"{calibration.runs} measured runs"
-    return f"from {count} of {what}" + (" while other programs kept the machine busy" if calibration.busy else "")
+    return f"from {count} of {steps}" + (" while other programs kept the machine busy" if calibration.busy else "")
 
 
 def busy_words(load: float | None, cores: int, threads: int) -> str:
@@ -275,11 +276,11 @@ def busy_words(load: float | None, cores: int, threads: int) -> str:
     cores fairly; empty if they do not, or if the load is unknown. `load` counts runnable tasks of other programs."""
     if load is None or not is_busy(load, threads):
         return ""
-    times = max(1.0, (threads + load) / cores)
-    rounded = f"{round(times, int(times < 3)):g}"
-    longer = f"expect about {rounded} times longer while they run"
-    longer = longer if times > 1.05 else "enough cores remain for this run"
-    return f"other programs keep the cores busy (load {load:.1f}); {longer}"
+    slowdown = max(1.0, (threads + load) / cores)
+    rounded = f"{round(slowdown, int(slowdown < 3)):g}"
+    consequence = f"expect about {rounded} times longer while they run"
+    consequence = consequence if slowdown > 1.05 else "enough cores remain for this run"
+    return f"other programs keep the cores busy (load {load:.1f}); {consequence}"
 
 
 def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str, starts: float) -> Planned[float | None]:
@@ -320,8 +321,8 @@ def compute_rates(
     card: Card | None = None,
     tried_on: str = "",
 ) -> ComputeRates:
-    """What the rate of one process is graded by. `device` and `tried_on` are the names under which matmuls are kept
-    that plans (`device_key`) and trials (`trial_device`) have measured; `processes` share the cores of a CPU."""
+    """Return the rates to which the speed of one process is compared; `processes` share the cores of a CPU. Plans store
+    measured matmuls under `device` (`device_key`), and trials under `tried_on` (`trial_device`)."""
     share, starts = usual_share(shape.hidden_size, setup), starting_seconds(shape, setup)
     if setup.device != "cuda":
         rate = max(_kept_rates(device), default=0.0) or _fastest_rate(device)
@@ -401,18 +402,18 @@ def _on_card(
 
 @dataclass(frozen=True, slots=True)
 class Decomposition:
-    """The decomposition of weights from which adapters start, before the first step: `how` it is done, for each matrix.
+    """Decomposition of each adapted weight before the first step, from which adapters start; `how` names its kind.
 
-    Operations on m x n with n the smaller side: 6 m n^2 + 20 n^3 of an SVD with both its matrices, 4 m n^2 - 4/3 n^3 of
-    a QR with its Q (Golub and Van Loan, Matrix Computations, 4th edition, sections 8.6.3 and 5.2), and two products
-    with r columns for each iteration of a fast SVD (`torch.svd_lowrank`).
+    For m x n with the smaller side n, an SVD with both its matrices takes 6 m n^2 + 20 n^3 operations, and a QR with Q
+    4 m n^2 - 4/3 n^3 (Golub and Van Loan, Matrix Computations, 4th edition, sections 8.6.3 and 5.2). A fast SVD
+    (`torch.svd_lowrank`) takes two products with r columns for each iteration.
     """
 
     how: str
     count: int
     operations: float
     fp32_matmuls: float
-    """Operations of fp32 matmuls on one core that take as long."""
+    """Operations of fp32 matmuls that one core computes in the same time."""
 
     @classmethod
     def of(cls, init: str, r: int, layers: Iterable[Linear]) -> Self:
@@ -424,35 +425,35 @@ class Decomposition:
             m, n = max(layer.inputs, layer.outputs), min(layer.inputs, layer.outputs)
             share = DECOMPOSING_SHARE * n / (n + DECOMPOSING_HALF_SHARE_WIDTH)
             if iterations.isdigit():
-                one = 4.0 * m * n * r * (int(iterations) + 1)
+                flops = 4.0 * m * n * r * (int(iterations) + 1)
                 share *= NARROW_SHARE
             else:
-                one = 4.0 * m * n**2 - 4 / 3 * n**3 if init == "olora" else 6.0 * m * n**2 + 20.0 * n**3
-            count, operations = count + layer.count, operations + layer.count * one
-            matmuls += layer.count * one / share
+                flops = 4.0 * m * n**2 - 4 / 3 * n**3 if init == "olora" else 6.0 * m * n**2 + 20.0 * n**3
+            count, operations = count + layer.count, operations + layer.count * flops
+            matmuls += layer.count * flops / share
         return cls(how, count, operations, matmuls)
 
     def seconds(self, card: Card | None, *, on_card: bool) -> Planned[float | None]:
         """Return how many seconds a process takes for it, and the source of the figure."""
-        what = f"{self.how} of each of {self.count:,} matrices before the first step"
+        work = f"{self.how} of each of {self.count:,} matrices before the first step"
         if not on_card:
             rate, share = core_flops_per_second(), self.operations / self.fp32_matmuls
             reach = f"about {share:.0%} of the {rate / 1e9:.0f} GFLOP/s of matmuls on one core here"
-            return estimated(self.fp32_matmuls / rate, f"{what}, at {reach}")
+            return estimated(self.fp32_matmuls / rate, f"{work}, at {reach}")
         if card is None or card.teraflops.fp32 is None:
-            return estimated(None, f"{what}; its speed on this GPU is unknown")
+            return estimated(None, f"{work}; its speed on this GPU is unknown")
         rate = DECOMPOSING_CARD_SHARE * card.teraflops.fp32 * 1e12
         reach = f"about {DECOMPOSING_CARD_SHARE:.0%} of {card.title}'s fp32 rate (an estimate)"
-        return estimated(self.operations / rate, f"{what}, at {reach}")
+        return estimated(self.operations / rate, f"{work}, at {reach}")
 
 
 def roofline_seconds(
     flops: float, passes: int, shape: ModelShape, setup: TrainingSetup, card: Card | None
 ) -> float | None:
-    """Return the seconds of a step by the maker's rates alone, for comparing two batches.
+    """Return the seconds of a step by the manufacturer's rates alone, to compare two batches; None without a rate.
 
     A pass takes as long as computing, as reading the weights three times or as starting its operations, whichever is
-    longest; then the optimizer moves weights, gradients and its state. None where a rate is not known.
+    longest; then the optimizer reads and writes weights, gradients and its state.
     """
     rate = card_flops_per_second(card, setup) if card else None
     if card is None or rate is None or setup.cpu_offload:
@@ -460,24 +461,24 @@ def roofline_seconds(
     bandwidth = 1e9 * card.gigabytes_per_second
     share = CARD_SHARE * shape.hidden_size / (shape.hidden_size + CARD_HALF_SHARE_WIDTH)
     weights = shape.parameters * (2 if setup.precision != "fp32" else 4) / setup.shards
-    a_pass = max(flops / passes / (rate * share), 3 * weights / bandwidth, starting_seconds(shape, setup))
-    moved = setup.trained_parameters / setup.shards * (12 + 2 * OPTIMIZERS[setup.optim].state_bytes)
-    return passes * a_pass + moved / bandwidth
+    pass_seconds = max(flops / passes / (rate * share), 3 * weights / bandwidth, starting_seconds(shape, setup))
+    update_bytes = setup.trained_parameters / setup.shards * (12 + 2 * OPTIMIZERS[setup.optim].state_bytes)
+    return passes * pass_seconds + update_bytes / bandwidth
 
 
 def card_flops_per_second(card: Card, setup: TrainingSetup) -> float | None:
     """Return the maker's rate for the matmuls of this setup; fp32 ones run as TF32 if that is allowed."""
     rates = card.teraflops
     fp32 = rates.tf32 if setup.tf32 and rates.tf32 else rates.fp32
-    found = {"fp32": fp32, "bf16": rates.bf16, "fp16": rates.fp16}[setup.precision]
-    return None if found is None else found * 1e12
+    teraflops = {"fp32": fp32, "bf16": rates.bf16, "fp16": rates.fp16}[setup.precision]
+    return None if teraflops is None else teraflops * 1e12
 
 
 @cache
 def matrix_flops_per_second(size: int = 512, at_least_seconds: float = 0.05, at_least_times: int = 8) -> float:
-    """Return the rate of fp32 matmuls: the best of several runs on all cores and of several on one.
+    """Measure the rate of fp32 matmuls, as the best of several runs on all cores and of several on one core.
 
-    Beside another program, which has one of two cores, threads that wait for each other reach a 20th of their rate.
+    One core may win: if another program uses one of two cores, waiting threads reach a 20th of their usual rate.
     """
     on_all_cores = 2.0 * size**3 / _best_seconds(size, at_least_seconds, at_least_times)
     return max(on_all_cores, core_flops_per_second(size, at_least_seconds, at_least_times))
@@ -485,10 +486,10 @@ def matrix_flops_per_second(size: int = 512, at_least_seconds: float = 0.05, at_
 
 @cache
 def core_flops_per_second(size: int = 512, at_least_seconds: float = 0.05, at_least_times: int = 8) -> float:
-    """Return the rate of fp32 matmuls on one core."""
+    """Measure the rate of fp32 matmuls on one core, in operations per second."""
     from threadpoolctl import ThreadpoolController
 
-    # numpy's own library alone: a run that trains meanwhile keeps its threads.
+    # Only numpy's own library is limited, so that a run in this process keeps its threads.
     with ThreadpoolController().select(internal_api="openblas").limit(limits=1):
         return 2.0 * size**3 / _best_seconds(size, at_least_seconds, at_least_times)
 

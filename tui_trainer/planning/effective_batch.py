@@ -1,4 +1,4 @@
-"""Decides `training.effective_batch_size = "auto"` and `training.num_train_epochs = "auto"`, before the rest of a plan.
+"""Decide `training.effective_batch_size = "auto"` and `training.num_train_epochs = "auto"`, before the rest of a plan.
 
 The rows of a step are those of the hardware profile for the task and the length of its rows (`[[batches]]`), on each
 GPU of the run. If the profile has none, and on a CPU, they are the rows that the learning rate is meant for. Small data
@@ -46,7 +46,7 @@ def with_rows_of_step(
     if loaded.config.training.effective_batch_size != "auto":
         return _with_epochs(loaded, facts.rows), facts
     target = TrainingDevice.of(hardware, chosen_gpu)
-    # With so many rows, every usable GPU gets a process.
+    # The rows are enough for a process on every usable GPU.
     unlimited = _with_epochs(decided(loaded, EFFECTIVE, _MOST_ROWS), facts.rows)
     count = processes_of(unlimited, hardware, target, chosen_gpu).count.value
     training = loaded.config.training
@@ -54,7 +54,7 @@ def with_rows_of_step(
     if _both_written(loaded) and isinstance(micro, int) and isinstance(accumulation, int):
         rows, reason = micro * accumulation * count, f"auto: {MICRO} x {ACCUMULATION}"
         return _with_epochs(decided(loaded, EFFECTIVE, rows, reason), facts.rows), facts
-    wanted, reason = _wanted(loaded, target.gpu, facts, count)
+    wanted, reason = _rows_per_step(loaded, target.gpu, facts, count)
     most = most_rows_of_step(loaded.config.training.num_train_epochs, facts.rows)
     rows = min(wanted, max(most, 1 if loaded.config.distributed.processes == "auto" else count))
     if rows < wanted:
@@ -137,21 +137,21 @@ def _both_written(loaded: LoadedConfig) -> bool:
     )
 
 
-def _wanted(loaded: LoadedConfig, gpu: Gpu | None, facts: DataFacts, count: int) -> tuple[int, str]:
+def _rows_per_step(loaded: LoadedConfig, gpu: Gpu | None, facts: DataFacts, count: int) -> tuple[int, str]:
     """Return the rows per step that the GPU and the learning rate ask for, whatever the data, and the reason."""
     config, profile = loaded.config, loaded.hardware_profile
-    base, who = base_rows(loaded)
-    for_rate = f"{base} rows, which the learning rate is meant for ({who})"
+    base, source = base_rows(loaded)
+    rate_words = f"{base} rows, which the learning rate is meant for ({source})"
     if gpu is None:
-        return max(base, count), f"{for_rate}: on a CPU, more rows take proportionally longer"
+        return max(base, count), f"{rate_words}: on a CPU, more rows take proportionally longer"
     if profile is None:
-        return max(base, count), f"{for_rate}: {loaded.hardware_reason or 'no hardware profile'}"
+        return max(base, count), f"{rate_words}: {loaded.hardware_reason or 'no hardware profile'}"
     model = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     rows_and_source = _of_profile(loaded, gpu, model.parameters)
     if rows_and_source is None:
         kind = f"{config.task.type} with {model.parameters / 1e9:.1f} billion parameters and this GPU memory"
-        why = f"hardware profile {profile.name} has no value for {kind}"
-        return max(base, count), f"{for_rate}: {why}; `tui-trainer tune --effective` measures one"
+        reason = f"hardware profile {profile.name} has no value for {kind}"
+        return max(base, count), f"{rate_words}: {reason}; `tui-trainer tune --effective` measures one"
     rows, words = rows_and_source
     return rows * count, f"{words} on each of {count} GPUs: {count * rows}" if count > 1 else words
 

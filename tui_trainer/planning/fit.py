@@ -1,4 +1,4 @@
-"""Computes how much memory a run may use, and the largest micro-batch that fits into it."""
+"""Compute how much memory a run may use, and the largest micro-batch that fits into it."""
 
 import math
 from bisect import bisect_left
@@ -16,7 +16,7 @@ from tui_trainer.planning.memory.parts import BatchSizes, MemoryPart
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
 
-# Left free for everything else: on a machine other programs, on a card what its allocator cannot fill.
+# Shares of memory that stay free: for other programs on a CPU, and for what the allocator cannot use on a GPU.
 CPU_SHARE, GPU_SHARE = 0.8, 0.9
 # Passes whose rows an evaluation sorts or packs together (`training/batches.py`).
 EVALUATION_WINDOW = 4
@@ -26,7 +26,7 @@ _DEVIATIONS = 3.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryBudget:
-    """Bytes that are free now and that there are in all, where the run computes; None: not reported."""
+    """Free and total bytes of the device that computes; None if they are not reported."""
 
     free_bytes: int | None
     total_bytes: int | None
@@ -88,7 +88,7 @@ def pass_rows(setup: TrainingSetup, rows: int) -> int:
 
 
 def most_passes(config: ResolvedConfig, setup: TrainingSetup, micro_batch: int) -> int:
-    """Forward passes that a step with the most rows takes: from two on, gradients are summed beside the next ones."""
+    """Return the forward passes of the step with the most rows. With two or more, gradients are summed."""
     return -(-(setup.most_rows or step_rows(config)) // micro_batch)
 
 
@@ -102,10 +102,10 @@ def parts_of_run(
 ) -> tuple[MemoryPart, ...]:
     """Return the parts of the peak memory for these sizes of passes, corrected by peaks that were measured here."""
 
-    def labels(rows: int, among: int) -> int:
-        return most_labels(config, setup, pass_rows(setup, rows), pass_rows(setup, among))
+    def labels(rows: int, candidates: int) -> int:
+        return most_labels(config, setup, pass_rows(setup, rows), pass_rows(setup, candidates))
 
-    def reckoned(rows: int, eval_rows: int) -> tuple[MemoryPart, ...]:
+    def parts_of(rows: int, eval_rows: int) -> tuple[MemoryPart, ...]:
         batch = BatchSizes(
             rows=pass_rows(setup, rows),
             eval_rows=pass_rows(setup, eval_rows),
@@ -116,9 +116,9 @@ def parts_of_run(
         )
         return memory.memory_parts(shape, setup, batch)
 
-    parts = reckoned(micro_batch, eval_batch)
+    parts = parts_of(micro_batch, eval_batch)
     peak = nearest_peak(setup.measured_peaks, micro_batch, eval_batch)
-    return corrected(parts, micro_batch, setup.device, peak, reckoned) if peak else parts
+    return corrected(parts, micro_batch, setup.device, peak, parts_of) if peak else parts
 
 
 def most_labels(config: ResolvedConfig, setup: TrainingSetup, rows: int, among: int) -> int:
@@ -142,6 +142,6 @@ def _most_tokens(config: Config, setup: TrainingSetup, rows: int, among: int) ->
         return 0
     deviation = min(mean, math.sqrt(mean * (longest - mean)))
     share = min(1.0, rows / among)
-    each = mean + deviation * math.sqrt((1 - share) / share)
-    drawn = rows * each + _DEVIATIONS * deviation * math.sqrt(rows)
-    return min(rows * longest, math.ceil(max(drawn, longest + (rows - 1) * each)))
+    mean_longest = mean + deviation * math.sqrt((1 - share) / share)
+    likely_most = rows * mean_longest + _DEVIATIONS * deviation * math.sqrt(rows)
+    return min(rows * longest, math.ceil(max(likely_most, longest + (rows - 1) * mean_longest)))

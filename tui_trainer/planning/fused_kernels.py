@@ -1,7 +1,7 @@
-"""Whether kernels of Liger compute what lies between a model's matmuls: `model.kernels`, resolved for this machine. And
-whether LoRA layers are computed with their adapters.
+"""Decide whether Liger's kernels compute the operations between a model's matmuls (`model.kernels`), and whether LoRA
+layers are fused with their adapters.
 
-Whether they give the same numbers is asked of the very model at the start of each run (`training/fused_kernels.py`).
+Each run checks at its start that they give the same numbers with its model (`training/fused_kernels.py`).
 """
 
 from typing import Literal
@@ -49,7 +49,7 @@ def fused_kernels(
 
 
 def fuses_loss(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> bool:
-    """Whether the loss is computed by one of these kernels, where logits are in chunks (`losses/next_token.py`)."""
+    """Return whether such a kernel computes the loss, if logits are in chunks (`losses/next_token.py`)."""
     return fused_kernels(loaded, hardware, target, shape).value == "liger"
 
 

@@ -1,4 +1,4 @@
-"""Chooses the hardware profile for this machine, with the reason.
+"""Choose the hardware profile for this machine, with the reason.
 
 A profile's [match] may hold
 
@@ -63,7 +63,8 @@ def specificity(profile: Profile) -> tuple[bool, int]:
 def why_it_matches(profile: Profile, hardware: Hardware, gpu: Gpu | None = None, device: Device | None = None) -> str:
     """Return a sentence if the profile's [match] fits this machine, else an empty text. Raises ConfigError.
 
-    `gpu` is the card that would be used (None: the freest), `device` what training runs on (None: as it is decided).
+    `gpu` is the GPU that would be used (None: the one with the most free memory), `device` is where training runs
+    (None: the default choice).
     """
     if problems := match_problems(profile):
         raise ConfigError(problems)
@@ -122,12 +123,12 @@ _SHAPES: Shapes = {
 
 
 def _why_the_cpu_matches(match: dict[str, Any], hardware: Hardware, gpu: Gpu | None) -> str:
-    """The processor, and the card that cannot be used where one was asked for; empty when there is none such."""
+    """Return the reason with the CPU and, if a name must match, the unusable GPU of that name; empty without one."""
     reason = f"trains on the CPU ({one_line(hardware.cpu_name)}, {_cores(hardware)})"
     if "name" not in match:
         return reason
-    beside = [card.name for card in ([gpu] if gpu else hardware.gpus) if _named(match["name"], card.name)]
-    return f"{reason}, because {one_line(beside[0])} cannot be used" if beside and beside[0] else ""
+    unusable = [card.name for card in ([gpu] if gpu else hardware.gpus) if _named(match["name"], card.name)]
+    return f"{reason}, because {one_line(unusable[0])} cannot be used" if unusable and unusable[0] else ""
 
 
 def _cores(hardware: Hardware) -> str:
@@ -135,7 +136,7 @@ def _cores(hardware: Hardware) -> str:
 
 
 def _why_the_card_matches(match: dict[str, Any], gpu: Gpu) -> str:
-    """The card's name and the figures that were asked for; empty when one does not fit or is not reported."""
+    """Return the reason with the GPU's name and the requested figures; empty if one differs or is not reported."""
     parts = [f"GPU {gpu.index}" if gpu.name is None else one_line(gpu.name)]
     if "name" in match and not _named(match["name"], gpu.name):
         return ""

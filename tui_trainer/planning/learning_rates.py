@@ -1,4 +1,4 @@
-"""The peak learning rate of a config: what `auto` becomes, and the range that its optimizer, method and size take."""
+"""The peak learning rate of a config: the value of `auto`, and the usual range for optimizer, method and size."""
 
 import math
 from typing import Literal

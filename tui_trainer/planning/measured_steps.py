@@ -35,10 +35,10 @@ from tui_trainer.units import MIB, format_bytes, format_seconds, quantity
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """The conditions of a measurement, beside the device (`device_key`). It is not used under other conditions.
+    """Conditions of a measurement except the device (`device_key`): it is not used under other conditions.
 
-    `model`: the task, the model's shape, what it computes in and with which libraries: `TASK SHAPE, VERSIONS`. `setup`:
-    how it is trained. `cut`: how many rows of how many tokens a step has, and in what passes.
+    `model` is the task, the model's shape with its precision, and the libraries: `TASK SHAPE, VERSIONS`. `setup` is the
+    way of training. `cut` is the rows of a pass and of a step and the tokens of a row: `8of32x512`.
     """
 
     model: str
@@ -50,19 +50,18 @@ class StepKey:
 
     @classmethod
     def read(cls, text: object) -> "StepKey | None":
-        """Return the key in a text; None for keys of versions that had no task and libraries in them."""
+        """Return the key in a text; None for keys of older versions, which had no task and libraries."""
         parts = text.split(" | ") if isinstance(text, str) else []
         return cls(*parts) if len(parts) == 3 else None
 
     def on(self, device: str, data: str = "") -> Key:
-        """Return the key of a record about such steps on this device; with `data`, about this cut of that data
-        alone."""
+        """Return the key of records on a device: for all cuts, or with `data` for this cut of that data only."""
         first, _, versions = self.model.partition(", ")
         task, _, shape = first.partition(" ")
         return Key(task, shape, f"{self.setup} | {self.cut} | {data}" if data else self.setup, device, versions)
 
     def has_setup_of(self, other: "StepKey") -> bool:
-        """Whether both train one model in one way, whatever their rows."""
+        """Return whether both train the same model in the same way, whatever their rows."""
         return (self.model, self.setup) == (other.model, other.setup)
 
 
@@ -76,13 +75,13 @@ def step_key(
     row_tokens: int,
     processes: int = 1,
 ) -> StepKey:
-    """`effective_batch`: rows of one process in a step. Nothing of how fast a model learns is part of it."""
+    """Return the key of a step with `effective_batch` rows in one process: all that affects its speed."""
     sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]
     model = "-".join(map(str, [shape.model_type, *sizes, shape.vocabulary, shape.parameters, setup.precision]))
     if shape.head != CAUSAL:
         model += f"-{shape.head}"
     versions = [f"{name} {libraries.get(name) or 'unknown'}" for name in ("torch", "transformers")]
-    more = {
+    features = {
         setup.provider: setup.provider != "transformers",
         f"{processes}processes": processes > 1,
         f"{setup.trained_parameters}trained": setup.freezes_layers or bool(setup.lora_parameters),
@@ -96,34 +95,35 @@ def step_key(
         "dropout": bool(shape.attention_dropout),
         f"answers{setup.target_tokens}": setup.target_tokens > 0,
     }
-    how = [setup.method if setup.method == "full" else f"{setup.method}{setup.lora_rank}"]
+    way = [setup.method if setup.method == "full" else f"{setup.method}{setup.lora_rank}"]
     keys = [key for key, setting in all_settings().items() if setting.in_step_key]
     others = json.dumps([value_of(config, key) for key in keys], default=str).encode()
     return StepKey(
         model=", ".join((f"{config.task.type} {model}", *versions)),
-        setup="-".join([*how, *(word for word, is_so in more.items() if is_so), sha256(others).hexdigest()[:8]]),
+        setup="-".join([*way, *(word for word, used in features.items() if used), sha256(others).hexdigest()[:8]]),
         cut=f"{micro_batch}of{effective_batch}x{row_tokens}",
     )
 
 
 # What earlier runs on this machine measured, so that the next estimate is better than the first.
 #
-# A record (`records.py`) for each of the last runs under the key of its steps: their floating-point operations, the
-# seconds of a step and how busy others kept the machine. The rate of another model, or of another setup, says nothing.
-# Others only ever slow a run down: of the runs on a calm machine the fastest quarter counts, and the rest only where
-# there is no such run.
+# Each of the last runs has a record (`records.py`) under the key of its steps: their floating-point operations, the
+# seconds of a step and whether other programs kept the machine busy. Rates of another model or setup are not used.
+# Other programs only slow a run down: the fastest quarter of the runs on a calm machine counts, and busy runs only if
+# there is no calm one.
 
-# Runnable tasks of others for each thread that trains, from which on a run is a poor measure.
+# Runnable tasks of other programs for each training thread above which a run is a poor measurement.
 _CALM_LOAD, _LEAST_LOAD = 0.25, 0.5
-# A tiny step is all overhead and says nothing about a large one: rates hold for steps of similar work.
+# A tiny step is mostly overhead, so its rate does not hold for a large one: steps must be of similar work.
 _SIMILAR_FACTOR = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
-    """`step_seconds` of this very step, `flops_per_second` of the most similar one of this model; None: not measured.
+    """Measured speed: `step_seconds` of the same step, `flops_per_second` of the most similar step of the model.
 
-    `runs`: from how many runs the first of the two comes that is there; `busy`: others kept the machine busy in each.
+    Both are None if not measured. `runs` is the count of runs behind the first of them that is not None, and `busy` is
+    true if other programs kept the machine busy in all of these runs.
     """
 
     step_seconds: float | None = None
@@ -161,7 +161,7 @@ class _Shape:
 
     @property
     def seconds(self) -> list[float]:
-        """Return the seconds that count, the shortest first."""
+        """Seconds of a step in the runs that count, the shortest first."""
         return sorted(run.step_seconds for run in self.runs if run.busy == self.busy)
 
     @property
@@ -184,30 +184,30 @@ def _measured_shapes(device: str, key: StepKey) -> dict[str, _Shape]:
 def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
     """Return what was measured of steps with `flops` operations on this device."""
     shapes = _measured_shapes(device, key)
-    this = shapes.get(key.cut)
+    same_cut = shapes.get(key.cut)
     similar = [shape for shape in shapes.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
     nearest = min(similar, key=lambda shape: (shape.busy, shape.distance(flops)), default=None)
-    if this and this.busy and nearest and not nearest.busy:
-        this = None  # other rows on a calm machine say more
-    told = this or nearest
+    if same_cut and same_cut.busy and nearest and not nearest.busy:
+        same_cut = None  # other rows on a calm machine say more
+    source = same_cut or nearest
     return Calibration(
-        step_seconds=this.step_seconds if this else None,
+        step_seconds=same_cut.step_seconds if same_cut else None,
         flops_per_second=nearest.flops / nearest.step_seconds if nearest else None,
-        runs=len(told.seconds) if told else 0,
-        busy=told.busy if told else False,
+        runs=len(source.seconds) if source else 0,
+        busy=source.busy if source else False,
     )
 
 
 def measured_row_rates(device: str, key: StepKey) -> dict[int, float]:
-    """Return rows per second, by the rows of a step in one process, for steps that differ from those of `key` in that
-    alone. Of several cuts of equally many rows, the fastest counts. Steps that other programs slowed down do not
-    count."""
+    """Return rows per second by the rows of a step in one process, for steps that otherwise equal those of `key`.
+
+    The fastest of several cuts of the same rows counts. Steps that other programs slowed down do not count."""
     rates: dict[int, float] = {}
     length = key.cut.rpartition("x")[2]
-    for cut, found in _measured_shapes(device, key).items():
+    for cut, measured in _measured_shapes(device, key).items():
         rows, _, tokens = cut.partition("of")[2].partition("x")
-        if tokens == length and rows.isdecimal() and not found.busy:
-            rates[int(rows)] = max(rates.get(int(rows), 0.0), int(rows) / found.step_seconds)
+        if tokens == length and rows.isdecimal() and not measured.busy:
+            rates[int(rows)] = max(rates.get(int(rows), 0.0), int(rows) / measured.step_seconds)
     return rates
 
 
@@ -217,20 +217,20 @@ def keep_calibration(device: str, key: StepKey, *, step_seconds: float, flops: f
 
 
 def is_busy(load: float | None, threads: int) -> bool:
-    """Whether runnable tasks of others (`hardware/processor.py`) slow down so many threads; None: nobody tells."""
+    """Return whether a load of other programs' runnable tasks slows down training threads; False if it is unknown."""
     return load is not None and load > max(_CALM_LOAD * threads, _LEAST_LOAD)
 
 
 # Micro-batches that `per_device_train_batch_size = "tune"` has measured: a record (`records.py`) under the key of the
 # steps, with what else decides their memory and their time.
 
-# Beside what stands in the key of a step: which rows are longest, and who wrote the model's code.
+# Settings beyond the key of a step: they decide which rows are longest, and whose code the model runs.
 _MICRO_BATCH_SETTINGS = (MODEL_KEY, DATA_KEY)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptMicroBatch:
-    """`step_seconds`: of the micro-batches that were timed; `step_rows` is what they cut."""
+    """Stored result of tuning the micro-batch for steps of `step_rows`. `step_seconds` are keyed by rows of a pass."""
 
     rows: PositiveInt
     step_rows: int
@@ -267,34 +267,33 @@ def micro_batch_key(
 
 
 def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
-    """Return the measured micro-batch; None if there is none, or if the record is damaged."""
+    """Return the measured micro-batch; None without a record, or if it is damaged."""
     records = find_records(MICRO_BATCH, key)
-    found = figures_as(KeptMicroBatch, records[-1].figures) if records else None
-    is_sound = found and found.rows <= found.step_rows and (not found.step_seconds or found.rows in found.step_seconds)
-    return found if is_sound else None
+    best = figures_as(KeptMicroBatch, records[-1].figures) if records else None
+    is_sound = best and best.rows <= best.step_rows and (not best.step_seconds or best.rows in best.step_seconds)
+    return best if is_sound else None
 
 
 def keep_micro_batch(key: Key, rows: int, step_rows: int, step_seconds: Mapping[int, Sequence[float]]) -> None:
-    """Remember it in the place of an earlier one."""
+    """Store the result of tuning, with the median seconds of each micro-batch, in place of an earlier result."""
     medians = {size: median(measured) for size, measured in step_seconds.items()}
     keep_record(MICRO_BATCH, key, {"rows": rows, "step_rows": step_rows, "step_seconds": medians})
 
 
-# Peaks of memory that runs and rehearsals had here, so that the next plan of such a run is not a formula's alone.
+# Memory peaks that runs and rehearsals had here, which correct the formulas in the next plan of such a run.
 #
-# Records (`records.py`) under the key of a measured micro-batch (`micro_batch_key`): the last peaks of each number of
-# rows in a micro-batch.
+# The last peaks of each number of rows in a micro-batch are records (`records.py`) under `micro_batch_key`.
 
-# Known to the byte.
+# Parts whose size is exact.
 LASTING = ("weights", "towers", "master weights", "gradients", "optimizer")
-# Of a card's memory: torch does not count them among what it has allocated.
+# Parts of a GPU's memory that torch does not count as allocated.
 NOT_ALLOCATED = ("pieces", "context")
-# The same whatever goes through the model: what a measurement corrects is the rest.
+# Parts that do not depend on the rows of a pass: a measurement corrects the others.
 _FIXED_BYTES = 128 * MIB
 _CONSTANT = (*LASTING, *NOT_ALLOCATED, "libraries")
-# Of what passes of another size had more or less: what a CPU's allocator holds differs from size to size. By the
-# figures of `memory_grid.py --calibrate`, which goes from half of the rows to all, 38 of 41 plans lie within 10 % with
-# none of it, 40 with half, 37 with all.
+# The share of a difference that counts if the passes had another size, because a CPU's allocator holds more or less for
+# each. By the figures of `memory_grid.py --calibrate`, which goes from half of the rows to all, 38 of 41 plans lie
+# within 10 % with none of it, 40 with half, 37 with all.
 _OTHER_ROWS_SHARE = 0.5
 
 
@@ -304,13 +303,13 @@ def measured_peaks(key: Key) -> tuple[MeasuredPeak, ...]:
     for record in find_records(PEAK, key):
         if isinstance(peak := record.figures.get("bytes"), int) and peak > 0:
             peaks.setdefault(record.part, []).append(peak)
-    found = []
-    for part, several in peaks.items():
+    highest = []
+    for part, sizes in peaks.items():
         with suppress(ValueError):
             rows, eval_rows = map(int, part.split("+"))
             if min(rows, eval_rows) > 0:
-                found.append(MeasuredPeak(rows=rows, eval_rows=eval_rows, bytes=max(several), runs=len(several)))
-    return tuple(found)
+                highest.append(MeasuredPeak(rows=rows, eval_rows=eval_rows, bytes=max(sizes), runs=len(sizes)))
+    return tuple(highest)
 
 
 def keep_measured_peak(key: Key, rows: int, eval_rows: int, peak_bytes: int) -> None:
@@ -319,10 +318,10 @@ def keep_measured_peak(key: Key, rows: int, eval_rows: int, peak_bytes: int) -> 
 
 
 def nearest_peak(peaks: Sequence[MeasuredPeak], rows: int, eval_rows: int) -> MeasuredPeak | None:
-    """Return the peak of the most similar passes; None if there is none."""
+    """Return the peak of the most similar passes; None without peaks."""
 
-    def distance(one: MeasuredPeak) -> float:
-        return abs(math.log(one.rows / rows)) + abs(math.log(one.eval_rows / eval_rows))
+    def distance(peak: MeasuredPeak) -> float:
+        return abs(math.log(peak.rows / rows)) + abs(math.log(peak.eval_rows / eval_rows))
 
     return min(peaks, key=distance, default=None)
 
@@ -334,22 +333,23 @@ def corrected(
     peak: MeasuredPeak,
     parts_then: Callable[[int, int], tuple[MemoryPart, ...]],
 ) -> tuple[MemoryPart, ...]:
-    """The parts of a plan of so many `rows` in a pass with what `peak` teaches: those that go with the rows take as
-    much more or less as they did then. `parts_then` gives the parts of so many rows in a pass of training and of
-    evaluation."""
-    then = [part for part in parts_then(peak.rows, peak.eval_rows) if part.name not in NOT_ALLOCATED]
-    total, passing, now = sum(part.bytes for part in then), _passing(then), _passing(parts)
-    if not passing or not now:
+    """Return the memory parts of passes of `rows` rows, corrected by a measured peak.
+
+    The parts that depend on the rows are scaled by the measured deviation from the parts of the run with that peak.
+    `parts_then` returns these parts for the rows of a pass of training and of evaluation."""
+    parts_before = [part for part in parts_then(peak.rows, peak.eval_rows) if part.name not in NOT_ALLOCATED]
+    total, passing_before, now = sum(part.bytes for part in parts_before), _passing(parts_before), _passing(parts)
+    if not passing_before or not now:
         return parts
     share = 1.0 if device == "cuda" or peak.rows == rows else _OTHER_ROWS_SHARE
     difference = share * (peak.bytes - total)
-    # What libraries take at first use, or not, is the same for any number of rows.
+    # Memory that libraries take at first use does not depend on the rows.
     fixed = max(-_FIXED_BYTES, min(difference, _FIXED_BYTES))
-    times = max(0.0, now * (1 + (difference - fixed) / passing) + fixed) / now
+    scale = max(0.0, now * (1 + (difference - fixed) / passing_before) + fixed) / now
     return tuple(
         part
         if part.name in _CONSTANT
-        else replace(part, bytes=round(times * part.bytes), formula=f"{part.formula}; x {times:.2f}, as measured here")
+        else replace(part, bytes=round(scale * part.bytes), formula=f"{part.formula}; x {scale:.2f}, as measured here")
         for part in parts
     )
 
@@ -359,7 +359,7 @@ def _passing(parts: Sequence[MemoryPart]) -> int:
 
 
 def measured_words(peak: MeasuredPeak) -> str:
-    """`1 run here with 8 rows per pass had a peak of 1.2 GiB`."""
+    """Return `1 run here with 8 rows per pass had a peak of 1.2 GiB`."""
     runs = quantity(peak.runs, "run")
     rows = quantity(peak.rows, "row")
     return f"{runs} here with {rows} per pass had a peak of {format_bytes(peak.bytes)}"

@@ -1,7 +1,7 @@
-"""The plan: what will happen, each derived number with its reason, each exact or estimated.
+"""The plan of a run: all derived figures with their reasons, each exact or estimated.
 
-`make` needs no torch. Made before the data is prepared, some numbers are estimates; made again with the prepared data's
-facts, they are exact, and that plan is written to `plan.json` before step 1. A run reads nothing else.
+`make` needs no torch. Before the data is prepared, some figures are estimates. A plan that is made from prepared data
+is exact; it is written to `plan.json` before step 1, and a run reads nothing else.
 """
 
 import re
@@ -135,7 +135,7 @@ CHECKPOINTING = "training.gradient_checkpointing"
 
 
 class Plan(BaseModel):
-    """Everything a run needs to know. Bytes, seconds, rows and steps as the names say.
+    """All figures and decisions of a run. The names of fields have their units.
 
     The figures are shown in the order of their fields.
     """
@@ -145,7 +145,7 @@ class Plan(BaseModel):
     plan_version: Literal[4] = 4
     config: ResolvedConfig
     user_keys: tuple[str, ...] = ()
-    """Of the settings that the user wrote; empty in plans that do not say."""
+    """Keys of the settings that the user wrote; empty in older plans."""
     recipe: str
     hardware_profile: str
     hardware_reason: str
@@ -157,40 +157,40 @@ class Plan(BaseModel):
     gpu_uuid: str
     nodes: int = 1
     gpu_uuids: tuple[str, ...] = ()
-    """The card of each process, where there are several; on the first node."""
+    """GPUs of the processes of the first node, if there are several."""
     cpu_name: str
     data_key: str = ""
-    """Name of the prepared data; empty while that is an estimate."""
+    """Name of the prepared data; empty before it is prepared."""
     data_fingerprint: str = ""
-    """Of the sources that the prepared data was made from; empty in plans that do not say."""
+    """Fingerprint of the sources of the prepared data; empty in older plans."""
     model_key: str = ""
     model_commit: str = ""
-    """Of the model in the hub's cache; empty for a folder, and in plans that do not say."""
+    """Commit of the model in the hub's cache; empty for a folder, and in older plans."""
     ancestors: tuple[Ancestor, ...] = ()
-    """The runs that trained its model before, the oldest first, behind the model that the first of them began with."""
+    """The model that the chain of runs began with, and the runs that trained it since, the oldest first."""
     versions: dict[str, str] = {}
     sources: tuple[SourceRows, ...] = ()
     splits: tuple[SplitUse, ...] = ()
     data_notes: tuple[str, ...] = ()
-    """What was found in the data, in words; none before it is prepared."""
+    """Findings in the data, in words; empty before it is prepared."""
     train_rows: Annotated[Planned[int], Figure(title="rows to train on")]
     eval_rows: Annotated[Planned[int], Figure(title="rows evaluated", setting="max_eval_rows")]
     packing: Annotated[Planned[bool], Figure(title="packing", unit="flag")]
     grouping: Annotated[
         Planned[bool] | None, Figure(title="batches by length", unit="flag", setting="group_by_length")
     ] = None
-    """Whether batches are drawn by length; None in plans of before."""
+    """True if batches are drawn by length; None in older plans."""
     padding_share: Annotated[Planned[float] | None, PADDING] = None
-    """None if there is no padding, or it is not known yet."""
+    """None without padding, or if it is not known yet."""
     vocabulary: Annotated[Planned[int], Figure(title="vocabulary")]
     classes: int
     head: Annotated[Planned[str] | None, Figure(title="head", unit="text")] = None
-    """Of a classifier: kept or new; None where that is not known, or there was none."""
+    """Head of a classifier, `kept` or `new`; None for other tasks, or if it is not known."""
     parameters: Annotated[Planned[int], Figure(title="parameters", unit="rounded count")]
     trained_parameters: Annotated[Planned[int], Figure(title="trainable", unit="rounded count")]
     precision: Annotated[Planned[Precision], Figure(title="precision", unit="text", setting="mixed_precision")]
     best_precision: Precision | None = None
-    """What `training.mixed_precision = "auto"` is here; None in plans that do not say."""
+    """Value of `training.mixed_precision = "auto"` on this machine; None in older plans."""
     attention: Annotated[Attention, Figure(title="attention", unit="text", setting="attn_implementation")] = NOT_PLANNED
     weights_dtype: Annotated[Planned[Dtype], Figure(title="weights", unit="text", setting="dtype")]
     learning_rate: Annotated[Planned[float], Figure(title="learning rate", unit="number")]
@@ -200,7 +200,7 @@ class Plan(BaseModel):
     """None if the learning rate decays to 0."""
     longest_row: int
     packed_width: int = 0
-    """Of packed rows that were made narrower when memory ran out; 0: `longest_row`."""
+    """Width of packed rows that were made narrower when memory ran out; 0 for `longest_row`."""
     training_setup: TrainingSetup
     loss_chunk_tokens: Annotated[Planned[int], Figure(title="loss chunk tokens")]
     kernels: Annotated[Planned[Kernels], Figure(title="kernels", unit="text")] = NOT_USED
@@ -208,16 +208,16 @@ class Plan(BaseModel):
     train_tokens: Planned[int]
     effective_batch_size: Annotated[Planned[int], Figure(title="effective batch")]
     effective_batch_is_auto: bool = False
-    """The number was left to the plan, and `config` has it."""
+    """True if the plan chose the effective batch, which `config` then has."""
     processes: Annotated[Planned[int], Figure(title="processes")] = ONE
-    """That train together, each with its share of every step: on all nodes."""
+    """Count of processes on all nodes, each of which trains on its share of every step."""
     strategy: Annotated[Planned[Strategy], Figure(title="strategy", unit="text")] = COPIES
     cpu_offload: Annotated[Planned[bool], Figure(title="CPU offload", unit="flag")] = ON_THE_CARDS
     per_device_train_batch_size: Annotated[Planned[int], Figure(title="micro-batch")]
     memory_key: str = ""
-    """Under which its peak of memory is kept; empty: it would not be that of such a run."""
+    """Key under which the run stores its memory peak; empty if the peak would not be comparable."""
     untuned_key: str = ""
-    """Under which its micro-batch is kept once it is measured; empty: nothing is to be measured."""
+    """Key under which the tuned micro-batch is stored; empty if the run does not tune it."""
     gradient_accumulation_steps: Annotated[Planned[int], Figure(title="accumulation")]
     per_device_eval_batch_size: Annotated[Planned[int], Figure(title="evaluation batch")]
     num_train_epochs: Annotated[Planned[float] | None, Figure(title="epochs", unit="number")] = None
@@ -226,9 +226,9 @@ class Plan(BaseModel):
     total_steps: Annotated[Planned[int], Figure(title="steps", config_place=4)]
     warmup_steps: Annotated[Planned[int], Figure(title="warm-up steps")]
     decay_steps: Annotated[Planned[int] | None, Figure(title="decay steps")] = None
-    """The last steps, in which warmup_stable_decay goes down; None: another schedule."""
+    """Count of the last steps, in which warmup_stable_decay lowers the rate; None for other schedules."""
     router_aux_loss_coef: Annotated[Planned[float] | None, Figure(title="router loss", unit="number")] = None
-    """Of a mixture of experts; None for other models."""
+    """Weight of the routers' loss in a mixture of experts; None for other models."""
     eval_every_steps: Annotated[Planned[int], Figure(title="evaluates every")]
     save_every_steps: Annotated[Planned[int], Figure(title="saves every")]
     sample_every_steps: Annotated[Planned[int], Figure(title="samples every")]
@@ -238,28 +238,27 @@ class Plan(BaseModel):
     final_model_bytes: int
     disk_bytes: Annotated[Planned[int], Figure(title="disk", unit="bytes", config_place=3)]
     memory_budget_bytes: int | None = None
-    """What the plan may take of the memory that it counts; None where that is not known."""
+    """Bytes that the plan may use of its memory; None if the memory is unknown."""
     memory_bytes: Annotated[Planned[int], Figure(title="memory", unit="bytes", config_place=1)]
     memory_parts: tuple[MemoryPart, ...]
     host_memory_bytes: Annotated[Planned[int] | None, Figure(title="host memory", unit="bytes")] = None
-    """Of the machine, for a run on a GPU; None on a CPU, where `memory_bytes` is the machine's."""
+    """Host memory of a run on a GPU; None on a CPU, where `memory_bytes` is host memory."""
     host_memory_parts: tuple[MemoryPart, ...] = ()
     step_seconds: Annotated[Planned[float | None], Figure(title="time per step", unit="seconds")]
     step_grade: StepGrade = StepGrade.ESTIMATED
-    """Where `step_seconds` comes from. Plans of earlier versions do not say it."""
+    """Source of `step_seconds`; older plans do not have it."""
     step_flops: float
     shape_key: str
     beginning_seconds: Planned[float | None] | None = None
-    """Of `duration_seconds`, what is computed once before the first step; None where nothing is."""
+    """The part of `duration_seconds` before the first step; None if nothing is computed then."""
     duration_seconds: Annotated[Planned[float | None], Figure(title="time", unit="seconds", config_place=2)]
     checkpointing_cost: Planned[float] | None = None
-    """How much longer a step is with gradient checkpointing than without it, as a share; None in plans that do not
-    say."""
+    """The share by which gradient checkpointing makes a step longer; None in older plans."""
     compute_rates: ComputeRates | None = None
-    """By which the rate that a run reaches is graded; None in plans that do not say, and where it goes on elsewhere."""
+    """Rates to which the run's speed is compared; None in older plans, and for a run that resumes on another device."""
     busy_words: str = ""
     out_of_memory_events: int = 0
-    """How often passes were made smaller since the run began."""
+    """Count of times that passes were made smaller since the run began."""
 
     @property
     def has_measured_steps(self) -> bool:
@@ -297,22 +296,22 @@ class Plan(BaseModel):
             "cpu_offload": self.config.distributed.cpu_offload,
             "sample_tokens": self.sample_every_steps.value and self.sample_tokens.value,
         }
-        return (one for one in self.figures() if is_used.get(one[0], True))
+        return (figure for figure in self.figures() if is_used.get(figure[0], True))
 
     def resolved(self) -> dict[str, Planned[Any]]:
         """Return what the plan makes of settings that may be `auto`, by their keys."""
         decided = {figure.setting or name: value for name, figure, value in self.figures()}
         decided["hardware_profile"] = exact(self.hardware_profile or "none", self.hardware_reason)
-        return {key: decided[one.name] for key, one in all_settings().items() if one.name in decided}
+        return {key: decided[setting.name] for key, setting in all_settings().items() if setting.name in decided}
 
     def model_shape(self) -> ModelShape:
-        """Return the shape of the model as it is now. Raises InputError if the model is missing."""
+        """Return the shape of the model in its present files. Raises InputError if the model is missing."""
         return find_task(self.config.task.type).model_shape(self.config, self.vocabulary.value, self.classes)
 
 
 class MemoryShortage(ConfigError):
-    """All problems of a plan that needs more memory than there is. `shortage` says so; with `basis` the plan was
-    reckoned, and `budget_bytes` are what it may take."""
+    """All problems of a plan that needs more memory than it may use, which is `budget_bytes`. `shortage` is the problem
+    of memory, and `basis` has the inputs of the plan."""
 
     def __init__(self, problems: Iterable[Problem], shortage: Problem, basis: Basis, budget_bytes: float) -> None:
         super().__init__(problems)
@@ -351,7 +350,7 @@ class Decisions:
     packing: Planned[bool]
     grouping: Planned[bool]
     padding: float
-    """Share of what is computed that is padding; 0 for packed rows."""
+    """Share of the computed tokens that are padding; 0 for packed rows."""
     threads: Planned[int]
     memory_reason: str
     memory_key: Key
@@ -444,7 +443,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         rounding = find_task(config.task.type).width_rounding(shape.model_type)
         shares = facts.padding(min(step_rows(config), facts.rows), pass_rows, rounding)
     grouped = grouping(loaded, shares, is_exact=facts.exact)
-    asked, loaded = loaded, resolved(decided(loaded, GROUP_BY_LENGTH, grouped.value))
+    initial, loaded = loaded, resolved(decided(loaded, GROUP_BY_LENGTH, grouped.value))
     config = loaded.config
     widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
@@ -460,11 +459,11 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         processes=processes,
     )
     setup, chosen = choices.choose(loaded, hardware, target, shape, rows_of_data)
-    if packed.value and asked.config.data.packing == "auto" and setup.device == "cpu":
+    if packed.value and initial.config.data.packing == "auto" and setup.device == "cpu":
         times = times_of_packing(config, facts, shape, setup)
         if times > MOST_TIMES_OF_PACKING:
             reason = "auto: packed rows with a mask need more computation than separate rows"
-            alone = decide(resolved(decided(asked, PACKING, value=False, reason=reason)), hardware, facts, chosen_gpu)
+            alone = decide(resolved(decided(initial, PACKING, value=False, reason=reason)), hardware, facts, chosen_gpu)
             if times * (1 - alone.padding) > MOST_TIMES_OF_PACKING:
                 return alone
     setup, memory_reason = with_dry_run(config, shape, setup)
@@ -480,9 +479,9 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         one_row = replace(setup, shards=shards)
         return room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= room.budget_bytes
 
-    if asked.config.model.dtype == "auto" and setup.method == "full" and setup.weights != "float32" and not fits(1):
+    if initial.config.model.dtype == "auto" and setup.method == "full" and setup.weights != "float32" and not fits(1):
         exact_weights = resolved(
-            decided(asked, choices.DTYPE, value="float32", reason="auto: fp32 masters do not fit as well")
+            decided(initial, choices.DTYPE, value="float32", reason="auto: fp32 masters do not fit as well")
         )
         alone = decide(exact_weights, hardware, facts, chosen_gpu)
         if needed_bytes(shape, alone.setup, config, 1) <= (room.budget_bytes or 0):
@@ -492,10 +491,10 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     tunes = config.training.per_device_train_batch_size == TUNE
     key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, processes)
     setup = replace(setup, measured_peaks=measured_peaks(key))
-    kept = kept_micro_batch(key) if tunes else None
+    tuned = kept_micro_batch(key) if tunes else None
 
     def largest_fit(limit: int) -> int:
-        return min(limit, kept.rows) if kept else largest_micro_batch(shape, setup, config, room, limit)
+        return min(limit, tuned.rows) if tuned else largest_micro_batch(shape, setup, config, room, limit)
 
     cut = cut_batch(loaded, largest_fit, processes)
     problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
@@ -527,9 +526,9 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         padding, narrowest = of_rows(cut.micro).of(is_grouped=grouped.value)
         setup = replace(setup, narrowest_pass=narrowest)
     if tunes:
-        words = kept.words if kept else f"{cut.micro_reason}; the fastest micro-batch is measured before training"
+        words = tuned.words if tuned else f"{cut.micro_reason}; the fastest micro-batch is measured before training"
         cut = replace(cut, micro_reason=words)
-    # A micro-batch and a number of parts that were both written make another effective batch.
+    # A micro-batch and a count of micro-batches that are both set change the effective batch.
     rows = -(-most_rows(config, facts, packed.value, cut.effective) // processes)
     return Decisions(
         loaded=loaded,
@@ -547,7 +546,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         padding=padding,
         threads=threads,
         memory_key=key,
-        is_untuned=tunes and not kept,
+        is_untuned=tunes and not tuned,
         memory_reason=memory_reason,
     )
 
@@ -561,7 +560,7 @@ def _label_share(facts: DataFacts) -> float:
 
 
 def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions, made_from: MadeFrom) -> Plan:
-    """Build the plan from what was decided. Its seconds are None for a GPU whose speed is unknown."""
+    """Build the plan from its decisions. Its seconds are None for a GPU whose speed is unknown."""
     loaded, shape, setup, cut, group, gpu = made.loaded, made.shape, made.setup, made.cut, made.group, made.target.gpu
     config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
     task, steps = find_task(config.task.type), Steps(loaded, facts, cut)
@@ -623,9 +622,9 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         disk += whole * Static(shape, setup).weight_size
         disk_reason += ", and the merged base model of the adapter"
 
-    # Time: of one process, as all compute at the same time.
+    # Time is that of one process, because all compute at the same time.
     longest, rows = row_tokens(config, setup), cut.share_of(facts.rows)
-    # Attention sees full rows where they are packed, else rows as long as their documents, padding included.
+    # Attention gets full packed rows, or otherwise rows as long as their documents, with padding.
     computed_tokens = (facts.row_tokens or longest) / (1 - made.padding)
     as_documents = facts.row_tokens and not setup.packed
     row_width = max(1, round(max(facts.document_tokens, computed_tokens))) if as_documents else longest
@@ -642,14 +641,14 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
             document_tokens=facts.document_tokens or None,
         )
         key = step_key(config, hardware.libraries, shape, setup, cut.micro, rows, longest, cut.processes)
-        known = read_calibration(device, key, flops)
+        measured = read_calibration(device, key, flops)
         starts = -(-rows // cut.micro) * starting_seconds(shape, setup)
-        step = step_time(flops, shape.hidden_size, known, setup, card, device=device, starts=starts)
-        return flops, key, step, known
+        step = step_time(flops, shape.hidden_size, measured, setup, card, device=device, starts=starts)
+        return flops, key, step, measured
 
-    flops, key, step, known = timed(setup)
+    flops, key, step, calibration = timed(setup)
     other = timed(replace(setup, gradient_checkpointing=not setup.gradient_checkpointing))[3]
-    with_it, without = (known, other) if setup.gradient_checkpointing else (other, known)
+    with_it, without = (calibration, other) if setup.gradient_checkpointing else (other, calibration)
     offload = group.cpu_offload
     if setup.cpu_offload:
         passes, capability = -(-rows // cut.micro), gpu.capability if gpu else None
@@ -754,7 +753,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         host_memory_bytes=host_bytes,
         host_memory_parts=host_parts,
         step_seconds=step,
-        step_grade=known.grade,
+        step_grade=calibration.grade,
         step_flops=flops,
         shape_key=str(key),
         beginning_seconds=beginning,
@@ -776,14 +775,14 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
 
 
 def _head(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[str] | None:
-    """Whether a classifier goes on with the head of its model, where the labels of both are known by name."""
+    """Return whether a classifier keeps the head of its model; None if the labels of model or data have no names."""
     config, names = loaded.config, tuple(facts.details.get("names", ()))
     if config.is_from_scratch or not names:
         return None
     had = own_labels(find_model(config.model.model_name_or_path, config.model.revision, head=shape.head).config)
     if not had or any(re.fullmatch(r"LABEL_\d+", name) for name in (*had, *names)):
         return None
-    told, now = (one_line(", ".join(some[:5]) + (", ..." if len(some) > 5 else ""), 120) for some in (had, names))
+    old, new = (one_line(", ".join(some[:5]) + (", ..." if len(some) > 5 else ""), 120) for some in (had, names))
     if set(had) == set(names):
-        return exact("kept", f"the model already has the labels of the data: {told}")
-    return exact("new", f"the model has the labels {told}, but the data has {now}")
+        return exact("kept", f"the model already has the labels of the data: {old}")
+    return exact("new", f"the model has the labels {old}, but the data has {new}")

@@ -1,8 +1,8 @@
-"""plan.json: written, and read again by this version and by later ones.
+"""Write plan.json, and read it in this version and in later ones.
 
-An older plan is read as it was meant: a field that it does not have takes its default, which is what its program did,
-and one that is gone is left out. `plan_version` is raised only when an old field gets another meaning; then plans of
-the version before are refused. Of settings that are gone `config/removed.py` says what becomes.
+An older plan keeps its meaning: a missing field takes its default, which is what the older program did, and a removed
+field is left out. `plan_version` is raised only if an old field gets another meaning; plans of the version before are
+then refused. `config/removed.py` handles removed settings.
 """
 
 import json
@@ -27,7 +27,7 @@ _MOST_NAMES = 3
 
 
 class DamagedPlanError(ValueError):
-    """No version wrote what is in the file."""
+    """Error for a plan.json that no version can have written."""
 
 
 def write_plan_file(folder: RunFolder, plan: Plan) -> None:
@@ -40,53 +40,52 @@ def plan_bytes(plan: Plan) -> bytes:
 
 
 def read_plan_file(content: bytes, notes: list[str] | None = None, *, finished: bool = False) -> Plan:
-    """Return the plan of a file. Settings that are no longer used are reported in `notes`.
+    """Read the plan from the content of a file. Settings that are no longer used are reported in `notes`.
 
-    `finished`: the run will not be trained any further, so a setting that this version does not understand is reported
-    and left out. Otherwise it is refused: raises ConfigError for what is gone on purpose, and ValueError with a clause
-    about plan.json for all else: by whom it was written, and which field is wrong; DamagedPlanError where nobody wrote
-    it so.
+    A `finished` run will not be trained any further: a setting that this version does not understand is reported and
+    left out. Otherwise the plan is refused. Raises ConfigError for removed settings, DamagedPlanError for damaged
+    content, and else ValueError with a clause about the version that wrote plan.json and the wrong field.
     """
     notes = [] if notes is None else notes
     try:
-        found = json.loads(content)
+        fields = json.loads(content)
     except ValueError as error:
         raise DamagedPlanError(f"plan.json is damaged: {one_line(str(error), 80)}") from None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise DamagedPlanError("plan.json is damaged: it has no fields") from None
-    if isinstance(found.get("config"), dict):
+    if isinstance(fields.get("config"), dict):
         problems = list[Problem]()
-        found["config"] = without_removed(found["config"], "plan.json", notes, problems, finished=finished)
+        fields["config"] = without_removed(fields["config"], "plan.json", notes, problems, finished=finished)
         if problems:
             raise ConfigError(problems)
     while True:
         try:
-            return Plan.model_validate_json(json.dumps(found))
+            return Plan.model_validate_json(json.dumps(fields))
         except ValidationError as error:
-            if not _leave_out(found, error, notes, finished=finished):
-                raise ValueError(_refusal(found, error)) from None
+            if not _leave_out(fields, error, notes, finished=finished):
+                raise ValueError(_refusal(fields, error)) from None
 
 
-def _leave_out(found: dict[str, Any], error: ValidationError, notes: list[str], *, finished: bool) -> bool:
-    """Take out of a plan one field that is wrong and can be done without; False where there is none."""
-    # Where plans of its version are not read, nothing is known of what a field means.
-    if any(wrong["loc"] == (VERSION,) for wrong in error.errors()):
+def _leave_out(fields: dict[str, Any], error: ValidationError, notes: list[str], *, finished: bool) -> bool:
+    """Remove one wrong field that the plan does not need, and return True; return False without such a field."""
+    # In a plan of an unsupported version the meaning of a field is unknown.
+    if any(fault["loc"] == (VERSION,) for fault in error.errors()):
         return False
     gone = {key.rpartition(".")[2] for key in REMOVED}
-    for wrong in error.errors():
-        name, *inner = map(str, wrong["loc"])
+    for fault in error.errors():
+        name, *inner_path = map(str, fault["loc"])
         if name == "config":
-            if finished and _remove(found["config"], inner, notes):
+            if finished and _remove(fields["config"], inner_path, notes):
                 return True
-        elif name in found and not Plan.model_fields[name].is_required() and (finished or name in gone):
-            # What was derived from a setting that is gone has its name.
-            del found[name]
+        elif name in fields and not Plan.model_fields[name].is_required() and (finished or name in gone):
+            # A field that was derived from a removed setting has the same name.
+            del fields[name]
             return True
     return False
 
 
 def _remove(config: Any, path: list[str], notes: list[str]) -> bool:
-    """Remove a wrong setting from a nested config. The path may continue behind its name with a member of a union."""
+    """Remove a wrong setting from a nested config. pydantic's path may end with a member of a union after its name."""
     table, key = config, ""
     for name in path:
         if not isinstance(table, dict) or name not in table:
@@ -101,38 +100,37 @@ def _remove(config: Any, path: list[str], notes: list[str]) -> bool:
     return False
 
 
-def _refusal(found: dict[str, Any], problem: ValidationError) -> str:
-    missing = [name for name, field in Plan.model_fields.items() if field.is_required() and name not in found]
-    # The first field whose value is not one; that of the version says nothing.
-    wrong = min(problem.errors(), key=lambda error: error["loc"] == (VERSION,))
-    words = "this version does not support it" if wrong["type"] == "extra_forbidden" else wrong["msg"]
-    said = one_line(f"{'.'.join(map(str, wrong['loc']))}: {words}", 160)
-    known = Plan.model_fields[VERSION].default
-    if found.get(VERSION) == known:
-        return f"plan.json is not a plan of this version: {_named('missing', missing) or said}"
-    unknown = _named("unknown", [name for name in found if name not in Plan.model_fields])
-    fields = "; ".join(filter(None, (_named("missing", missing), unknown))) or said
-    versions = found.get("versions")
+def _refusal(plan_fields: dict[str, Any], problem: ValidationError) -> str:
+    missing = [name for name, field in Plan.model_fields.items() if field.is_required() and name not in plan_fields]
+    # An error of another field explains more than that of the version.
+    first_error = min(problem.errors(), key=lambda error: error["loc"] == (VERSION,))
+    words = "this version does not support it" if first_error["type"] == "extra_forbidden" else first_error["msg"]
+    fault = one_line(f"{'.'.join(map(str, first_error['loc']))}: {words}", 160)
+    own_version = Plan.model_fields[VERSION].default
+    if plan_fields.get(VERSION) == own_version:
+        return f"plan.json is not a plan of this version: {_named('missing', missing) or fault}"
+    unknown = _named("unknown", [name for name in plan_fields if name not in Plan.model_fields])
+    fields = "; ".join(filter(None, (_named("missing", missing), unknown))) or fault
+    versions = plan_fields.get("versions")
     writer = versions.get("tui-trainer") if isinstance(versions, dict) else None
-    named = f"tui-trainer {one_line(str(writer), 40)}" if writer else "another version"
-    written = one_line(str(found.get(VERSION, "none")), 20)
-    numbers = f"{VERSION} {written}, but this version reads {known}"
-    return f"plan.json was written by {named} ({numbers}): {fields}"
+    writer_name = f"tui-trainer {one_line(str(writer), 40)}" if writer else "another version"
+    version = one_line(str(plan_fields.get(VERSION, "none")), 20)
+    numbers = f"{VERSION} {version}, but this version reads {own_version}"
+    return f"plan.json was written by {writer_name} ({numbers}): {fields}"
 
 
-def _named(what: str, names: list[str]) -> str:
+def _named(fault: str, names: list[str]) -> str:
     """Return a fault of the file in words: `missing: most_rows`."""
     if not names:
         return ""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"{what}: {', '.join(one_line(name, 60) for name in names[:_MOST_NAMES])}{more}"
+    return f"{fault}: {', '.join(one_line(name, 60) for name in names[:_MOST_NAMES])}{more}"
 
 
-# Whether the model on the disk is the one that a run began with: its weights, its tokenizer and its config.json.
+# These functions check that the model on disk has the weights, tokenizer and config.json with which a run began.
 #
-# The plan has their fingerprint (`models/files/fingerprint.py`), and for a model of the hub the commit. Whoever puts
-# what
-# was learnt on a model asks here, and is answered alike: `resume` as what generates, measures, exports and publishes.
+# The plan has their fingerprint (`models/files/fingerprint.py`), and the commit of a model from the hub. All commands
+# that combine trained weights with a model use this check: resume, generate, measure, export and publish.
 
 
 def commit_of(config: Config) -> str:
@@ -162,7 +160,7 @@ def changed_base(plan: Plan, folder: Path | None = None) -> Problem | None:
     """Return the problem with the base model of a run, which may be in another `folder` now; None if it is the one that
     the run started with. Raises ConfigError if it is missing or cannot be read."""
     config = plan.config if folder is None else with_changes(plan.config, {MODEL_KEY: str(folder)})
-    # Another folder is that of the model below an adapter that went on.
+    # Another folder has the base model of an adapter whose training was continued.
     began_with = plan.model_key if folder is None else base_model_part(plan.model_key)
     if find_task(config.task.type).model_key(config) == began_with:
         return None

@@ -1,4 +1,4 @@
-"""How many processes train one model together, and on which cards."""
+"""Decide how many processes train one model together, on which GPUs, and with which strategy."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -20,16 +20,16 @@ from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
 
-# How a model is split over processes, and what does not go together with that.
+# Strategies that divide training over processes, and the settings that they do not support.
 
 Strategy = Literal["ddp", "fsdp", "hsdp", "deepspeed-2", "deepspeed-3"]
 SPLITTING: tuple[Strategy, ...] = ("fsdp", "hsdp")
-"""Strategies of which a process has a part of the model: of all of them, or of those of its node."""
+"""Strategies that shard the model: over all processes, or over those of one node."""
 NODES, STRATEGY, OFFLOAD = "distributed.nodes", "distributed.strategy", "distributed.cpu_offload"
 ZERO_STAGES: Mapping[Strategy, int] = {"deepspeed-2": 2, "deepspeed-3": 3}
-"""Strategies of DeepSpeed, by the stage of its ZeRO."""
+"""ZeRO stages of DeepSpeed, by strategy."""
 INSTALL_DEEPSPEED = "install it: uv pip install deepspeed"
-# Of those whose state torch splits over processes as it splits the weights.
+# Optimizers whose state torch shards in the same way as the weights.
 _SPLIT_OPTIMIZERS = ("adamw_torch_fused", "sgd")
 _Refusal = tuple[str, str, str]
 """(key, what is not done, what to set instead)"""
@@ -64,7 +64,7 @@ def _frozen_parts(config: Config) -> Iterator[_Refusal]:
         hint = f"leave it empty, or set {STRATEGY} = ddp"
         yield "tuning.trainable_layers", "a partly frozen model cannot be sharded", hint
     ids = range(0)
-    with suppress(ConfigError):  # of a model that is not here, which is told elsewhere
+    with suppress(ConfigError):  # the model is missing, which another check reports
         ids = find_task(config.task.type).trained_token_ids(config)
     if config.model.add_tokens or ids:
         hint = f"leave it empty, or set {STRATEGY} = ddp"
@@ -105,7 +105,7 @@ def _not_by_deepspeed(config: Config, setup: TrainingSetup) -> Iterator[_Refusal
         yield "model.dtype", "float16 weights cannot be trained", "set it to bfloat16 or float32"
     saves = names_in(config.tuning.modules_to_save) or setup.head in CLASSIFYING
     if setup.has_adapter and setup.weights != "float32" and saves:
-        # They are of 16 bits beside adapters in fp32, and a flat tensor has one kind of numbers.
+        # The model's weights have 16 bits and adapters fp32, but a flat tensor has one data type.
         message = "fully trained 16-bit modules beside adapters cannot be sharded"
         yield "model.dtype", message, f"set it to float32, or {STRATEGY} = fsdp"
     yield from _frozen_parts(config)
@@ -122,14 +122,14 @@ ON_THE_CARDS: Planned[bool] = exact(False, "weights stay on the device that uses
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """The processes of a run, and the card of each where there are several."""
+    """Processes of a run, with the GPU of each if there are several."""
 
     count: Planned[int] = ONE
     nodes: int = 1
     strategy: Planned[Strategy] = COPIES
     cpu_offload: Planned[bool] = ON_THE_CARDS
     gpu_uuids: tuple[str, ...] = ()
-    """On the first node."""
+    """GPUs of the processes on the first node."""
 
     @property
     def per_node(self) -> int:
@@ -145,18 +145,20 @@ def tightest(hardware: Hardware, target: TrainingDevice, gpu_uuids: tuple[str, .
 def processes_of(
     loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice = None
 ) -> Group:
-    """As many as the config asks for; `auto`: one for each card like the one of `target`. Of several nodes each has as
-    many as this one. Raises ConfigError.
+    """Return the processes of a run. `auto` gives one for each GPU of the same model as the GPU of `target`.
+
+    Every node has as many processes as this one. Raises ConfigError if the number is not possible.
     """
-    here, nodes = _here(loaded, hardware, target, chosen_gpu), loaded.config.distributed.nodes
+    group, nodes = _on_one_node(loaded, hardware, target, chosen_gpu), loaded.config.distributed.nodes
     if nodes == 1:
-        return here
-    each = f"{here.count.value} {'process' if here.count.value == 1 else 'processes'} each: {here.count.reason}"
-    reason = f"{nodes} nodes (from {loaded.where(NODES)}) with {each}"
-    return replace(here, nodes=nodes, count=exact(_with_rows(loaded, nodes * here.count.value), reason))
+        return group
+    count = group.count.value
+    node_words = f"{count} {'process' if count == 1 else 'processes'} each: {group.count.reason}"
+    reason = f"{nodes} nodes (from {loaded.where(NODES)}) with {node_words}"
+    return replace(group, nodes=nodes, count=exact(_with_rows(loaded, nodes * count), reason))
 
 
-def _here(loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice) -> Group:
+def _on_one_node(loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice) -> Group:
     requested = loaded.config.distributed.processes
     if is_asked(loaded.config):
         return Group(count=exact(1, "Unsloth trains in one process"))
@@ -181,9 +183,10 @@ def strategy_of(
     *,
     offloads: bool = False,
 ) -> Planned[Strategy]:
-    """Whether each process has a copy of the model or a part of it. `fits(shards)`: whether one row in a pass fits
-    where the model is split over so many. `offloads`: cards with weights on the host. Raises ConfigError for what
-    cannot be split.
+    """Return the strategy: each process has a copy of the model, or a shard of it.
+
+    `fits(shards)` returns whether passes of one row fit into memory if the model is sharded over that many processes.
+    `offloads` is true for CPU offload. Raises ConfigError for a setup that cannot be sharded.
     """
     requested, processes = loaded.config.distributed.strategy, group.count.value
     if processes == 1 and not offloads:
@@ -223,7 +226,7 @@ def split_over(setup: TrainingSetup, strategy: Strategy, processes: int, per_nod
 
 
 def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Planned[bool]:
-    """Whether weights, gradients and optimizer state stay on the host."""
+    """Return whether weights, gradients and optimizer state stay on the host."""
     if not loaded.config.distributed.cpu_offload:
         return ON_THE_CARDS
     reason = f"from {loaded.where(OFFLOAD)}"
@@ -276,7 +279,7 @@ def requested_threads(loaded: LoadedConfig, hardware: Hardware, processes: int =
 
 
 def threads_of(hardware: Hardware, processes: int = 1) -> Planned[int]:
-    """Return the threads of torch's kernels in one of so many processes on this machine."""
+    """Return the threads of torch's kernels in each of the processes on this machine."""
     cores, threads = hardware.usable_cores, training_threads(hardware.usable_cores)
     reason = f"{cores} usable cores, one left for other work" if threads < cores else f"all {cores} usable cores"
     if processes > 1:

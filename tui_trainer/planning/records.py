@@ -57,10 +57,10 @@ def trial_device(hardware: "Hardware", gpu: "Gpu | None") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The conditions of a measurement, outside of which it is not used. Fields that do not apply are empty.
+    """Conditions of a measurement, which is not used under others. Fields that do not apply are empty.
 
-    `shape`: the model's, with what it computes in. `setup`: how it is trained. `device`: a card, or a processor and its
-    threads. `versions`: of the libraries.
+    `shape` is the model's, with its precision. `setup` is the way of training. `device` is a GPU, or a CPU and its
+    threads. `versions` are those of the libraries.
     """
 
     task: str = ""
@@ -81,7 +81,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`part`: which of several things that are measured under one key."""
+    """Figures of one measurement. `part` distinguishes several measured things under one key."""
 
     part: str
     measured_at: str
@@ -90,7 +90,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class KindCount:
-    """How many records of a kind there are; of the newest, when and for what it was measured."""
+    """Count of the records of one kind, with the time and the key of the newest."""
 
     kind: str
     count: int
@@ -99,7 +99,7 @@ class KindCount:
 
 
 def keep_record(kind: str, key: Key, figures: dict[str, Any], part: str = "") -> None:
-    """Add it. Of its key and part, the newest `KINDS[kind]` stay."""
+    """Add a record, and keep only the newest `KINDS[kind]` of its key and part."""
 
     def add(db: "Connection") -> None:
         db.execute("BEGIN IMMEDIATE")
@@ -131,10 +131,10 @@ def records_of_device(kind: str, device: str) -> list[Record]:
 
 def count_kinds() -> list[KindCount]:
     def count(db: "Connection") -> list[KindCount]:
-        # SQLite: bare columns beside max() are of its row.
+        # In SQLite the columns next to max() come from the row of the maximum.
         columns = "kind, count(*), measured_at, task, shape, setup, device, versions, max(number)"
         rows = db.execute(f"SELECT {columns} FROM records GROUP BY kind ORDER BY kind").fetchall()
-        return [KindCount(kind, number, at, Key(*key)) for kind, number, at, *key, _ in rows]
+        return [KindCount(kind, number, newest_at, Key(*key)) for kind, number, newest_at, *key, _ in rows]
 
     return _carry_out(count, [])
 
@@ -169,10 +169,10 @@ def figures_as(kind: type[T], figures: object) -> T | None:
 
 def _read(db: "Connection", where: str, values: tuple[str, ...]) -> Iterator[Record]:
     query = f"SELECT part, measured_at, figures FROM records WHERE {where} ORDER BY number"
-    for part, at, figures in db.execute(query, values):
+    for part, measured_at, figures in db.execute(query, values):
         with suppress(ValueError):
-            if isinstance(found := json.loads(figures), dict):
-                yield Record(part, at, found)
+            if isinstance(content := json.loads(figures), dict):
+                yield Record(part, measured_at, content)
 
 
 def _carry_out(work: "Callable[[Connection], T]", otherwise: T, *, makes_file: bool = False) -> T:
@@ -191,7 +191,7 @@ def _carry_out(work: "Callable[[Connection], T]", otherwise: T, *, makes_file: b
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch(mode=0o600)
             inode = path.stat().st_ino
-            # Without transactions of Python's own.
+            # isolation_level=None turns off Python's implicit transactions.
             with closing(sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None)) as db:
                 return work(db) if _is_ready(db) else otherwise
         except sqlite3.OperationalError:
@@ -205,16 +205,16 @@ def _carry_out(work: "Callable[[Connection], T]", otherwise: T, *, makes_file: b
 
 
 def _is_ready(db: "Connection") -> bool:
-    """Return whether the file has the table of this version. A new file gets it; that of a later one is left alone."""
-    if (found := _format_of(db)) == 0:
+    """Return whether the file has this version's table. A new file gets it; a later version's file is not changed."""
+    if (file_format := _format_of(db)) == 0:
         db.execute("BEGIN IMMEDIATE")
-        if (found := _format_of(db)) == 0:  # another program was as quick
+        if (file_format := _format_of(db)) == 0:  # another program was as quick
             db.execute(_TABLE)
             db.execute("CREATE INDEX of_key ON records (kind, device, task, shape, setup)")
             db.execute(f"PRAGMA user_version = {_FORMAT}")
-            found = _FORMAT
+            file_format = _FORMAT
         db.execute("COMMIT")
-    return found == _FORMAT
+    return file_format == _FORMAT
 
 
 def _format_of(db: "Connection") -> int:
@@ -222,7 +222,7 @@ def _format_of(db: "Connection") -> int:
 
 
 def _is_set_aside(path: Path, inode: int, error: Exception) -> bool:
-    """Rename a damaged file, unless another program did; False where that is not possible."""
+    """Rename a damaged file unless another program did, and return True; return False if it cannot be renamed."""
     aside = path.with_name(_ASIDE.format(utc_now()[:19].replace(":", "")))
     try:
         if path.stat().st_ino == inode:

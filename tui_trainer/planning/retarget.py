@@ -1,8 +1,8 @@
-"""A run that goes on otherwise than it began: on another card of this machine, on another node, on the CPU, in another
-number of processes, in smaller passes.
+"""Adapt the plan of a run that resumes under other conditions: on another GPU or node, on the CPU, in another number of
+processes, or in smaller passes.
 
-What a step learns from stays: the effective batch, the precision and the steps are those of the plan. Only how the
-batch is split into forward passes follows the memory that is there.
+The effective batch, the precision and the steps of the plan stay, so that training gives the same result. Only the
+split of the batch into forward passes depends on the memory that is free.
 """
 
 from dataclasses import replace
@@ -32,10 +32,10 @@ from tui_trainer.units import format_bytes, quantity
 
 
 def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]:
-    """Return the plan as this machine carries it out, and a clause about the differences; empty if there are none.
+    """Return the plan for this machine's device, and a clause about the differences, which may be empty.
 
-    Without a choice the run stays on its card where that is here, else it takes the freest one; a run on the CPU stays
-    there. Raises ConfigError when it cannot go on here, InputError for a choice that there is not.
+    Without a choice a run stays on the CPU, or on its GPU if that is available; otherwise it moves to the GPU with the
+    most free memory. Raises ConfigError if it cannot resume here, and InputError for a choice that does not exist.
     """
     if plan.device == "cpu":
         gpu = choose_gpu(hardware, chosen)[0] if isinstance(chosen, int) else None
@@ -67,45 +67,45 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
     """Return the plan with another number of processes per node, or of nodes, and a clause about it; empty if nothing
     changes. None stands for the number in the plan, or for the number of GPUs. Raises ConfigError for more processes
     than GPUs or rows."""
-    before, gpu, nodes = plan.processes.value, _own_card(plan, hardware), nodes or plan.nodes
+    old_count, gpu, nodes = plan.processes.value, _own_card(plan, hardware), nodes or plan.nodes
     cards = [card.cuda_uuid for card in cards_for(hardware, gpu)] if gpu else []
-    here = count or (min(plan.processes_per_node, len(cards)) if cards else plan.processes_per_node)
-    wanted, uuids = here * nodes, tuple(cards[:here]) if here > 1 else ()
-    if is_asked(plan.config) and wanted > 1:
-        raise ConfigError(Problem(message=f"Unsloth trains in one process, not in {wanted}"))
-    if (wanted, nodes) == (before, plan.nodes) and set(uuids) == set(plan.gpu_uuids):
+    per_node = count or (min(plan.processes_per_node, len(cards)) if cards else plan.processes_per_node)
+    total, uuids = per_node * nodes, tuple(cards[:per_node]) if per_node > 1 else ()
+    if is_asked(plan.config) and total > 1:
+        raise ConfigError(Problem(message=f"Unsloth trains in one process, not in {total}"))
+    if (total, nodes) == (old_count, plan.nodes) and set(uuids) == set(plan.gpu_uuids):
         return plan, ""
-    if cards and here > len(cards):
-        raise ConfigError(Problem(message=f"{here} processes need one GPU each, but only {len(cards)} can be used"))
-    if wanted > plan.effective_batch_size.value:
-        message = f"{wanted} processes need a row each, but a step has only {plan.effective_batch_size.value} rows"
+    if cards and per_node > len(cards):
+        raise ConfigError(Problem(message=f"{per_node} processes need one GPU each, but only {len(cards)} can be used"))
+    if total > plan.effective_batch_size.value:
+        message = f"{total} processes need a row each, but a step has only {plan.effective_batch_size.value} rows"
         raise ConfigError(Problem(message=message))
-    words = f"resuming with {wanted} {'process' if wanted == 1 else 'processes'} instead of {before}"
+    words = f"resuming with {total} {'process' if total == 1 else 'processes'} instead of {old_count}"
     words += f", on {nodes} {'node' if nodes == 1 else 'nodes'} instead of {plan.nodes}" if nodes != plan.nodes else ""
-    rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * before
-    share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // wanted)
+    rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * old_count
+    share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // total)
     micro, eval_batch = min(plan.per_device_train_batch_size.value, share), plan.per_device_eval_batch_size
     if plan.config.evaluation.per_device_eval_batch_size == "auto":
         eval_batch = exact(min(eval_batch.value, micro), eval_batch.reason)
     changes: dict[str, Any] = {
-        "processes": exact(wanted, words),
+        "processes": exact(total, words),
         "nodes": nodes,
         "gpu_uuids": uuids,
-        "threads": _threads(plan, hardware, here),
+        "threads": _threads(plan, hardware, per_node),
         "padding_share": plan.padding_share if micro == plan.per_device_train_batch_size.value else None,
         "per_device_train_batch_size": exact(micro, words),
         "gradient_accumulation_steps": exact(-(-share // micro), words),
         "per_device_eval_batch_size": eval_batch,
         **_unknown_times(words, words),
-        # Of another number of processes nothing was measured that goes under the old name.
+        # Measurements under the old key are of another number of processes.
         "shape_key": "",
     }
-    together = plan.model_copy(update=changes)
-    shape, setup = plan.model_shape(), _shared(plan.training_setup, together, before)
+    regrouped = plan.model_copy(update=changes)
+    shape, setup = plan.model_shape(), _shared(plan.training_setup, regrouped, old_count)
     setup, _ = with_dry_run(plan.config, shape, setup)
     target = TrainingDevice.planned(hardware, plan.device, plan.device_reason, plan.gpu_uuid)
-    room = MemoryBudget.of(hardware, tightest(hardware, target, uuids), here)
-    return _split(together, hardware, shape, setup, room, words)
+    room = MemoryBudget.of(hardware, tightest(hardware, target, uuids), per_node)
+    return _split(regrouped, hardware, shape, setup, room, words)
 
 
 def _shared(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
@@ -113,7 +113,7 @@ def _shared(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
     strategy = plan.strategy.value if plan.is_group else "ddp"
     setup = split_over(setup, strategy, plan.processes.value, plan.processes_per_node)
     rows = -(-setup.most_rows * before // plan.processes.value)
-    # Of another number of processes nothing was measured.
+    # The measurements are of another number of processes.
     return replace(setup, most_rows=rows, measured_peaks=())
 
 
@@ -121,9 +121,9 @@ def _threads(plan: Plan, hardware: Hardware, processes: int) -> Planned[int]:
     return threads_of(hardware, processes) if plan.config.training.cpu_threads == "auto" else plan.threads
 
 
-def _unknown_times(why: str, why_in_all: str) -> dict[str, Any]:
-    step = estimated(None, f"known only after a measured step: {why}")
-    duration = estimated(None, why_in_all)
+def _unknown_times(step_reason: str, duration_reason: str) -> dict[str, Any]:
+    step = estimated(None, f"known only after a measured step: {step_reason}")
+    duration = estimated(None, duration_reason)
     unknown = {"step_seconds": step, "duration_seconds": duration}
     return {**unknown, "beginning_seconds": None, "compute_rates": None, "busy_words": ""}
 
@@ -132,7 +132,7 @@ def with_smaller_passes(plan: Plan, event: MicroBatchReduced, reason: str, packe
     """Return the plan with smaller passes, after memory ran out. `packed_width` is the width of packed rows that were
     made narrower.
 
-    What a step takes of time is then no longer that of its key: none is kept under it.
+    The measured seconds of a step no longer belong to its key, so they are not stored.
     """
     changes: dict[str, Any] = {"out_of_memory_events": plan.out_of_memory_events + 1}
     if event.what == "evaluation":
@@ -214,26 +214,26 @@ def _obstacles(plan: Plan, hardware: Hardware, target: TrainingDevice) -> list[t
 
 
 def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: TrainingDevice) -> list[tuple[str, str]]:
-    config, found = plan.config, []
+    config, obstacles = plan.config, []
     capability = target.gpu.capability if target.gpu else None
     if plan.precision.value == "bf16" and target.bf16 is False and capability:
-        has = f"the run computes in bf16, which a GPU of compute capability {dotted(capability)} does not support"
-        found.append((has, "choose a GPU of compute capability 8.0 or newer: --gpu N"))
+        message = f"the run computes in bf16, which a GPU of compute capability {dotted(capability)} does not support"
+        obstacles.append((message, "choose a GPU of compute capability 8.0 or newer: --gpu N"))
     for library in sorted({library for _, library in config.libraries}):
         if hardware.libraries.get(library) is None:
-            found.append((f"the run needs {library}, which is not installed here", f"uv pip install {library}"))
+            obstacles.append((f"the run needs {library}, which is not installed here", f"uv pip install {library}"))
     name = config.model.attn_implementation
     kernel = FLASH_KERNELS.get(name)
-    if kernel and (lack := kernel.lack(hardware.libraries) or (kernel.too_old(capability) if capability else "")):
-        found.append((f"the run uses {name}: {lack}", "install it here, or choose another GPU: --gpu N"))
-    return found
+    if kernel and (missing := kernel.lack(hardware.libraries) or (kernel.too_old(capability) if capability else "")):
+        obstacles.append((f"the run uses {name}: {missing}", "install it here, or choose another GPU: --gpu N"))
+    return obstacles
 
 
 def _split(
     plan: Plan, hardware: Hardware, shape: ModelShape, setup: TrainingSetup, room: MemoryBudget, words: str
 ) -> tuple[Plan, str]:
-    """The plan with its forward passes where their memory is free here, else with the largest equal parts that fit, and
-    what such a run needs; and the clause, also about that. Raises ConfigError where there is not enough memory."""
+    """Return the plan with its forward passes if they fit into free memory, and otherwise with the largest equal parts
+    that fit; and the clause, which names a change. Raises ConfigError if one row does not fit."""
     micro, eval_batch = plan.per_device_train_batch_size.value, plan.per_device_eval_batch_size.value
     accumulation = plan.gradient_accumulation_steps.value
     parts = parts_of_run(shape, setup, plan.config, micro, eval_batch)

@@ -1,4 +1,4 @@
-"""How many steps a run has, and on which of them it evaluates, saves and writes samples."""
+"""Count the steps of a run, and decide at which steps it evaluates, saves and writes samples."""
 
 import math
 
@@ -63,7 +63,7 @@ class Steps:
             return exact(0, "this schedule has no warm-up; constant_with_warmup has one")
         planned = self.cadence("warmup_steps", setting)
         if 0 < setting < 1 and planned.value >= (total := self.total.value):
-            # Else a run of one step would train at rate 0.
+            # Otherwise a run of one step would train at rate 0.
             reason = f"all but the last of {quantity(total, 'step')}, which has the peak learning rate"
             return Planned(value=total - 1, exact=self.total.exact, reason=reason)
         return planned if planned.value else exact(0, "starts at the peak learning rate")

@@ -16,21 +16,20 @@ if TYPE_CHECKING:
     from tui_trainer.data.sources.resolved import ResolvedData
     from tui_trainer.planning.plan import Plan
 
-# From which difference on a time is another one for people.
+# Times that differ by a smaller share are the same to a user.
 _MOVED_SHARE = 0.05
 
 
 def data_words(config: Config, data: ResolvedData) -> list[str]:
-    """Describe the data that a run learns from and is evaluated on, with its form and column, by the beginnings of the
-    files.
+    """Describe a run's training and evaluation data, with form and column, from the beginnings of the files.
 
-    Raises DataError where there is none.
+    Raises DataError if there is no data.
     """
     from tui_trainer.data.preparing.estimate import source_words
 
     reads_text = find_task(config.task.type).rows != "examples"
-    named = zip(("trains on", "is evaluated on"), data.sources, strict=False)
-    return [f"{what} {source_words(part, reads_text=reads_text)}" for what, source in named for part in source.parts]
+    sources = zip(("trains on", "is evaluated on"), data.sources, strict=False)
+    return [f"{verb} {source_words(part, reads_text=reads_text)}" for verb, source in sources for part in source.parts]
 
 
 def place_words(plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""How a model is trained, as far as memory and time depend on it."""
+"""The choices of a training setup that decide its memory and its speed."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
@@ -17,16 +17,16 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 Precision = Literal["fp32", "bf16", "fp16"]
 
 LAYER_KEY: Final = "layer key"
-"""Marks what the memory of a layer depends on: another value is another dry run (`planning/memory/dry_run.py`)."""
+"""Marks a field that the memory of a layer depends on: each value needs a dry run (`planning/memory/dry_run.py`)."""
 RARE_LAYER_KEY: Final = "rare layer key"
 """Marks such a field that is part of the key only if it is set, so that earlier dry runs stay valid."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerBytes:
-    """Bytes of one token in one layer, as a dry run counted them: those kept for the backward pass, and all that are
-    made. `wide` are fp32 bytes that are made and not kept, `evaluated` those made in an evaluation. `made_per_pair` is
-    how much each further token of the row adds to the bytes made."""
+    """Bytes of one token in one layer, counted by a dry run: `kept` are saved for the backward pass, `made` are all
+    that a forward pass allocates. `wide` are fp32 bytes that are not saved, `evaluated` those of an evaluation.
+    `made_per_pair` is how much each further token of the row adds to `made`."""
 
     kept: int
     made: int
@@ -39,7 +39,7 @@ class LayerBytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredPeak:
-    """Bytes at the peak of runs with so many rows in a pass of training and of evaluation."""
+    """Peak memory, in bytes, of runs with these rows in a pass of training and of evaluation."""
 
     rows: int
     eval_rows: int
@@ -49,9 +49,10 @@ class MeasuredPeak:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingSetup:
-    """`precision` is what matmuls are computed in, `weights` what the model's own weights are kept in.
+    """Choices that decide the speed and the memory of training.
 
-    They differ under autocast: fp32 weights whose matmuls are in bf16. Adapters are always fp32.
+    `precision` is the data type of matmuls, `weights` that of the model's own weights. They differ under autocast: fp32
+    weights with matmuls in bf16. Adapters are always fp32.
     """
 
     device: Annotated[Device, LAYER_KEY] = "cpu"
@@ -59,87 +60,86 @@ class TrainingSetup:
     weights: Annotated[Dtype, LAYER_KEY] = "float32"
     method: Annotated[str, LAYER_KEY] = "full"
     four_bits: FourBits | None = None
-    """With `qlora`: how the frozen matrices are packed; `weights` is then what all others are kept in."""
+    """Packing of frozen matrices with `qlora`; `weights` is then the data type of all other weights."""
     trained_parameters: int = 0
-    """All of them with `full`; else those of the adapters and of the modules that are saved."""
+    """Count of trained parameters: all with `full`, otherwise those of adapters and of modules that are saved."""
     saved_parameters: int = 0
-    """With an adapter: those of them that are trained as a whole, in `weights`, with a copy in fp32 where that is 16
-    bits."""
+    """Count of the parameters in modules that train in full beside adapters; 16-bit ones have an fp32 copy."""
     saves_head: bool = False
-    """With an adapter or frozen layers: whether the matrix that makes logits is trained as a whole."""
+    """True if the head trains in full beside adapters or frozen layers."""
     trained_tokens: int = 0
-    """With an adapter: new tokens whose rows of embedding and head train, in a copy of these that each pass makes."""
+    """Count of new tokens whose rows of embedding and head train beside adapters, in a copy made by each pass."""
     freezes_layers: bool = False
-    """With `full`: whether a part of the model is frozen (`tuning.trainable_layers`)."""
+    """True if `full` freezes a part of the model (`tuning.trainable_layers`)."""
     backward_layers: int = 0
-    """Where a part is frozen: how many layers the backward pass goes through, the last ones."""
+    """Count of the last layers, through which the backward pass goes, if `freezes_layers`."""
     lora_rank: Annotated[int, LAYER_KEY] = 0
     lora_targets: Annotated[tuple[str, ...], LAYER_KEY] = ()
     """Names of the linear layers with an adapter, as in `ModelShape.linears`, or a regular expression."""
     lora_linears: tuple[Linear, ...] = ()
-    """These layers, where names do not tell them (`models/adapter_targets.py`)."""
+    """The same layers, if their names do not identify them (`models/adapter_targets.py`)."""
     lora_experts: tuple[ExpertTensor, ...] = ()
-    """Tensors with an adapter, of which each pass makes a copy with the update."""
+    """Expert tensors with an adapter; each pass copies them with their update."""
     lora_parameters: Annotated[tuple[str, ...], RARE_LAYER_KEY] = ()
-    """What `tuning.target_parameters` names."""
+    """Names in `tuning.target_parameters`."""
     lora_dropout: Annotated[bool, LAYER_KEY] = False
     use_dora: Annotated[bool, RARE_LAYER_KEY] = False
     merged_parameters: int = 0
-    """Of an adapter that is put into the model before training; 0: there is none."""
+    """Count of the parameters of an adapter that is merged into the model before training; 0 without one."""
     mutates_weights: bool = False
-    """With an adapter: it begins as a part of the frozen weights, and is saved with twice its rank."""
+    """True for an adapter that is initialized from the frozen weights, and saved with twice its rank."""
     optim: str = DEFAULT_OPTIMIZER
     gradient_checkpointing: bool = False
     packed: Annotated[bool, LAYER_KEY] = False
-    """Attention with a mask of documents (on a CPU) or by their lengths (on a GPU)."""
+    """True for packed rows: attention has a mask of documents on a CPU, or their lengths on a GPU."""
     eager_attention: Annotated[bool, LAYER_KEY] = False
     math_attention: Annotated[bool, RARE_LAYER_KEY] = False
-    """torch has no fused kernel for it on this card: all scores are there, in fp32."""
+    """True if torch has no fused attention kernel on this GPU, so that all scores exist, in fp32."""
     repeats_keys: Annotated[bool, RARE_LAYER_KEY] = False
-    """Keys and values of fewer heads are copied for each head of queries."""
+    """True if keys and values are copied for each query head."""
     loss_chunk_tokens: int = 0
-    """Tokens whose logits are there at one time; 0: those of the whole micro-batch."""
+    """Count of tokens whose logits exist at one time; 0 for the whole micro-batch."""
     router_logits: int = 0
-    """Of each token, where routers have a loss: numbers of all of them together."""
+    """Count of logits of all routers for each token; 0 without a router loss."""
     fused_loss: bool = False
-    """A chunk's logits become their gradient in one kernel, in the dtype of matmuls."""
+    """True if one kernel turns a chunk's logits into their gradient, in the data type of matmuls."""
     compiled: Annotated[bool, LAYER_KEY] = False
     tf32: bool = True
-    """TF32 matmuls, on cards that have them."""
+    """True to use TF32 matmuls on GPUs that support them."""
     longest_row: int = 0
-    """Tokens of the longest row that a pass gets; 0: `data.max_length`."""
+    """Count of tokens in the longest row of a pass; 0 for `data.max_length`."""
     row_documents: int = 1
-    """Documents of a row at the most: packed they share a row of a pass, padded each of them is one."""
+    """The most documents in a row of data. Packed, they share a row of a pass; padded, each has its own."""
     most_rows: int = 0
-    """Rows that a step can have at the most; 0: those of the effective batch."""
+    """The most rows that a step can have; 0 for the effective batch."""
     document_tokens: float = 0.0
-    """Mean labels of a document where rows are padded; 0: they are full."""
+    """Mean count of labels of a document in padded rows; 0 for full rows."""
     narrowest_pass: int = 0
-    """Tokens of the narrowest pass where rows are padded; 0: not known."""
+    """Count of tokens in the rows of the narrowest padded pass; 0 if unknown."""
     label_share: float = 1.0
-    """Of what a causal model reads, the share that is learnt: of a chat the assistant's turns."""
+    """Share of a causal model's tokens that have labels, as in a conversation the assistant turns."""
     head: Annotated[Head, LAYER_KEY] = CAUSAL
     provider: str = "transformers"
-    """Who loads and adapts the model."""
+    """Library that loads and adapts the model."""
     target_tokens: int = 0
-    """Behind an encoder: tokens of the longest answer, with which every row is reckoned."""
+    """Tokens of the longest answer of an encoder-decoder, assumed for every row; otherwise 0."""
     processes: int = 1
-    """Processes that train the model together."""
+    """Count of processes that train the model together."""
     shards: int = 1
-    """Processes over which weights, gradients and the optimizer's state are split."""
+    """Count of processes over which weights, gradients and optimizer state are sharded."""
     zero_stage: int = 0
-    """Of DeepSpeed: 2 splits gradients and the optimizer's state alone, 3 the weights as well."""
+    """Stage of DeepSpeed's ZeRO: 2 shards gradients and optimizer state, 3 the weights as well; 0 without it."""
     cpu_offload: bool = False
-    """All of these are on the host, and go to the card layer by layer."""
+    """True if the shards are on the host, and are copied to the GPU layer by layer."""
     host_towers: bool = False
-    """Towers for images are kept in the machine's memory."""
+    """True if towers, for example of vision, are kept in host memory."""
     counted: LayerBytes | None = None
-    """What a dry run has counted; None where it failed."""
+    """Counts of the dry run; None if it failed."""
     measured_peaks: tuple[MeasuredPeak, ...] = ()
-    """Of runs of the same model, settings and machine."""
+    """Memory peaks of runs with the same model, settings and machine."""
 
     def chunks_loss(self, labels: int) -> bool:
-        """Whether the logits of so many labels in a pass are computed in chunks."""
+        """Return whether the logits of a pass with this count of labels are computed in chunks."""
         return in_chunks(labels, self.loss_chunk_tokens) or (self.fused_loss and self.loss_chunk_tokens > 0)
 
     def adapted(self, shape: ModelShape) -> tuple[Linear, ...]:
@@ -149,22 +149,22 @@ class TrainingSetup:
 
     @property
     def towers_on_host(self) -> bool:
-        """Whether a card has none of the towers. With `cpu_offload` it has none of the model, all of which is split."""
+        """True if towers stay in host memory. With `cpu_offload` the whole model does, which counts separately."""
         return self.host_towers and self.device == "cuda" and not self.cpu_offload
 
     @property
     def compiles_each_size(self) -> bool:
-        """Whether each number of rows that are multiplied costs a kernel: oneDNN compiles and keeps them for 16 bits on
+        """True if each size of a matmul needs a kernel of its own, which oneDNN compiles and keeps for 16 bits on
         a CPU."""
         return self.device == "cpu" and self.precision != "fp32"
 
     @property
     def trains_head(self) -> bool:
-        """Whether the matrix that makes logits is trained."""
+        """True if the head trains."""
         whole = (self.method == "full" and not self.freezes_layers) or self.saves_head
         return whole or (self.trained_tokens > 0 and self.head not in CLASSIFYING)
 
     @property
     def has_adapter(self) -> bool:
-        """Whether the model's own weights are frozen, and LoRA adapters train."""
+        """True if the model's own weights are frozen, and LoRA adapters train."""
         return TUNING_METHODS[self.method].has_adapter

@@ -1,7 +1,7 @@
-"""Finds settings that a run does not read, because of its task, method, model or machine.
+"""Find settings that a run does not read, because of its task, method, model or machine.
 
-They are folded away on the Config screen. Most of them are refused when they are set all the same (`conflicts.py`, and
-the tasks' own `problems`).
+The Config screen hides them. Most of them are refused if a user sets them (`conflicts.py`, and the tasks' own
+`problems`).
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ _OF_SEVERAL = ("distributed.strategy", "distributed.cpu_offload", "distributed.r
 
 def unread_settings(config: Config, *, has_gpu: bool) -> dict[str, str]:
     """Return the keys, each with the reason as the end of a sentence: `the task char_lm has no use for it`."""
-    found: dict[str, str] = {}
-    for why, keys in _unread(config, has_gpu):
+    reasons: dict[str, str] = {}
+    for reason, keys in _unread(config, has_gpu):
         for key in keys:
-            found.setdefault(key, why)
-    return found
+            reasons.setdefault(key, reason)
+    return reasons
 
 
 def _unread(config: Config, has_gpu: bool) -> Iterator[tuple[str, list[str]]]:

@@ -219,16 +219,16 @@ class Overviews:
 
 def _unlisted(listed: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:
     """Return the folders directly in `runs_dirs` that are not listed, each once, sorted by name. Skips hidden ones."""
-    seen, unlisted = set(listed), list[Path]()
+    excluded, unlisted = set(listed), list[Path]()
     for runs_dir in runs_dirs:
         with suppress(OSError, RuntimeError):
             parent = runs_dir.expanduser().resolve()
             entries = islice(os.scandir(parent), _MOST_UNLISTED)
             # Most folders are listed. Removing them first avoids `resolve`, which reads the disk.
-            roots = {original_path(parent / entry.name) for entry in entries if entry.is_dir()} - seen
+            roots = {original_path(parent / entry.name) for entry in entries if entry.is_dir()} - excluded
             for root in sorted(roots, key=lambda root: (root.is_symlink(), root.name)):
-                if not root.name.startswith(".") and seen.isdisjoint((root, root.resolve())):
-                    seen.add(root)
+                if not root.name.startswith(".") and excluded.isdisjoint((root, root.resolve())):
+                    excluded.add(root)
                     unlisted.append(root)
     return unlisted
 

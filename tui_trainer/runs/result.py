@@ -37,7 +37,7 @@ class ScoreWords:
 
     @property
     def baseline_words(self) -> str:
-        """Baseline as text: `most frequent class 0.310`; empty if there is none."""
+        """Baseline as text: `most frequent class 0.310`; empty without one."""
         return f"{self.baseline[0]} {number(self.baseline[1])}" if self.baseline else ""
 
     @property
@@ -181,8 +181,8 @@ def ended_after_words(state: RunState) -> str:
 
 def kept_at_words(state: RunState) -> str:
     """Return `, at step 30` if early stopping restored the weights of that step, else an empty text."""
-    kept = kept_step(state)
-    return "" if kept is None else f", at step {kept:,}"
+    step = kept_step(state)
+    return "" if step is None else f", at step {step:,}"
 
 
 def _of(step: int, total_steps: int) -> str:

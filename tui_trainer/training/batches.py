@@ -1,8 +1,7 @@
-"""The rows of a step as tensors.
+"""Turn the rows of a step into tensors.
 
-Which rows those are (`data/batching/row_order.py`) and how they lie in memory (`data/batching/layout.py`) needs no
-torch. A step always learns from the same rows; packing and sorting only decide how they lie, so neither changes the
-gradient.
+`data/batching/row_order.py` chooses the rows and `data/batching/layout.py` lays them out, both without torch. A step
+always trains on the same rows: packing and sorting change only their layout, so neither changes the gradient.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +20,12 @@ from tui_trainer.training.ranks import Ranks
 
 @dataclass(frozen=True, kw_only=True)
 class Layout(RowLayout):
-    """`by_lengths`: packed rows tell the attention where their documents begin (`training/varlen.py`)."""
+    """Layout of rows as tensors. `by_lengths`: attention gets the lengths of packed rows (`training/varlen.py`)."""
 
     by_lengths: bool = False
 
     def window(self, documents: Sequence[TokenRow]) -> Iterator[MicroBatch]:
-        """All forward passes over these documents."""
+        """Return all forward passes over these documents."""
         return map(self.micro_batch, self.passes(documents))
 
     def micro_batch(self, rows: Pass) -> MicroBatch:
@@ -36,9 +35,9 @@ class Layout(RowLayout):
 
 @dataclass(slots=True)
 class Batches:
-    """Effective batches as windows of forward passes. `batches.at(step)`: step counts from 1. Where several processes
-    train together, each has the forward passes of its own share of the rows.
-    """
+    """Effective batches, each as the forward passes of one step. Steps count from 1.
+
+    If several processes train together, each has the forward passes of its own share of the rows."""
 
     rows: Rows
     layout: Layout
@@ -46,14 +45,14 @@ class Batches:
     ranks: Ranks
 
     def documents(self, step: int) -> list[TokenRow]:
-        """What one optimizer step learns from, in this process."""
+        """Return the documents that this process trains on in one optimizer step."""
         indices = self.order.at(step)
         if self.ranks.count > 1:
             indices = indices[share_of(self.rows.lengths[indices], self.ranks.number, self.ranks.count)]
         return [self.rows.example(int(index)) for index in indices]
 
     def at(self, step: int) -> list[MicroBatch]:
-        """The forward passes of one optimizer step."""
+        """Return the forward passes of one optimizer step."""
         if documents := self.documents(step):
             return list(self.layout.window(documents))
         first = self.rows.example(int(self.order.at(step)[0]))
@@ -61,14 +60,14 @@ class Batches:
 
 
 def idle(batch: MicroBatch) -> MicroBatch:
-    """One that is computed and counts for nothing."""
+    """Return the batch marked as idle: its pass is computed, but adds nothing to the loss or the counts."""
     return replace(batch, samples=0, tokens=0, is_idle=True)
 
 
 class Prefetcher:
-    """Batches made ahead of the training by threads, while a GPU computes.
+    """Threads that prepare batches ahead of training, while a GPU computes.
 
-    `ahead.at(step)`: the window of a step, and the next ones are begun. The order of steps must be ascending.
+    `at(step)` returns the passes of a step and starts preparing the next ones. Steps must ascend.
     """
 
     def __init__(self, make: Callable[[int], list[MicroBatch]], *, workers: int, ahead: int, last_step: int) -> None:
@@ -78,28 +77,28 @@ class Prefetcher:
         self._waiting: dict[int, Future[list[MicroBatch]]] = {}
 
     def at(self, step: int) -> list[MicroBatch]:
-        for coming in range(step, min(step + self._ahead, self._last_step) + 1):
-            if coming not in self._waiting:
-                self._waiting[coming] = self._pool.submit(self._make, coming)
+        for next_step in range(step, min(step + self._ahead, self._last_step) + 1):
+            if next_step not in self._waiting:
+                self._waiting[next_step] = self._pool.submit(self._make, next_step)
         return self._waiting.pop(step).result()
 
     def forget(self) -> None:
-        """What was made ahead is not taken: it is made anew when its step comes."""
-        for made in self._waiting.values():
-            made.cancel()
+        """Discard the prefetched batches; each is prepared again when its step comes."""
+        for batch in self._waiting.values():
+            batch.cancel()
         self._waiting.clear()
 
     def close(self) -> None:
-        """No more batches are begun; the threads end."""
+        """Stop preparing batches and end the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def windows(rows: Rows, chosen: Sequence[int], layout: Layout) -> Iterator[MicroBatch]:
-    """The forward passes over the chosen rows, some passes' worth of them sorted or packed together."""
-    at_a_time = layout.rows * EVALUATION_WINDOW
-    if layout.packed_width and len(chosen):
-        of_chosen = np.asarray(chosen)
-        mean_inputs = float(np.mean((rows.lengths - rows.documents)[of_chosen]))
-        at_a_time = max(at_a_time, int(at_a_time * layout.packed_width / mean_inputs))
-    for start in range(0, len(chosen), at_a_time):
-        yield from layout.window([rows.example(int(index)) for index in chosen[start : start + at_a_time]])
+def windows(rows: Rows, row_numbers: Sequence[int], layout: Layout) -> Iterator[MicroBatch]:
+    """Yield the forward passes over the rows with these numbers. Each window of several passes is sorted or packed."""
+    window_rows = layout.rows * EVALUATION_WINDOW
+    if layout.packed_width and len(row_numbers):
+        chosen_rows = np.asarray(row_numbers)
+        mean_inputs = float(np.mean((rows.lengths - rows.documents)[chosen_rows]))
+        window_rows = max(window_rows, int(window_rows * layout.packed_width / mean_inputs))
+    for start in range(0, len(row_numbers), window_rows):
+        yield from layout.window([rows.example(int(index)) for index in row_numbers[start : start + window_rows]])

@@ -189,8 +189,8 @@ class _HostCopies:
         pieces = self._pieces[self._current]
         if pieces:
             self._filled[self._current].synchronize()
-        for piece, place in pieces:
-            place.copy_(piece)
+        for piece, target in pieces:
+            target.copy_(piece)
         pieces.clear()
 
     def _has_buffers(self, device: torch.device) -> bool:

@@ -149,7 +149,7 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
     If it declares none, these are the layers that support checkpointing. FSDP changes the name of their class.
     """
     kinds = set(getattr(model, "_no_split_modules", None) or ())
-    found = {
+    layers = {
         name: module
         for name, module in language_model(model)[1].named_modules()
         if (
@@ -158,7 +158,7 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
             else isinstance(module, GradientCheckpointingLayer)
         )
     }
-    return [module for name, module in found.items() if not any(name.startswith(f"{outer}.") for outer in found)]
+    return [module for name, module in layers.items() if not any(name.startswith(f"{outer}.") for outer in layers)]
 
 
 def _passes_of_two_sizes(run: Trainable) -> list[MicroBatch]:

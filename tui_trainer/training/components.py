@@ -196,8 +196,8 @@ class Components:
         strategy = plan.strategy.value if ranks.host is not None else "ddp"
         stage = ZERO_STAGES.get(strategy, 0)
         # A model that does not fit on one GPU is built on the host, and goes to the GPUs part by part.
-        place = torch.device("cpu") if strategy not in ("ddp", "deepspeed-2") else self.device
-        self.model: Any = build_model(job, self.tokenizer, place, tell, ranks, meter)
+        build_device = torch.device("cpu") if strategy not in ("ddp", "deepspeed-2") else self.device
+        self.model: Any = build_model(job, self.tokenizer, build_device, tell, ranks, meter)
         if self.device.type == "cuda" and not self.mixed_precision.is_coarse:
             keep_rotary_exact(self.model)
         if unsloth.is_asked(config):

@@ -168,11 +168,11 @@ def observe(
     finally:
         components.model.train()
     read = torch.stack(list(sums.values.values())).tolist() if sums.values else []
-    seen = scorer.seen if scorer else []
+    score_inputs = scorer.seen if scorer else []
     if components.ranks.count > 1:
-        seen = [tuple(tensor.cpu() for tensor in one) for one in seen]
+        score_inputs = [tuple(tensor.cpu() for tensor in inputs) for inputs in score_inputs]
     values = dict(zip(sums.values, read, strict=True))
-    return Observed(values=values, counts=sums.counts, seconds=perf_counter() - started, seen=seen)
+    return Observed(values=values, counts=sums.counts, seconds=perf_counter() - started, seen=score_inputs)
 
 
 def terms_of_all(components: Components, parts: Sequence[Observed]) -> dict[str, Tensor]:
@@ -194,7 +194,7 @@ def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
     sums = _added(NamedLossSums.of(components.loss), parts, torch.device("cpu"))
     scorer = components.task.scorer(components.config, components.data, components.loss)
     if scorer:
-        scorer.seen = [one for part in parts for one in part.seen]
+        scorer.seen = [inputs for part in parts for inputs in part.seen]
     scores = scorer.scores() if scorer else Scores(values={})
     if isinstance(components.loss, NamedLoss):
         scores = replace(scores, values={**{name: float(mean) for name, mean in sums.means().items()}, **scores.values})

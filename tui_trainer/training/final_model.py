@@ -1,5 +1,4 @@
-"""The model that a run leaves behind: weights, tokenizer and a card that says how it was made, in the Markdown that
-model hubs show."""
+"""Write the final model of a run: weights, tokenizer and a model card in the Markdown that model hubs show."""
 
 import shutil
 from typing import Any
@@ -28,48 +27,50 @@ from tui_trainer.units import format_count
 
 
 def write_final_model(job: Job, plan: Plan, components: Components, position: Position) -> None:
-    """Write beside, sync, then rename: `model/` is there whole or not at all. `plan`: as the run has ended with it."""
+    """Write `model/` under another name, sync and rename it, so that it is never incomplete. `plan`: the final one."""
     model = model_facts(position, job.baselines, plan.config)
     target = job.folder.model
-    beside = target.with_name(f".writing-{target.name}")
-    if beside.exists():
-        shutil.rmtree(beside)
-    beside.mkdir(mode=0o700)
-    components.method.save_model(components.model, beside)
-    save_tokenizer(components.tokenizer, beside)
+    unfinished = target.with_name(f".writing-{target.name}")
+    if unfinished.exists():
+        shutil.rmtree(unfinished)
+    unfinished.mkdir(mode=0o700)
+    components.method.save_model(components.model, unfinished)
+    save_tokenizer(components.tokenizer, unfinished)
     kind = components.model.config.model_type
     if has_towers(kind):
         copy_processor_files(
-            require_folder(find_model(plan.config.model.model_name_or_path, plan.config.model.revision)), beside
+            require_folder(find_model(plan.config.model.model_name_or_path, plan.config.model.revision)), unfinished
         )
     card = model_card(plan, model, job.data.source, job.versions, kind)
-    (beside / "README.md").write_text(card, encoding="utf-8")
-    make_durable(beside)
-    put_in_place(beside, target)
+    (unfinished / "README.md").write_text(card, encoding="utf-8")
+    make_durable(unfinished)
+    put_in_place(unfinished, target)
 
 
 def model_facts(position: Position, baselines: Baselines | None, config: Config) -> ReportedModel:
-    """What came of the run; with early stopping, of the weights of its best evaluation."""
-    best = config.evaluation.early_stopping_patience > 0 and position.best_step > 0
-    kept = position.best_step if best and position.best_step != position.step else None
+    """Return the results of the run; with early stopping those of the weights of its best evaluation."""
+    has_best = config.evaluation.early_stopping_patience > 0 and position.best_step > 0
+    kept_step = position.best_step if has_best and position.best_step != position.step else None
     metric = config.evaluation.metric_for_best_model
     value = position.best_eval_loss if metric == "loss" else position.best_scores.get(metric)
     return ReportedModel(
         step=position.step,
-        weights_step=position.best_step if best else position.step,
-        ending=ended_words("early stopping" if position.stopped_early else "done", position.step, kept, metric, value),
+        weights_step=position.best_step if has_best else position.step,
+        ending=ended_words(
+            "early stopping" if position.stopped_early else "done", position.step, kept_step, metric, value
+        ),
         training_seconds=position.training_seconds,
         train_loss=position.recent_loss,
-        eval_loss=position.best_eval_loss if best else position.eval_loss,
-        scores=position.best_scores if best else position.scores,
+        eval_loss=position.best_eval_loss if has_best else position.eval_loss,
+        scores=position.best_scores if has_best else position.scores,
         baseline_losses=baselines.losses if baselines else {},
         baseline_scores=baselines.scores if baselines else {},
     )
 
 
 def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str, str], model_type: str = "") -> str:
-    """Origin, data (its `source`), losses, settings and versions. Names in it may be foreign, and no path of this
-    machine is among them: a card is made to be published."""
+    """Return the model card: origin, data (from its `source`), losses, settings and versions. It may be published, so
+    names are escaped, and it has no path of this machine."""
     scores = model.score_rows()
     unit = find_task(plan.config.task.type).loss_unit
     data = as_markdown(_published(source, plan.config))
@@ -97,21 +98,20 @@ def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str
 
 
 def _metadata(plan: Plan) -> dict[str, Any]:
-    """What a hub reads of a card. Source: its documentation, "Model Cards"."""
+    """Return the fields that a model hub reads from a card. Source: the hub's documentation, "Model Cards"."""
     base = published_name(_first_model(plan))
-    named = {} if plan.config.is_from_scratch or not base or not is_hub_name(base) else {"base_model": base}
+    base_field = {} if plan.config.is_from_scratch or not base or not is_hub_name(base) else {"base_model": base}
     return {
         "library_name": "peft" if plan.config.tuning.has_adapter else "transformers",
         "pipeline_tag": find_task(plan.config.task.type).pipeline_tag,
-        # It refuses a card that names what could not be a model there.
-        **named,
+        # The hub refuses a card whose base model cannot be a name there.
+        **base_field,
         "tags": ["tui-trainer"],
     }
 
 
 def _first_model(plan: Plan) -> str:
-    """The model that the chain of runs began with: that of a run is no name on the hub. Empty where that was random
-    weights."""
+    """Return the model with which the chain of runs began; empty if it began with random weights."""
     if not plan.ancestors:
         return plan.config.model.model_name_or_path
     first = plan.ancestors[0]
@@ -119,11 +119,11 @@ def _first_model(plan: Plan) -> str:
 
 
 def _published(source: str, config: Config) -> str:
-    """What is said of the data, each path of this machine by its last part."""
+    """Return the description of the data with each path of this machine replaced by its last part."""
     paths = {*config.data.paths, *config.data.eval_paths}
     for path in sorted(paths, key=len, reverse=True):
-        for written in (path, one_line(path, 200)) if path.startswith("/") else ():
-            source = source.replace(written, published_name(path))
+        for spelling in (path, one_line(path, 200)) if path.startswith("/") else ():
+            source = source.replace(spelling, published_name(path))
     return source
 
 
@@ -142,11 +142,10 @@ def _origin(plan: Plan) -> str:
 
 
 def _use(plan: Plan, model_type: str = "") -> list[str]:
-    """How the model is loaded and asked, by transformers and peft alone: it then reads, writes and stops as its run
-    did."""
+    """Return the card's code, which loads the model and runs it as the run did, with transformers and peft alone."""
     config, head = plan.config, find_task(plan.config.task.type).head
     kind, adapts = auto_class_name(head, model_type), config.tuning.has_adapter
-    # A base model knows neither how many labels there are nor their names.
+    # The config of a base model lacks the labels.
     has_labels, writes = adapts and kind.endswith("Classification"), head not in CLASSIFYING
     names = ["AutoConfig"] * has_labels + [kind, "AutoTokenizer"] + ["GenerationConfig"] * (adapts and writes)
     code = [
@@ -164,16 +163,16 @@ def _use(plan: Plan, model_type: str = "") -> list[str]:
 
 def _adapter_code(plan: Plan, kind: str, *, has_labels: bool, writes: bool) -> list[str]:
     model = plan.config.model
-    where = '"path/of/the/base/model"'
+    base_source = '"path/of/the/base/model"'
     if (name := published_name(model.model_name_or_path)) == model.model_name_or_path or "/" in name:
-        where = repr(name) + (f", revision={model.revision!r}" if model.revision != "main" else "")
-    grows = bool(model.add_tokens)
+        base_source = repr(name) + (f", revision={model.revision!r}" if model.revision != "main" else "")
+    adds_tokens = bool(model.add_tokens)
     return [
         *['config = AutoConfig.from_pretrained("path/of/this/folder")'] * has_labels,
-        *[f"config.vocab_size = AutoConfig.from_pretrained({where}).vocab_size"] * (has_labels and grows),
-        f"base = {kind}.from_pretrained({where}{', config=config' if has_labels else ''}{_positions(plan)})",
-        *(_RESIZED if grows else []),
-        # peft takes the settings of the base model, which may stop at another token.
+        *[f"config.vocab_size = AutoConfig.from_pretrained({base_source}).vocab_size"] * (has_labels and adds_tokens),
+        f"base = {kind}.from_pretrained({base_source}{', config=config' if has_labels else ''}{_positions(plan)})",
+        *(_RESIZED if adds_tokens else []),
+        # peft uses the base model's generation settings, whose stop token may differ.
         *['base.generation_config = GenerationConfig.from_pretrained("path/of/this/folder")'] * writes,
         'model = PeftModel.from_pretrained(base, "path/of/this/folder").eval()',
         "model = model.merge_and_unload()  # only if you need a merged model",
@@ -181,7 +180,7 @@ def _adapter_code(plan: Plan, kind: str, *, has_labels: bool, writes: bool) -> l
 
 
 def _question_code(config: Config, head: Head) -> list[str]:
-    """What a text is given to the model as, and what becomes of its answer."""
+    """Return the lines that tokenize an input, run the model and decode its output."""
     pair = ', "the second text"' if config.data.text_pair_column else ""
     match head:
         case "question_answering":
@@ -195,21 +194,21 @@ def _question_code(config: Config, head: Head) -> list[str]:
             return [f"inputs = {call}", "logits = model(**inputs).logits"]
     tokens = "[0]" if head == ENCODER_DECODER else '[0, inputs["input_ids"].shape[1] :]'
     if find_task(config.task.type).holds_conversations:
-        asked = (
+        call_start = (
             'tokenizer.apply_chat_template([{"role": "user", "content": "a question"}], add_generation_prompt=True, '
         )
-        lines = [f"inputs = {asked}", '    return_dict=True, return_tensors="pt")']
+        lines = [f"inputs = {call_start}", '    return_dict=True, return_tensors="pt")']
     elif head == ENCODER_DECODER:
         lines = [f'inputs = tokenizer({config.task.source_prefix + "a text"!r}, truncation=True, return_tensors="pt")']
     else:
         lines = ['inputs = tokenizer("the beginning of a text", return_tensors="pt", return_token_type_ids=False)']
-    most = "" if head == ENCODER_DECODER else ", max_new_tokens=200"
-    written = f"tokenizer.decode(model.generate(**inputs{most}){tokens}, skip_special_tokens=True)"
-    return [*lines, f"text = {written}"]
+    length_limit = "" if head == ENCODER_DECODER else ", max_new_tokens=200"
+    decode_call = f"tokenizer.decode(model.generate(**inputs{length_limit}){tokens}, skip_special_tokens=True)"
+    return [*lines, f"text = {decode_call}"]
 
 
 def _positions(plan: Plan) -> str:
-    """As arguments of `from_pretrained`, where the run changed them; a classifier's config has them."""
+    """Return changed position settings as arguments of `from_pretrained`; empty if the run did not change them."""
     rope = plan.config.model.rope_scaling
     if rope.rope_type == "default":
         return ""
@@ -220,7 +219,7 @@ def _positions(plan: Plan) -> str:
     return f", rope_parameters={config['rope_parameters']!r}, max_position_embeddings={shape.max_position_embeddings}"
 
 
-# transformers' own start of new rows is the mean of the others as well; the adapter has those of its tokens.
+# transformers also initializes new rows with the mean of the others; the adapter has the rows of its own tokens.
 _RESIZED = [
     "if len(tokenizer) > base.config.vocab_size:",
     "    base.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=64)",

@@ -1,4 +1,4 @@
-"""What a run is given."""
+"""Inputs and result of one run, and the names of the parts of a rehearsal. This module imports no torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from tui_trainer.training.checkpoint_folder import CheckpointFolder
 
 Reason = Literal["done", "early stopping", "stopped"]
 ReportProblem = Callable[[str, str, str], None]
-"""Callback for what is not as planned: its kind, a message, and what follows from it."""
+"""Callback that reports a deviation from the plan: its kind, a message and its consequence."""
 Meter = Callable[[str, int, str], Callable[[int], bool]]
-"""For long work before the first step: what, how much there is, its unit; what it gives is told how much is done, and
-answers whether to go on."""
+"""Starts a progress display for long work before the first step: its name, amount and unit. The returned callback takes
+the amount done, and returns whether to continue."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """The exact plan, the prepared data, the run's folder, and the checkpoint to go on from (None: from the start)."""
+    """Inputs of a run: the exact plan, prepared data, its folder, and the checkpoint to resume (None for a new run)."""
 
     plan: Plan
     data: PreparedData
@@ -32,9 +32,9 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """How a run came to its end, and the median seconds of its last steps (None: too few to say).
+    """Reason of a run's end, and the median seconds of its last steps (None for too few steps).
 
-    `peak_memory_bytes` as the plan counts; None where it is not that of a whole run with the passes of its plan.
+    `peak_memory_bytes` is comparable to the plan's; None unless the whole run had the passes of its plan.
     """
 
     reason: Reason
@@ -42,8 +42,7 @@ class Result:
     peak_memory_bytes: int | None = None
 
 
-# What is rehearsed, in its order. No torch: who asks for it has none.
-
+# Parts of a rehearsal, in their order.
 LOADING, WORST, TYPICAL, EVALUATION = "loading", "largest micro-batch", "typical steps", "largest evaluation batch"
 CHECKPOINT, FINAL, SAMPLE = "checkpoint", "final model", "sample"
 PARTS = (WORST, TYPICAL, EVALUATION, CHECKPOINT, FINAL, SAMPLE)

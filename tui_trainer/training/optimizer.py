@@ -267,15 +267,15 @@ def master_of(name: str, saved: Tensor | None, shape: torch.Size) -> Tensor:
 
 
 def _in_parts(state: dict[str, Any]) -> dict[str, Any]:
-    """A state whose values of several tensors (torchao's: codes and scales) are one each: `exp_avg_codes`."""
-    found: dict[str, Any] = {}
+    """Return a state with torchao's values split into their tensors, codes and scales: `exp_avg_codes`."""
+    tensors: dict[str, Any] = {}
     for key, value in state.items():
         if is_traceable_wrapper_subclass(value) and not isinstance(value, DTensor):
             parts, _ = value.__tensor_flatten__()
-            found |= {f"{key}_{part}": getattr(value, part) for part in parts}
+            tensors |= {f"{key}_{part}": getattr(value, part) for part in parts}
         else:
-            found[key] = value
-    return found
+            tensors[key] = value
+    return tensors
 
 
 def _own(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Where a run is: the little state, beside tensors, that an exact resume needs."""
+"""Position of a run: the state that an exact resume needs in addition to tensors."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Position:
     evaluations_without_improvement: int = 0
     stopped_early: bool = False
     kernels: Kernels = "none"
-    """Those that computed it."""
+    """Fused kernels that computed the run so far."""
     adapters_fused: bool = False
     recent: list[tuple[float, int]] = field(default_factory=list)
-    """Loss sum and tokens of the last steps."""
+    """Loss sum in nats and labelled tokens of each of the last steps."""
 
     def count(self, report: StepReport, loss_sum: float, seconds: float) -> None:
         self.recent = [*self.recent[1 - WINDOW_STEPS :], (loss_sum, report.tokens)]
@@ -53,16 +53,16 @@ class Position:
 
     @property
     def recent_loss(self) -> float | None:
-        """The training loss as the screens show it, in nats per token. None before the first step."""
+        """Smoothed training loss as the screens show it, in nats per token; None before the first step."""
         sums, counts = zip(*self.recent, strict=True) if self.recent else ((), ())
         return training_loss(sums, counts, self.step)
 
     def judge(
         self, eval_loss: float, metric: float, *, threshold: float, scores: dict[str, float] | None = None
     ) -> bool:
-        """Take in a scheduled evaluation; whether it is the best so far. One that is not finite never is.
+        """Record a scheduled evaluation, and return whether it is the best so far, which needs a finite metric.
 
-        The more `metric`, the better; `best_eval_loss` and `best_scores` are those where it was best.
+        A larger `metric` is better; `best_eval_loss` and `best_scores` belong to the best evaluation.
         """
         self.evaluated_step, self.eval_loss, self.scores = self.step, eval_loss, scores or {}
         best = self.best_metric
@@ -75,13 +75,13 @@ class Position:
         return False
 
     def forget_best(self) -> None:
-        """Look for the best evaluation anew: the weights of the one so far are lost."""
+        """Reset the best evaluation, because its weights are lost."""
         self.best_eval_loss = self.best_metric = None
         self.best_step = self.evaluations_without_improvement = 0
         self.best_scores = {}
 
     def pass_over_evaluation(self, eval_loss: float | None, scores: dict[str, float]) -> None:
-        """A scheduled evaluation that could not be measured whole: whether it is better or not is not known."""
+        """Record an incomplete scheduled evaluation, which counts neither as an improvement nor as none."""
         self.evaluated_step, self.eval_loss, self.scores = self.step, eval_loss, scores
 
     def to_json(self) -> dict[str, Any]:
@@ -89,8 +89,8 @@ class Position:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Position:
-        """Raises CheckpointError when a field is missing or unknown."""
-        # Checkpoints of before there were any name none.
+        """Read a position. Raises CheckpointError if a field is missing or unknown."""
+        # Older checkpoints have no fields of fused kernels.
         values = {"kernels": "none", "adapters_fused": False, **values}
         if set(values) != {field.name for field in fields(cls)}:
             raise CheckpointError("the position in the checkpoint was written by another version")

@@ -1,7 +1,6 @@
-"""What a run sets for the whole process: put back when the run ends, so that the next finds what this one
-found. And the memory of a run that is over.
+"""Set global state of the process for one run and restore it afterwards, and free the memory of a finished run.
 
-torch's generators are not among it: each run seeds them, or restores those of its checkpoint.
+The state of torch's random generators is left out: each run seeds them, or restores them from its checkpoint.
 """
 
 import logging
@@ -22,21 +21,21 @@ from tui_trainer.planning.attention import CUDNN
 from tui_trainer.planning.plan import Plan
 from tui_trainer.terminal.safe_text import one_line
 
-# Where a run computes, as torch names it. One program may carry out runs on several cards, one after the other.
+# One process may carry out runs on several GPUs, one after the other.
 #
-# CUDA reads CUDA_VISIBLE_DEVICES once, when anything in the process first asks it for cards: to change it afterwards
-# changes nothing, and the first card computes. So it stays as the user has set it, and the card is named to torch.
+# CUDA reads CUDA_VISIBLE_DEVICES once, when the process first asks for GPUs; later changes have no effect. The variable
+# therefore keeps the user's value, and torch gets the number of the GPU.
 
 
 def device_of(plan: Plan) -> torch.device:
-    """The CPU, or the plan's card by torch's own number. Raises RunError when CUDA does not show that card."""
+    """Return the CPU, or the plan's GPU by torch's number. Raises RunError if CUDA does not list that GPU."""
     return torch.device("cpu") if plan.device != "cuda" else torch.device("cuda", card_index(plan.gpu_uuid))
 
 
 def use_device(device: torch.device) -> None:
-    """Make it the one that libraries mean that are told no device (bitsandbytes, kernels, memory statistics).
+    """Make a device the default of libraries that get none (bitsandbytes, kernels, memory statistics).
 
-    It holds for the thread that asks, so each run asks in its own; its peak of memory begins anew.
+    The default holds for the current thread, so each run sets it in its own thread. The memory peak is reset.
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -44,8 +43,9 @@ def use_device(device: torch.device) -> None:
 
 
 def reason_to_fall_back(error: Exception) -> str:
-    """What a faster way has failed with, where another one may do. Raises `error` where none would: it broke the
-    device, or memory ran out, which is given back before."""
+    """Return why a faster implementation failed, if a fallback may succeed.
+
+    Raises `error` if it cannot: the device is broken, or memory ran out, which is freed first."""
     if breaks_the_device(error):
         raise error
     if is_out_of_memory(error):
@@ -56,7 +56,7 @@ def reason_to_fall_back(error: Exception) -> str:
 
 
 def breaks_the_device(error: Exception) -> bool:
-    """Whether nothing more can be computed after it: an error inside a kernel stays with the process."""
+    """Return whether nothing can be computed after an error: one inside a kernel persists in the process."""
     return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
 
 
@@ -65,82 +65,81 @@ _set_threads = torch.set_num_threads
 
 @contextmanager
 def replaced(names: MutableMapping[str, Any], **values: Any) -> Iterator[None]:
-    """These values under their names, of a module or of the environment, until what was there before is put back."""
-    before = {name: names[name] for name in values if name in names}
+    """Set names of a module or of the environment to these values, and restore the old ones afterwards."""
+    old_values = {name: names[name] for name in values if name in names}
     names.update(values)
     try:
         yield
     finally:
         for name in values:
             names.pop(name, None)
-        names.update(before)
+        names.update(old_values)
 
 
 def _show_progress_bars(shown: bool) -> None:
     (transformers_logging.enable_progress_bar if shown else transformers_logging.disable_progress_bar)()
 
 
-def _be_deterministic(strict: bool) -> None:
-    # It loads the compiler's settings, which most runs do without.
-    if strict != torch.are_deterministic_algorithms_enabled():
-        # Not `warn_only`: then torch's attention kernels stay as they are, and the backward pass differs between runs.
-        torch.use_deterministic_algorithms(strict)
+def _be_deterministic(is_on: bool) -> None:
+    # The call loads the compiler's settings, which most runs do not need.
+    if is_on != torch.are_deterministic_algorithms_enabled():
+        # `warn_only` would keep torch's other attention kernels, whose backward pass differs between runs.
+        torch.use_deterministic_algorithms(is_on)
 
 
 @contextmanager
 def settings_of(plan: Plan) -> Iterator[None]:
-    """The process as the plan wants it, for the time of its run. Raises ConfigError where it cannot be that."""
+    """Set global state as the plan requires, for the time of its run. Raises ConfigError if that is not possible."""
     training, on_gpu = plan.config.training, plan.device == "cuda"
-    strict = on_gpu and training.deterministic
-    if strict and (problems := determinism_problems()):
+    is_deterministic = on_gpu and training.deterministic
+    if is_deterministic and (problems := determinism_problems()):
         raise ConfigError(problems)
     cuda, log = torch.backends.cuda, transformers_logging
-    # DeepSpeed looks for a device when transformers first asks whether a model is one of its own, and tells what it
-    # found.
+    # Without this variable DeepSpeed looks for a device, and prints it, when transformers first checks for its models.
     variables = {"TOKENIZERS_PARALLELISM": "false", "DS_ACCELERATOR": plan.device}
-    if strict:
-        # flash-attn does not ask torch; transformers reads this at each call of it.
+    if is_deterministic:
+        # flash-attn ignores torch's setting; transformers reads this variable at each call of flash-attn.
         variables["FLASH_ATTENTION_DETERMINISTIC"] = "1"
     # Only fp32 runs have large fp32 products. In 16 bits the only fp32 product of most models computes rotary angles.
-    uses_tf32 = on_gpu and training.tf32 and not strict and plan.precision.value == "fp32"
+    uses_tf32 = on_gpu and training.tf32 and not is_deterministic and plan.precision.value == "fp32"
     matmuls = "high" if uses_tf32 else "highest"
     settings: list[tuple[Callable[[Any], None], Any, Any]] = [
-        # The number of threads is part of exactness: another one sums in another order.
+        # The number of threads changes the order of sums, and so the last bits of results.
         (_set_threads, torch.get_num_threads(), plan.threads.value),
         (log.set_verbosity, log.get_verbosity(), logging.ERROR),
         (_show_progress_bars, log.is_progress_bar_enabled(), False),
         (torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), matmuls),
-        # On for runs whose plan chose it alone. Elsewhere it has no deterministic backward pass, or builds a plan of
-        # its own for nearly each pass: of padded rows, and of documents by their lengths, which torch gives it as well
-        # on Hopper and Blackwell. Source: pull request 182551 of pytorch, and its varlen.py.
+        # cuDNN's attention is on only if the plan chose it. Otherwise it lacks a deterministic backward pass, or builds
+        # a plan of its own for nearly each pass of padded rows or of documents by their lengths, which torch hands to
+        # it on Hopper and Blackwell. Source: pull request 182551 of pytorch, and its varlen.py.
         (cuda.enable_cudnn_sdp, cuda.cudnn_sdp_enabled(), cuda.cudnn_sdp_enabled() and plan.attention.kernel == CUDNN),
-        (_be_deterministic, torch.are_deterministic_algorithms_enabled(), strict),
+        (_be_deterministic, torch.are_deterministic_algorithms_enabled(), is_deterministic),
     ]
-    with ExitStack() as before:
-        before.enter_context(replaced(os.environ, **variables))
+    with ExitStack() as restoring:
+        restoring.enter_context(replaced(os.environ, **variables))
         if plan.attention.repeats_keys:
-            # Else transformers hands fewer heads of keys to a kernel that refuses them, and torch computes all scores.
-            before.enter_context(replaced(vars(sdpa_attention), use_gqa_in_sdpa=lambda *_: False))
-        for put, now, then in settings:
-            before.callback(put, now)
-            put(then)
+            # Otherwise transformers gives fewer key heads to a kernel that refuses them, and torch computes all scores.
+            restoring.enter_context(replaced(vars(sdpa_attention), use_gqa_in_sdpa=lambda *_: False))
+        for set_value, old, new in settings:
+            restoring.callback(set_value, old)
+            set_value(new)
         if on_gpu:
-            # Where CUDA is at work already, as for a second run, the first has said so.
+            # The variable has an effect only before CUDA starts: the first run of the process sets it for all.
             os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         use_device(device_of(plan))
         yield
 
 
 def kernel_threads() -> int:
-    """Threads that torch's kernels get on the CPU: what was set, less where OMP_THREAD_LIMIT allows fewer."""
+    """Return the threads of torch's kernels on the CPU: the number set, or OMP_THREAD_LIMIT if that is lower."""
     limit = os.environ.get("OMP_THREAD_LIMIT", "")
     threads = int(torch.get_num_threads())
     return min(threads, int(limit)) if limit.isdigit() and int(limit) else threads
 
 
 def give_memory_back() -> None:
-    """Once nothing holds the model of a run any more: the next one has all the memory, and a peak of its own."""
-    # A card that an error inside a kernel has broken refuses this too.
+    """Free the memory of a finished run and reset the peak. Call once nothing refers to its model any more."""
+    # A GPU that is broken by an error inside a kernel refuses this as well.
     with suppress(RuntimeError):
         free_memory()
         if torch.cuda.is_initialized():

@@ -1,4 +1,4 @@
-"""Steps into journal lines, in groups, so that training waits for the device once a group."""
+"""Write steps to the journal in groups, so that training waits for the device only once for each group."""
 
 import ctypes
 import importlib
@@ -29,25 +29,25 @@ from tui_trainer.training.position import Position
 from tui_trainer.training.step import StepReport
 
 _RECENT_STEPS = 50
-# Of a matmul in which all threads take a part.
+# Width of a matmul that is large enough to use all threads.
 _WIDTH = 256
 _ENOUGH_STEPS = 10
 _FLUSH_SECONDS = 2.0
-# A scaled loss halves its scale at each overflow: 16 halvings take the first scale to 1, and then it is no scale.
+# A loss scale is halved at each overflow: 16 halvings take the initial scale to 1, which scales nothing.
 _MOST_OVERFLOWS = 24
-# With a scaled loss, which is fp16's, the forward pass is what overflows: no learning rate mends that.
+# The loss is scaled in fp16, whose forward pass may overflow: no learning rate prevents that.
 _OVERFLOWED = (
     "Numbers beyond 65,504 overflow in fp16, at any learning rate: "
     'set training.mixed_precision = "no" for fp32, or "bf16" if the GPU supports it'
 )
 _DIVERGED = "Try a lower training.learning_rate, more training.warmup_steps or a smaller training.max_grad_norm"
-# For tables of data, for any model and for the schedule of its learning rate, which brings all of peft along.
+# Modules that load at first use: for data tables, and for any model with its learning rate schedule and peft.
 _AT_FIRST_USE = ("pyarrow.ipc", "transformers.generation.utils")
 
 
 @dataclass(slots=True)
 class Recorder:
-    """Keeps the reports of steps on the device until `flush` writes them."""
+    """Writer of steps, whose reports stay on the device until `flush` writes them to the journal."""
 
     journal: JournalWriter
     position: Position
@@ -57,28 +57,28 @@ class Recorder:
     steps_per_epoch: int
     group: int
     clipped_by_scale: bool = False
-    """With a scaled loss a gradient that overflows is normal, and its step is passed over."""
+    """True if the loss is scaled: steps whose gradients overflow are then skipped, which is normal."""
     times: GroupTimes = field(default_factory=GroupTimes)
-    """Of the processes that train together; they are told of each step that is written."""
+    """Times of the processes that train together; each written step is added."""
     _overflows: int = 0
     _waiting: list[tuple[int, StepReport]] = field(default_factory=list)
-    # So that the first step of a start is written at once.
+    # The initial value causes the first step to be written at once.
     _flushed_at: float = -math.inf
     _recent_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
 
     @property
     def median_step_seconds(self) -> float | None:
-        """Of the last steps that were written; None while there are fewer than ten."""
+        """Median seconds of the last written steps; None for fewer than ten."""
         return median(self._recent_seconds) if len(self._recent_seconds) >= _ENOUGH_STEPS else None
 
     @property
     def has_read_all(self) -> bool:
-        """Whether the device was waited for since the last step."""
+        """True if all steps are written, so that the device has finished them."""
         return not self._waiting
 
     def add(self, step: int, report: StepReport) -> None:
         self._waiting.append((step, report))
-        # Slow steps are not held back for a whole group: somebody may be watching.
+        # Slow steps are written before the group is complete, so that a user sees progress.
         if len(self._waiting) >= self.group or monotonic() - self._flushed_at >= _FLUSH_SECONDS:
             self.flush()
 
@@ -86,26 +86,26 @@ class Recorder:
         """Write all waiting steps. Raises RunError at the first whose loss or gradient is not finite."""
         if not self._waiting:
             return
-        # All of a group in one copy: each would wait for the device.
+        # One copy has the numbers of all steps, because each copy waits for the device.
         numbers = torch.stack([x.double() for _, report in self._waiting for x in _on_device(report)])
-        read = numbers.tolist()
-        # From here on the device is not waited for: what follows is the cost of the journal itself.
+        values = numbers.tolist()
+        # The rest does not wait for the device, so its time is the cost of the journal itself.
         with self.between.writing():
-            bad_step = self._write(read)
+            bad_step = self._write(values)
         if bad_step is not None:
             raise RunError(
                 f"the loss or its gradient was not finite at step {bad_step}; that step changed no weights. "
                 + (_OVERFLOWED if self.clipped_by_scale else _DIVERGED)
             )
 
-    def _write(self, read: list[float]) -> int | None:
-        """All waiting steps with what was read of each; the first one that was not finite, if any."""
+    def _write(self, values: list[float]) -> int | None:
+        """Write all waiting steps with their values, and return the first step that is not finite, if any."""
         peak = peak_memory_bytes(self.device)
         events: list[Event] = []
         bad_step = None
-        numbers = iter(read)
+        remaining = iter(values)
         for step, report in self._waiting:
-            loss_sum, grad_norm, *sums = islice(numbers, len(_on_device(report)))
+            loss_sum, grad_norm, *sums = islice(remaining, len(_on_device(report)))
             parts = report.seconds()
             seconds = sum(parts.values())
             rounded: dict[str, Any] = {name: round(part, 6) for name, part in parts.items()}
@@ -152,10 +152,9 @@ def _on_device(report: StepReport) -> list[Tensor]:
 
 
 def memory_before(config: Config) -> int:
-    """Resident bytes of this process, from which the plan counts on a CPU; the peak starts anew.
+    """Return this process's resident bytes, to which a plan for a CPU adds the memory of training; reset the peak.
 
-    The plan counts from a process that has its libraries: those that load at first use load now, and so do the code
-    and the threads of a step.
+    The figure includes libraries: those that load at first use are loaded now, with the code and threads of a step.
     """
     adapters = ("peft",) if config.tuning.has_adapter else ()
     scores = find_task(config.task.type).loads_to_score
@@ -171,7 +170,7 @@ def memory_before(config: Config) -> int:
 
 
 def _compute_once() -> None:
-    """What steps are made of, on some numbers that are not random: nobody's seed moves on."""
+    """Run the operations of a step once on constants, which leaves random generators unchanged."""
     square = torch.ones(_WIDTH, _WIDTH, requires_grad=True)
     hidden = functional.layer_norm(functional.gelu(square @ square), (_WIDTH,))
     heads = hidden.view(1, 1, _WIDTH, _WIDTH)
@@ -182,7 +181,7 @@ def _compute_once() -> None:
 
 
 def start_peak(device: torch.device) -> None:
-    """What `peak_memory_bytes` says from here on. Where a process cannot reset its peak, that of before counts too."""
+    """Reset the peak that `peak_memory_bytes` returns. A process that cannot reset it keeps the earlier peak."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return
@@ -191,7 +190,7 @@ def start_peak(device: torch.device) -> None:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """On a GPU the most that was allocated on it, else the most resident memory that this process has had."""
+    """Return the peak of allocated bytes on a GPU, or of this process's resident bytes on a CPU."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,7 +1,7 @@
-"""The same model in several processes, and the sum of their gradients: torch's DistributedDataParallel.
+"""Train copies of a model in several processes and sum their gradients, with torch's DistributedDataParallel.
 
-Each process learns from its share of the rows of a step (`data/batching/row_order.py`). The sum of the losses is
-divided by the labels of all processes, so the gradient is the one that a single process would have computed.
+Each process trains on its share of the rows of a step (`data/batching/row_order.py`). The sum of the losses is divided
+by the labels of all processes, so the gradient is the one that a single process would have computed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,12 @@ from tui_trainer.training.clock import Communication, sum_in_one
 from tui_trainer.training.collectives import Collectives
 from tui_trainer.training.optimizer import RunOptimizer
 
-# As much as DistributedDataParallel sends at a time.
+# The size of DistributedDataParallel's own buckets.
 _BUCKET_BYTES = 25 * 2**20
 
 
 class LossModule(nn.Module):
-    """A forward pass with its loss, as one module: whatever of the model the loss calls, it is called within it."""
+    """Forward pass and loss as one module, so that all calls of the model by the loss are within it."""
 
     def __init__(self, model: nn.Module, loss: LossSum) -> None:
         super().__init__()
@@ -49,30 +49,30 @@ class Replicas(Collectives):
         self.forward: LossSum = module
         self._buckets: list[list[nn.Parameter]] = []
         if optimizer.masters:
-            # Weights of 16 bits have their gradients summed in fp32, outside of the model: by hand, at the end.
+            # The gradients of 16-bit weights are summed in fp32 outside the model, at the end of a step.
             self._buckets = list(_buckets(optimizer.trained))
         else:
             self.takes_mean = True
-            here, named = optimizer.trained[0].device, (*module.named_parameters(), *module.named_buffers())
-            # Towers on the host: they are the same in all processes, and no collective of cards reaches them.
-            elsewhere = [name for name, tensor in named if tensor.device != here]
-            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, elsewhere)
+            device, named = optimizer.trained[0].device, (*module.named_parameters(), *module.named_buffers())
+            # Towers on the host are the same in all processes, and collectives between GPUs cannot use them.
+            on_host = [name for name, tensor in named if tensor.device != device]
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, on_host)
             self.forward = self._parallel = DistributedDataParallel(
                 module,
                 broadcast_buffers=False,
                 gradient_as_bucket_view=True,
-                # Heads and experts may have no part in a step. And the buckets stay as they are: other ones would sum
-                # in another order, and a resumed run would not go on to the bit.
+                # A step may not use a head or an expert. This also fixes the buckets: others would sum in another
+                # order, and a resumed run would differ in the last bits.
                 find_unused_parameters=True,
             )
-            # The first layer gets its gradient last: from then on the backward pass is over but for the others.
+            # The first layer gets its gradient last. The time after that is spent waiting for other processes.
             optimizer.trained[0].register_post_accumulate_grad_hook(self._note_last_gradient)
 
     def _note_last_gradient(self, _: Tensor) -> None:
         self._last_gradient = self.communication.mark()
 
     def summing(self, is_last: bool) -> AbstractContextManager[object]:
-        """Gradients are summed over all processes in the last pass of a step."""
+        """Return a context in which gradients are summed over all processes only in the last pass of a step."""
         return nullcontext() if is_last or self._parallel is None else self._parallel.no_sync()
 
     def finish(self) -> None:
@@ -80,7 +80,7 @@ class Replicas(Collectives):
         for bucket in self._buckets:
             for parameter in bucket:
                 if parameter.grad is None:
-                    # What had no part in a step of this process counts as 0 there.
+                    # A weight that this process did not use in the step has the gradient 0 here.
                     parameter.grad = torch.zeros_like(parameter)
             sum_in_one([parameter.grad for parameter in bucket if parameter.grad is not None])
         self.communication.since(began)
@@ -90,7 +90,7 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]
     bucket: list[nn.Parameter] = []
     for parameter in parameters:
         bucket.append(parameter)
-        if sum(one.nbytes for one in bucket) >= _BUCKET_BYTES:
+        if sum(weight.nbytes for weight in bucket) >= _BUCKET_BYTES:
             yield bucket
             bucket = []
     if bucket:

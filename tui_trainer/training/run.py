@@ -36,8 +36,8 @@ def run(job: Job, journal: JournalWriter, controls: Controls, ranks: Ranks = ALO
 def opened_session(
     job: Job, journal: JournalWriter, is_interrupted: Callable[[], bool], ranks: Ranks = ALONE
 ) -> Iterator[tuple[Session, int]]:
-    """What there is before the first step, in a process as the plan wants it, and the resident bytes of the libraries,
-    which the plan does not count (0 on a card)."""
+    """Open a session at the point before its first step, with the global state of the plan. Also yields the resident
+    bytes of the libraries, which the plan does not count (0 on a GPU)."""
     plan = job.plan
     with settings_of(plan), taken_back(), compiler() if plan.config.training.torch_compile else nullcontext():
         before = None if plan.device == "cuda" else memory_before(plan.config)

@@ -1,1 +1,1 @@
-"""Each Rule is found by being here: one file of rules for each subject."""
+"""Rules of the advice, one file for each subject. Every Rule in these files is registered."""

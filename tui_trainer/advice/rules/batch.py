@@ -1,4 +1,4 @@
-"""How many rows a step learns from, and in how many passes."""
+"""Rules about the rows of a step and of a forward pass."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ def small_batch(view: RunView) -> Cause | None:
         return None
     passes = max(plan.gradient_accumulation_steps, 1)
     if passes > 1 and view.is_by_default(MICRO, ACCUMULATION):
-        # As many rows as fit, or rows of similar length.
+        # The plan chose the most rows that fit, or rows of similar length.
         return None
     positions, fixed = sums.positions / sums.steps / passes, view.fixed_compute_seconds
     if passes > 1:  # the same rows behind a step in fewer passes
@@ -135,8 +135,8 @@ def _larger_batch(context: Context) -> Verdict | None:
 
 
 def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
-    """Return the rows of a step by the card's profile, how many times as fast a row is with them, and how that is
-    known; 1 time if they are no more than planned."""
+    """Return the rows of a step by the GPU's rates, the speed-up of a row with them, and the source of that figure. The
+    speed-up is 1 if the rows are no more than planned."""
     plan, basis = context.planned, context.basis
     now, gpu = plan.effective_batch_size.value, basis.target.gpu
     each = rows_of_profile(context.loaded, gpu, plan.parameters.value) if gpu else None

@@ -1,4 +1,4 @@
-"""How rows come from the disk into a step."""
+"""Rules about loading rows from the disk and preparing batches."""
 
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Cause, Verdict, failed, not_applicable, passed, rule, symptom, warned
@@ -123,14 +123,14 @@ def data_loading(context: Context) -> Verdict:
 
 
 def _most_workers(cores: float | None, *, on_gpu: bool) -> int:
-    """Return the most loader threads that help. Beside a GPU two cores are left to the training; on a CPU all cores
-    train, and one thread fetches."""
+    """Return the most loader threads that help. With a GPU, two cores stay free for training; on a CPU all cores train,
+    and one thread loads."""
     return max(1, min(_MOST_WORKERS, round(cores or _MOST_WORKERS + 2) - 2)) if on_gpu else 1
 
 
 def _how(context: Context) -> tuple[str, str]:
-    """Return how a step gets its batch, as a clause; and for the list of switches, whether it waits for the copy to the
-    card: torch copies beside the work from pinned memory only, whatever `non_blocking` says."""
+    """Return a clause on how a step gets its batch, and one on whether it waits for the copy to the GPU: torch overlaps
+    copies with computation only from pinned memory, even with `non_blocking`."""
     workers, loader, gpu = context.planned.loader_workers.value, context.config.dataloader, context.basis.target.gpu
     is_pinned = bool(workers and loader.pin_memory and gpu)
     copies = " on, from pinned memory" if is_pinned else ": off, batches are not in pinned memory"
@@ -144,8 +144,8 @@ def _how(context: Context) -> tuple[str, str]:
 
 
 def _disk_bytes_per_second(view: RunView) -> float | None:
-    """Return the rate at which a run that waits for data reads from storage: if that is much, or what a batch has while
-    storage stalls this machine. None if the data lies in memory already, or the rate is not counted."""
+    """Return the bytes per second that a run reads from storage, if that is much or storage stalls this machine; None
+    otherwise, or if the rate is not measured."""
     read, seconds = view.mean("disk_read_bytes"), view.seconds_between_readings
     if read is None or not seconds:
         return None

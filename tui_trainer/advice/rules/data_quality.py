@@ -163,7 +163,7 @@ def label_balance(context: Context) -> Verdict:
 
 
 def _shown(name: str, most: int = 30) -> str:
-    """Return a name in plain ASCII, as all findings are; the preview has names as they are."""
+    """Return a name in plain ASCII, as in all findings. The preview of data has the exact names."""
     return one_line(name, most).encode("ascii", "replace").decode()
 
 

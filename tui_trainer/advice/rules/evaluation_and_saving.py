@@ -146,8 +146,8 @@ def early_stopping(context: Context) -> Verdict:
 
 
 def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[str, Any]:
-    """Return the fewest settings that make it work: a patience below the number of evaluations, and more evaluations if
-    there are few."""
+    """Return the settings with which early stopping can act: patience below the number of evaluations, and more
+    evaluations if there are few."""
     total = context.planned.total_steps.value
     oftener = times(total, max(1, round(_EVAL_SHARE * total)))
     helps = evaluations <= _PATIENCE and oftener > evaluations
@@ -174,14 +174,14 @@ def cache_emptied(view: RunView) -> Cause | None:
 def _interruptions(
     view: RunView, cause: str, key: str, every: int | None, seconds: float, costs: list[float], size: str = ""
 ) -> Cause | None:
-    """Return the cause for interruptions that take `costs` seconds each, `seconds` of each step, as often as the
-    setting says; None without any, or where the user left them to the plan, which keeps them short."""
+    """Return the cause for interruptions, with the seconds of each (`costs`) and their `seconds` per step. Returns None
+    without any, or if the plan chose the interval, which keeps them short."""
     if not costs or (key in _BY_DEFAULT and view.is_by_default(*_BY_DEFAULT[key])):
         return None
-    share, each, often = view.share(seconds), fmean(costs), f", every {every} steps" if every else ""
+    share, each, interval = view.share(seconds), fmean(costs), f", every {every} steps" if every else ""
     return Cause(
         cause=cause,
-        evidence=f"{percent(share)} of the time, {format_seconds(each)}{size} each{often}",
+        evidence=f"{percent(share)} of the time, {format_seconds(each)}{size} each{interval}",
         share=share,
         # Journals of earlier versions do not say how often checkpoints are saved.
         fix={key: view.seldom(each, seconds)} if every or (every is None and key != _EVAL) else None,
@@ -251,7 +251,7 @@ def between_steps(view: RunView) -> Cause | None:
 
 @dataclass(frozen=True, slots=True)
 class _Overhead:
-    """One kind of interruption: how often on the way (the one at the end is made anyway) and how long each takes."""
+    """One kind of interruption: its interval, and the seconds of each. The one at the end does not count."""
 
     key: str
     name: str
@@ -266,7 +266,7 @@ class _Overhead:
 
     @property
     def judged_seconds(self) -> float:
-        """Seconds without the one checkpoint on the way that stays: without it, a crash would lose all work."""
+        """Seconds of all interruptions except one checkpoint, without which a crash would lose all work."""
         return self.seconds - self.each_seconds * bool(self.key == _SAVE and self.count)
 
 
@@ -304,9 +304,9 @@ def cadence(context: Context) -> Verdict:
 
 
 def _fewer(context: Context, training: float) -> dict[str, Any]:
-    """Return settings with which interruptions take little enough; empty where they do so now.
+    """Return settings with which interruptions take a small enough share of the time; empty if they do already.
 
-    The costliest kind that no default decides comes half as often, again and again, until all together fit.
+    The interval of the costliest kind that no default decides is doubled, repeatedly, until the share is small enough.
     """
     by_default = {key for key, settings in _BY_DEFAULT.items() if context.is_by_default(*settings)}
 
@@ -337,9 +337,9 @@ def _fewer(context: Context, training: float) -> dict[str, Any]:
 
 
 def _doubled(context: Context, part: _Overhead, setting: float) -> float:
-    """Return the setting for half as often: a share stays a share; from the whole run on it is 0, which is never.
+    """Return the setting for an interval twice as long, as steps or as a share like the old one.
 
-    Saving stays: at least once on the way.
+    An interval longer than the run becomes 0, which means never. Checkpoints are still saved at least once.
     """
     total = context.planned.total_steps.value
     doubled = float(f"{2 * setting:.6g}") if setting < 1 else 2 * part.every_steps

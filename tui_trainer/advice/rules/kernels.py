@@ -1,4 +1,4 @@
-"""Attention, fused kernels and compiled layers: what is computed in fewer passes over memory."""
+"""Rules about attention, fused kernels and compiled layers, which take fewer passes over memory."""
 
 from dataclasses import replace
 from statistics import median
@@ -155,12 +155,12 @@ def attention(context: Context) -> Verdict:
 
 
 def _with_fused(stored: str, fused: str) -> str:
-    """Return both sizes in words; of a model with dropout of its own, only what is kept with it is known."""
+    """Return both sizes in words, or one if they are equal, as for a model with attention dropout."""
     return f"{stored} of activations" + (f", {fused} with the fused kernel" if fused != stored else "")
 
 
 def _activations(context: Context, setup: TrainingSetup) -> str:
-    """Return the bytes, in words, that the layers keep of one pass; under checkpointing one layer at a time."""
+    """Return the bytes, in words, that layers save in one pass; with checkpointing those of one layer."""
     shape, length = context.basis.shape, context.config.data.max_length
     layers = 1 if setup.gradient_checkpointing else shape.layers
     tokens = context.planned.per_device_train_batch_size.value * length

@@ -1,4 +1,4 @@
-"""The optimizer, the learning rate and the number of steps: does the run learn, and does it still?"""
+"""Rules about the optimizer, the learning rate, the number of steps, and whether the loss still falls."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -102,15 +102,14 @@ _MOST_DECAY = 0.5
 
 
 def _remedies_of_optimizer(basis: Basis, budget: float) -> Iterator[Remedy]:
-    """Yield the optimizers of libraries, which keep their state in 8 bits, and those that need no library, as
-    Adafactor, which have no momentum."""
+    """Yield optimizers with 8-bit state, which come from libraries, and those without momentum, such as Adafactor."""
     smaller, on_card = OPTIMIZERS[basis.setup.optim].smaller, basis.setup.device == "cuda"
-    of_libraries = [name for name in smaller if OPTIMIZERS[name].library]
-    here = [name for name in of_libraries if basis.hardware.libraries.get(OPTIMIZERS[name].library)]
-    here = [name for name in here if on_card or not OPTIMIZERS[name].needs_gpu]
-    # Of libraries that are not here the first is named, on a GPU only: one is enough.
-    for name in here or (of_libraries[:1] if on_card else []):
-        yield Remedy(patch={OPTIMIZER_KEY: name}, rank=5, needs="" if name in here else OPTIMIZERS[name].library)
+    from_libraries = [name for name in smaller if OPTIMIZERS[name].library]
+    available = [name for name in from_libraries if basis.hardware.libraries.get(OPTIMIZERS[name].library)]
+    available = [name for name in available if on_card or not OPTIMIZERS[name].needs_gpu]
+    # If no library is installed, the first is suggested, on a GPU only.
+    for name in available or (from_libraries[:1] if on_card else []):
+        yield Remedy(patch={OPTIMIZER_KEY: name}, rank=5, needs="" if name in available else OPTIMIZERS[name].library)
     for name in smaller:
         if not OPTIMIZERS[name].library:
             yield Remedy(patch={OPTIMIZER_KEY: name}, rank=8)
@@ -137,8 +136,7 @@ def optimizer(context: Context) -> Verdict:
 
 
 def _rate_for_adamw(context: Context) -> dict[str, str]:
-    """Return a setting that replaces a learning rate written for another optimizer, with which AdamW would diverge or
-    stand still."""
+    """Return a setting that replaces another optimizer's learning rate, with which AdamW would diverge or not learn."""
     config, written = context.config, context.config.training.learning_rate
     if OPTIMIZERS[config.training.optim].learning_rates is OPTIMIZERS[DEFAULT].learning_rates:
         return {}
@@ -357,7 +355,7 @@ def rate_could_rise(view: RunView) -> Cause | None:
 
 
 def _rung(plan: PlanMade | None, rate: float, up: int) -> float | None:
-    """Return the next rate that is usual for the method and the size of the model, below or above; None beyond them."""
+    """Return the next lower or higher of the usual rates for the method and model size; None beyond the last."""
     if plan is None or plan.usual_learning_rate is None:
         return None
     rungs = [share * plan.usual_learning_rate for share in _RUNGS]
@@ -367,7 +365,7 @@ def _rung(plan: PlanMade | None, rate: float, up: int) -> float | None:
 
 
 def _lower(plan: PlanMade | None, rate: float | None) -> Patch | None:
-    """Return the rate to try where this one is too high: the usual one, or from there down a rung, then a third."""
+    """Return a lower rate to try: the usual one, below that the next lower one, and finally a third of this one."""
     usual = plan.usual_learning_rate if plan else None
     if not rate:
         return None
@@ -390,7 +388,7 @@ def learning_rate(context: Context) -> Verdict:
 
 
 def _learning_rate(rate: float) -> Patch:
-    """Return the setting as one would write it, in two digits."""
+    """Return the setting with the rate rounded to two digits, as a user would write it."""
     return {LEARNING_RATE: float(f"{rate:.2g}")}
 
 
@@ -546,8 +544,8 @@ def _spikes(view: RunView) -> list[int]:
 
 
 def _rows_of(plan: PlanMade, seed: int, count: int, spikes: Sequence[int]) -> list[int]:
-    """Return the rows, of `count`, that are in a spike of each epoch that has one, if that is no chance; none with
-    fewer than two epochs."""
+    """Return the rows that are in a spike in every epoch with spikes, unless that may be chance; `count` is the total.
+    Returns none for fewer than two epochs."""
     order = RowOrder(np.zeros(count, dtype=np.int64), effective_batch=plan.effective_batch_size, seed=seed)
     of_epoch: dict[int, set[int]] = {}
     for step in spikes:

@@ -285,11 +285,11 @@ def cpu_threads(context: Context) -> Verdict:
     if environment.get("OMP_WAIT_POLICY", "").lower() == "active":
         wrong.append(("OMP_WAIT_POLICY", f"OMP_WAIT_POLICY=active: {_SPINNING}"))
     for name in _VARIABLES:
-        asked = environment.get(name, "").split(",")[0]
-        if asked.isdigit() and int(asked) < threads:
-            wrong.append((name, f"{name}={asked}, but the plan uses {threads} threads"))
-        elif name == "OMP_NUM_THREADS" and asked.isdigit() and int(asked) > cores:
-            wrong.append((name, f"{name}={asked} for {cores} usable cores"))
+        value = environment.get(name, "").split(",")[0]
+        if value.isdigit() and int(value) < threads:
+            wrong.append((name, f"{name}={value}, but the plan uses {threads} threads"))
+        elif name == "OMP_NUM_THREADS" and value.isdigit() and int(value) > cores:
+            wrong.append((name, f"{name}={value} for {cores} usable cores"))
     advice = "unset " + " ".join(name for name, _ in wrong) if wrong else ""
     if context.config.training.cpu_threads != "auto" and threads > max(1, cores):
         wrong.append((THREADS, f"{threads} threads on {cores} usable cores take turns"))
@@ -363,20 +363,20 @@ def throughput(context: Context) -> Verdict:
 def throttled(view: RunView) -> Cause | None:
     """A GPU that is too hot or at its power limit lowers its clock, and every kernel takes longer."""
     slowed = [gpu for reading in view.readings for gpu in reading.gpus if gpu.slowed_by]
-    asked = sum(gpu.slowed_by is not None for reading in view.readings for gpu in reading.gpus)
+    read = sum(gpu.slowed_by is not None for reading in view.readings for gpu in reading.gpus)
     clock = view.gpu_mean("clock_share")
-    if not slowed or clock is None or not asked:
+    if not slowed or clock is None or not read:
         return None
-    share = (1 - clock) * len(slowed) / asked
-    hot = max((gpu.temperature_celsius for gpu in slowed if gpu.temperature_celsius is not None), default=None)
-    by = slowed[-1].slowed_by
-    degrees = f", up to {hot:.0f} degrees Celsius" if hot is not None else ""
+    share = (1 - clock) * len(slowed) / read
+    hottest = max((gpu.temperature_celsius for gpu in slowed if gpu.temperature_celsius is not None), default=None)
+    reason = slowed[-1].slowed_by
+    degrees = f", up to {hottest:.0f} degrees Celsius" if hottest is not None else ""
     return Cause(
         cause="The GPU is throttled: it is too hot, or at its power limit.",
-        evidence=f"slowed by {by} in {percent(len(slowed) / asked)} of readings, clock at {percent(clock)}{degrees}",
+        evidence=f"slowed by {reason} in {percent(len(slowed) / read)} of readings, clock at {percent(clock)}{degrees}",
         share=share,
         advice="improve the cooling of the machine"
-        if by == "heat"
+        if reason == "heat"
         else "raise the limit: nvidia-smi --power-limit=WATTS",
     )
 

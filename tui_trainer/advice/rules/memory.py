@@ -87,7 +87,7 @@ def memory_full(view: RunView) -> Cause | None:
 
 
 def _less_at_a_time(view: RunView) -> tuple[Patch | None, list[str]]:
-    """Return the first remedy that is not in force yet, as settings of the next run, and the others in words."""
+    """Return the settings of the first remedy that the run does not use yet, and the other remedies in words."""
     plan = view.plan
     if plan is None:
         return None, ["a smaller micro-batch", "shorter rows"]
@@ -309,8 +309,8 @@ def memory_growing(view: RunView) -> Cause | None:
 
 
 def _memory_by_step(view: RunView) -> list[tuple[int, float]]:
-    """Return (step, bytes) of this start: the memory of the process, or on a GPU a few hundred peaks of what torch
-    allocated. A card has other users too, and torch keeps more than it has allocated: what the driver reads is neither.
+    """Return (step, bytes) since the last start: the memory of the process, or a few hundred of torch's peaks on a GPU.
+    The driver's figure is not used, because it includes other programs and memory that torch holds unused.
     """
     if not view.on_gpu:
         return [
@@ -323,10 +323,10 @@ def _memory_by_step(view: RunView) -> list[tuple[int, float]]:
 
 
 def _has_new_sizes(view: RunView, since_step: int) -> bool:
-    """Return whether passes of a new size came; on a card, of a larger one: only these raise the peak.
+    """Return whether passes of a new size came since a step; on a GPU only of a larger one, which raises the peak.
 
-    A step tells how many positions its passes have together, so the size is that of a mean one, and a `coarse` one:
-    sums of several passes differ long after each pass has come.
+    The journal has the positions of a whole step, so the size is that of a mean pass. It is rounded (`coarse`), because
+    sums of several passes differ long after each size has come.
     """
     passes = max(view.plan.gradient_accumulation_steps, 1) if view.plan else 1
     first_steps: dict[int, int] = {}

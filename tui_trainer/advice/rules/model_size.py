@@ -1,4 +1,4 @@
-"""How large the model and its adapters are."""
+"""Rules about the sizes of the model and of its adapters."""
 
 import math
 from collections.abc import Iterator
@@ -133,7 +133,7 @@ def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
     published="DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)",
 )
 def model_choice(context: Context) -> Verdict:
-    """Compares this model with a smaller and a larger one by time and memory.
+    """Compare this model with a smaller and a larger one by time and memory.
 
     Source: Sanh et al., DistilBERT, arXiv:1910.01108.
     """
@@ -146,17 +146,17 @@ def model_choice(context: Context) -> Verdict:
     own, budget = plan.parameters.value, context.basis.room.budget_bytes
     # A smaller one with a larger vocabulary may need more memory.
     less = min(budget or math.inf, context.basis.needed_bytes())
-    smaller = _others(context, 0, _SMALLER * own, less, reverse=True)
+    smaller = _alternatives(context, 0, _SMALLER * own, less, reverse=True)
     words, seconds = f"{format_count(own)} parameters", context.duration_seconds
     if is_short(context) or (seconds is not None and seconds > _DAY_SECONDS):
         reason = "do not fit" if is_short(context) else "take longer than 1 day"
         quick = next((other for other in smaller if (other.seconds or 0) <= _DAY_SECONDS), None)
         if quick is None:
-            none = f"{words} {reason}, and no model in the catalogue is small enough"
-            return warned(none, advice="lower data.max_length, or use less data (data.max_rows)")
-        here = find_model(quick.name, head=task.head).folder is not None
-        advice = "" if here else f"tui-trainer download {quick.name}, then --model {quick.name}"
-        fix = {MODEL_KEY: quick.name} if here else None
+            message = f"{words} {reason}, and no model in the catalogue is small enough"
+            return warned(message, advice="lower data.max_length, or use less data (data.max_rows)")
+        is_local = find_model(quick.name, head=task.head).folder is not None
+        advice = "" if is_local else f"tui-trainer download {quick.name}, then --model {quick.name}"
+        fix = {MODEL_KEY: quick.name} if is_local else None
         return warned(f"{words} {reason}; {quick.words}", fix=fix, advice=advice)
     details = [f"smaller: {other.words}" for other in islice(smaller, 1)]
     busy = earlier.busy_share if earlier and context.device == "cuda" else None
@@ -164,16 +164,16 @@ def model_choice(context: Context) -> Verdict:
     if earlier and busy is not None and is_idle:
         words += f", which kept the GPU {percent(busy)} busy in run {earlier.name}"
     if is_idle or (seconds is not None and seconds <= _SHORT_SECONDS):
-        # Here there is time, or a card, for more.
-        larger = _others(context, _LARGER * own, math.inf, budget)
+        # Time, or the GPU, allows for a larger model.
+        larger = _alternatives(context, _LARGER * own, math.inf, budget)
         fits = next((other for other in larger if (other.seconds or 0) <= _DAY_SECONDS), None)
         details += [f"larger: {fits.words}"] if fits else []
     return passed("; ".join([words, *details]), *details)
 
 
 @dataclass(frozen=True, slots=True)
-class _Other:
-    """Another model that could replace the present one. `seconds` is None if only a measured step can give it."""
+class _Alternative:
+    """Alternative to the present model. `seconds` is the planned time; None without a plan of the time."""
 
     name: str
     seconds: float | None
@@ -181,9 +181,9 @@ class _Other:
     """`distilgpt2, 81.9 M, would take about 2 h 10 min with 2.1 GiB of memory (a vocabulary of the same size)`."""
 
 
-def _others(
+def _alternatives(
     context: Context, least: float, most: float, budget: float | None, *, reverse: bool = False
-) -> Iterator[_Other]:
+) -> Iterator[_Alternative]:
     """Yield models of the catalogue for this task with `least` to `most` parameters that fit into memory, by size."""
     kinds = find_task(context.config.task.type).architectures
     entries = [
@@ -192,13 +192,12 @@ def _others(
         if least <= entry.parameters <= most and str((entry.config.get("architectures") or [""])[0]).endswith(kinds)
     ]
     for entry in sorted(entries, key=lambda entry: entry.parameters, reverse=reverse):
-        if other := _instead(context, entry, math.inf if budget is None else budget):
+        if other := _planned_with(context, entry, math.inf if budget is None else budget):
             yield other
 
 
-def _instead(context: Context, entry: CatalogueEntry, budget: float) -> _Other | None:
-    """Return the same run with this model; None if it cannot be planned, does not fit, or does not know the
-    language."""
+def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Alternative | None:
+    """Return the figures of the run with this model; None if it has no plan, does not fit or lacks the language."""
     plan, basis = context.planned, context.basis
     loaded = with_settings(basis.loaded, {MODEL_KEY: entry.name, "model.revision": "main"})
     try:
@@ -210,7 +209,7 @@ def _instead(context: Context, entry: CatalogueEntry, budget: float) -> _Other |
         return None
     if needed > budget or (speaks := _language(context, entry)) is None:
         return None
-    # As many times the tokens of this tokenizer take as many times the time; what is not measured counts as the same.
+    # The time is assumed to grow with the tokens, and all other conditions to stay the same.
     language, times = speaks
     flops = partial(training_flops, setup=basis.setup, tokens=1, row_tokens=plan.longest_row)
     seconds, takes = None, ""
@@ -218,12 +217,12 @@ def _instead(context: Context, entry: CatalogueEntry, budget: float) -> _Other |
         seconds = context.duration_seconds * flops(shape) / flops(basis.shape) * times
         takes = f" would take about {format_seconds(seconds)}"
     size, memory = format_count(shape.parameters), format_bytes(needed)
-    return _Other(entry.name, seconds, f"{entry.name}, {size},{takes} with {memory} of memory ({language})")
+    return _Alternative(entry.name, seconds, f"{entry.name}, {size},{takes} with {memory} of memory ({language})")
 
 
 def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | None:
-    """Return what the model's tokenizer makes of the text, in words, and how many times as many tokens as this model's;
-    None if it does not know the language."""
+    """Return a clause on the tokens of the text with that model's tokenizer, and their ratio to this model's; None if
+    the tokenizer does not know the language."""
 
     def tokens(name: str) -> float | None:
         folder = find_model(name, head=find_task(context.config.task.type).head).folder

@@ -1,4 +1,4 @@
-"""How long rows are, and what of them is padding."""
+"""Rules about the length of rows and about padding."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ _UNPACKED = {PACKING: False, GROUP_BY_LENGTH: True}
 
 
 def _remedies_of_sequence_length(basis: Basis, budget: float) -> Iterator[Remedy]:
-    """Yield shorter rows, which drop what was to be learnt."""
+    """Yield shorter row lengths, which cut text that would be learned."""
     length = basis.config.data.max_length
     while length > _LEAST_LENGTH:
         length = max(length // 2, _LEAST_LENGTH)

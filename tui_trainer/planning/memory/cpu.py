@@ -1,12 +1,11 @@
 """Memory on a CPU: resident bytes beyond the loaded libraries, with glibc.
 
-glibc keeps what a moment has given back, so moments add up more than one would think. torch asks for aligned blocks,
-for which glibc wants some bytes more than it then uses: the place of a freed block is too small for the next of its
-size and stays empty between two that are kept (glibc 2.36; gradients, for instance, do not fit into the places that
-activations leave). How much of that remains was measured over 40 configurations of six families and both methods in
-the way of tests/benchmarks/memory_grid.py: the shares below, with 40 of 43 within 10 % (AMD EPYC, torch 2.15). Of 11
-encoders, with a decoder and without, 10 were within 10 % and all within 17 %; the same one measured twice differed by
-up to 9 %.
+glibc keeps freed memory, so the phases of a step add up to more than the largest of them. torch asks for aligned
+blocks, and glibc takes more bytes for one than the block then uses. A freed block is therefore too small for the next
+tensor of its size and stays empty between two live ones (glibc 2.36; gradients, for instance, do not fit into the
+blocks that activations leave). The shares below were measured over 40 configurations of six families and both methods
+with tests/benchmarks/memory_grid.py: 40 of 43 runs are within 10 % (AMD EPYC, torch 2.15). Of 11 encoders, with a
+decoder and without, 10 were within 10 % and all within 17 %; two measurements of one encoder differed by up to 9 %.
 
 A peak settles late: the quickstart's model in a bare loop of torch takes 137 MiB in its first step, 146 to 158 in the
 second and 165 to 174 from about the sixteenth on, with one arena of glibc as with several, in the main thread as in
@@ -27,30 +26,30 @@ from tui_trainer.units import MIB, format_bytes
 LIBRARY_BYTES = 28_000_000
 # From here on glibc maps a block by itself and gives it back whole (its M_MMAP_THRESHOLD grows up to this size).
 MAPPED_BLOCK_BYTES = 32 * MIB
-# Of the results of a forward pass that nothing keeps, the share whose places stay empty; and how much of the gradients
-# goes into these.
+# The share of a forward pass's short-lived results whose freed blocks stay empty, and the share of the gradients that
+# these blocks take up.
 TEMPORARY_SHARE, FILLED_SHARE = 0.67, 0.74
-# T5's norms, its GELU and the masks of its scores are chains of results: each takes the place of one before it.
+# T5's norms, its GELU and the masks of its scores are chains of results: each reuses the block of an earlier one.
 CHAIN_TEMPORARY_SHARE = 0.2
-# With checkpointing, a layer's results are there once for the forward and again for the backward pass, and gradients
-# and inputs of layers stand between them: so many times one layer's results, by the size of a number between layers.
+# With checkpointing, a layer's results exist for the forward and again for the backward pass, with gradients and inputs
+# of layers between them. The factors multiply one layer's results, by the bytes of a number between layers.
 CHECKPOINTED_LAYERS = {FLOAT: 2.5, HALF: 1.4}
-# The same of encoders, of whose layers scores are the larger part: their places are taken again by the next scores.
+# The factor is lower for encoders: scores are most of their layers, and the next scores reuse their blocks.
 CHECKPOINTED_ENCODER_DECODER = 1.55
-# One that oneDNN compiles, as long as it is kept: 64 of them took 63 MiB in a layer of 256 x 256, 192 took 165 MiB (AMD
+# Measured for kernels that oneDNN has compiled and keeps: 64 took 63 MiB in a layer of 256 x 256, 192 took 165 MiB (AMD
 # EPYC with avx512_bf16).
 KERNEL_BYTES = MIB
-# A product has one forward, one for the gradient of its input, and where it trains one for that of its weight. torch's
-# attention has two products forward and five backward.
+# A matmul needs one kernel forward, one for the gradient of its input and, if it trains, one for that of its weight.
+# torch's attention has two matmuls forward and five backward.
 _FROZEN_KERNELS, _TRAINED_KERNELS, _ATTENTION_KERNELS = 2, 3, 7
 # Labels of passes differ by a factor of four: two octaves of `coarse`.
 _LABEL_SIZES = 16
-# Of the results of a layer in an evaluation, the share that is resident at one time: nothing keeps their places apart.
+# The share of a layer's results that is resident at one time in an evaluation, where freed blocks are reused.
 EVALUATION_SHARE = 0.55
 
 
 def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tuple[MemoryPart, ...]:
-    """Peak memory of training, by part; the parts are to be added."""
+    """Return the parts of the peak memory of training, whose sum is the peak."""
     model = ModelMemory(shape, setup, batch.row_tokens)
     steps = (
         _activations(model, batch),
@@ -60,7 +59,7 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
         *model.router_loss(batch.tokens),
     )
     gradients = _gradients(model, batch.accumulation, steps[0].bytes)
-    there = sum(part.bytes for part in (gradients, *steps))
+    step_bytes = sum(part.bytes for part in (gradients, *steps))
     return (
         *model.weight_parts(),
         *model.masters(),
@@ -70,8 +69,8 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
         *model.adapted_experts(),
         *model.dora_norms(),
         *steps,
-        _evaluation(model, batch, there),
-        *model.before_training(there),
+        _evaluation(model, batch, step_bytes),
+        *model.before_training(step_bytes),
         *model.first_adapters(),
         *_kernels(model, batch),
         MemoryPart("libraries", LIBRARY_BYTES, "code of libraries, loaded at first use, whatever the model"),
@@ -79,10 +78,10 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
 
 
 def _gradients(model: ModelMemory, accumulation: int, activations: int) -> MemoryPart:
-    """16-bit copies of weights cost nothing here: they are given back layer by layer, as gradients are made.
+    """Return the memory of gradients. 16-bit copies of weights add nothing: each layer frees its own as gradients come.
 
-    Gradients in 16 bits become fp32 after the backward pass, all at once, in the places that activations have left.
-    With several passes that sum stays while the next activations and gradients are made.
+    After the backward pass all 16-bit gradients are converted to fp32 at once, in memory that activations have left.
+    With several passes this fp32 sum stays while the next activations and gradients are computed.
     """
     if model.has_masters:
         copies = model.sum_bytes if accumulation > 1 else max(0, model.sum_bytes - activations)
@@ -92,22 +91,22 @@ def _gradients(model: ModelMemory, accumulation: int, activations: int) -> Memor
         return MemoryPart("gradients", model.gradient_bytes + copies, formula)
     sets = 2 if accumulation > 1 else 1
     tied = model.shape.tied_embeddings and model.setup.method == "full" and model.setup.trains_head
-    second = FLOAT * model.shape.vocabulary * model.shape.hidden_size if tied else 0
+    tied_copy = FLOAT * model.shape.vocabulary * model.shape.hidden_size if tied else 0
     formula = f"{FLOAT * sets} bytes x trained parameters" + (" (the sum, and the next gradients)" if sets > 1 else "")
-    if second:
+    if tied_copy:
         formula += ", counting a tied embedding twice: as head and as embedding"
-    return MemoryPart("gradients", sets * model.gradient_bytes + second, formula)
+    return MemoryPart("gradients", sets * model.gradient_bytes + tied_copy, formula)
 
 
 def _activations(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     shape = model.shape
     ends = 3 * FLOAT * model.tokens_at_ends(batch) * shape.hidden_size
     if model.setup.gradient_checkpointing:
-        kept = model.kept_layers * batch.tokens * model.layer_input
-        return MemoryPart("activations", kept + ends, "layers x tokens x bytes of a layer's input")
-    kept = model.kept_layers * batch.tokens * model.counted.kept
+        stored = model.kept_layers * batch.tokens * model.layer_input
+        return MemoryPart("activations", stored + ends, "layers x tokens x bytes of a layer's input")
+    stored = model.kept_layers * batch.tokens * model.counted.kept
     formula = "layers x tokens x bytes kept for the backward pass"
-    return MemoryPart("activations", kept + ends, formula)
+    return MemoryPart("activations", stored + ends, formula)
 
 
 def _temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
@@ -116,41 +115,41 @@ def _temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     is_encoder = model.shape.head != CAUSAL
     times = CHECKPOINTED_ENCODER_DECODER if is_encoder else CHECKPOINTED_LAYERS[model.weight_size]
     formula = f"{times} x the results of one layer, which is computed twice"
-    found = int(times * batch.tokens * model.counted.largest_made)
-    # Of a model with few layers that is more than all of them have without.
+    size = int(times * batch.tokens * model.counted.largest_made)
+    # In a model with few layers that would exceed the memory of all layers without checkpointing.
     inputs = model.shape.layers * batch.tokens * model.layer_input
     all_layers = model.shape.layers * batch.tokens * model.counted.kept + _plain_temporaries(model, batch).bytes
-    if all_layers - inputs < found:
-        found, formula = max(0, all_layers - inputs), "at most what layers store and compute without checkpointing"
-    return MemoryPart("temporaries", found, formula)
+    if all_layers - inputs < size:
+        size, formula = max(0, all_layers - inputs), "at most what layers store and compute without checkpointing"
+    return MemoryPart("temporaries", size, formula)
 
 
 def _plain_temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
-    through = model.shape.layers * batch.tokens
-    own, adapters = through * model.own_temporaries, through * model.adapter_temporaries(batch.row_tokens)
+    layer_tokens = model.shape.layers * batch.tokens
+    own, adapters = layer_tokens * model.own_temporaries, layer_tokens * model.adapter_temporaries(batch.row_tokens)
     gradients = model.sum_bytes * (2 if batch.accumulation > 1 else 1)
     share = CHAIN_TEMPORARY_SHARE if "t5" in model.shape.model_type else TEMPORARY_SHARE
-    found = share * own - FILLED_SHARE * min(own, gradients) + model.ADAPTER_SHARE[model.compute_size] * adapters
-    mapped = FLOAT * model.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
+    size = share * own - FILLED_SHARE * min(own, gradients) + model.ADAPTER_SHARE[model.compute_size] * adapters
+    is_mapped = FLOAT * model.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
     return MemoryPart(
         "temporaries",
-        0 if mapped else max(0, int(found)),
+        0 if is_mapped else max(0, int(size)),
         "layers x tokens x bytes of short-lived results, less the memory that gradients reuse",
     )
 
 
 def _backward(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
-    """Gradients that are there at one time in the last layer: two of the MLP's width, with dropout three of scores."""
+    """Return the most gradients that the last layer has at once: two of the MLP's width, or three of stored scores."""
     shape = model.shape
     scores = 3 * shape.attention_heads * batch.row_tokens if model.keeps_scores else 0
-    found = batch.tokens * model.compute_size * max(2 * shape.mlp_size, scores)
-    return MemoryPart("backward pass", found, "tokens x bytes of one layer's gradients")
+    size = batch.tokens * model.compute_size * max(2 * shape.mlp_size, scores)
+    return MemoryPart("backward pass", size, "tokens x bytes of one layer's gradients")
 
 
 def _loss(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     whole = model.loss(batch.labels)
     is_chunked = model.setup.chunks_loss(batch.labels)
-    # Gradients of head and embedding are made when the logits have been given back, where both are mapped.
+    # glibc returns mapped blocks: the logits are freed before the gradients of head and embedding are computed.
     matrix, logits = FLOAT * model.shape.vocabulary * model.shape.hidden_size, FLOAT * batch.labels * model.classes
     trains = model.setup.method == "full" and model.setup.trains_head and batch.accumulation == 1
     if is_chunked or not trains or min(matrix, logits) < MAPPED_BLOCK_BYTES:
@@ -160,30 +159,31 @@ def _loss(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
 
 
 def _kernels(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
-    """Those of all sizes of passes but one, where documents are of different lengths: those of one size are within the
-    measured shares."""
+    """Return the kernels of all row lengths but one, if documents differ in length.
+
+    The kernels of one length are part of the measured shares."""
     setup, shape = model.setup, model.shape
     varies = setup.packed or 0 < setup.document_tokens < batch.row_tokens - 1
     if not (setup.compiles_each_size and varies):
         return ()
     trains = setup.method == "full"
-    own = _TRAINED_KERNELS if trains else _FROZEN_KERNELS
+    kernels_each = _TRAINED_KERNELS if trains else _FROZEN_KERNELS
     layers = {(x.inputs, x.outputs) for x in shape.linears if not x.is_head}
     adapters = {(x.inputs, x.outputs) for x in setup.adapted(shape)} if setup.has_adapter else set()
-    each = _ATTENTION_KERNELS + own * len(layers) + 2 * _TRAINED_KERNELS * len(adapters)
+    kernels_per_size = _ATTENTION_KERNELS + kernels_each * len(layers) + 2 * _TRAINED_KERNELS * len(adapters)
     head = _TRAINED_KERNELS if trains or setup.saves_head else _FROZEN_KERNELS
-    of_head = head * _LABEL_SIZES if shape.head not in CLASSIFYING else 0
+    head_kernels = head * _LABEL_SIZES if shape.head not in CLASSIFYING else 0
     sizes = coarse_sizes(batch.row_tokens) - coarse_sizes(max(setup.narrowest_pass, 1))
-    count = min(each * sizes + of_head, KERNELS_KEPT)
+    count = min(kernels_per_size * sizes + head_kernels, KERNELS_KEPT)
     formula = f"{count} kernels of {format_bytes(KERNEL_BYTES)}, which oneDNN compiles for each row length"
     return (MemoryPart(KERNELS, count * KERNEL_BYTES, formula),)
 
 
-def _evaluation(model: ModelMemory, batch: BatchSizes, there: int) -> MemoryPart:
-    """One layer's results, as nothing is kept, and then the logits; gradients are gone by then. No dropout here."""
+def _evaluation(model: ModelMemory, batch: BatchSizes, step_bytes: int) -> MemoryPart:
+    """Return what an evaluation needs beyond a step: one layer's results, without dropout, and the logits."""
     adapters = model.adapter_temporaries(batch.row_tokens)
     own = model.counted.evaluated - adapters
     results = batch.eval_tokens * (EVALUATION_SHARE * own + model.EVALUATION_ADAPTER_SHARE * adapters)
-    wanted = int(results) + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
+    needed = int(results) + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
     formula = "what an evaluation batch needs beyond the memory of a step's activations and gradients"
-    return MemoryPart("evaluation", max(0, wanted - there), formula)
+    return MemoryPart("evaluation", max(0, needed - step_bytes), formula)

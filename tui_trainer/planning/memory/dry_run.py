@@ -1,8 +1,8 @@
 """Memory of the layers of a model: counted by a dry run on tensors without numbers, in a process that has torch.
 
-Bytes of a row grow with its length and, of masks and scores, with the square of it; behind an encoder with the answer's
-in the same way, and with the product of both. So they are counted at a few lengths and found for all others.
-Nothing is guessed when that fails.
+The bytes of a row grow with its length and, for masks and scores, with the square of it. An encoder-decoder adds the
+length of the answer, its square, and the product of both lengths. The bytes are therefore counted at a few lengths and
+fitted for all others. A failed dry run gives no figures.
 """
 
 from collections.abc import Mapping
@@ -21,15 +21,15 @@ _WORDS, _ROW_TOKENS = 128, 256
 def measure_layer(
     config: Mapping[str, Any], shape: ModelShape, setup: TrainingSetup, row_tokens: int
 ) -> tuple[LayerBytes | None, str]:
-    """Bytes of one layer of the model that a config.json describes, in rows of `row_tokens`; else None, and a clause
-    about why.
+    """Return the bytes of one layer of the model that a config.json describes, in rows of `row_tokens`.
 
-    The first answer about a model and a setup takes seconds. On a card attention is counted as its fused kernels
-    compute it. With a decoder behind an encoder the layers of both count together, as bytes of one token of the input
-    in one layer of the encoder, for answers of `setup.target_tokens`. No code that comes with a model is run.
+    Returns None and a clause that gives the reason if the dry run fails. The first answer about a model and a setup
+    takes seconds. For a GPU the figures are those of fused attention kernels. In an encoder-decoder the layers of both
+    halves count together, as bytes of one input token in one layer of the encoder, for answers of
+    `setup.target_tokens`. No code that comes with a model is run.
     """
     fields = deciding_fields(config)
-    # No layer depends on what the ends of the model are.
+    # The memory of a layer does not depend on the embedding and the head.
     fields.pop("tie_word_embeddings", None)
     answer_tokens = setup.target_tokens if shape.decoder_layers else 0
     lengths = _lengths(answer_tokens > 0, shape.max_position_embeddings if shape.learned_positions else None)
@@ -47,22 +47,22 @@ def measure_layer(
 
 
 def _deciding(setup: TrainingSetup) -> dict[str, Any]:
-    """Return the fields that are declared to decide the memory of a layer. Others must not change the question."""
-    everything = asdict(setup)
-    marks = {
+    """Return the fields of a setup that decide the memory of a layer: other fields must not change the cache key."""
+    values = asdict(setup)
+    marks_by_name = {
         name: getattr(hint, "__metadata__", ())
         for name, hint in get_type_hints(TrainingSetup, include_extras=True).items()
     }
     return {
-        name: everything[name]
-        for name, found in marks.items()
-        if LAYER_KEY in found or (RARE_LAYER_KEY in found and everything[name])
+        name: values[name]
+        for name, hint_marks in marks_by_name.items()
+        if LAYER_KEY in hint_marks or (RARE_LAYER_KEY in hint_marks and values[name])
     }
 
 
-def _lengths(has_answers: bool, most: int | None) -> list[tuple[int, int]]:
-    """Tokens of a row and of its answer: as many pairs as there are unknown numbers, whatever the data has."""
-    row = min(_ROW_TOKENS, most or _ROW_TOKENS)
+def _lengths(has_answers: bool, max_positions: int | None) -> list[tuple[int, int]]:
+    """Return pairs (tokens of a row, tokens of its answer) to count at: one pair for each coefficient of the fit."""
+    row = min(_ROW_TOKENS, max_positions or _ROW_TOKENS)
     if not has_answers:
         return [(row, 0), (row // 2, 0)]
     pairs = [(row, row), (row // 2, row), (row, row // 2), (row // 2, row // 2)]
@@ -72,15 +72,15 @@ def _lengths(has_answers: bool, most: int | None) -> list[tuple[int, int]]:
 def _layer(
     counted: list[dict[str, float]], lengths: list[tuple[int, int]], row_tokens: int, answer_tokens: int, layers: int
 ) -> LayerBytes:
-    """Of one token and layer, in a row of `row_tokens` with an answer of `answer_tokens`."""
+    """Fit the counts by least squares; return the bytes of one token and layer for rows of `row_tokens`."""
     import numpy as np
 
     def powers(row: int, answer: int) -> list[int]:
         return [row, row**2, answer, answer**2, row * answer][: 5 if answer_tokens else 2]
 
     names = list(counted[0])
-    rows = [[each[name] / (1 if name.startswith("largest") else layers) for name in names] for each in counted]
-    weights, *_ = np.linalg.lstsq(np.array([powers(*pair) for pair in lengths], float), np.array(rows), rcond=None)
-    found = np.array(powers(row_tokens, answer_tokens), float) @ weights / row_tokens
+    counts = [[count[name] / (1 if name.startswith("largest") else layers) for name in names] for count in counted]
+    weights, *_ = np.linalg.lstsq(np.array([powers(*pair) for pair in lengths], float), np.array(counts), rcond=None)
+    layer_bytes = np.array(powers(row_tokens, answer_tokens), float) @ weights / row_tokens
     per_pair = weights[1][names.index("made")]
-    return LayerBytes(**dict(zip(names, map(round, found), strict=True)), made_per_pair=round(per_pair))
+    return LayerBytes(**dict(zip(names, map(round, layer_bytes), strict=True)), made_per_pair=round(per_pair))

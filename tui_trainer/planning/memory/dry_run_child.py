@@ -1,12 +1,13 @@
-"""Counts what layers compute and keep, without computing it: in the worker.
+"""Count the bytes that layers compute and save, without computing numbers. This module runs in the worker.
 
-The model is built with 1 and with 3 layers on tensors that have a shape and no numbers, and its forward pass counted
-with two rows and with three: the difference of the differences is what one layer needs for one row, without weights,
-their casts and what the ends of the model keep. The layers of a decoder behind an encoder are counted in the same way,
-and added as many times as the model has them.
+The model is built with 1 and with 3 layers on tensors that have a shape and no numbers, and the bytes of its forward
+pass are counted with two rows and with three. The difference of the differences is what one layer needs for one row,
+without weights, their casts and the ends of the model. The layers of an encoder-decoder's decoder are counted in the
+same way, and multiplied by their number.
 
-Where layers differ (attention and recurrence in turns, experts from some layer on), or a config cannot be cut, the
-whole model is built instead, and what one row needs is shared out among its layers: its ends with them, but for logits.
+If layers differ (attention and recurrence alternate, or experts begin at some layer), or a config cannot be cut, the
+whole model is built, and the bytes of one row are divided by the number of layers. They include the ends of the model
+except the logits.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tui_trainer.models.towers import language_config
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-# One row is no measure: torch copies what attention multiplies only where there are several.
+# A single row would mislead: torch copies the inputs of attention's matmuls only if there are several.
 _FEW, _MANY, _ROWS = 1, 3, (2, 3)
 _WHOLE = (0, 0)
 Bytes = dict[str, float]
@@ -35,31 +36,32 @@ Lengths = list[tuple[int, int]]
 
 
 def answer(question: dict[str, Any], _: Any) -> list[Bytes]:
-    """For each pair of `lengths`, tokens of a row and of its answer, bytes of one row in all layers: `kept` by
-    autograd, `made` by the forward pass, `wide` of what is made in fp32 and not kept, `evaluated`, made in an
-    evaluation, and `largest_kept` and `largest_made` of the largest layer."""
+    """Return the bytes of one row in all layers, for each pair of `lengths` (tokens of a row and of its answer).
+
+    The keys are `kept`: saved by autograd; `made`: allocated by the forward pass; `wide`: allocated in fp32 and not
+    saved; `evaluated`: allocated by an evaluation; `largest_kept` and `largest_made`: of the largest layer."""
     config, setup = question["config"], question["setup"]
     lengths = [(row, answer) for row, answer in question["lengths"]]
     with suppress(Exception):  # a config may refuse another number of layers in any way
-        # An expression may be about the numbers of layers.
+        # A regular expression may select layers by their number.
         by_number = any(map(is_pattern, setup["lora_targets"]))
         if not by_number and _layers_are_alike(json.dumps(config), setup["head"]):
-            found = _by_depth(config, setup, lengths)
-            # On a CPU what compiled layers do not keep keeps its place.
+            counts = _by_depth(config, setup, lengths)
+            # On a CPU glibc keeps the blocks of tensors that compiled layers do not save.
             if setup["compiled"] and setup["device"] != "cpu":
-                with suppress(Exception):  # what torch cannot trace is reckoned as it is uncompiled
-                    kept = _kept_compiled(config, setup, lengths)
-                    found = [each | of_layer for each, of_layer in zip(found, kept, strict=True)]
-            return found
+                with suppress(Exception):  # a layer that torch cannot trace counts as uncompiled
+                    compiled = _compiled_row_bytes(config, setup, lengths)
+                    counts = [count | layer_count for count, layer_count in zip(counts, compiled, strict=True)]
+            return counts
     layers = language_config(model_config(config)).num_hidden_layers
-    found = _of_one_row(config, setup, _WHOLE, lengths)
-    return [each | {f"largest_{name}": each[name] / layers for name in ("kept", "made")} for each in found]
+    counts = _row_bytes(config, setup, _WHOLE, lengths)
+    return [count | {f"largest_{name}": count[name] / layers for name in ("kept", "made")} for count in counts]
 
 
 @cache
 def _layers_are_alike(config: str, head: Head) -> bool:
-    """Whether all layers of each half of the model are made of the same modules, in the same sizes. The first may have
-    more or less, as T5's distances and ModernBERT's missing norm."""
+    """Return whether all layers of each half have the same modules and sizes. The first may differ, as T5's does, which
+    has the table of distances, and ModernBERT's, which lacks a norm."""
     from torch import nn
 
     with fake_tensors(head):
@@ -72,20 +74,20 @@ def _layers_are_alike(config: str, head: Head) -> bool:
         return [*((name, type(part)) for name, part in layer.named_modules()), *weights]
 
     kinds = ([kind(layer) for layer in module] for module in lists if id(module) not in inside)
-    return all(one == found[-1] for found in kinds for one in found[1:])
+    return all(layer_kind == layer_kinds[-1] for layer_kinds in kinds for layer_kind in layer_kinds[1:])
 
 
 def _by_depth(config: dict[str, Any], setup: dict[str, Any], lengths: Lengths) -> list[Bytes]:
-    made = language_config(model_config(config))
-    few = _of_one_row(config, setup, (_FEW, _FEW), lengths)
-    each = _per_layer(few, _of_one_row(config, setup, (_MANY, _FEW), lengths))
-    behind = [dict.fromkeys(layer, 0.0) for layer in each]
+    text = language_config(model_config(config))
+    shallow = _row_bytes(config, setup, (_FEW, _FEW), lengths)
+    per_layer = _per_layer(shallow, _row_bytes(config, setup, (_MANY, _FEW), lengths))
+    per_decoder = [dict.fromkeys(layer, 0.0) for layer in per_layer]
     if setup["head"] == ENCODER_DECODER:
-        behind = _per_layer(few, _of_one_row(config, setup, (_FEW, _MANY), lengths))
+        per_decoder = _per_layer(shallow, _row_bytes(config, setup, (_FEW, _MANY), lengths))
     return [
-        {name: made.num_hidden_layers * found + decoder_layers(made) * decoding[name] for name, found in layer.items()}
+        {name: text.num_hidden_layers * size + decoder_layers(text) * decoding[name] for name, size in layer.items()}
         | {f"largest_{name}": max(layer[name], decoding[name]) for name in ("kept", "made")}
-        for layer, decoding in zip(each, behind, strict=True)
+        for layer, decoding in zip(per_layer, per_decoder, strict=True)
     ]
 
 
@@ -94,50 +96,48 @@ def _per_layer(few: list[Bytes], many: list[Bytes]) -> list[Bytes]:
     return [{name: (more[name] - less[name]) / (_MANY - _FEW) for name in less} for less, more in pairs]
 
 
-def _of_one_row(
-    config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int], lengths: Lengths
-) -> list[Bytes]:
-    found = []
-    with fake_tensors(setup["head"]), _kernels_of(setup):
+def _row_bytes(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int], lengths: Lengths) -> list[Bytes]:
+    counts = []
+    with fake_tensors(setup["head"]), _gpu_kernels(setup):
         model = _model(config, setup, layers)
         if output := model.get_output_embeddings():
-            # Logits are reckoned apart.
-            output.register_forward_pre_hook(lambda module, given: (given[0][:, :1],))
+            # Other parts of the plan count the logits.
+            output.register_forward_pre_hook(lambda module, inputs: (inputs[0][:, :1],))
         for pair in lengths:
-            few, many = (_forward(model, setup, rows, pair) for rows in _ROWS)
-            found.append({name: many[name] - few[name] for name in few})
-    return found
+            fewer_rows, more_rows = (_forward(model, setup, rows, pair) for rows in _ROWS)
+            counts.append({name: more_rows[name] - fewer_rows[name] for name in fewer_rows})
+    return counts
 
 
-def _kept_compiled(config: dict[str, Any], setup: dict[str, Any], lengths: Lengths) -> list[Bytes]:
-    """What is kept of a row where layers are compiled."""
+def _compiled_row_bytes(config: dict[str, Any], setup: dict[str, Any], lengths: Lengths) -> list[Bytes]:
+    """Return the bytes that autograd saves of one row if layers are compiled, in all layers and in one."""
     import torch
     from torch import nn
 
-    found, layers = [], language_config(model_config(config)).num_hidden_layers
-    given: list[Any] = []
+    counts, layers = [], language_config(model_config(config)).num_hidden_layers
+    layer_inputs: list[Any] = []
     with fake_tensors(setup["head"]), torch.autocast("cpu", torch.bfloat16, enabled=setup["precision"] != "fp32"):
         model = _model(config, setup, (_MANY, _MANY)).train()
         lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == _MANY)
         layer = next(lists)[_FEW]
-        layer.register_forward_pre_hook(lambda _, *arguments: given.append(arguments), with_kwargs=True)
+        layer.register_forward_pre_hook(lambda _, *arguments: layer_inputs.append(arguments), with_kwargs=True)
         for row_tokens, answer_tokens in lengths:
-            kept = []
+            saved = []
             for rows in _ROWS:
-                given.clear()
+                layer_inputs.clear()
                 model(**inputs_of(setup["head"], rows, row_tokens, answer_tokens))
-                kept.append(_kept_when_compiled(layer, given[0]))
-            of_layer = float(kept[1] - kept[0])
-            found.append({"kept": layers * of_layer, "largest_kept": of_layer})
-    return found
+                saved.append(_saved_when_compiled(layer, layer_inputs[0]))
+            layer_bytes = float(saved[1] - saved[0])
+            counts.append({"kept": layers * layer_bytes, "largest_kept": layer_bytes})
+    return counts
 
 
-def _kept_when_compiled(layer: nn.Module, given: tuple[tuple[Any, ...], dict[str, Any]]) -> int:
-    """What autograd keeps of a compiled layer, by torch's own partition of it into a forward and a backward pass, which
-    every backend of `torch.compile` takes; nothing is compiled.
+def _saved_when_compiled(layer: nn.Module, layer_input: tuple[tuple[Any, ...], dict[str, Any]]) -> int:
+    """Return the bytes that autograd saves of one pass through a compiled layer.
 
-    Bytes of a pass with these arguments, the first of which is kept by the layer that made it; with
-    weights as they are laid out for the backward pass. Raises whatever torch does where it cannot trace the layer."""
+    torch's own partition into a forward and a backward pass decides them, as in every backend of `torch.compile`;
+    nothing is compiled. The hidden states that enter the layer count if they are saved, and so do copies of weights in
+    another layout. Raises torch's own error if torch cannot trace the layer."""
     import torch
     from torch._functorch.aot_autograd import aot_export_joint_simple
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -145,66 +145,66 @@ def _kept_when_compiled(layer: nn.Module, given: tuple[tuple[Any, ...], dict[str
     from torch.utils._pytree import tree_flatten, tree_unflatten
 
     names, weights = zip(*layer.named_parameters(), strict=True)
-    leaves, tree = tree_flatten(given)
+    leaves, tree = tree_flatten(layer_input)
     tensors = [leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]
     tensors[0].requires_grad_()
     autocast = torch.is_autocast_enabled("cpu")
 
-    def run(*everything: Tensor) -> tuple[Tensor]:
-        left = iter(everything[len(names) :])
+    def run(*flat_inputs: Tensor) -> tuple[Tensor]:
+        remaining = iter(flat_inputs[len(names) :])
         arguments, named = tree_unflatten(
-            [next(left) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], tree
+            [next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], tree
         )
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-            own = dict(zip(names, everything, strict=False))
-            result = torch.func.functional_call(layer, own, arguments, named)
+            named_weights = dict(zip(names, flat_inputs, strict=False))
+            result = torch.func.functional_call(layer, named_weights, arguments, named)
         return (result[0] if isinstance(result, tuple) else result,)
 
-    both: Any = aot_export_joint_simple(
+    joint: Any = aot_export_joint_simple(
         run, (*weights, *tensors), trace_joint=True, decompositions=select_decomp_table()
     )
-    forward, _ = min_cut_rematerialization_partition(both, [*weights, *tensors], num_fwd_outputs=1)
+    forward, _ = min_cut_rematerialization_partition(joint, [*weights, *tensors], num_fwd_outputs=1)
     nodes = list(forward.graph.nodes)
     inputs = [node for node in nodes if node.op == "placeholder"]
     results = next(node for node in nodes if node.op == "output").args[0][1:]
-    # Weights are there anyway, and what all layers take is kept once for all of them.
-    others = {*inputs[: len(names)], *inputs[len(names) + 1 :]}
-    kept = [node.meta["val"] for node in results if node not in others and hasattr(node.meta.get("val"), "numel")]
-    return sum({tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in kept}.values())
+    # The weights exist anyway, and inputs that all layers share are saved once for all of them.
+    excluded = {*inputs[: len(names)], *inputs[len(names) + 1 :]}
+    saved = [node.meta["val"] for node in results if node not in excluded and hasattr(node.meta.get("val"), "numel")]
+    return sum({tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in saved}.values())
 
 
 def _forward(model: Any, setup: dict[str, Any], rows: int, lengths: tuple[int, int]) -> Bytes:
-    """Of a pass of training and one of evaluation."""
+    """Return the bytes that one forward pass of training and one of evaluation allocate and save."""
     import torch
 
     inputs = inputs_of(setup["head"], rows, *lengths)
     if setup["packed"] and setup["device"] == "cpu":
-        # The mask that transformers makes of the positions of documents.
+        # transformers builds this mask from the positions of documents.
         inputs["attention_mask"] = torch.ones(rows, 1, lengths[0], lengths[0], dtype=torch.bool)
         inputs["position_ids"] = torch.arange(lengths[0]).expand(rows, -1)
-    made, evaluated = _made_counter(), _made_counter()
-    kept: dict[int, Any] = {}
+    training, evaluation = _allocation_counter(), _allocation_counter()
+    saved: dict[int, Any] = {}
     weights = {weight.untyped_storage()._cdata for weight in model.parameters()}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in weights:
-            kept[storage._cdata] = storage  # held, so that no other takes its place
+            saved[storage._cdata] = storage  # held so that no other storage gets its address
         return tensor
 
     autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=setup["precision"] != "fp32")
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-    with hooks, made, autocast:
+    with hooks, training, autocast:
         results = model.train()(**inputs)
     del results
-    with torch.no_grad(), evaluated, autocast:
+    with torch.no_grad(), evaluation, autocast:
         model.eval()(**inputs)
-    wide = sum(storage.nbytes() for key, storage in kept.items() if key in made.wide)
+    saved_wide = sum(storage.nbytes() for key, storage in saved.items() if key in training.wide)
     return {
-        "kept": sum(storage.nbytes() for storage in kept.values()),
-        "made": made.bytes,
-        "wide": sum(made.wide.values()) - wide,
-        "evaluated": evaluated.bytes,
+        "kept": sum(storage.nbytes() for storage in saved.values()),
+        "made": training.bytes,
+        "wide": sum(training.wide.values()) - saved_wide,
+        "evaluated": evaluation.bytes,
     }
 
 
@@ -221,7 +221,7 @@ def _model(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int
     model = empty_model(cut, setup["head"], dtype=getattr(torch, setup["weights"]), **attention)
     parameters = setup.get("lora_parameters", ())
     tuning = TuningSection(
-        # What layers compute beside weights in 4 bits is LoRA's.
+        # Layers with 4-bit weights compute and save the same as with LoRA.
         method="lora" if TUNING_METHODS[setup["method"]].in_four_bits else setup["method"],
         r=max(setup["lora_rank"], 1),
         lora_dropout=0.1 if setup["lora_dropout"] else 0.0,
@@ -237,17 +237,17 @@ def _cut(config: Any, layers: tuple[int, int]) -> None:
     for name in ("num_decoder_layers", "decoder_layers"):
         if getattr(config, name, None) is not None:
             setattr(config, name, layers[1])
-    # Some derive them from the number of layers, and take no others.
+    # Some configs derive the kinds from the number of layers and refuse to have them set.
     with suppress(AttributeError):
         if kinds := list(getattr(config, "layer_types", None) or ()):
             config.layer_types = (kinds * layers[0])[: layers[0]]
 
 
 @contextmanager
-def _kernels_of(setup: dict[str, Any]) -> Iterator[None]:
-    """On a card dropout keeps a mask of one byte, on a CPU one as wide as the numbers; and its fused attention drops
-    scores by drawing them again, and has a gradient of its mask, for which a CPU computes step by step. With
-    `math_attention` a card does so as well, and with `repeats_keys` transformers copies keys and values."""
+def _gpu_kernels(setup: dict[str, Any]) -> Iterator[None]:
+    """Replace dropout and attention by functions that save what a GPU's kernels save: dropout one byte for each number,
+    and fused attention no scores. With `math_attention` a GPU computes attention step by step, as a CPU does
+    for dropout or a mask with a gradient. With `repeats_keys` transformers copies keys and values."""
     if setup["device"] == "cpu":
         yield
         return
@@ -265,22 +265,22 @@ def _kernels_of(setup: dict[str, Any]) -> Iterator[None]:
         @staticmethod
         def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
             rows, heads, tokens, _ = query.shape
-            # Laid out as the product behind it takes it.
-            found = query.new_empty((rows, tokens, heads, value.shape[-1])).transpose(1, 2)
+            # The layout is the one that the following matmul takes.
+            result = query.new_empty((rows, tokens, heads, value.shape[-1])).transpose(1, 2)
             sums = query.new_empty((rows, heads, tokens), dtype=torch.float32)
-            ctx.save_for_backward(query, key, value, mask, found, sums)
-            return found
+            ctx.save_for_backward(query, key, value, mask, result, sums)
+            return result
 
     def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         return Dropout.apply(x) if training and p else x
 
     def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *_: Any, **more: Any) -> Any:
-        given = (query, key, value)
+        inputs = (query, key, value)
         if torch.is_autocast_enabled("cpu"):
-            given = (query.to(torch.bfloat16), key.to(torch.bfloat16), value.to(torch.bfloat16))
+            inputs = (query.to(torch.bfloat16), key.to(torch.bfloat16), value.to(torch.bfloat16))
         if setup.get("math_attention"):
-            return torch.ops.aten._scaled_dot_product_attention_math(*given, attn_mask, **more)[0]
-        return CardAttention.apply(*given, attn_mask)
+            return torch.ops.aten._scaled_dot_product_attention_math(*inputs, attn_mask, **more)[0]
+        return CardAttention.apply(*inputs, attn_mask)
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(functional, "dropout", dropout))
@@ -290,18 +290,18 @@ def _kernels_of(setup: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def _made_counter() -> Any:
-    """A mode that counts the bytes of all new results in `bytes`, and those in fp32 by storage in `wide`."""
+def _allocation_counter() -> Any:
+    """Return a torch mode that counts the bytes of all new storages in `bytes`, and of fp32 ones in `wide`."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
-    class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class AllocationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __init__(self) -> None:
             super().__init__()  # type: ignore[no-untyped-call]
             self.bytes = 0
             self.wide: dict[int, int] = {}
-            self._held: list[Any] = []  # so that no other takes its place
+            self._held: list[Any] = []  # so that no other storage gets their address
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             def storages(tree: Any) -> list[tuple[Any, Any]]:
@@ -318,4 +318,4 @@ def _made_counter() -> Any:
                         self._held.append(storage)
             return results
 
-    return Made()
+    return AllocationCounter()

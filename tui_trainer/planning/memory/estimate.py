@@ -1,12 +1,12 @@
-"""Memory by part, before anything is loaded. Needs neither torch nor the weights; the parts are bytes, and are added.
+"""Estimate the memory of training by part, in bytes, without torch and without the weights.
 
-On a CPU they are what training adds to the resident memory of a process that has its libraries loaded (`cpu`); on a GPU
-what torch allocates at the peak, its unusable pieces and the card's context (`gpu`). What layers keep and make was
-counted by `dry_run`. It does not know what data preparation needs, which is over by then.
+On a CPU the parts are what training adds to the resident memory of a process that has its libraries loaded (`cpu`); on
+a GPU they are what torch allocates at the peak, its unusable pieces and CUDA's context (`gpu`). `dry_run` counts what
+layers save and compute. The memory of data preparation is left out, because preparation is over before training.
 
-A whole step on tensors without numbers decides nothing here: on a CPU it is 16 to 53 % low, as it does not know glibc,
-and on a card it agrees with these parts but for compiled layers and weights in 4 bits, which it cannot do. Both were
-compared by `tests/benchmarks/memory_grid.py --simulate` and `tests/benchmarks/published_memory.py`.
+The estimate does not simulate a whole step on tensors without numbers. On a CPU such a simulation is 16 to 53 % low,
+because it leaves out glibc. On a GPU it agrees with these parts, but it cannot run compiled layers and 4-bit weights.
+Both were compared by `tests/benchmarks/memory_grid.py --simulate` and `tests/benchmarks/published_memory.py`.
 """
 
 from collections.abc import Iterator
@@ -25,17 +25,17 @@ _SPLIT = ("weights", "towers", "master weights", "gradients", "optimizer", "upda
 
 
 def memory_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tuple[MemoryPart, ...]:
-    """Peak memory of training, by part.
+    """Return the parts of the peak memory of training.
 
-    Layers are reckoned with what a dry run found (`TrainingSetup.counted`); without it by a general formula, which a
-    plan has to state.
+    A dry run's figures of layers (`TrainingSetup.counted`) are used if there are any, and a general formula otherwise,
+    which a plan has to state.
     """
     batch = replace(batch, labels_each=labels_per_row(shape.head, setup.target_tokens))
     if setup.device == "cuda":
         return gpu_parts(shape, setup, batch)
     parts = cpu_parts(shape, setup, batch)
     if setup.zero_stage:
-        # There what is on the host is where it is computed with.
+        # On a CPU offloaded parts stay in the same memory.
         static = Static(shape, replace(setup, cpu_offload=False))
         others = tuple(part for part in parts if part.name not in _SPLIT)
         return (*zero_lasting(static), *zero_moment(static, others))
@@ -43,14 +43,13 @@ def memory_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> 
 
 
 def _split(parts: tuple[MemoryPart, ...], shape: ModelShape, setup: TrainingSetup) -> Iterator[MemoryPart]:
-    """Over processes on a CPU, and what each has whole for a time: the layer that computes and the next one, with the
-    embedding and the head throughout."""
+    """Split parts over processes on a CPU, and add what each gathers: the embedding, the head and two layers."""
     yield from (split_part(part, setup.shards) if part.name in _SPLIT else part for part in parts)
     ends, layer = Static(shape, setup).end_numbers, Static(shape, setup).layer_numbers
-    size = FLOAT if setup.precision == "fp32" else HALF
-    # Their gradients are whole as well, until they are summed.
-    found = size * (ends + 2 * layer) + FLOAT * (ends + layer) * (setup.method == "full")
-    yield MemoryPart("gathered", found, "unsharded copies of embedding, head and two layers")
+    number_size = FLOAT if setup.precision == "fp32" else HALF
+    # The gradients of gathered weights are whole until they are summed over processes.
+    size = number_size * (ends + 2 * layer) + FLOAT * (ends + layer) * (setup.method == "full")
+    yield MemoryPart("gathered", size, "unsharded copies of embedding, head and two layers")
 
 
 def total_bytes(parts: tuple[MemoryPart, ...]) -> int:

@@ -15,18 +15,18 @@ from tui_trainer.planning.memory.zero import zero_lasting, zero_moment
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import GIB
 
-# torch's caching allocator cannot use all that it holds.
+# The share of its memory that torch's caching allocator cannot use.
 PIECES_SHARE = 0.03
 # CUDA's context and kernels, with the workspace of its matrix library: 0.5 to 0.9 GiB by card and version.
 CONTEXT_BYTES = int(0.7 * GIB)
-# Of the results of a layer in an evaluation, which nothing keeps, the most that is there at one time. It was chosen by
-# hand, with EVALUATION_ADAPTER_SHARE, so that 46 simulated passes of seven families fit. What a whole pass had at its
-# peak, ends and masks included, was up to 0.72 (BERT) and 0.83 (BART) of a layer's results.
+# The most of a layer's short-lived results that exists at one time in an evaluation, as a share. It was chosen by hand,
+# with EVALUATION_ADAPTER_SHARE, so that 46 simulated passes of seven families fit. The peak of a whole pass, ends and
+# masks included, was up to 0.72 (BERT) and 0.83 (BART) of a layer's results.
 EVALUATION_SHARE = 0.6
 
 
 def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tuple[MemoryPart, ...]:
-    """Peak memory of training, by part; the parts are to be added."""
+    """Return the parts of the peak memory of training, whose sum is the peak."""
     model = ModelMemory(shape, setup, batch.row_tokens)
     moments = _with_checkpoints(model, batch) if setup.gradient_checkpointing else _plain(model, batch)
     lasting: Moment = (
@@ -39,8 +39,8 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
         moments = split_moments(model, moments)
         lasting = () if setup.cpu_offload else tuple(split_part(part, setup.shards) for part in lasting)
     moment = max(moments, key=lambda parts: sum(part.bytes for part in parts))
-    there = sum(part.bytes for part in moment)
-    parts = (*lasting, *moment, _evaluation(model, batch, there), *model.before_training(there))
+    step_bytes = sum(part.bytes for part in moment)
+    parts = (*lasting, *moment, _evaluation(model, batch, step_bytes), *model.before_training(step_bytes))
     allocated = sum(part.bytes for part in parts)
     return (
         *parts,
@@ -50,44 +50,45 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
 
 
 def answering_bytes(shape: ModelShape, setup: TrainingSetup, weight_bytes: int, row_tokens: int) -> int:
-    """What a model takes of a card that answers one row of so many tokens at a time: its weights, what a layer makes of
-    the row, and the keys and values of all tokens; numbers are as wide as they can be, as the stored ones decide."""
+    """Return the GPU memory of generating for one row of `row_tokens`: weights, results of one layer, keys and values.
+
+    Numbers count as fp32, because the stored weights decide their width later."""
     model = ModelMemory(shape, setup, row_tokens)
     labels = labels_per_row(shape.head, setup.target_tokens)
-    made = _evaluation(model, BatchSizes(rows=1, eval_rows=1, row_tokens=row_tokens, labels_each=labels), 0).bytes
-    kept = 2 * shape.key_value_heads * shape.head_size * (shape.layers + 2 * shape.decoder_layers) * row_tokens
-    allocated = weight_bytes + FLOAT // model.compute_size * made + FLOAT * kept
+    results = _evaluation(model, BatchSizes(rows=1, eval_rows=1, row_tokens=row_tokens, labels_each=labels), 0).bytes
+    cache_bytes = 2 * shape.key_value_heads * shape.head_size * (shape.layers + 2 * shape.decoder_layers) * row_tokens
+    allocated = weight_bytes + FLOAT // model.compute_size * results + FLOAT * cache_bytes
     return int((1 + PIECES_SHARE) * allocated) + CONTEXT_BYTES
 
 
 def _plain(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ...]:
-    kept = model.kept_layers * batch.tokens * model.counted.kept
-    ends, summed = _ends(model, batch), batch.accumulation > 1
+    saved = model.kept_layers * batch.tokens * model.counted.kept
+    ends, accumulates = _ends(model, batch), batch.accumulation > 1
     formula = "layers x tokens x bytes kept for the backward pass"
     at_loss = (
-        MemoryPart("activations", kept + ends, formula),
+        MemoryPart("activations", saved + ends, formula),
         _casts(model),
         model.loss(batch.labels),
         *model.router_loss(batch.tokens),
         *_workspace(model, batch),
         *_sum_of_gradients(model, batch),
     )
-    return at_loss, (_gradients(model, summed=summed, made=True),), _update(model)
+    return at_loss, (_gradients(model, with_sum=accumulates, with_new=True),), _update(model)
 
 
 def _with_checkpoints(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ...]:
     inputs = model.kept_layers * batch.tokens * model.layer_input
-    first = _sum_of_gradients(model, batch)
+    gradient_sum = _sum_of_gradients(model, batch)
     formula = "layers x tokens x bytes of a layer's input"
     stored = MemoryPart("activations", inputs + _ends(model, batch), formula)
-    one = MemoryPart("one layer", batch.tokens * model.counted.largest_kept, "recomputed activations of one layer")
-    work = (one, *_workspace(model, batch, always=True))
-    # Autocast keeps its copies to the end of the forward pass, whatever layers keep. FSDP2 gathers weights in 16 bits.
+    layer = MemoryPart("one layer", batch.tokens * model.counted.largest_kept, "recomputed activations of one layer")
+    work = (layer, *_workspace(model, batch, always=True))
+    # Autocast keeps its copies to the end of the forward pass even with checkpoints. FSDP2 gathers 16-bit weights.
     is_whole = model.setup.shards == 1 and not model.setup.cpu_offload
     casts = (_casts(model),) if is_whole else ()
-    at_loss = (stored, *casts, model.loss(batch.labels), *model.router_loss(batch.tokens), *first)
-    in_last_layer = (MemoryPart("activations", inputs, formula), *work, *first)
-    in_first_layer = (_gradients(model, summed=batch.accumulation > 1, made=True), *work)
+    at_loss = (stored, *casts, model.loss(batch.labels), *model.router_loss(batch.tokens), *gradient_sum)
+    in_last_layer = (MemoryPart("activations", inputs, formula), *work, *gradient_sum)
+    in_first_layer = (_gradients(model, with_sum=batch.accumulation > 1, with_new=True), *work)
     return at_loss, in_last_layer, in_first_layer, _update(model)
 
 
@@ -97,69 +98,69 @@ def _casts(model: ModelMemory) -> MemoryPart:
 
 
 def _update(model: ModelMemory) -> Moment:
-    """All gradients, and what the optimizer makes: Adafactor the square and the step of one parameter, in fp32."""
-    gradients, optimizer = _gradients(model, summed=True, made=False), OPTIMIZERS[model.setup.optim]
+    """Return all gradients and the optimizer's temporary tensors, for Adafactor the square and step of one weight."""
+    gradients, optimizer = _gradients(model, with_sum=True, with_new=False), OPTIMIZERS[model.setup.optim]
     if optimizer.update_bytes:
         formula = f"{optimizer.update_bytes:g} bytes x trained parameters, only while weights are updated"
         return gradients, MemoryPart("update", int(optimizer.update_bytes * model.trained), formula)
     if optimizer.hidden_state_bytes is not None:
-        # The moment's mix in fp32, and in bf16 what goes into a product and comes out of it, with two squares.
+        # The mix of gradient and moment is fp32; the input and output of a matmul, and two squares, are bf16.
         largest = max((x.inputs * x.outputs for x in model.shape.linears if not x.is_head), default=0)
         return gradients, MemoryPart("update", 12 * largest, "12 bytes x elements of the largest hidden matrix")
     if not optimizer.factored_state:
         return (gradients,)
-    made = 2 * FLOAT * min(largest_parameter(model.shape), model.trained)
-    return gradients, MemoryPart("update", made, "two fp32 copies of the largest parameter")
+    size = 2 * FLOAT * min(largest_parameter(model.shape), model.trained)
+    return gradients, MemoryPart("update", size, "two fp32 copies of the largest parameter")
 
 
 def _ends(model: ModelMemory, batch: BatchSizes) -> int:
-    """The last norm's input and output, and the embedding."""
+    """Return the bytes of the last norm's input and output, and of the embedded tokens."""
     return 8 * model.shape.hidden_size * model.tokens_at_ends(batch)
 
 
 def _sum_of_gradients(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
-    """The sum so far, which is there while the next micro-batch is computed."""
-    return (_gradients(model, summed=True, made=False),) if batch.accumulation > 1 else ()
+    """Return the sum of earlier gradients, which exists while the next micro-batch is computed."""
+    return (_gradients(model, with_sum=True, with_new=False),) if batch.accumulation > 1 else ()
 
 
-def _gradients(model: ModelMemory, *, summed: bool, made: bool) -> MemoryPart:
-    """Their sum, in fp32 whatever the weights are, and those that the backward pass makes, as wide as the weights.
+def _gradients(model: ModelMemory, *, with_sum: bool, with_new: bool) -> MemoryPart:
+    """Return the memory of the fp32 sum of gradients, of the new gradients in the weights' width, or of both.
 
-    Those of fp32 weights are added to the sum one after the other; those of 16 bits when the pass is over.
+    New gradients of fp32 weights are added to the sum one by one; 16-bit ones are added after the pass.
     """
-    found = summed * model.sum_bytes + made * model.gradient_bytes
-    formula = f"{found // max(model.trained, 1)} bytes x trained parameters"
-    if summed and made and model.has_masters:
+    size = with_sum * model.sum_bytes + with_new * model.gradient_bytes
+    formula = f"{size // max(model.trained, 1)} bytes x trained parameters"
+    if with_sum and with_new and model.has_masters:
         formula += " (the sum in fp32, and the next gradients)"
-    elif summed and made:
-        found = model.sum_bytes + FLOAT * min(largest_parameter(model.shape), model.trained)
+    elif with_sum and with_new:
+        size = model.sum_bytes + FLOAT * min(largest_parameter(model.shape), model.trained)
         formula = "4 bytes x trained parameters (the sum), and the largest of the next gradients"
-    return MemoryPart("gradients", found, formula)
+    return MemoryPart("gradients", size, formula)
 
 
 def _workspace(model: ModelMemory, batch: BatchSizes, always: bool = False) -> tuple[MemoryPart, ...]:
-    """Four gradients of the MLP's width, with LoRA two. Where all logits were, they fit into that place."""
-    chunked = model.setup.chunks_loss(batch.labels)
-    if not (chunked or always):
+    """Return four gradients as wide as the MLP (two with LoRA). Unchunked logits leave enough room for them."""
+    is_chunked = model.setup.chunks_loss(batch.labels)
+    if not (is_chunked or always):
         return ()
     results = 4 if model.setup.method == "full" else 2
-    found = results * model.compute_size * model.shape.mlp_size * batch.tokens
-    work = MemoryPart("backward pass", found, f"{results} gradients as wide as the MLP")
+    size = results * model.compute_size * model.shape.mlp_size * batch.tokens
+    work = MemoryPart("backward pass", size, f"{results} gradients as wide as the MLP")
     if not model.setup.four_bits:
         return (work,)
     formula = "the widest matrix in matmul precision, and a copy of the widest result"
     return work, MemoryPart("unpacked", model.unpacking_bytes(batch.tokens), formula)
 
 
-def _evaluation(model: ModelMemory, batch: BatchSizes, there: int) -> MemoryPart:
-    """The input of a layer and the results that are there at one time, logits, and weights as products take them."""
+def _evaluation(model: ModelMemory, batch: BatchSizes, step_bytes: int) -> MemoryPart:
+    """Return what an evaluation needs beyond a step: a layer's input and results, logits, and a 16-bit weight."""
     adapters = model.adapter_temporaries(batch.row_tokens)
     own = max(0, model.counted.evaluated - adapters)
-    # Scores may be one result, as large as all others together.
+    # Scores count in full, because they may be a single result as large as all others together.
     scores = min(own, model.counted.made_per_pair * batch.row_tokens)
     each = model.layer_input + scores + EVALUATION_SHARE * (own - scores) + model.EVALUATION_ADAPTER_SHARE * adapters
     results = int(batch.eval_tokens * each)
-    wanted = results + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
-    wanted += model.unpacking_bytes(batch.eval_tokens) if model.setup.four_bits else 0
+    needed = results + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
+    needed += model.unpacking_bytes(batch.eval_tokens) if model.setup.four_bits else 0
     formula = "what an evaluation batch and the copy of a weight need beyond a step's activations"
-    return MemoryPart("evaluation", max(0, wanted - there), formula)
+    return MemoryPart("evaluation", max(0, needed - step_bytes), formula)

@@ -1,9 +1,9 @@
-"""Memory of the machine beside a run on a GPU. Weights are loaded to the card tensor by tensor, and what is saved comes
-back shard by shard: neither the model nor the optimizer's state is ever whole in it.
+"""Estimate the host memory of a run on a GPU. Weights are loaded to the GPU tensor by tensor and saved shard by shard:
+host memory never holds the whole model or the whole optimizer state.
 
-With CPU offload they are: each process has its part, and the whole model for the time of loading.
+CPU offload is the exception: each process holds its part there, and the whole model while it loads.
 
-Prepared data is mapped from its file, which costs nothing that the system could not take back.
+Prepared data is mapped from its file and does not count, because the system can evict it.
 """
 
 from collections.abc import Iterable
@@ -22,14 +22,14 @@ from tui_trainer.planning.planned import Planned, estimated
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import GIB, MIB, format_bytes
 
-# torch, transformers and CUDA's libraries in a process that has a card: an assumption that no card has confirmed yet.
+# torch, transformers and CUDA's libraries in a process that uses a GPU; assumed, not yet measured.
 LIBRARIES_BYTES = 3 * GIB
 # Threads with which transformers reads weights (`GLOBAL_WORKERS` of its core_model_loading).
 _READERS = 4
-# A copy on the host, and one more as safetensors before 0.6 makes it of each tensor.
+# One copy is the host's, and safetensors before 0.6 makes another of each tensor.
 _SAVED_COPIES = 2
 PINNED_BYTES = 64 * MIB
-"""That copies from a card pass through on their way into a file (`training/checkpoint.py`)."""
+"""Pinned host memory for copies from a GPU to a file (`training/checkpoint.py`), in bytes."""
 # Ids, labels, positions and mask of a token, as int64.
 _TOKEN_BYTES = 32
 
@@ -37,7 +37,7 @@ _TOKEN_BYTES = 32
 def host_memory(
     shape: ModelShape, setup: TrainingSetup, config: ResolvedConfig, loader_workers: int, processes: int = 1
 ) -> tuple[tuple[MemoryPart, ...], Planned[int] | None]:
-    """Return the parts and the sum of the machine's memory; no parts and None on a CPU, where all memory is that."""
+    """Return the parts of host memory and their sum; no parts and None on a CPU, where `memory_parts` covers it."""
     if setup.device != "cuda":
         return (), None
     parts = tuple(_parts(shape, setup, config, loader_workers))
@@ -52,7 +52,7 @@ def host_memory(
 
 
 def host_memory_problems(needed: Planned[int] | None, hardware: Hardware) -> list[Problem]:
-    """A run on a GPU that needs more memory beside it than the machine has, or the container allows."""
+    """Report a run that needs more host memory than the machine has or the container allows."""
     total = hardware.memory_bytes
     if needed is None or total is None or needed.value <= total:
         return []
@@ -66,21 +66,21 @@ def _parts(
 ) -> Iterable[MemoryPart]:
     yield MemoryPart("libraries", LIBRARIES_BYTES, "torch, transformers and CUDA (assumed)")
     loading, saving = _loading(shape, setup, config), _saving(shape, setup)
-    kept: tuple[MemoryPart, ...] = (Static(shape, setup).towers(),) if setup.towers_on_host else ()
+    lasting: tuple[MemoryPart, ...] = (Static(shape, setup).towers(),) if setup.towers_on_host else ()
     if setup.cpu_offload:
-        # As long as it trains, of one process.
+        # These parts of one process exist for the whole training.
         static = Static(shape, setup)
         sums = MemoryPart("gradients", static.sum_bytes, "4 bytes x trained parameters")
         parts = (static.weights(), *static.masters(), sums, static.optimizer())
-        kept = (zero_on_host(static),) if setup.zero_stage else tuple(split_part(x, setup.shards) for x in parts)
-    at_work = (*kept, saving)
+        lasting = (zero_on_host(static),) if setup.zero_stage else tuple(split_part(x, setup.shards) for x in parts)
+    at_work = (*lasting, saving)
     yield from at_work if sum(part.bytes for part in at_work) >= loading.bytes else (loading,)
     yield from Static(shape, setup).first_adapters()
     if loader_workers:
         rows = pass_rows(setup, setup.most_rows or step_rows(config))
         steps = loader_workers * config.dataloader.prefetch_factor
-        found = steps * rows * row_tokens(config, setup) * _TOKEN_BYTES
-        yield MemoryPart("batches", found, f"{steps} prefetched steps x tokens of a step x {_TOKEN_BYTES} bytes")
+        size = steps * rows * row_tokens(config, setup) * _TOKEN_BYTES
+        yield MemoryPart("batches", size, f"{steps} prefetched steps x tokens of a step x {_TOKEN_BYTES} bytes")
 
 
 def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryPart:
@@ -103,16 +103,16 @@ def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryP
 
 
 def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
-    """A file at a time, and no tensor is in two of them."""
+    """Return the memory of saving, which writes one file at a time and never splits a tensor over two files."""
     static = Static(shape, setup)
     state = sum(part.bytes for part in (static.optimizer(), *static.masters()))
     whole = max(state, static.trained * (FLOAT if setup.has_adapter else static.weight_size))
     largest = min(largest_parameter(shape), static.trained)
-    each = FLOAT * largest
+    tensor_bytes = FLOAT * largest
     limit = SHARD_BYTES // setup.shards
     if setup.shards > 1:
-        # Its own part of the state, and weights whole.
-        each = max(each // setup.shards, static.weight_size * largest)
-    shard = min(max(limit, each), whole)
+        # A process saves its shard of the optimizer state, and whole weights.
+        tensor_bytes = max(tensor_bytes // setup.shards, static.weight_size * largest)
+    shard = min(max(limit, tensor_bytes), whole)
     formula = f"2 x the largest shard ({format_bytes(limit)}, or one larger tensor), plus {format_bytes(PINNED_BYTES)}"
     return MemoryPart("saving", _SAVED_COPIES * shard + PINNED_BYTES, f"{formula} of pinned memory")

@@ -1,4 +1,4 @@
-"""The lines of the memory table, what every device keeps (weights, optimizer, logits), and what a layer computes."""
+"""Parts of the memory table that every device has: weights, optimizer state, logits, and what a layer computes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,8 +15,8 @@ from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
 FLOAT, HALF = 4, 2
 KERNELS = "kernels"
-"""The part that is compiled for sizes of passes, and kept."""
-# Of each pair of tokens, where attention is computed step by step: products, and what softmax makes of them.
+"""Name of the part of kernels that are compiled for each size of a pass, and kept."""
+# Results for each pair of tokens and head if attention is computed step by step: scores, and softmax's results.
 _RESULTS_OF_SCORES = 2.9
 
 
@@ -29,10 +29,11 @@ class MemoryPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSizes:
-    """What goes through the model at one time; rows are `row_tokens` long.
+    """Sizes of one pass through the model. Each row has `row_tokens` tokens.
 
-    The head computes logits for labels only, not for padding. `most_labels`: of a pass; 0: all tokens have one.
-    `labels_each`: where the labels of a row are not its tokens: one for a text, an answer's tokens behind an encoder.
+    The head computes logits for labels only, not for padding. `most_labels` is the most of a pass; 0 means that every
+    token has a label. `labels_each` is the count of labels of a row if it differs from the tokens: one for a text, the
+    tokens of the answer for an encoder-decoder; 0 otherwise.
     """
 
     rows: int
@@ -68,8 +69,8 @@ class AdapterMemory:
     shape: ModelShape
     setup: TrainingSetup
 
-    # Share of `adapter_temporaries` that a CPU needs in training, by bytes of a number: in 16 bits they fit into the
-    # places of fp32 results. The second is the share that exists at one time in an evaluation, on both devices.
+    # Share of `adapter_temporaries` that a CPU needs in training, by bytes of a number: 16-bit ones reuse the memory of
+    # fp32 results. The second is the share that exists at one time in an evaluation, on both devices.
     ADAPTER_SHARE: ClassVar = {FLOAT: 0.45, HALF: 0.22}
     EVALUATION_ADAPTER_SHARE: ClassVar = 0.25
 
@@ -99,7 +100,7 @@ class AdapterMemory:
         result, that result scaled, and its sum with the result of the layer."""
         if not self.setup.has_adapter:
             return 0
-        # How many vectors a product is given for each token of the input.
+        # The count of vectors that enter a matmul for each token of the input.
         vectors = {"source": 1.0, "target": self.setup.target_tokens / row_tokens, "row": 1 / row_tokens}
         widened = (x.outputs * x.count * vectors[x.reads] for x in self.setup.adapted(self.shape))
         return int(3 * self.compute_size * sum(widened) / self.shape.layers)
@@ -126,10 +127,10 @@ class AdapterMemory:
         return (MemoryPart("DoRA norms", FLOAT * matrices, formula),)
 
     def token_tables(self, labels: int) -> tuple[MemoryPart, ...]:
-        """Tables of which the rows of new tokens train; empty where none do.
+        """Return the memory of training the rows of new tokens; empty if none train.
 
-        peft writes the rows into a copy of the head, which stays until the backward pass, and the copy has a gradient
-        as large (that of logits in chunks is among those of the loss). The embedding's copy is gone before.
+        peft writes the rows into a copy of the head, which stays until the backward pass and has a gradient of its own
+        size (with chunked logits it is part of the loss). The copy of the embedding is freed before.
         """
         if not self.setup.trained_tokens:
             return ()
@@ -139,58 +140,59 @@ class AdapterMemory:
         return (MemoryPart("token tables", each * table, f"{each} bytes x embeddings with trainable new tokens"),)
 
     def first_adapters(self) -> Iterator[MemoryPart]:
-        if found := begun_bytes(self.setup):
-            yield MemoryPart("first adapters", found, "4 bytes x adapters: their initial values")
+        if size := begun_bytes(self.setup):
+            yield MemoryPart("first adapters", size, "4 bytes x adapters: their initial values")
 
-    def _decomposition_bytes(self, x: Linear) -> int:
-        """All in fp32: the matrix, LAPACK's copy, the vectors of both sides, and 4 k^2 of work where k is the smaller
-        side (`LWORK` of LAPACK's gesdd); beside a copy as wide as the weights."""
-        least = min(x.inputs, x.outputs)
-        numbers = 2 * x.inputs * x.outputs + least * (x.inputs + x.outputs) + 4 * least**2
-        return FLOAT * numbers + self.weight_size * x.inputs * x.outputs
+    def _decomposition_bytes(self, linear: Linear) -> int:
+        """Return the bytes of one matrix's singular value decomposition: a copy of the weight, and in fp32 the matrix,
+        LAPACK's copy, the vectors of both sides and a workspace of 4 k^2 for the smaller side k (`LWORK` of gesdd)."""
+        least = min(linear.inputs, linear.outputs)
+        numbers = 2 * linear.inputs * linear.outputs + least * (linear.inputs + linear.outputs) + 4 * least**2
+        return FLOAT * numbers + self.weight_size * linear.inputs * linear.outputs
 
     @property
     def merge_bytes(self) -> int:
-        """The adapter, and of the largest matrix a copy, its update in fp32, and that as wide as the weights."""
-        each = 2 * self.weight_size + FLOAT
-        return FLOAT * self.setup.merged_parameters + each * max(
+        """Bytes of the adapter and, for the largest matrix, of a copy, its fp32 update, and the update in the weights'
+        width."""
+        number_bytes = 2 * self.weight_size + FLOAT
+        return FLOAT * self.setup.merged_parameters + number_bytes * max(
             (x.inputs * x.outputs for x in self.shape.linears), default=0
         )
 
 
 class Static(AdapterMemory):
-    """Bytes that do not depend on the batch."""
+    """Memory that does not depend on the batch, in bytes."""
 
     @property
     def trained(self) -> int:
-        if known := self.setup.trained_parameters:
-            return known
+        if counted := self.setup.trained_parameters:
+            return counted
         is_whole = self.setup.method == "full"
         return self.shape.parameters if is_whole else sum(map(prod, self.adapter_matrices()))
 
     @property
     def classes(self) -> int:
-        """How many logits a label has: words of the vocabulary, or classes."""
+        """Count of logits for each label: words of the vocabulary, or classes."""
         return self.shape.labels or self.shape.vocabulary
 
     @property
     def has_masters(self) -> bool:
-        """Weights of 16 bits that train have a copy in fp32, which is what is really trained."""
+        """True for trained 16-bit weights: the optimizer updates an fp32 copy of them."""
         return self.setup.method == "full" and self.weight_size == HALF
 
     def tokens_at_ends(self, batch: BatchSizes) -> int:
-        """Tokens that go into the first layers and come out of the last: behind an encoder those of answers as well."""
+        """Return the count of tokens that enter the first and leave the last layers, with the decoder's answers."""
         answers = self.setup.target_tokens if self.shape.decoder_layers else 0
         return batch.tokens + batch.rows * answers
 
     @property
     def end_numbers(self) -> int:
-        """Of the embedding and the head."""
+        """Count of the weights of the embedding and the head."""
         return self.shape.vocabulary * self.shape.hidden_size * (1 if self.shape.tied_embeddings else 2)
 
     @property
     def layer_numbers(self) -> int:
-        """The weights of one layer."""
+        """Count of the weights of one layer, on average."""
         layers = max(self.shape.layers + self.shape.decoder_layers, 1)
         return max(0, self.shape.parameters - self.end_numbers) // layers
 
@@ -199,7 +201,7 @@ class Static(AdapterMemory):
         own = (self.shape.parameters if on_host else self.shape.loaded_parameters) * self.weight_size
         if self.setup.method == "full":
             return MemoryPart("weights", own, f"{self.weight_size} bytes x parameters")
-        # What is trained as a whole beside adapters is there in 16 bits as well, for the products.
+        # Modules that train in full beside adapters have a 16-bit copy as well, which matmuls use.
         saved = HALF * self.setup.saved_parameters if self.weight_size == HALF else 0
         formula = f"{self.weight_size} bytes x frozen parameters, 4 bytes x trained ones"
         if four_bits := self.setup.four_bits:
@@ -209,61 +211,60 @@ class Static(AdapterMemory):
         return MemoryPart("weights", own + FLOAT * self.trained + saved, formula)
 
     def towers(self) -> MemoryPart:
-        """Their weights, which no text goes through."""
+        """Return the weights of towers, for example of vision, which training on text does not use."""
         own = sum(self.shape.towers.values()) * self.weight_size
         formula = f"{self.weight_size} bytes x parameters of {' and '.join(self.shape.towers)}, which stay frozen"
         return MemoryPart("towers", own, formula)
 
     def weight_parts(self) -> tuple[MemoryPart, ...]:
-        """All weights beside each other, those of towers in a part of their own."""
+        """Return all weights, those of towers as a part of their own."""
         whole, towers = self.weights(), self.towers()
         if not towers.bytes or self.setup.towers_on_host:
             return (whole,)
         return replace(whole, bytes=whole.bytes - towers.bytes), towers
 
     def masters(self) -> tuple[MemoryPart, ...]:
-        """The fp32 copies of weights of 16 bits that train; empty where there are none."""
+        """Return the fp32 copies of trained 16-bit weights; empty if the weights have other types."""
         formula = "4 bytes x trained parameters: the fp32 copies that are updated"
         return (MemoryPart("master weights", FLOAT * self.trained, formula),) if self.has_masters else ()
 
     def optimizer(self) -> MemoryPart:
-        found = state_bytes(self.shape, self.setup, self.trained)
-        formula = f"{found / max(self.trained, 1):.3g} bytes x trained parameters ({self.setup.optim})"
-        return MemoryPart("optimizer", found, formula)
+        size = state_bytes(self.shape, self.setup, self.trained)
+        formula = f"{size / max(self.trained, 1):.3g} bytes x trained parameters ({self.setup.optim})"
+        return MemoryPart("optimizer", size, formula)
 
-    def before_training(self, there: int) -> tuple[MemoryPart, ...]:
-        """What is there before the first step only, beyond `there`, which comes later: a matrix of which adapters are
-        taken out, an adapter that is put into its model, one layer after the other, and towers for the host, which come
-        through the card with the weights."""
-        there += self.optimizer().bytes + sum(part.bytes for part in self.masters())
-        found: list[tuple[str, int, str]] = []
+    def before_training(self, later_bytes: int) -> tuple[MemoryPart, ...]:
+        """Return what only the start needs, beyond the `later_bytes` of a step: the decomposition of a matrix, an
+        adapter that is merged layer by layer, and towers for the host, which are loaded to the GPU with the weights."""
+        later_bytes += self.optimizer().bytes + sum(part.bytes for part in self.masters())
+        needs: list[tuple[str, int, str]] = []
         if self.setup.mutates_weights:
-            most = max(map(self._decomposition_bytes, self.setup.adapted(self.shape)), default=0)
-            found.append(("decomposition", most, "the decomposition of the largest matrix"))
+            largest = max(map(self._decomposition_bytes, self.setup.adapted(self.shape)), default=0)
+            needs.append(("decomposition", largest, "the decomposition of the largest matrix"))
         if self.setup.merged_parameters and not self.setup.has_adapter:
-            found.append(("merge", self.merge_bytes, "the adapter in fp32 and three copies of the largest matrix"))
+            needs.append(("merge", self.merge_bytes, "the adapter in fp32 and three copies of the largest matrix"))
         if self.setup.towers_on_host and (self.setup.shards == 1 or self.setup.zero_stage == 2):
-            found.append(("towers loaded", self.towers().bytes, "towers, before they are copied to the host"))
+            needs.append(("towers loaded", self.towers().bytes, "towers, before they are copied to the host"))
         parts = []
-        for name, size, formula in found:
-            parts.append(MemoryPart(name, max(0, size - there), f"{formula}, beyond the needs of a step"))
-            there = max(0, there - size)
+        for name, size, formula in needs:
+            parts.append(MemoryPart(name, max(0, size - later_bytes), f"{formula}, beyond the needs of a step"))
+            later_bytes = max(0, later_bytes - size)
         return tuple(parts)
 
     @property
     def gradient_bytes(self) -> int:
-        """Those of one pass, as the backward pass makes them."""
+        """Bytes of the gradients of one backward pass."""
         return self.trained * (HALF if self.has_masters else FLOAT)
 
     @property
     def cast_bytes(self) -> int:
-        """Autocast keeps 16-bit copies of trained fp32 weights from the forward to the backward pass."""
+        """Bytes of autocast's 16-bit copies of trained fp32 weights, from the forward to the backward pass."""
         if self.setup.precision == "fp32" or self.has_masters:
             return 0
         if self.setup.has_adapter:
             return HALF * self.trained
-        found = sum(x.inputs * x.outputs * x.count for x in self.shape.linears)
-        return HALF * (min(found, self.trained) if self.setup.freezes_layers else found)
+        matrices = sum(x.inputs * x.outputs * x.count for x in self.shape.linears)
+        return HALF * (min(matrices, self.trained) if self.setup.freezes_layers else matrices)
 
     @property
     def largest_cast_bytes(self) -> int:
@@ -276,46 +277,47 @@ class Static(AdapterMemory):
         return HALF * max((x.inputs * x.outputs for x in self.shape.linears), default=0)
 
     def router_loss(self, tokens: int) -> tuple[MemoryPart, ...]:
-        """Logits of the routers, which the model collects, and what softmax makes of them, up to the backward pass."""
+        """Return the routers' logits and their softmax, which the model keeps for the backward pass."""
         if not self.setup.router_logits:
             return ()
-        found = 2 * FLOAT * tokens * self.setup.router_logits
-        return (MemoryPart("router loss", found, "8 bytes x tokens x experts x routers"),)
+        size = 2 * FLOAT * tokens * self.setup.router_logits
+        return (MemoryPart("router loss", size, "8 bytes x tokens x experts x routers"),)
 
     def unpacking_bytes(self, tokens: int) -> int:
-        """Of weights in 4 bits: the widest matrix as a product takes it, and peft's copy of the widest result."""
+        """Return the bytes of unpacking 4-bit weights: the largest matrix, and peft's copy of the widest result."""
         four_bits = self.setup.four_bits
-        found = quantised_linears(self.shape, four_bits)
-        taken_as = (four_bits.compute_dtype if four_bits else "") or self.setup.weights
-        size = FLOAT if taken_as == "float32" else HALF
-        matrix = max((x.inputs * x.outputs for x in found), default=0)
-        return size * matrix + self.compute_size * tokens * max((x.outputs for x in found), default=0)
+        packed = quantised_linears(self.shape, four_bits)
+        dtype = (four_bits.compute_dtype if four_bits else "") or self.setup.weights
+        number_size = FLOAT if dtype == "float32" else HALF
+        matrix = max((x.inputs * x.outputs for x in packed), default=0)
+        return number_size * matrix + self.compute_size * tokens * max((x.outputs for x in packed), default=0)
 
     @property
     def sum_bytes(self) -> int:
-        """Gradients between two passes: in fp32, whatever the weights are (`training/optimizer.py`)."""
+        """Bytes of the gradient sum between two passes, which is always fp32 (`training/optimizer.py`)."""
         return FLOAT * self.trained
 
     def loss(self, tokens: int) -> MemoryPart:
-        """Logits, their log-softmax and two gradients: 12 bytes for each token and word of the vocabulary, or class.
+        """Return the memory of head and loss for `tokens` labels.
 
-        Behind a soft cap the tanh as well. In chunks: one chunk's logits in fp32 and what goes into the products, or
-        the slope of the cap, or by a kernel what goes into the products alone; with the gradients of the hidden states
-        and, where it trains, of the head's weight: a product, and the sum in fp32 or the product with the scale.
+        Without chunks these are logits, their log-softmax and two gradients: 12 bytes for each label and class or word
+        of the vocabulary, and the tanh of a soft cap. With chunks they are one chunk's fp32 logits with their 16-bit
+        copy or the slope of the cap (a fused kernel has only the copy), the gradients of the hidden states and, if the
+        head trains, two of its weight: the chunk's, and the sum (fp32 if there are several chunks).
         """
         chunk, vocabulary, width = self.setup.loss_chunk_tokens, self.classes, self.shape.hidden_size
         if not self.setup.chunks_loss(tokens):
-            found = (12 + (self.compute_size if self._has_soft_cap else 0)) * tokens * vocabulary
-            return MemoryPart("head and loss", found, "12 bytes x labels x vocabulary")
+            size = (12 + (self.compute_size if self._has_soft_cap else 0)) * tokens * vocabulary
+            return MemoryPart("head and loss", size, "12 bytes x labels x vocabulary")
         trains = self.setup.trains_head
         sums = FLOAT if tokens > chunk else self.compute_size
         head = (sums + self.compute_size) * vocabulary * width if trains else 0
-        found = min(chunk, tokens) * vocabulary * self._chunk_size + 2 * self.compute_size * tokens * width + head
-        return MemoryPart("head and loss", found, "logits of a chunk, gradients of the hidden states and of the head")
+        size = min(chunk, tokens) * vocabulary * self._chunk_size + 2 * self.compute_size * tokens * width + head
+        return MemoryPart("head and loss", size, "logits of a chunk, gradients of the hidden states and of the head")
 
     @property
     def _chunk_size(self) -> int:
-        """Bytes of a chunk for each token and word."""
+        """Bytes of a chunk for each label and word of the vocabulary."""
         if self.setup.fused_loss:
             return self.compute_size
         copies = 0 if self.compute_size == FLOAT else self.compute_size
@@ -326,7 +328,7 @@ class Static(AdapterMemory):
         return self.shape.logits is not None and self.shape.logits.soft_cap is not None
 
     def evaluation_logits(self, tokens: int) -> int:
-        """Logits, in fp32 as well where they are not, and their log-softmax."""
+        """Return the bytes of an evaluation's logits, of their fp32 copy unless they are fp32, and of log-softmax."""
         chunk, vocabulary = self.setup.loss_chunk_tokens, self.classes
         copies = 0 if self.compute_size == FLOAT else self.compute_size
         if not self.setup.chunks_loss(tokens):
@@ -336,26 +338,27 @@ class Static(AdapterMemory):
 
 @dataclass(frozen=True)
 class ModelMemory(Static):
-    """With what a layer computes: bytes of one token in a row of `row_tokens`; with a decoder behind an encoder, of one
-    token of the input in one layer of the encoder, what the decoder does shared out among them."""
+    """Memory of a model with what a layer computes for each token, in rows of `row_tokens`. The memory of a decoder is
+    shared out among the encoder's layers and input tokens."""
 
     row_tokens: int
 
     @cached_property
     def counted(self) -> LayerBytes:
-        """By a dry run. Where there was none, 34 bytes a number of the hidden state in 16 bits, and 5 a head for each
-        pair of tokens (Korthikanti et al., arXiv:2205.05198, section 4.1); without scores where the kernel is fused."""
+        """Bytes of one token in one layer, from the dry run, or else 34 bytes for each number of a 16-bit hidden state,
+        and 5 bytes for each head and pair of tokens unless a fused kernel saves no scores. Source: Korthikanti et al.,
+        arXiv:2205.05198, section 4.1."""
         if self.setup.counted:
             return self.setup.counted
         setup, halves, heads = self.setup, self.compute_size / HALF, self.shape.attention_heads
         has_scores = setup.eager_attention or setup.math_attention or self.shape.attention_dropout
         scores = 5 * heads * self.row_tokens if has_scores else 0
-        kept = int(halves * (34 * self.shape.hidden_size + scores))
-        return LayerBytes(kept=kept, made=2 * kept, evaluated=2 * kept, largest_kept=kept, largest_made=2 * kept)
+        saved = int(halves * (34 * self.shape.hidden_size + scores))
+        return LayerBytes(kept=saved, made=2 * saved, evaluated=2 * saved, largest_kept=saved, largest_made=2 * saved)
 
     @property
     def kept_layers(self) -> int:
-        """Layers that keep something for the backward pass, which ends at the first one that trains."""
+        """Count of layers that save activations: the backward pass ends at the first layer that trains."""
         return self.setup.backward_layers if self.setup.freezes_layers else self.shape.layers
 
     @property
@@ -365,17 +368,17 @@ class ModelMemory(Static):
 
     @property
     def own_temporaries(self) -> int:
-        """What the model itself computes forward and does not keep, in numbers as wide as those between layers.
+        """Bytes of one token's short-lived forward results in one layer, without those of adapters.
 
-        Where these have 16 bits, fp32 results (of norms) are left out: their places are large enough for what follows.
+        fp32 results (of norms) of a 16-bit model are left out, because later results reuse their memory.
         """
-        found = self.counted
-        wide = found.wide if self.weight_size == HALF and self.shape.head == CAUSAL else 0
-        return int(max(0, found.made - found.kept - self.adapter_temporaries(self.row_tokens) - wide))
+        counted = self.counted
+        wide = counted.wide if self.weight_size == HALF and self.shape.head == CAUSAL else 0
+        return int(max(0, counted.made - counted.kept - self.adapter_temporaries(self.row_tokens) - wide))
 
     @property
     def layer_input(self) -> int:
-        """What gradient checkpointing keeps: the layer's input, in numbers as wide as the weights."""
+        """Bytes of one token of a layer's input, in the weights' width, which gradient checkpointing stores."""
         layers = self.shape.layers + self.shape.decoder_layers * self._answer_share
         return int(self.weight_size * self.shape.hidden_size * layers / self.shape.layers)
 
@@ -386,43 +389,43 @@ class ModelMemory(Static):
 
 
 def largest_parameter(shape: ModelShape) -> int:
-    """Numbers in the largest matrix of the model."""
+    """Return the count of numbers in the largest matrix of the model."""
     matrices = [linear.inputs * linear.outputs for linear in shape.linears]
     return max([shape.vocabulary * shape.hidden_size, *matrices])
 
 
 def begun_bytes(setup: TrainingSetup) -> int:
-    """Return the bytes of what adapters began with, in fp32, where they are a part of the weights."""
+    """Return the bytes of adapters' initial fp32 values, if the method takes these out of the weights; otherwise 0."""
     return 4 * (setup.trained_parameters - setup.saved_parameters) if setup.mutates_weights else 0
 
 
 def state_bytes(shape: ModelShape, setup: TrainingSetup, trained: int) -> int:
-    """What an optimizer keeps beside so many weights that train, in memory and in a checkpoint the same."""
+    """Return the bytes of the optimizer state of `trained` weights, both in memory and in a checkpoint."""
     optimizer = OPTIMIZERS[setup.optim]
     if optimizer.hidden_state_bytes is not None:
         hidden = sum(linear.matrix_parameters for linear in shape.linears if not linear.is_head)
-        # Of layers that train in part, as many as of all.
+        # Hidden matrices are assumed to be the same share of the trained weights as of all weights.
         hidden = hidden * trained // shape.parameters if setup.freezes_layers else hidden
         return int(optimizer.hidden_state_bytes * hidden + optimizer.state_bytes * (trained - hidden))
     if not optimizer.factored_state:
         return int(optimizer.state_bytes * trained)
     tensors = [*(AdapterMemory(shape, setup).adapter_matrices() if setup.has_adapter else _weights(shape))]
-    if setup.has_adapter and (rest := trained - sum(map(prod, tensors))):
-        # What else trains are modules that are saved, as wide as the layers.
-        tensors.append((max(rest, 0) // shape.hidden_size, shape.hidden_size, 1))
-    found = FLOAT * sum(count * (rows + columns) for rows, columns, count in tensors)
-    # Of those that train, as many of each size as of all.
-    return found * trained // shape.parameters if setup.freezes_layers else found
+    if setup.has_adapter and (saved := trained - sum(map(prod, tensors))):
+        # The other trained weights are modules saved in full, counted as one matrix as wide as the layers.
+        tensors.append((max(saved, 0) // shape.hidden_size, shape.hidden_size, 1))
+    size = FLOAT * sum(count * (rows + columns) for rows, columns, count in tensors)
+    # Sizes of the trained weights are assumed to be distributed as those of all weights.
+    return size * trained // shape.parameters if setup.freezes_layers else size
 
 
 def _weights(shape: ModelShape) -> Iterator[tuple[int, int, int]]:
-    """(rows, columns, how many) of all weights; a vector has no columns. A head that is the embedding counts once."""
+    """Yield (rows, columns, count) of all weights. A vector has 0 columns, and a tied head counts once."""
     for linear in shape.linears:
         if not (linear.is_head and shape.tied_embeddings):
             yield linear.outputs, linear.inputs, linear.count
         if linear.has_bias:
             yield linear.outputs, 0, linear.count
     for part in shape.parts:
-        # Of a table that is known by its size alone, rows are as wide as the layers.
+        # A table whose rows are unknown is taken to have rows as wide as the layers.
         rows = part.rows or (part.parameters_each // shape.hidden_size if part.is_embedding else 0)
         yield (rows, part.parameters_each // rows, part.count) if rows else (part.parameters_each, 0, part.count)

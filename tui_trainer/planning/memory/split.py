@@ -1,10 +1,10 @@
-"""Memory of a GPU with a part of the model: FSDP2 has one group of weights whole at a time, and their gradients.
+"""Memory of a GPU that has a shard of the model. FSDP2 gathers one group of weights at a time, with their gradients.
 
-A layer is whole while it computes, with the next one that is gathered meanwhile. The embedding, the head and the last
-norm are one group, whole from the beginning of a pass, where it is gathered, to its end, where its gradients are summed
-in fp32. Where all parts are on the host, what a group is gathered from is copied to the card before, and its summed
-gradients are there until they are copied back.
-`tests/benchmarks/split_memory.py` holds it against torch's own tracker.
+A layer is whole while it computes, and the next one is gathered meanwhile. The embedding, the head and the last norm
+are one group. It is gathered at the beginning of a pass and is whole until its gradients are summed in fp32 at the end.
+With CPU offload the shard of a group is copied to the GPU before it is gathered, and the summed gradients stay on the
+GPU until they are copied back.
+`tests/benchmarks/split_memory.py` compares these figures with torch's own tracker.
 """
 
 from collections.abc import Sequence
@@ -15,41 +15,40 @@ Moment = tuple[MemoryPart, ...]
 
 
 def split_part(part: MemoryPart, shards: int) -> MemoryPart:
-    """Of what every process has a part."""
+    """Return the part as one process holds it, if all processes have equal shards."""
     formula = f"{part.formula}, sharded over {shards} processes" if shards > 1 else part.formula
     return MemoryPart(part.name, -(-part.bytes // shards), formula)
 
 
 def split_moments(static: Static, moments: Sequence[Moment]) -> tuple[Moment, ...]:
-    """The moments of a step (the loss, passes through layers, the update) with what is gathered then, and the last sum
-    of gradients.
-    """
+    """Return the moments of a step (loss, layers, update) with what is gathered then, and the last sum of gradients."""
     at_loss, *in_layers, update = moments
     shape, trains = static.shape, static.setup.method == "full"
     size, ends, layer = static.compute_size, static.end_numbers, static.layer_numbers
     in_layer = size * (ends + 2 * layer)
-    # Of the head, and of the layer as they are made and as they are summed.
+    # The gradients of the head, and those of the layer with their fp32 sums.
     in_layer += trains * (size * shape.vocabulary * shape.hidden_size + (size + FLOAT) * layer)
     if static.setup.cpu_offload:
         in_layer += static.weight_size * layer // static.setup.shards
-    found = [
+    result = [
         (*_divided(static, at_loss), _gathered(size * ends, "unsharded copies of embedding and head")),
         *((*_divided(static, moment), _gathered(in_layer, "embedding, head and two layers")) for moment in in_layers),
         _divided(static, update),
     ]
     gradients = _divided(static, tuple(part for part in update if part.name == "gradients"))
-    # What comes from the others is copied to where it is used; the first layer is on its way by then.
-    at_begin = size * (2 * ends + layer)
+    # Shards of other processes arrive in a buffer and are copied from it, while the first layer is gathered already.
+    first_gather = size * (2 * ends + layer)
     if static.setup.cpu_offload:
-        at_begin += static.weight_size * ends // static.setup.shards
-    found.append((*gradients, _gathered(at_begin, "two unsharded copies of embedding and head, and a layer")))
+        first_gather += static.weight_size * ends // static.setup.shards
+    result.append((*gradients, _gathered(first_gather, "two unsharded copies of embedding and head, and a layer")))
     if trains:
-        found.append((*gradients, _gathered((size + FLOAT) * ends, "gradients of embedding and head, and their sum")))
-    return tuple(found)
+        result.append((*gradients, _gathered((size + FLOAT) * ends, "gradients of embedding and head, and their sum")))
+    return tuple(result)
 
 
 def _divided(static: Static, moment: Moment) -> Moment:
-    """Gradients of a pass are split as soon as they are made: only the sum stays, if not on the host."""
+    """Return the moment's parts for one process. New gradients are sharded at once: only their sum stays, on the GPU or
+    with CPU offload on the host."""
     if static.setup.cpu_offload:
         return tuple(part for part in moment if part.name not in ("gradients", "update"))
     sums = MemoryPart("gradients", static.sum_bytes, "4 bytes x trained parameters")
