@@ -22,10 +22,9 @@ WAITS = (
         ("evaluation", "tasks/question_answering.py scores"): "the likeliest places of each batch, at the end",
         (
             "evaluation",
-            "models/writing.py generated",
+            "models/writing.py generate_ids",
         ): "transformers asks after each token whether all answers have ended",
-        ("evaluation", "models/writing.py written"): "the tokens of all answers, for their texts",
-        ("sample", "models/writing.py written_after"): "the same, and the text itself",
+        ("evaluation", "models/writing.py generate_texts"): "the tokens of all answers, for their texts",
         (
             "checkpoint",
             "training/checkpoint.py _turn",
