@@ -118,8 +118,7 @@ class LearnsFromData:
 
     @lru_cache(maxsize=2)  # noqa: B019  # tasks are never deleted, and the checks of a config ask again after its plan
     def _estimated(self, config: Config, data: ResolvedData, cut: Cut, signature: Hashable) -> tuple[DataFacts, bool]:
-        """Return the estimated facts, and whether they suffice for a plan. `signature` identifies the data's
-        content."""
+        """Return the estimated facts, and whether they suffice for a plan. `signature` identifies the files' state."""
         reader = self.reader_of_inputs(config)
         guess = estimate(data.sources, reader, cut, self.rate(config), frame_tokens=self.frame_tokens(config))
         rows, is_refused = guess.counts.train_rows, guess.has_bad_rows and not cut.skip_bad_rows

@@ -313,8 +313,7 @@ class StartsFromModel:
         return adapter_labels in ((), labels.names)
 
     def changes_words(self, config: Config) -> str:
-        """Return text about added tokens and changed positions, to end a sentence about the model: `; 2 tokens are
-        ...`."""
+        """Return text to end a sentence about the model with its new tokens and positions: `; new tokens in ...: 2`."""
         if config.is_from_scratch or not config.model.model_name_or_path:
             return ""
         stored, rope = stored_model_facts(config, self.head), config.model.rope_scaling

@@ -117,7 +117,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
 
     @abstractmethod
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
-        """Return the function that computes the loss: with `chunk_tokens` > 0, from the logits of so many labels at a
+        """Return the loss as a function. If `chunk_tokens` > 0, it computes the logits of that many labels at a
         time."""
 
     def choices(self, config: Config, data: PreparedData) -> int:
