@@ -149,7 +149,7 @@ def holds_labels(head: Sequence[Row]) -> bool:
 
 
 def refuse_text_labels(values: Sequence[object], where: str, column: str) -> None:
-    """Raise DataError if almost every label is a sentence of its own: an answer to generate, or the text itself."""
+    """Raise DataError if each label is a sentence of its own: an answer to generate, or the text itself."""
     labels = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values if value]
     texts = [value for value in labels if isinstance(value, str)]
     words = sum(len(text.split()) for text in texts)
@@ -328,8 +328,7 @@ def _separator_of(texts: Sequence[str]) -> tuple[str, bool]:
 
 
 def ordered(names: Iterable[str], known: Mapping[object, object] | None = None) -> tuple[str, ...]:
-    """Sort class names: as in `known`, a model's id2label, if it has exactly these names, else by number or
-    alphabet."""
+    """Sort class names: as a model's id2label, `known`, does if it has the same ones, else by number or alphabet."""
     distinct = set(names)
     try:
         by_model = [str(name) for _, name in sorted((known or {}).items(), key=lambda item: int(str(item[0])))]

@@ -127,8 +127,7 @@ class Reader(Protocol):
         raise TypeError(f"{type(self).__name__} reads documents, not rows")
 
     def noted(self) -> Any:
-        """Return and clear what `read` noted. Raises ReadInOrder if earlier rows have changed how later ones are
-        read."""
+        """Return and clear what `read` noted. Raises ReadInOrder if earlier rows change how later ones are read."""
         return None
 
     def note(self, noted: Any) -> None:

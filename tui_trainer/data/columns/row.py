@@ -259,8 +259,7 @@ def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
 
 
 def refuse_unsupported_rows(head: Sequence[Row]) -> None:
-    """Raise DataError for rows that no task learns from, such as preferences. For rows whose columns no setting
-    names."""
+    """Raise DataError for rows that no task learns from, such as preferences. Call it if no setting names a column."""
     for description, columns, hint in _unlearnt(_columns_with_values(head), head):
         message = f"the rows are {description} ({listed(columns)}), which no task supports yet"
         raise DataError(message, where=file_of(head), hint=hint)

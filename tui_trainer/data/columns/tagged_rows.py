@@ -247,8 +247,7 @@ def _stated_text(value: object) -> str | None:
 
 
 def _misplaced(text: str, stated: Sequence[tuple[Span, str | None]]) -> str:
-    """Return what is wrong with the first span that is outside the text or differs from the text that it states; or
-    ""."""
+    """Return the problem of the first span that exceeds the text or differs from its stated text; "" without one."""
     for span, own_text in stated:
         if not 0 <= span.start < span.end <= len(text):
             return f"the span {_shown(span)} is not within the {len(text):,} characters of the text"
@@ -398,8 +397,8 @@ def _from_label_studio(row: Row) -> Row:
 
 
 def _end_of_word_spans(head: Sequence[Row], words: str, spans: str) -> str:
-    """Return "inclusive" or "exclusive" for the ends of spans that give word numbers: the one that all first rows
-    permit. If they permit both, the name of the column decides. Raises DataError if that is unclear."""
+    """Return _INCLUSIVE or _EXCLUSIVE for the ends of spans that give word numbers: what all first rows permit. If they
+    permit both, the name of the column decides. Raises DataError if the ends are unclear."""
     counted = [
         (span, len(_split_or_parse(row.values.get(words))))
         for row in head

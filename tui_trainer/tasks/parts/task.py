@@ -117,8 +117,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
 
     @abstractmethod
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
-        """Return the loss as a function. If `chunk_tokens` > 0, it computes the logits of that many labels at a
-        time."""
+        """Return the loss function. If `chunk_tokens` > 0, it computes the logits of that many labels at a time."""
 
     def choices(self, config: Config, data: PreparedData) -> int:
         """Return the number of tokens or classes that a label can be, for the loss ln(choices) of a uniform prediction.
