@@ -136,14 +136,13 @@ class SplitFiles:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """Data to learn from, named by one or several paths. `bytes_on_disk` counts a .gz as stored, and a sample as UTF-8.
+    """Data to learn from. `bytes_on_disk` counts a .gz as it is stored, and a sample as UTF-8.
 
-    Of several paths, `several` has the source of each. Rows and documents are then read one after another, from `parts`
-    or `each`.
+    If several paths are named, `several` has the source of each. Rows and documents are then read one after another,
+    from `parts` or `each`.
 
-    `split` is the split that `entries`, the files to read, belong to, if any. The path also names `others`, files of
-    other splits, and `beside`, files that are not data; these are not read. `splits` has the use of all of them in a
-    run.
+    `split` is the split that `entries`, the files to read, belong to, if any. The path also names files that are not
+    read: `others`, of other splits, and `beside`, without data. `splits` has the use of all of them in a run.
     """
 
     path: str
@@ -244,7 +243,7 @@ class Source:
         return str(digest.hexdigest())
 
     def signature(self) -> tuple[tuple[int, int], ...]:
-        """Return (size, mtime in ns) of each file. If they are the same after reading as before, no file has
+        """Return (size, mtime in ns) of each file. If this is the same before and after reading, no file has
         changed."""
         return tuple(entry.size_and_time() for entry in self.entries)
 
@@ -759,8 +758,7 @@ def _description(path: str, entries: tuple[SourceFile, ...], slice_of: str = "")
 
 
 def _progress_within(progress: Progress | None, before: float, total: float) -> Progress | None:
-    """Return a callback that reports the progress of one source, after `before` of `total`, as progress of all
-    sources."""
+    """Return a callback that reports the progress of one source, which begins at `before`, as progress of all."""
     if progress is None:
         return None
     return lambda activity, done, _, unit: progress(activity, before + done, total, unit)
@@ -784,8 +782,8 @@ def _digest(entry: SourceFile, meter: Meter, done: int) -> str:
 
 
 def validation_of(source: Source) -> Source | None:
-    """Return the validation splits beside the training splits, as one source; None without any. Raises DataError if
-    they are ambiguous, or if only some of the sources have one."""
+    """Return the source of the validation splits, or None. Raises DataError if they are ambiguous, or one is
+    missing."""
     parts, sources = source.parts, []
     for part in parts:
         splits = [other for other in part.others if other.split == "validation"]
@@ -806,8 +804,7 @@ def validation_of(source: Source) -> Source | None:
 
 
 def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> Iterator[SplitUse]:
-    """Yield how a run uses the splits of each training source that has some. `named_by`: the setting that names
-    `held_out`."""
+    """Yield the use of each training source that has splits. `named_by`: the setting that names `held_out`, if any."""
     held_parts = held_out.parts if held_out else ()
     # Resolving the paths of many files takes long, and happens at each edit of a config: skip it if possible.
     compares = held_out is not None or any(part.others for part in source.parts)

@@ -123,8 +123,7 @@ class NamedSplits:
 
     @property
     def missing_train(self) -> str:
-        """Name of a training split that is declared but has no files; empty without one, or if there is a part
-        "train"."""
+        """Name of the declared training split that has no files; empty without one, or if a part is named "train"."""
         gone = next((split for split in self.gone if split_in(split) == "train"), "")
         return "" if any(part.label == "train" for part in self.parts) else gone
 
@@ -191,8 +190,7 @@ def is_readme_or_licence(name: str) -> bool:
 
 
 def assign_splits(names: Iterable[str], saved: AbstractSet[str] = frozenset()) -> NamedSplits:
-    """Return the splits of files, whose names are relative to the data set's folder. `saved`: folders that are
-    splits."""
+    """Return the splits of files, named from the folder of their data set. `saved`: folders declared as splits."""
     rows: list[str] = []
     texts: list[str] = []
     for name in names:
@@ -326,8 +324,7 @@ def saved_splits(folder: Path) -> frozenset[str]:
 
 
 def splits_of_cache(folder: Path, names: Iterable[str]) -> NamedSplits | None:
-    """Return the splits in a folder of the cache of `datasets`, as its dataset_info.json lists them; None for other
-    folders."""
+    """Return the splits in a folder of the cache of `datasets`, from dataset_info.json; None for other folders."""
     info = _read_object(folder / _INFO)
     splits, name = info.get("splits"), info.get("dataset_name")
     if not isinstance(splits, dict) or not isinstance(name, str):
@@ -484,8 +481,7 @@ def _declared(declared: Mapping[str, tuple[str, ...]], exact: frozenset[str] = f
 
 
 def missing_files(named: Mapping[str, SourceFile], read: Iterable[str]) -> list[str]:
-    """Return names of missing files that belong to those `read`: shards of `-00000-of-00003`, and files in a
-    state.json."""
+    """Return missing files that belong to those `read`: shards of `-00000-of-00003`, and files in a state.json."""
     existing_shards: dict[tuple[str, ...], set[int]] = {}
     for name in named:
         if shard := _NUMBERED_SHARD.fullmatch(name):

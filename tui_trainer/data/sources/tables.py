@@ -126,8 +126,7 @@ def _open_parquet(content: BinaryIO, _: str) -> tuple[Any, Batches]:
 
 
 def _open_arrow(content: BinaryIO, label: str) -> tuple[Any, Batches]:
-    """Return the schema, and a function that yields batches with the columns of given names. For an empty file, the
-    schema is None, and there are no batches."""
+    """Return the schema, and a function that yields batches with the columns of given names; None and () if empty."""
     import pyarrow as pa
 
     start = content.read(len(ARROW_FILE))
