@@ -66,7 +66,7 @@ class CollatePacked(Protocol):
 def collate(rows: Sequence[Document], pad_id: int, *, width: int = 0) -> Batch:
     """Collate rows for a causal model: inputs = row[:-1], labels = row[1:], each padded at the right.
 
-    Documents have at least 2 tokens, and each is a row of the batch. A row's own labels take precedence.
+    Documents have at least 2 tokens, and each is a row of the batch. If rows have labels of their own, these are used.
     """
     documents = documents_of(rows)
     return Batch(

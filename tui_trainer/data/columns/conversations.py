@@ -111,7 +111,7 @@ _EXAMPLE_ROW = 'write {"messages": [{"role": "user", "content": "..."}, {"role":
 
 
 def messages_of(value: object, where: str) -> list[Message]:
-    """Return the messages of a list, or of a list in a string. Raises DataError if the value is not a conversation."""
+    """Convert a list of turns, or such a list in a string, to messages. Raises DataError for any other value."""
     if isinstance(value, str):
         value = _parse(value, "the conversation", where)
     turns = _turns_of(value)
@@ -324,7 +324,7 @@ def _parse(text: str, subject: str, where: str) -> Any:
 
 
 def _text_of_part(part: object, subject: str, where: str) -> str:
-    """Return the text of one part of a content. Raises DataError for images and other parts that are not text."""
+    """Return the text of a part of a turn's content. Raises DataError for images and other parts that are not text."""
     if isinstance(part, Mapping):
         other = next((name for name in _OTHER_PARTS if part.get(name) is not None), None)
         is_text = part.get("type") in _TEXT_PARTS and other is None
@@ -482,7 +482,7 @@ class ConversationColumns:
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """The columns of the question, in the order in which they join its turn."""
+        """Columns whose texts form the turn of the question, in this order."""
         return (*self.pair.before, self.pair.source, *self.pair.after) if self.pair.source else ()
 
     def with_columns_of(self, row: Row) -> "ConversationColumns":

@@ -161,7 +161,7 @@ def refuse_text_labels(values: Sequence[object], where: str, column: str) -> Non
 
 
 def kind_of(values: Iterable[object], where: str, column: str) -> Kind:
-    """Return the kind of the labels in the first rows. Raises DataError if the user has to decide."""
+    """Return the kind of the labels, judging by the first rows. Raises DataError if the user has to decide."""
     labels = [value for value in values if value is not None]
     if any(isinstance(value, list | tuple) for value in labels):
         return "multi_label_classification"

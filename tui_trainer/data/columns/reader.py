@@ -150,7 +150,7 @@ class Reader(Protocol):
 
     @property
     def unknown_token(self) -> UnknownToken | None:
-        """The token that stands for text outside the vocabulary. None if every text has tokens."""
+        """The token that stands for text outside the vocabulary. None if the vocabulary covers every text."""
         return None
 
     def tokens_of(self, texts: Sequence[str]) -> Sequence[Sequence[int] | NDArray[np.int32]]:
@@ -170,7 +170,7 @@ class Reader(Protocol):
 
 
 class ReadsRows(Protocol):
-    """The part of a reader that `read_rows` needs."""
+    """The interface that `read_rows` needs, which is a part of `Reader`."""
 
     def begin(self, head: Sequence[Row]) -> None: ...
 

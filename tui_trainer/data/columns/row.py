@@ -134,7 +134,7 @@ def written_value(text: str) -> object:
 
 
 class _WithoutArrays(ast.NodeTransformer):
-    """Replaces numpy's arrays by lists: array(['a'], dtype=object)."""
+    """Replaces numpy's arrays in a syntax tree by lists: array(['a'], dtype=object) becomes ['a']."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         is_array = isinstance(node.func, ast.Name) and node.func.id == "array" and node.args

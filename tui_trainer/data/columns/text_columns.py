@@ -189,7 +189,7 @@ def text_of(row: Row, column: str) -> str:
 
 
 def checked_text(text: str, where: str) -> str:
-    """Return the text with plain line ends. Raises DataError if it is too long, or contains half a character."""
+    """Return the text with plain line ends. Raises DataError if it is too long, or has a lone surrogate."""
     if len(text) > MAX_LINE_BYTES:
         limit = format_bytes(MAX_LINE_BYTES)
         raise DataError(f"the text is longer than {limit}", where=where, hint="split it into several rows")

@@ -239,7 +239,7 @@ def make_entry(data: ResolvedData, cut: Cut, cache_dir: Path, progress: Progress
 
 
 def entry_key(data: ResolvedData, cut: Cut, progress: Progress | None) -> str:
-    """Return 32 hexadecimal digits that depend on everything the rows depend on."""
+    """Return the key of an entry: 32 hexadecimal digits that change if anything changes that decides the rows."""
     # Leave out a new field of Cut while it has its default, so that existing runs still find their entries.
     import xxhash
 

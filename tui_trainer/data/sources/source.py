@@ -243,8 +243,7 @@ class Source:
         return str(digest.hexdigest())
 
     def signature(self) -> tuple[tuple[int, int], ...]:
-        """Return (size, mtime in ns) of each file. If this is the same before and after reading, no file has
-        changed."""
+        """Return (size, mtime in ns) of each file. It stays the same during reading if no file changes."""
         return tuple(entry.size_and_time() for entry in self.entries)
 
     def _all_documents(
@@ -782,8 +781,7 @@ def _digest(entry: SourceFile, meter: Meter, done: int) -> str:
 
 
 def validation_of(source: Source) -> Source | None:
-    """Return the source of the validation splits, or None. Raises DataError if they are ambiguous, or one is
-    missing."""
+    """Return the source of the validation splits, None without any. Raises DataError unless each source has one."""
     parts, sources = source.parts, []
     for part in parts:
         splits = [other for other in part.others if other.split == "validation"]

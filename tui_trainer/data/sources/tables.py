@@ -114,7 +114,7 @@ def _namer(feature: Any) -> Namer | None:
 
 
 def _open_parquet(content: BinaryIO, _: str) -> tuple[Any, Batches]:
-    """Return the schema, and a function that yields batches with the columns of given names."""
+    """Return the schema, and a function that yields batches of the named columns."""
     import pyarrow.parquet as pq
 
     # Without a buffer, pyarrow would read the column of a whole row group at once.
@@ -126,7 +126,7 @@ def _open_parquet(content: BinaryIO, _: str) -> tuple[Any, Batches]:
 
 
 def _open_arrow(content: BinaryIO, label: str) -> tuple[Any, Batches]:
-    """Return the schema, and a function that yields batches with the columns of given names; None and () if empty."""
+    """Return the schema, None for an empty file, and a function that yields batches of the named columns."""
     import pyarrow as pa
 
     start = content.read(len(ARROW_FILE))

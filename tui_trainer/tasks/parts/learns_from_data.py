@@ -108,7 +108,7 @@ class LearnsFromData:
     def data_facts(
         self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None = None
     ) -> DataFacts:
-        """Estimate the size of the data, or return the counts if it was prepared before. Raise DataError."""
+        """Return the size of the data: counted if it was prepared before, else estimated. Raise DataError."""
         cut = self.cut(config)
         if prepared := find_entry(data, cut, cache_dir, progress):
             return self.facts(config, prepared)

@@ -50,8 +50,8 @@ Floats = NDArray[np.float64]
 
 
 def class_scores(labels_N: Ints, predicted_N: Ints, names: Sequence[str]) -> Scores:
-    """Return the scores of one label per row, int64 [N] each. The table is the confusion matrix, with a row for each
-    true class. Of more than 20 classes it shows the largest, and the others together."""
+    """Return the scores of predicted against true labels, one per row, int64 [N]. The table is the confusion matrix,
+    with a row for each true class. Of more than 20 classes it shows the largest, and the others together."""
     classes = len(names)
     flat = np.bincount(labels_N * classes + predicted_N, minlength=classes * classes)
     counts_CC = flat.reshape(classes, classes)  # [true class, predicted class]
