@@ -307,7 +307,7 @@ def _window_of(row: TokenRow) -> _Window:
 
 @dataclass(frozen=True, slots=True)
 class _Encoding:
-    """A window as encoded by the tokenizer. `offsets`, int32 [end - first, 2]: (start, end) of its tokens in the context."""
+    """A window as the tokenizer encodes it. `offsets`, int32 [end - first, 2]: place of each token in the context."""
 
     ids: list[int]
     segments: list[int]

@@ -125,7 +125,7 @@ class SequenceClassification(Task):
         return self.model_config(config, config.model.scratch.vocab_size if config.is_from_scratch else 0)
 
     def reading(self, config: Config) -> dict[str, Any]:
-        """Return what decides tokens and labels: with the model's labels (class numbers) and segments (columns)."""
+        """Return what decides a row's tokens and labels: settings, and the model's labels and segment types."""
         model = self._model_config(config)
         model_labels = {str(number): name for number, name in (model.get("id2label") or {}).items()}
         segments = int(model.get("type_vocab_size") or 0)
@@ -204,7 +204,7 @@ class SequenceClassification(Task):
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
-        """Return for each row its probabilities with the most likely label, or all labels above 50 %; or the number."""
+        """Return for each row the probabilities, and the most likely label or labels; for a regression, the number."""
         logits_BC, kind, names = logits_of(model, tokenizer, rows), model.config.problem_type, model.config.id2label
         if kind == "regression":
             return [{"number": float(f"{number:.6g}")} for number in logits_BC[:, 0].tolist()]

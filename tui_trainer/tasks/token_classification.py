@@ -75,7 +75,7 @@ class TokenClassification(Task):
         return TaggedWords(config, self._model_labels(config))
 
     def reading(self, config: Config) -> dict[str, Any]:
-        """Return the settings that decide tokens and labels, with the model's labels, which may number the tags."""
+        """Return what decides a row's tokens and labels: settings, and the model's labels."""
         return {**super().reading(config), "model_labels": self._model_labels(config)}
 
     def _model_labels(self, config: Config) -> tuple[str, ...]:

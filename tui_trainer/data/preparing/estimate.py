@@ -358,7 +358,7 @@ def _sum_of(sides: Sequence[_SideSize], cut: Cut) -> _SideSize:
 
 
 def _merged_lengths(sides: Sequence[_SideSize]) -> tuple[int, ...]:
-    """Return some row lengths of the splits, sorted: of each, in proportion to the rows that an epoch uses of it."""
+    """Return some row lengths of all splits, sorted. Each contributes in proportion to its rows in an epoch."""
     if len(sides) == 1:
         return quantiles(sides[0].lengths)
     total = sum(side.rows for side in sides if side.lengths)

@@ -200,7 +200,7 @@ def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]
 
 
 def _longer_length_hint(needs: Sequence[int], rows: int) -> str:
-    """Return a hint about the max_length that keeps skipped rows. Each needs `needs` tokens up to its first label."""
+    """Return a hint about the max_length that keeps skipped rows. `needs`: tokens of each up to its first label."""
     if not needs:
         return ""
     shortest, longest = min(needs), int(np.quantile(needs, _KEPT_SHARE, method="lower"))

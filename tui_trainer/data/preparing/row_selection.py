@@ -128,7 +128,7 @@ class SpooledRows:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows that are encoded together: from the `spooled` examples without the first `skipped`, the next `rows`."""
+    """Rows that are encoded together: `rows` of the `spooled` examples, after leaving out the first `skipped`."""
 
     spooled: tuple[SpooledRows, ...]
     skipped: int

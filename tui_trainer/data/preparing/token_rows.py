@@ -84,7 +84,7 @@ def _numbers(array: Any) -> Tokens:
 
 
 class Rows:
-    """Read-only rows of one file. Uses memory only for their offsets, and can be sent to another process."""
+    """Read-only rows of one file. Uses memory only for the offsets of rows, and can be sent to another process."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)

@@ -312,7 +312,7 @@ class TableReader(Reader):
             raise ConfigError(Problem(message=message, key="data.max_length", hint=hint))
 
     def refuse_outside(self, kind: str, names: Sequence[str], trained: Collection[str], where: str, hint: str) -> None:
-        """Raise DataError if a label or tag in `names` is not in `trained`, with the most similar one that is."""
+        """Raise DataError for a label or tag in `names` that is not in `trained`, and suggest a similar one."""
         if unknown := next((name for name in names if name not in trained), None):
             near = get_close_matches(unknown, trained, n=1)
             guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""

@@ -124,8 +124,8 @@ def _largest(rows_C: Ints) -> list[int]:
 
 
 def balanced_weights(labels_N: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
-    """Return the weight n / (C n_c) of each class c, float64 [classes]: n labels, of which n_c are c, with C different
-    ones. The mean over the labels is 1, as in scikit-learn's "balanced". A class without labels has weight 1."""
+    """Return the weight n / (C n_c) of each class c, float64 [classes], where n_c of the n labels are c, and C classes
+    occur. The mean over the labels is 1, as in scikit-learn's "balanced". A class without labels has weight 1."""
     counts = np.bincount(labels_N, minlength=classes)
     return np.where(counts > 0, len(labels_N) / (np.count_nonzero(counts) * np.maximum(counts, 1)), 1.0)
 

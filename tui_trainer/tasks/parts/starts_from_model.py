@@ -354,7 +354,7 @@ class StartsFromModel:
         """Store settings in the config of the model that its later use depends on."""
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
-        """Set how a model generates: its first tokens, sampling and end tokens. Settings in its files do not matter."""
+        """Set how a model generates, whatever its files contain: first tokens, sampling and end tokens."""
         keep_plain_settings(model)
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:

@@ -48,7 +48,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     loads_to_score: tuple[str, ...] = ()
     """Modules that the task imports at the first evaluation, to compute scores."""
     pipeline_tag: str
-    """Name of the hub for the use of the task's models, such as "text-generation", for model cards."""
+    """The hub's name for the use of the task's models, such as "text-generation", for model cards."""
     architectures: tuple[str, ...] = ()
     """Endings of the names of suitable model classes, as in `architectures` of a config.json: "ForCausalLM"."""
     usual_length: tuple[int, int] | None = None
@@ -64,7 +64,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     unsloth: bool = False
     """Whether Unsloth can load models for the task: text decoders with a causal head."""
     is_only_by_columns: bool = False
-    """Whether only the columns of data show that it is for this task: then no errors of other rows are reported."""
+    """Whether only its columns show that data is for this task, which then reports no errors of other data."""
     metrics: tuple[str, ...] = ()
     """Metrics that `evaluation.metric_for_best_model` can name besides "loss"; for all of them, higher is better."""
     unfit_families: tuple[tuple[str, str], ...] = ()
