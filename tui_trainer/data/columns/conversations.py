@@ -380,7 +380,7 @@ EXPECTED = (
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The messages of a row. An answer that is not trained on has `weight` 0; any other turn that is has `weight` 1."""
+    """The messages of a row. `weight` is 0 in an answer to skip in training, and 1 in another turn to train on."""
 
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()

@@ -56,8 +56,7 @@ class Row:
 
 
 def file_of(head: Sequence[Row]) -> str:
-    """Return the name of the file of these rows, as messages show it. For a sample, return the name of the first
-    row."""
+    """Return the file name of these rows, as in their positions. In a sample, return the first row's position."""
     return _POSITION_IN_FILE.split(head[0].where)[0]
 
 

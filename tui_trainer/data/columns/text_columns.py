@@ -217,7 +217,7 @@ def _mean_structure_lengths(head: Sequence[Row], strings: Strings) -> dict[str, 
 
 
 def _holds_sentences(values: Sequence[str]) -> bool:
-    """Return whether most values are sentences: they have white space, or letters of a script that writes none."""
+    """Return whether most values are sentences: with white space, or letters of a script that does not use it."""
     texts = [value.strip() for value in values if value.strip()]
     return 2 * sum(len(value.split()) > 1 or max(value) >= _FIRST_WITHOUT_BLANKS for value in texts) > len(texts)
 
@@ -447,7 +447,7 @@ def _languages(values: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def languages_of(head: Sequence[Row]) -> list[str]:
-    """Return the languages of the translations in the first rows, such as ["en", "de"]. Raises DataError for lists."""
+    """Return the languages of translations in the first rows: ["en", "de"]. Raises DataError if these are lists."""
     languages = dict.fromkeys(name for row in head for name in _languages(row.values))
     if any(isinstance(text, list) for row in head for text in _languages(row.values).values()):
         hint = 'write {"translation": {"en": "yes", "de": "ja"}}, or one column per language'

@@ -36,7 +36,7 @@ def worth_processes(data_bytes: int, cores: int, available_bytes: int) -> int:
 
 
 class Processes:
-    """A pool of processes, started at once. A context manager; files that they need are written to `folder`."""
+    """A pool of processes, which start at once. A context manager; files for the processes are written to `folder`."""
 
     def __init__(self, count: int, folder: Path) -> None:
         self._count, self._folder, self._readers = count, folder, 0

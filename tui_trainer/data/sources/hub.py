@@ -88,7 +88,7 @@ def parse_hub_path(path: str, revision: str = "") -> HubPath:
 
 
 def snapshot(path: HubPath) -> tuple[Path, list[str] | None] | None:
-    """Return the folder of a commit in the Hub's cache, and the commit's files (None if unknown); None without it."""
+    """Return the folder in the Hub's cache and the commit's files (None if unknown), or None if nothing is cached."""
     if not repository_folder("datasets", path.name).is_dir():
         return None
     from huggingface_hub import errors, get_cached_repo_tree, snapshot_download
@@ -159,7 +159,7 @@ def remedies(path: HubPath) -> str:
 
 
 def _matches_glob(steps: list[str], pattern: list[str]) -> bool:
-    """Return whether a path in parts matches a glob in parts: `*` is within a folder, `**` is any number of folders."""
+    """Return whether a path matches a glob, both split at "/": `*` matches within a name, `**` any folders."""
     if not steps or not pattern:
         return not steps and not pattern
     if pattern[0] == "**":

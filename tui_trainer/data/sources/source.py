@@ -93,7 +93,8 @@ _FETCH_AGAIN = "copy or download the dataset again"
 _digests: dict[tuple[str, int, int], str] = {}  # of files already hashed by this process: (path, size, mtime_ns)
 
 RowsRead = dict[Path, list[tuple[int, float]]]
-"""For each file (without links in its path): the (first row, end) of the rows that are read from it, end exclusive."""
+"""The (first row, end) of each range of rows that is read from a file, by its path without links; the end is
+exclusive."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -781,7 +782,7 @@ def _digest(entry: SourceFile, meter: Meter, done: int) -> str:
 
 
 def validation_of(source: Source) -> Source | None:
-    """Return the source of the validation splits, None without any. Raises DataError unless each source has one."""
+    """Return the source of the validation splits, None without any. Raises DataError if ambiguous or incomplete."""
     parts, sources = source.parts, []
     for part in parts:
         splits = [other for other in part.others if other.split == "validation"]

@@ -10,14 +10,14 @@ KEYWORDS_IN_PATH_NAME_BASE_PATTERNS and SPLIT_PATTERN_SHARDED in its data_files.
 a test split. The differences are: case is ignored; `trainset` and `testdata` count; the name of a file takes precedence
 over that of its folder, while the library puts the file into both splits.
 
-Tables: a keyword counts anywhere in a name between characters that are not letters. A table of no split next to a split
-is a doubt, and texts such as a README are not read.
+Tables: a keyword counts anywhere in a name between characters that are not letters. A table without split next to one
+with a split is ambiguous, and texts such as a README are not read.
 
 Plain texts: most folders of texts are corpora, in which `test_utils.txt` and `evaluation/notes.md` are documents like
 others. A text names a split only if a folder, or the stem of a `.txt` file or one of unknown extension, consists of a
 keyword (`train.txt`, `wiki.test.tokens`, `test-00001-of-00002.txt`). Texts are splits only if every one of them, except
 for a README and the like, names one, and `train` is among them. Otherwise all are documents, and a remark says so. But
-`train/` and `test/` folders, or `train.txt` and `test.txt`, next to other texts are a doubt.
+`train/` and `test/` folders, or `train.txt` and `test.txt`, next to other texts are ambiguous.
 """
 
 import json
@@ -190,7 +190,7 @@ def is_readme_or_licence(name: str) -> bool:
 
 
 def assign_splits(names: Iterable[str], saved: AbstractSet[str] = frozenset()) -> NamedSplits:
-    """Return the splits of files, named from the folder of their data set. `saved`: folders declared as splits."""
+    """Return the splits of files. `names` are paths in the data set's folder, `saved` folders declared as splits."""
     rows: list[str] = []
     texts: list[str] = []
     for name in names:
