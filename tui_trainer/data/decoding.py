@@ -14,8 +14,8 @@ from tui_trainer.units import MIB, format_bytes
 
 MAX_LINE_BYTES = 64 * MIB  # of one row: longer than any single document, and a small part of a server's memory
 CHUNK_BYTES = 1 * MIB
-# The scripts and the least share of their letters by which each encoding is recognized. KOI8-R and WINDOWS-1251 both
-# give Cyrillic letters, but only the right one of the two gives mostly lower-case letters.
+# For each encoding, the scripts of its letters, and their least share in a text that shows it. KOI8-R and WINDOWS-1251
+# both give Cyrillic letters, but only the right one of the two gives mostly lower-case letters.
 _KANA, _HANGUL, _HAN, _CYRILLIC = ("\u3040", "\u30ff"), ("\uac00", "\ud7a3"), ("\u4e00", "\u9fff"), ("\u0400", "\u045f")
 _WESTERN, _FEWEST_LETTERS = "WINDOWS-1252", 2
 _OTHER_ENCODINGS = (

@@ -35,7 +35,7 @@ from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import GIB, MIB, format_bytes
 
 MAX_DOCUMENT_BYTES = 1 * GIB  # a text file is one document, read into memory as a whole; also stops a gzip bomb
-# A process reads as many rows at once as are encoded at once, so that few are read for two batches.
+# A block has as many rows as are encoded at once, so that few blocks are read for two batches.
 BLOCK_LINES, BLOCK_BYTES, READ_BYTES = 1000, 1 * MIB, 4 * MIB
 _row_counts: dict[tuple[str, int, int], int] = {}  # of files already counted by this process: (path, size, mtime_ns)
 

@@ -104,7 +104,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         return in_even_widths(exact_collate, pad_id, longest_row, config.task.max_target_length, rounding)
 
     def collate_packed_in_run(self, pad_id: int, longest_row: int, *, size_costs: bool = False) -> CollatePacked:
-        """Return the function that collates packed rows in training. Padding becomes a document of its own."""
+        """Return the function that collates packed rows in training. With `size_costs`, it rounds their width up."""
         exact_collate = self.collate_packed(pad_id)
         return packed_in_coarse_widths(exact_collate, longest_row) if size_costs else exact_collate
 
