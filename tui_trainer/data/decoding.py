@@ -14,8 +14,8 @@ from tui_trainer.units import MIB, format_bytes
 
 MAX_LINE_BYTES = 64 * MIB  # of one row: longer than any single document, and a small part of a server's memory
 CHUNK_BYTES = 1 * MIB
-# The scripts and the least share of their letters by which each encoding is recognized. KOI8-R and WINDOWS-1251 both
-# give Cyrillic letters, but only the right one of the two gives mostly lower-case letters.
+# For each encoding, the scripts of its letters, and their least share in a text that shows it. KOI8-R and WINDOWS-1251
+# both give Cyrillic letters, but only the right one of the two gives mostly lower-case letters.
 _KANA, _HANGUL, _HAN, _CYRILLIC = ("\u3040", "\u30ff"), ("\uac00", "\ud7a3"), ("\u4e00", "\u9fff"), ("\u0400", "\u045f")
 _WESTERN, _FEWEST_LETTERS = "WINDOWS-1252", 2
 _OTHER_ENCODINGS = (
@@ -27,7 +27,7 @@ NEWLINE = b"\n"
 
 
 def decoded(data: bytes, label: str, *, line: int, offset: int = 0) -> str:
-    """Decode UTF-8, without a byte order mark. `line` and `offset` are those of the first byte in the file."""
+    """Decode UTF-8 and drop a byte order mark. `line` and `offset` say where `data` begins in the file, for errors."""
     try:
         return data.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
@@ -37,8 +37,8 @@ def decoded(data: bytes, label: str, *, line: int, offset: int = 0) -> str:
 def lines_of(
     content: BinaryIO, label: str, *, rows: bool = False, line: int = 0, offset: int = 0
 ) -> Iterator[tuple[int, bytes, int]]:
-    """Yield each line: its number, its bytes and its offset. Raises DataError for a line beyond MAX_LINE_BYTES, and for
-    other encodings (see `refuse_other_encodings` for `rows`). `line` and `offset` count what precedes `content`."""
+    """Yield the number, the bytes and the offset of each line. Raises DataError for a line beyond MAX_LINE_BYTES, and
+    for other encodings (see `refuse_other_encodings` for `rows`). `line` and `offset` count what precedes `content`."""
     while raw_line := content.readline(MAX_LINE_BYTES + 1):
         line += 1
         if line == 1:
@@ -61,7 +61,7 @@ def text_lines_of(content: BinaryIO, label: str) -> Iterator[tuple[int, str]]:
 
 
 def chunks_of(content: BinaryIO, label: str) -> Iterator[str]:
-    """Yield the text in parts of about a megabyte, split at any character. Raises DataError with line and offset."""
+    """Yield the text in pieces of about a megabyte, split at any character. Raises DataError if it is not UTF-8."""
     undecoded, line, offset = b"", 1, 0
     while True:
         data = content.read(CHUNK_BYTES)
@@ -94,7 +94,7 @@ def _converting(encoding: str, label: str) -> str:
 
 
 def _encoding_of(data: bytes) -> str:
-    """Return iconv's name of the likeliest encoding of a text that is not UTF-8, judging by the decoded letters."""
+    """Return the name, as of iconv, of the likeliest encoding of a text that is not UTF-8, judging by its letters."""
     data = b" ".join(word for word in data[: data.rfind(NEWLINE) + 1 or None].split() if not word.isascii())
     is_western = sum(map(str.isalpha, data.decode("ascii", "ignore"))) > sum(byte > 0x7F for byte in data) / 2
     for encoding, scripts, least_share in () if is_western else _OTHER_ENCODINGS:
@@ -110,7 +110,7 @@ def _encoding_of(data: bytes) -> str:
 
 
 def refuse_other_encodings(data: bytes, label: str, *, rows: bool = False) -> None:
-    """Raise DataError for UTF-16, UTF-32 and binary files, but leave NUL bytes in `rows` to the JSON parser."""
+    """Raise DataError for UTF-16, UTF-32 and binary files. With `rows`, NUL bytes are left to the JSON parser."""
     if wide := wide_encoding(data[:4096]):
         raise DataError(
             f"not UTF-8, from byte offset 0; probably {wide}",
@@ -126,7 +126,7 @@ def refuse_other_encodings(data: bytes, label: str, *, rows: bool = False) -> No
 
 
 def wide_encoding(head: bytes) -> str:
-    """Return "UTF-16" or "UTF-32", judging by the byte order mark or by the zero bytes; "" for neither."""
+    """Return "UTF-16" or "UTF-32" if a byte order mark or the positions of zero bytes show it, else ""."""
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "UTF-32"
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

@@ -21,8 +21,8 @@ from tui_trainer.data.progress import Meter, Progress
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """Adjacent tokens of the same state: their text, or the name of a special token. `tag` belongs to the first
-    word."""
+    """Adjacent tokens that are all trained or all not, as text; or one special token, by its name. `tag` belongs to the
+    first word."""
 
     text: str
     tokens: int
@@ -40,7 +40,7 @@ class Speller:
     def pieces(self, ids: Sequence[int], trained: Sequence[bool], tags: Sequence[str] = ()) -> tuple[Piece, ...]:
         """Return all tokens in order: a piece for each special token, each tagged word, and each run of other tokens.
 
-        `trained` [T] marks the labels; `tags` [T] holds the tag of a word at its first token, and else "".
+        `trained` [T] marks the labels. `tags` [T] holds the tag of a word at its first token, and "" at other tokens.
         """
         tags = tags or [""] * len(ids)
         marked = list(zip(ids, trained, tags, strict=True))
@@ -56,7 +56,7 @@ class Speller:
         return Piece(text=name, tokens=1, trained=bool(trained), special=True, tag=tag)
 
     def _spell(self, segment: list[tuple[int, bool, str]]) -> Iterator[Piece]:
-        """Yield the text that each run adds to the text before it. Decoded alone, some tokens would lose a space."""
+        """Yield a piece for each run, with the text that it adds: decoded alone, some tokens would lose a space."""
         previous, end = "", 0
         for part in _runs(segment):
             start, end = end, end + len(part)
@@ -72,7 +72,7 @@ class Speller:
 
 
 def _runs(segment: list[tuple[int, bool, str]]) -> Iterator[list[tuple[int, bool, str]]]:
-    """Yield runs of tokens that are all trained or all not trained. A tag begins a new run."""
+    """Yield runs of tokens that are all trained or all not trained. A token with a tag begins a new run."""
     run: list[tuple[int, bool, str]] = []
     for token in segment:
         if run and (token[2] or bool(token[1]) != bool(run[0][1])):
@@ -89,7 +89,7 @@ _MASK, _ANSWER = "attention_mask", "decoder_input_ids"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lengths:
-    """Lengths of the training rows, in tokens. `histogram` has adjacent bars of equal width: (from, to, rows)."""
+    """Lengths of the training rows, in tokens. `histogram` has bars (from, to, number of rows) of equal width."""
 
     median: float
     percent_90: float
@@ -98,7 +98,7 @@ class Lengths:
 
     @classmethod
     def of(cls, lengths: NDArray[np.int64]) -> "Lengths":
-        """Summarize lengths, int64 [rows], at least one."""
+        """Summarize the lengths of rows: int64 [rows], at least one."""
         low, high = int(lengths.min()), int(lengths.max())
         width = max(1, -(-(high - low + 1) // _BARS))
         counts = np.bincount((lengths - low) // width)
@@ -118,9 +118,9 @@ class ShownDocument:
     """One document of a row. `number` counts the prepared training rows from 1. If the row has several documents, such
     as a pair, `part` counts them from 1, else it is 0.
 
-    `tokens` is the number of shown tokens, and `trained_tokens` of those that are labels; both include an `answer`.
-    `label` is set for a document with one label. `cut`: the document lost its end, or is a window of a longer one
-    (None: unknown).
+    `tokens` is the number of shown tokens, and `trained_tokens` the number of those that are labels; both include an
+    `answer`. `label` is set for a document with one label. `cut`: whether the document lost its end, or is a window of
+    a longer one (None: unknown).
     """
 
     number: int
@@ -135,9 +135,9 @@ class ShownDocument:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShownSample:
-    """One row of a batch: its step, forward pass and row (from 1), its documents, and the padding tokens after them.
+    """One row of a batch: its step, pass and number (from 1), its documents, and the number of padding tokens.
 
-    `answer_padding` is the padding of an answer.
+    `answer_padding` is the number of padding tokens after an answer.
     """
 
     step: int
@@ -158,7 +158,7 @@ class ShownSample:
 
 @dataclass(frozen=True, slots=True)
 class _Decoding:
-    """A tokenizer's pieces, the names of classes or tags by number, and which rows were cut."""
+    """What decodes tokens: a tokenizer's pieces, the names of classes or tags by number, and which rows were cut."""
 
     spell: Speller
     names: Sequence[str]
@@ -210,7 +210,7 @@ def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, decoding: _Deco
 
 
 Numbered = Sequence[tuple[int, int, TokenRow]]
-"""The number of each document's row, which part of the row it is (0: all of it), and its tokens."""
+"""For each document: the number of its prepared row, its number within that row (0: the only one), and its tokens."""
 
 
 def _numbered(rows: Sequence[TokenRow], numbers: Mapping[int, int]) -> Iterator[tuple[int, int, TokenRow]]:
@@ -223,10 +223,10 @@ def _numbered(rows: Sequence[TokenRow], numbers: Mapping[int, int]) -> Iterator[
 def _joined_row(
     batch: Batch, row: int, documents: Numbered, decoding: _Decoding
 ) -> tuple[tuple[ShownDocument, ...], int]:
-    """Return the documents of a row of a causal model, and the inputs they use.
+    """Return the documents of a row of a causal model, and the number of inputs that they use.
 
     Labels are the tokens after the inputs: a token is trained if the position before it has a label. The last token of
-    a document is not an input. It is shown if it is a label; else the model never receives it.
+    a document is not an input. It is shown if it is a label; otherwise the model never receives it.
     """
     shown_documents, start = [], 0
     for number, part, document in documents:
@@ -252,7 +252,7 @@ def _joined_row(
 def _whole_row(
     batch: Batch, row: int, documents: Numbered, decoding: _Decoding
 ) -> tuple[tuple[ShownDocument, ...], int]:
-    """Return the document of a row that the model reads whole, and its tokens."""
+    """Return the only document of a row that the model reads whole, and its number of input tokens."""
     (number, _, _), tokens = documents[0], int(batch.more[_MASK][row].sum())
     ids, labels = batch.input_ids[row, :tokens].tolist(), batch.labels
     trained, tags, label = [False] * tokens, [""] * tokens, ""
@@ -284,7 +284,7 @@ def _is_cut(decoding: _Decoding, number: int) -> bool | None:
 
 
 def _label_name(label: Any, names: Sequence[str]) -> str:
-    """Return the name of a class, the names of several, or a number."""
+    """Return the name of the class of a label, the names of several classes, or the number of a regression."""
     if np.ndim(label):
         return ", ".join(_name_of(int(class_number), names) for class_number in np.flatnonzero(label)) or "no label"
     return f"{float(label):.6g}" if label.dtype.kind == "f" else _name_of(int(label), names)
@@ -295,5 +295,5 @@ def _name_of(number: int, names: Sequence[str]) -> str:
 
 
 def names_in(details: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of classes or tags from the details of a task (`PreparedData.details`)."""
+    """Return the names of classes or tags, by number, from the details of prepared data (`PreparedData.details`)."""
     return tuple(map(str, details.get("names") or ()))

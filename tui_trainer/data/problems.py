@@ -19,14 +19,14 @@ _ITEM = re.compile(r"\b(?:message|turn|span|word|tag) (\d+)\b")
 
 @dataclass(slots=True)
 class _Similar:
-    """Errors that differ only in numbers and quoted values: the first one, their count, and the next positions."""
+    """Errors that differ only in numbers and quoted values: the first one, their count, and some further positions."""
 
     first: Problem
     count: int = 0
     places: list[str] = field(default_factory=list)
 
     def problem(self, *, all_rows: bool = False) -> Problem:
-        """Return the first error with the other positions: `x.jsonl, line 4 (3 times, also 9, 17)`."""
+        """Return the first error with the positions of others: `x.jsonl, line 4 (3 times, also 9, 17)`."""
         if self.count == 1:
             return self.first
         beginning = f"{self.first.where.rpartition(' ')[0]} "
@@ -40,14 +40,14 @@ class _Similar:
 
 @dataclass(slots=True)
 class ProblemList:
-    """The first errors of each kind, and the number of all errors. `ends`: those that ended the reading of a file."""
+    """The first error of each kind, and the number of all. `ends`: errors that ended the reading of a file."""
 
     count: int = 0
     ends: list[Problem] = field(default_factory=list)
     _kinds: dict[tuple[str, ...], _Similar] = field(default_factory=dict)
 
     def add(self, error: DataError, row: Mapping[str, object] | None = None) -> None:
-        """Add an error, with an excerpt of the unusable row, whose values are `row`."""
+        """Add an error. `row` holds the values of the unusable row, from which the error gets an excerpt."""
         for problem in error.problems:
             self.count += 1
             kind = (problem.key, _kind_of(problem.message), _kind_of(problem.hint))
@@ -61,13 +61,13 @@ class ProblemList:
                 similar.places.append(problem.where)
 
     def add_all(self, of_rows: Iterable[tuple[tuple[Problem, ...], Mapping[str, object] | None]]) -> None:
-        """Add the errors that `RecordedProblems` collected from the next rows."""
+        """Add the errors of the next rows, which `RecordedProblems` collected in another process."""
         for problems, row in of_rows:
             self.add(DataError(problems), row)
 
     @property
     def shown(self) -> list[Problem]:
-        """The first problem of each kind, for the first kinds."""
+        """The first problem of each kind that is kept. Only the first few kinds are kept."""
         return [kind.problem() for kind in self._kinds.values()]
 
     @property
@@ -83,8 +83,8 @@ class ProblemList:
         return [f"{self.count:,} {rows_were} skipped: " + "; ".join([*map(str, self.shown), *remainder])]
 
     def raise_any(self, *, skips_rows: bool = False, fix: str = "", all_rows: bool = False) -> None:
-        """Raise DataError for the errors, with `fix` as a hint; `all_rows` says that no row is usable. With
-        `skips_rows`, unusable rows are ignored, but not errors that ended the reading of a file."""
+        """Raise DataError for the collected errors, with `fix` as a hint. `all_rows`: no row is usable. With
+        `skips_rows`, only errors that ended the reading of a file are raised."""
         if skips_rows:
             if self.ends:
                 raise DataError(self.ends)
@@ -101,7 +101,7 @@ class ProblemList:
 
 @dataclass(slots=True)
 class RecordedProblems(ProblemList):
-    """Every error of a few rows, with its row. Collected in one process for the `ProblemList` of another."""
+    """All errors of some rows, each with its row, collected in one process for the `ProblemList` of another."""
 
     of_rows: list[tuple[tuple[Problem, ...], Mapping[str, object] | None]] = field(default_factory=list)
 
@@ -114,7 +114,7 @@ def _kind_of(text: str) -> str:
 
 
 def excerpt_of(row: Mapping[str, object], message: str) -> str:
-    """Return a part of a row as JSON, safe to show: first the columns and list items that the message names."""
+    """Return a row as JSON that is short and safe to show: first the columns and list items that `message` names."""
     names = sorted(row, key=lambda name: f"'{name}'" not in message)
     item = _ITEM.search(message)
     first = int(item[1]) - 1 if item else 0
@@ -135,5 +135,5 @@ def _shortened(value: Any, first: int = 0) -> Any:
 
 
 def _mark_of_cut(values: Sized) -> dict[str, str]:
-    """Return the entry for the values that are not shown. As a list item, only its key is used."""
+    """Return an entry such as {"…": "3 more"} for values that are not shown. For a list, only its key is shown."""
     return {"\u2026": f"{len(values) - _SHOWN_ITEMS} more"} if len(values) > _SHOWN_ITEMS else {}

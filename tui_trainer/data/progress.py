@@ -10,7 +10,7 @@ REPORT_SECONDS = 0.2
 
 
 class Meter:
-    """Forwards progress at most once every REPORT_SECONDS. With `progress=None` a report costs one comparison."""
+    """Forwards progress at most once every REPORT_SECONDS. With `progress=None`, it does nothing."""
 
     def __init__(self, progress: Progress | None, activity: str, total: float | None, unit: str) -> None:
         self._progress = progress

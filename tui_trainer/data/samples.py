@@ -16,13 +16,13 @@ from tui_trainer.files.hub_layout import SAMPLE_PREFIX
 from tui_trainer.terminal.safe_text import one_line
 
 SAMPLES_PYTHON: Final = (3, 11, 7)
-"""The version of Python that the rows come from. Fingerprints contain it, as earlier versions computed them."""
+"""Version of Python that the rows come from. Fingerprints contain it, also those that earlier versions computed."""
 _FOLDER: Final = Path(__file__).with_name("sample_rows")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One built-in data set."""
+    """One built-in data set: its name, its description, and its rows."""
 
     name: str
     title: str
@@ -30,7 +30,7 @@ class Sample:
     is_table: bool = True
 
     def content(self) -> list[tuple[str, Any]]:
-        """Return where each row comes from, and its columns or, for a text, its text."""
+        """Return (position, content) of each row: its columns as an object or, of a text, a string."""
         return _content(self.name)
 
 
@@ -83,7 +83,7 @@ def samples() -> dict[str, Sample]:
 
 
 def find_sample(name: str) -> Sample:
-    """Return a sample. Raises DataError with the nearest name and the list if there is no such sample."""
+    """Return the sample with this name. Raises DataError, with the nearest name and a list, if there is none."""
     by_name = samples()
     if name in by_name:
         return by_name[name]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @cache
 def task_names() -> tuple[str, ...]:
-    """Return the names of all tasks: those of the files in this folder except the contract."""
+    """Return the names of all tasks, such as "chat": the files of this folder except the contract."""
     modules = (module for module in pkgutil.iter_modules(__path__) if not module.ispkg)
     return tuple(sorted(module.name for module in modules if module.name != "contract"))
 
@@ -28,16 +28,16 @@ def find_task(name: str) -> "Task":
 
 
 def labels_rows(name: str) -> bool:
-    """Return whether the samples of a task are labels; False without a task ("", before a journal names one)."""
+    """Return whether models of a task predict labels or numbers rather than texts; False for "", which is no task."""
     return name in task_names() and find_task(name).labels_rows
 
 
 def holds_conversations(name: str) -> bool:
-    """Return whether a model of a task is tried in a conversation; False without a task."""
+    """Return whether a model of a task is tried in a conversation; False for "", which is no task."""
     return name in task_names() and find_task(name).holds_conversations
 
 
 def loss_unit(name: str) -> str:
-    """Return the unit of a task's losses with a blank before it; "" without a task."""
+    """Return the unit of a task's losses after a blank, such as " nats/token"; "" if there is no task or no unit."""
     unit = find_task(name).loss_unit if name in task_names() else ""
     return f" {unit}" if unit else ""

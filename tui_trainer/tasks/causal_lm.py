@@ -18,7 +18,7 @@ from tui_trainer.tasks.parts.starts_from_model import load_own_tokenizer, tokeni
 
 
 class CausalLm(LearnsNextToken):
-    """Causal language modeling. `tasks/parts/task.py` documents the methods."""
+    """Task of causal language modeling. `tasks/parts/task.py` documents the methods."""
 
     name = "causal_lm"
     title = "Causal language model"

@@ -28,7 +28,7 @@ _NGRAMS = {1: "bigram", 2: "trigram"}
 
 
 class CharLm(CausalLm):
-    """Character-level language modeling. `tasks/parts/task.py` documents the methods."""
+    """Task of character-level language modeling. `tasks/parts/task.py` documents the methods."""
 
     name = "char_lm"
     title = "Character-level language model"
@@ -56,7 +56,7 @@ class CharLm(CausalLm):
         return CharacterReader(None if config.is_from_scratch else self._alphabet(config))
 
     def _alphabet(self, config: Config) -> tuple[str, ...] | None:
-        """Return the characters of the model to continue from, or None if its tokens are not characters."""
+        """Return the characters of the model whose training continues, or None if its tokens are not characters."""
         facts = find_model_facts(config, self.head)
         return alphabet_in(facts.tokenizer_folder or require_folder(facts))
 
@@ -80,7 +80,7 @@ class CharLm(CausalLm):
         return 1
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
-        """Predict each character from the one, two or three characters before it."""
+        """Return the losses of predicting each character from the one, two or three characters before it."""
         train_ids = Rows(data.train_path).first_tokens(_BASELINE_TOKENS)
         row_limit = max(1, _BASELINE_TOKENS // data.max_length)
         eval_ids, is_label = held_out.stream([eval_rows[index] for index in evenly_spaced(len(eval_rows), row_limit)])

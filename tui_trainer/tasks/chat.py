@@ -54,7 +54,7 @@ _TOOL_TEMPLATE = "tool_use"  # transformers' name of a tokenizer's template for 
 
 
 class Chat(LearnsNextToken):
-    """Training on conversations. `tasks/parts/task.py` documents the methods."""
+    """Task of training on conversations. `tasks/parts/task.py` documents the methods."""
 
     name = "chat"
     title = "Chat and instructions"
@@ -99,13 +99,13 @@ class Chat(LearnsNextToken):
         return tokenizer
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
-        """Stop generation at the end of a turn and at the model's previous end tokens."""
+        """Make the model stop at the end of a turn, and at the end tokens that it had before training."""
         super().set_generation(config, model, tokenizer)
         stops = renderer_of(config, tokenizer).stops
         model.generation_config.eos_token_id = [tokenizer.convert_tokens_to_ids(stop) for stop in stops]
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
-        """Predict each token of an answer by its frequency in the answers of the training rows."""
+        """Return the loss of predicting each answer token by its frequency in the answers of the training rows."""
         loss, labels = unigram_loss(Rows(data.train_path), held_out, eval_rows, vocabulary=data.counts.vocabulary)
         return Baselines(losses={"unigram": loss}, eval_tokens=labels)
 
@@ -132,8 +132,8 @@ _SPELT, _TOOLS_IN_TEXT, _TURN_KEY, _OMITTED_TURNS, _OMITTED_ROWS = "spelt", "too
 
 
 class ChatReader(TableReader):
-    """Reader of conversations. Each is rendered when it is read, so a conversation that the template rejects is a bad
-    row. With `renders=False`, a table can be read without a tokenizer."""
+    """Reader of conversations, which renders each with the chat template, so that one which the template rejects is a
+    bad row. With `renders=False`, a table can be read without a tokenizer."""
 
     reads_apart = labels_are_tokens = True
 
@@ -243,7 +243,7 @@ class ChatReader(TableReader):
 
 
 def renderer_of(config: Config, tokenizer: Any) -> ConversationRenderer:
-    """Return the renderer for a tokenizer, or for the one that this run will train (None). Raise ConfigError."""
+    """Return the renderer for `tokenizer`; None is the tokenizer that this run will train. Raise ConfigError."""
     loss_on = config.task.loss_on
     if tokenizer is None:
         special_tokens, name = dict(FOR_CHAT.named), config.task.chat_template or _SCRATCH_TEMPLATE
@@ -259,7 +259,7 @@ def renderer_of(config: Config, tokenizer: Any) -> ConversationRenderer:
 
 
 def template_of(config: Config, tokenizer: Any) -> ChatTemplate:
-    """Return the template that a run uses with a loaded tokenizer. Raise ConfigError without one."""
+    """Return the chat template that a run uses with a loaded tokenizer. Raise ConfigError if there is none."""
     special = tokenizer.special_tokens_map
     name = config.task.chat_template or (_SCRATCH_TEMPLATE if config.is_from_scratch else "")
     if name:
@@ -272,7 +272,7 @@ def template_of(config: Config, tokenizer: Any) -> ChatTemplate:
 
 
 def store_template(config: Config, tokenizer: Any) -> None:
-    """Store the template of the run in a tokenizer, which then encodes the template's special tokens as such."""
+    """Store the run's chat template in a tokenizer, which then encodes the special tokens of the template as such."""
     template = template_of(config, tokenizer)
     if config.task.chat_template or config.is_from_scratch:
         tokenizer.chat_template = template.text
@@ -282,8 +282,8 @@ def store_template(config: Config, tokenizer: Any) -> None:
 
 
 def mark_lengths(config: Config) -> dict[str, int] | None:
-    """Return the chat marks that the template of a run writes, with the number of tokens of each, which is 1 for those
-    in `model.add_tokens`. None if unknown, or if no token can be added."""
+    """Return the marks that the chat template of a run writes, such as "<|im_end|>", with the number of tokens of each,
+    which is 1 for those in `model.add_tokens`. None if unknown, or if no token can be added."""
     if config.is_from_scratch or not config.model.model_name_or_path:
         return None
     facts = stored_model_facts(config, Chat.head)
@@ -298,7 +298,7 @@ def mark_lengths(config: Config) -> dict[str, int] | None:
 
 
 def _model_stops(config: Config) -> list[int]:
-    """Return the previous end tokens of the model, by its generation_config.json or config.json."""
+    """Return the end tokens that the model had before, from its generation_config.json or config.json."""
     if config.is_from_scratch:
         return []
     # A trained model can be tried without the model that it started from.
@@ -308,7 +308,7 @@ def _model_stops(config: Config) -> list[int]:
 
 
 def _last_answer(row: TokenRow) -> int:
-    """Return where the last run of labels begins; 0 if there is no label or all tokens have one."""
+    """Return the position of the first label of the last answer; 0 if there is no label or all tokens have one."""
     if row.labels is None:
         return 0
     labelled = (row.labels != IGNORE).nonzero()[0]

@@ -43,11 +43,11 @@ class DataFacts:
     row_documents: int = 1
     """Maximum number of documents in a row."""
     packed_rows: float | None = None
-    """Number of rows of `data.max_length` for an effective batch if its documents share rows, else None."""
+    """Mean number of rows of `data.max_length` that the documents of a step fill; None if they do not share rows."""
     fills: Callable[[int], float] | None = field(default=None, compare=False)
-    """Function from a number of documents to `packed_rows`; None if documents never share rows."""
+    """Function that computes `packed_rows` from the number of documents; None if documents never share rows."""
     padding: Callable[[int, int, Rounding | None], PaddingShares] | None = field(default=None, compare=False)
-    """Computes the shares of padding from the rows of a step and of a micro-batch and the rounding of widths.
+    """Function that computes the shares of padding from the rows of a step, the rows of a micro-batch, and a rounding.
 
     None if no length is known, and if rows are cut from one text or contain several documents.
     """
@@ -56,11 +56,11 @@ class DataFacts:
     target_tokens: int = 0
     """Number of tokens of the longest answer of an encoder-decoder."""
     sources: tuple[SourceRows, ...] = ()
-    """The share of each source, if there are several."""
+    """The rows of each source; empty for a single source."""
     splits: tuple[SplitUse, ...] = ()
-    """The use of the splits in the files of the sources."""
+    """How the splits in the files of each source are used."""
     counts: Counts | None = None
-    """All counts; None before the data is prepared."""
+    """All counts of the preparation; None before the data is prepared."""
     notes: tuple[str, ...] = ()
     """Sentences about the data; empty before it is prepared."""
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class DataFacts:
         return self.row_tokens / self.row_documents
 
     def of_batch(self, documents: int) -> DataFacts:
-        """Return the facts with `packed_rows` for a step of this number of documents."""
+        """Return the facts with the `packed_rows` of a step that has this number of documents."""
         return replace(self, packed_rows=self.fills(min(documents, self.rows))) if self.fills else self
 
     @property
@@ -83,17 +83,17 @@ class DataFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baselines:
-    """Held-out losses of simple models by name, in nats per token, over `eval_tokens` labels."""
+    """Held-out losses of simple models for comparison, by name, in nats per token over `eval_tokens` labels."""
 
     losses: dict[str, float]
     eval_tokens: int
     scores: dict[str, float] = field(default_factory=dict)
-    """Scores by description: {"accuracy of the most frequent class": 0.31}."""
+    """Scores of simple models by description: {"accuracy of the most frequent class": 0.31}."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """Scores of a task on held-out rows, other than the loss, and one table with a row of numbers for each class."""
+    """Scores of a task on held-out rows, other than the loss, and a table with a row of numbers for each class."""
 
     values: Mapping[str, float]
     table_title: str = ""
@@ -102,10 +102,10 @@ class Scores:
 
 
 class InputReader(Protocol):
-    """Reader of the inputs for a trained model, from a table with or without answers or from typed text."""
+    """Reader of inputs for a trained model: from a table, with or without answers, or from typed text."""
 
     def begin(self, head: Sequence[Row]) -> None:
-        """Choose the columns by the first rows. Raise DataError if they are ambiguous."""
+        """Choose the columns from the first rows. Raise DataError if they are ambiguous."""
 
     def read(self, row: Row) -> Any:
         """Return the input of one row. Raise DataError, which names the row, if it cannot be used."""
@@ -128,8 +128,8 @@ class InputRow:
 
 
 Objective = Callable[["MicroBatch"], "Found"]
-"""Function that runs a forward pass and returns the loss with its graph, summed over `batch.label_count` labels, or a
-`NamedLoss` of several parts."""
+"""Function that runs a forward pass and returns the loss, summed over `batch.label_count` labels and with its graph for
+the backward pass, or a `NamedLoss` of several parts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,7 +155,7 @@ class Scorer(Protocol):
     """The predictions of each forward pass. If several processes evaluate, the first one receives all of them."""
 
     def observe(self, batch: MicroBatch) -> Found:
-        """Run a forward pass, store its predictions, and return the summed loss of the objective."""
+        """Run a forward pass, store its predictions, and return the loss as the objective does."""
 
     def scores(self) -> Scores:
         """Return the scores of all observed predictions."""

@@ -82,7 +82,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 class QuestionAnswering(Task):
-    """Extractive question answering. `tasks/parts/task.py` documents the methods."""
+    """Task of extractive question answering. `tasks/parts/task.py` documents the methods."""
 
     name = "question_answering"
     title = "Question answering (extractive)"
@@ -123,19 +123,19 @@ class QuestionAnswering(Task):
         return 3
 
     def labels(self, config: Config, data: PreparedData) -> Labels:
-        """Return the labels of the two logits of each token, whatever labels the model had before."""
+        """Return the names of the two logits of each token, whatever labels the model had before."""
         return Labels(("start", "end"))
 
     def record_settings(self, config: Config, data: PreparedData, model: Any) -> None:
-        """Store the settings of windows, and whether a question may have no answer, under the names of run_qa.py."""
+        """Store in the model's config, as run_qa.py does, the settings of windows and whether answers may be empty."""
         setattr(model.config, _NULL, bool(data.details["unanswerable"]))
         model.config.doc_stride, model.config.max_answer_length = config.task.doc_stride, config.task.max_answer_length
 
     def baselines_on(
         self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]
     ) -> Baselines | None:
-        """Compute scores of the sentence that shares most words with its question, and of no answer if that can be
-        true."""
+        """Return scores of two simple answers: the sentence that shares most words with the question, and, if some
+        questions have no answer, the empty answer."""
         tokenizer, best_sentences = self.load_tokenizer(config, data), dict[tuple[int, int], tuple[int, str]]()
         truth: dict[tuple[int, int], list[str]] = {}
         for index in eval_rows:
@@ -181,7 +181,7 @@ class QuestionAnswering(Task):
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """Return the question, and the answer in this window with the true one."""
+        """Return the question, and the predicted answer in this window beside the true one."""
         inputs = InputRow(row.tokens, (_unpacked(row.more[_TEXT]), [row]))
         answer = self.predict(config, model, tokenizer, [inputs], NO_SAMPLING)[0]["answer"]
         assert row.labels is not None, "a row has the positions of its answer"
@@ -195,7 +195,7 @@ class QuestionAnswering(Task):
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
-        """Return the longest window of each context, with all of its windows in `content`."""
+        """Return a row for each question: the ids of its longest window, with context and all windows in `content`."""
         questions, contexts = zip(*contents, strict=True)
         has_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
         has_segments = has_segments and SEGMENTS in tokenizer.model_input_names
@@ -210,8 +210,8 @@ class QuestionAnswering(Task):
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
-        """Return the most likely answer of each row ("" for none), its characters in the context, and its probability
-        among the candidates. A forward pass takes as many windows as there are rows."""
+        """Return for each row the most likely answer ("" for none), where it starts and ends in the context, and its
+        probability among the candidates. A forward pass takes as many windows as there are rows."""
         windows = [window for row in rows for window in row.content[1]]
         best = iter(_best_positions_of_windows(model, tokenizer, windows, len(rows)))
         may_be_none = bool(getattr(model.config, _NULL, False))
@@ -229,8 +229,8 @@ class QuestionAnswering(Task):
 
 
 class SpanLoss:
-    """The cross entropy of the first and of the last token of the answer, summed over both and over B rows. Its mean
-    over both is the loss of transformers' question answering models.
+    """Cross entropy of the first and the last token of the answer, summed over both tokens and over B rows. The mean
+    over both tokens is the loss of transformers' question answering models.
 
     Padding is excluded from the softmax, so the loss of a row does not depend on its padding.
     """
@@ -245,7 +245,7 @@ class SpanLoss:
         return self.of_logits(self.logits(batch), batch.labels)
 
     def logits(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Return the logits of the first and of the last token, float32 [B, T] each, -inf for padding."""
+        """Return the logits of the first and of the last answer token, float32 [B, T] each, -inf for padding."""
         from tui_trainer.losses.micro_batch import known_masks
 
         inputs = {name: value for name, value in batch.inputs.items() if name != _WINDOW}
@@ -257,7 +257,7 @@ class SpanLoss:
         return start_BT, end_BT
 
     def of_logits(self, logits: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
-        """Return the summed loss. `labels`, int64 [2 B], holds the first and the last token of each row."""
+        """Return the summed loss. `labels`, int64 [2 B], holds the first and the last answer token of each row."""
         import torch.nn.functional as F
 
         first_B, last_B = labels.view(-1, 2).unbind(1)
@@ -266,8 +266,8 @@ class SpanLoss:
 
 
 def mean_scores(pairs: Sequence[tuple[str, Sequence[str]]]) -> dict[str, float]:
-    """Return the mean exact match and F1 of answers, each compared with its most similar true answer ("" without true
-    answers). Both are from 0 to 1, where SQuAD's script gives percent. `pairs` is not empty."""
+    """Return the mean exact match and F1, from 0 to 1, over pairs of an answer and its true answers. The most similar
+    true answer counts; "" is the true answer if there is none. `pairs` is not empty."""
     exact = f1 = 0.0
     for answer, true in pairs:
         scored = [_scores(answer, text) for text in [text for text in true if normalised(text)] or [""]]
@@ -285,8 +285,8 @@ def _scores(answer: str, true: str) -> tuple[float, float]:
 
 
 class _Window(NamedTuple):
-    """A part of a context with its question, number `number` of `windows`. Its context is tokens `first` to `end` - 1.
-    The position `cls` stands for no answer. `low_key` and `high_key` are halves of the question's 64-bit key."""
+    """A window of a context, number `number` of `windows`. Its tokens are `first` to `end` - 1 of a row, where the
+    position `cls` stands for no answer. `low_key` and `high_key` are halves of the question's 64-bit key."""
 
     low_key: int
     high_key: int
@@ -307,7 +307,7 @@ def _window_of(row: TokenRow) -> _Window:
 
 @dataclass(frozen=True, slots=True)
 class _Encoding:
-    """A window as the tokenizer encodes it. `offsets`, int32 [end - first, 2]: characters of its context tokens."""
+    """A window as the tokenizer encodes it. `offsets`, int32 [end - first, 2]: place of each token in the context."""
 
     ids: list[int]
     segments: list[int]
@@ -321,8 +321,8 @@ class _Encoding:
         return TokenRow(np.array(self.ids, dtype=np.int32), None, columns)
 
     def tokens_of(self, start: int, end: int) -> tuple[int, int]:
-        """Return the first and the last token of characters `start` to `end` - 1; twice CLS if one is not in the
-        window."""
+        """Return the first and the last token that cover characters `start` to `end` - 1 of the context, or the
+        position of CLS twice if this window does not hold all of them."""
         starts, ends = self.offsets[:, 0], self.offsets[:, 1]
         if len(starts) and starts[0] <= start and end <= ends[-1]:
             # All tokens that overlap the answer: several byte tokens may share the offsets of one character.
@@ -332,15 +332,15 @@ class _Encoding:
         return self.window.cls, self.window.cls
 
     def characters(self, first: int, last: int) -> tuple[int, int]:
-        """Return the characters of tokens `first` to `last` in the context, as (start, end)."""
+        """Return the (start, end) characters in the context that tokens `first` to `last` cover."""
         return int(self.offsets[first - self.window.first, 0]), int(self.offsets[last - self.window.first, 1])
 
 
 def _windows(
     tokenizer: Any, questions: Sequence[str], contexts: Sequence[str], max_length: int, stride: int
 ) -> list[list[_Encoding]]:
-    """Encode each context in windows of `max_length` tokens, each with the question. Neighbours share `stride` tokens,
-    at most half of the room for context. A question that takes more than half of a row loses its end."""
+    """Encode each context in windows of `max_length` tokens, each after its question. Adjacent windows share `stride`
+    tokens, at most half of the room for context. A question that takes more than half of a row loses its end."""
     tokenizer.truncation_side = "right"
     free = max_length - tokenizer.num_special_tokens_to_add(pair=True)
     short_questions, is_cut = list[str](), list[bool]()
@@ -382,7 +382,7 @@ def _windows(
 
 
 class _Columns:
-    """The columns of question, context and answers."""
+    """Columns of question, context and answers: `begin` chooses them, and the other methods read rows."""
 
     def __init__(self, data: DataSection, *, needs_answers: bool = True) -> None:
         self._data, self._needs_answers = data, needs_answers
@@ -409,7 +409,7 @@ class _Columns:
         self.question, self.context, self.answers = columns
 
     def read(self, row: Row) -> tuple[str, str]:
-        """Return (question, context). The context keeps all of its characters, which locate the answers."""
+        """Return (question, context). The context keeps all of its characters, because answers have positions in it."""
         question, context = text_of(row, self.question).strip(), string_of(row, self.context)
         refuse_surrogates(context, row.where)
         if len(context) > MAX_LINE_BYTES:
@@ -420,8 +420,8 @@ class _Columns:
         return question, context
 
     def answers_of(self, row: Row, context: str) -> tuple[list[tuple[str, int]], bool]:
-        """Return the answers with their starts, and whether one was searched for and occurs more than once. Raise
-        DataError for an answer that is not in the context, and if `is_impossible` contradicts the answers."""
+        """Return (answer, start) of each answer, and whether a missing start was guessed among several occurrences.
+        Raise DataError for an answer that is not in the context, and if `is_impossible` contradicts the answers."""
         answers, is_guess = list[tuple[str, int]](), False
         for text, start in _written_answers(row, self.answers, context):
             shown = one_line(text, 40)
@@ -450,9 +450,9 @@ class _Columns:
 
 
 def _written_answers(row: Row, column: str, context: str) -> Iterator[tuple[str, int | None]]:
-    """Yield (text, start or None) of each answer in a column. It may hold `{"text": [...], "answer_start": [...]}`,
-    DROP's `{"spans": [...]}`, TriviaQA's `{"value": ..., "aliases": [...]}`, a list of objects or texts, or a text,
-    also as JSON or as Python's notation of these. Raise DataError for other values."""
+    """Yield (text, start or None) of each answer in a column. The value may be `{"text": [...], "answer_start":
+    [...]}`, DROP's `{"spans": [...]}`, TriviaQA's `{"value": ..., "aliases": [...]}`, a list of objects or texts, or a
+    text, also as JSON or as Python's notation of these. Raise DataError for other values."""
     value = value_of(row, column)
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") and (parsed := written_value(value)) is not None:
         value = parsed
@@ -480,7 +480,7 @@ def _written_answers(row: Row, column: str, context: str) -> Iterator[tuple[str,
 
 
 def _read_start(start: Any, where: str, hint: str) -> int | None:
-    """Return an answer_start, which tables may write as a decimal number, or None if missing. Raise DataError."""
+    """Return an answer_start, also of a table that has 5.0 for 5, or None if it is missing. Raise DataError."""
     if start is None or start == "" or start != start:
         return None
     with suppress(ValueError):
@@ -594,7 +594,7 @@ class _QuestionReader(TableReader):
 
 
 class _Inputs(_Columns):
-    """Reader of (question, context)."""
+    """Reader of inputs (question, context)."""
 
     def of_text(self, text: str) -> tuple[str, str]:
         """Split a typed text into question and context at a tab, else after the first question mark."""
@@ -609,7 +609,7 @@ class _Inputs(_Columns):
 
 class _Candidates:
     """The candidate answers to one question in all of its windows. The score of an answer is the sum of its two logits.
-    The score of no answer is the lowest of the windows, as in run_qa.py of transformers, because a window without the
+    The score of "no answer" is the lowest among the windows, as in run_qa.py of transformers: a window without the
     answer does not exclude that another has it."""
 
     def __init__(self, most_tokens: int, *, may_be_none: bool) -> None:
@@ -618,8 +618,8 @@ class _Candidates:
         self._null = float("inf")
 
     def add(self, window: _Window, offsets: NDArray[np.int32], text: str, best: Sequence[NDArray[Any]]) -> None:
-        """Add the candidates of a window. `best` is a result of `_best_positions`; `offsets` holds the start and the
-        end of each token in `text`, in characters."""
+        """Add the candidates of a window of the context `text`. `best` is a result of `_best_positions`; `offsets`
+        holds the start and the end of each context token in `text`, in characters."""
         starts, start_scores, ends, end_scores, null = best
         self._null = min(self._null, float(null))
         lengths = ends[None, :] - starts[:, None] + 1
@@ -634,7 +634,7 @@ class _Candidates:
             self._candidates.append((float(scores[start, end]), low, high, text[low:high]))
 
     def answer(self) -> dict[str, Any]:
-        """Return the best answer with its characters in the context (None for an empty answer) and probability."""
+        """Return {"answer", "start", "end", "probability"} of the best answer; no start and end for an empty one."""
         best = sorted(self._candidates, key=lambda candidate: -candidate[0])[:_CANDIDATES]
         scores = [score for score, *_ in best] + ([self._null] if self._may_be_none or not best else [])
         weights = np.exp(np.array(scores) - max(scores))
@@ -649,8 +649,8 @@ class _Candidates:
 
 
 def _best_positions(logits: tuple[Tensor, Tensor], window_BW: Tensor) -> tuple[Tensor, ...]:
-    """Return the K best positions in the context as (first tokens int64 [B, K], their logits, last tokens, their
-    logits, scores of no answer [B]). Nothing waits for the device."""
+    """Return the K best first and last tokens of an answer in each window, within the context: (first tokens int64 [B,
+    K], their logits, last tokens, their logits, scores of no answer [B]). Nothing waits for the device."""
     import torch
 
     start_BT, end_BT = logits
@@ -684,8 +684,8 @@ def _best_positions_of_windows(
 class _SpanScorer:
     """Scorer that leaves the best positions of each window on the device until the evaluation is over.
 
-    If only some windows are evaluated, the questions with all windows count. Without such questions, all count with the
-    windows that were evaluated.
+    If only some windows are evaluated, only questions whose windows are all evaluated count. Without such questions,
+    all questions count, with the windows that were evaluated.
     """
 
     def __init__(self, loss: SpanLoss, rows: Rows, *, most_tokens: int, may_be_none: bool) -> None:
@@ -728,8 +728,8 @@ class _SpanScorer:
 
 
 def _collate(rows: Sequence[TokenRow], pad_id: int, *, width: int = 0) -> Batch:
-    """Collate rows. Labels, int64 [B, 2], hold the first and the last token of the answer. The numbers of each row's
-    window, int64 [B, 7], are for the loss and not for the model."""
+    """Collate windows. Labels, int64 [B, 2], hold the first and the last token of the answer. `more` also gets the
+    `_Window` of each row, int64 [B, 7], for the loss and not for the model."""
     inputs = [replace(row, more={SEGMENTS: row.more[SEGMENTS]} if SEGMENTS in row.more else {}) for row in rows]
     labels = np.stack([row.labels for row in rows if row.labels is not None]).astype(np.int64)
     batch = collate_whole(inputs, pad_id, labels, width=width)
@@ -738,7 +738,7 @@ def _collate(rows: Sequence[TokenRow], pad_id: int, *, width: int = 0) -> Batch:
 
 
 def _key(where: str) -> tuple[int, int]:
-    """Return a 64-bit hash of a row's location, as two int32."""
+    """Return the two int32 halves of a 64-bit hash, which identifies a question by the location of its row."""
     import xxhash
 
     low, high = np.frombuffer(xxhash.xxh3_64_digest(where.encode()), dtype=np.int32).tolist()
@@ -757,7 +757,7 @@ def _unpacked(numbers: NDArray[np.int32]) -> str:
 
 
 def _question_in(tokenizer: Any, row: TokenRow) -> str:
-    """Return the text before the context of a window."""
+    """Return the question of a window, decoded from the tokens before its context."""
     return str(tokenizer.decode(row.tokens[: _window_of(row).first].tolist(), skip_special_tokens=True)).strip()
 
 

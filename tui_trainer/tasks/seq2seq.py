@@ -43,7 +43,7 @@ _LENGTH_SAMPLE = 500
 
 
 class Seq2Seq(LearnsNextToken):
-    """Training of encoder-decoders. `tasks/parts/task.py` documents the methods."""
+    """Task of training encoder-decoders. `tasks/parts/task.py` documents the methods."""
 
     name = "seq2seq"
     title = "Text to text"
@@ -83,7 +83,7 @@ class Seq2Seq(LearnsNextToken):
         return data.counts.longest_labels or config.task.max_target_length
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
-        """Generate answers greedily, as evaluations do, up to the length limit of training."""
+        """Make the model generate answers greedily, as evaluations do, up to the length limit of training."""
         super().set_generation(config, model, tokenizer)
         settings = model.generation_config
         settings.update(do_sample=None, max_length=None, max_new_tokens=config.task.max_target_length)
@@ -93,10 +93,8 @@ class Seq2Seq(LearnsNextToken):
         return partial(collate_answers, pad_id=pad_id, start_id=_start_id(model.config))
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
-        """Predict each token of an answer by its frequency, and score the first words of the input as the answer.
-
-        The ROUGE scores are for the rows that the model answers in an evaluation.
-        """
+        """Return the loss of predicting each token of an answer by its frequency, and ROUGE scores of the first words
+        of the input as the answer, for the rows that the model answers in an evaluation."""
         train = Rows(data.train_path)
         loss, labels = unigram_loss(train, held_out, eval_rows, vocabulary=data.counts.vocabulary)
         indices = evenly_spaced(len(eval_rows), config.evaluation.generate_rows)
@@ -112,7 +110,7 @@ class Seq2Seq(LearnsNextToken):
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """Return an input, and the greedy answer with the expected one."""
+        """Return an input, and the model's greedy answer beside the expected one."""
         [answer], [reference] = _answers(config, model, tokenizer, [row]), _references(tokenizer, [row])
         return _texts(tokenizer, [row.tokens])[0], f"{answer} (expected: {reference})"
 
@@ -177,7 +175,7 @@ class _PairReader(TableReader):
 
 
 def _fit_problems(config: Config) -> list[Problem]:
-    """Return the settings that a model of this type does not support."""
+    """Return a problem for each setting that a model of this type does not support."""
     has_no_files = not config.model.model_name_or_path
     shape = None if has_no_files else find_model_facts(config, Seq2Seq.head).shape
     problems = fp16_problems(config, shape.model_type if shape else "t5")
@@ -189,7 +187,7 @@ def _fit_problems(config: Config) -> list[Problem]:
 
 
 def _start_id(config: Any) -> int | None:
-    """Return the first token that the decoder reads, or None for the last one of each answer. Raise ConfigError."""
+    """Return the token that the decoder reads first, or None for the last token of each answer. Raise ConfigError."""
     if config.model_type in _LAST_TOKEN_FIRST:
         return None
     names = ("decoder_start_token_id", "bos_token_id")
@@ -202,7 +200,7 @@ def _start_id(config: Any) -> int | None:
 
 
 def set_answer_start(model: Any, tokenizer: Tokenizer) -> None:
-    """Make generation start as in training, wherever the model is loaded: with the tokens before every answer."""
+    """Store in the model how answers start, so that generation starts as training did wherever it is loaded."""
     empty_ids, letter_ids = (tokenizer(text_target=text)["input_ids"] for text in ("", "a"))
     settings, start = model.generation_config, _start_id(model.config)
     if start is None:
@@ -213,13 +211,13 @@ def set_answer_start(model: Any, tokenizer: Tokenizer) -> None:
 
 
 def _missing_end(tokenizer: Any, answer: Sequence[int]) -> list[int]:
-    """Return the end token unless the answer ends with it. A language code may follow it."""
+    """Return the end token as a list, or [] if the answer already ends with it. A language code may follow it."""
     end = tokenizer.eos_token_id
     return [] if end is None or end in answer[-2:] else [end]
 
 
 def _answers(config: Config, model: Any, tokenizer: Any, rows: Sequence[TokenRow]) -> list[str]:
-    """Return the greedy answers, some rows at a time."""
+    """Return the model's greedy answers to these rows. Generates some rows at a time."""
     inputs = [row.tokens.tolist() for row in rows]
     parts = [inputs[start : start + _ROWS_AT_A_TIME] for start in range(0, len(inputs), _ROWS_AT_A_TIME)]
     length = config.task.max_target_length
@@ -235,7 +233,7 @@ def _texts(tokenizer: Any, ids: Sequence[Any]) -> list[str]:
 
 
 def _scores_of_beginnings(config: Config, tokenizer: Any, train: Rows, rows: Sequence[TokenRow]) -> dict[str, float]:
-    """Compute scores of the first words of each input as its answer: as many words as a median training answer has."""
+    """Return the scores of answering with the first words of each input, as many as the median training answer has."""
     train_rows = [train.example(index) for index in evenly_spaced(len(train), _LENGTH_SAMPLE)]
     words = max(1, int(median(len(text.split()) for text in _references(tokenizer, train_rows))))
     inputs = [text.removeprefix(config.task.source_prefix) for text in _texts(tokenizer, [row.tokens for row in rows])]

@@ -87,7 +87,7 @@ _TAKE_OUT = "remove the row, or add rows like it to data.path"
 
 
 class SequenceClassification(Task):
-    """Text classification. `tasks/parts/task.py` documents the methods."""
+    """Task of text classification. `tasks/parts/task.py` documents the methods."""
 
     name = "sequence_classification"
     title = "Text classification"
@@ -125,7 +125,7 @@ class SequenceClassification(Task):
         return self.model_config(config, config.model.scratch.vocab_size if config.is_from_scratch else 0)
 
     def reading(self, config: Config) -> dict[str, Any]:
-        """Add the model's labels, which may number the classes, and its segments, which decide the columns."""
+        """Return what decides a row's tokens and labels: settings, and the model's labels and segment types."""
         model = self._model_config(config)
         model_labels = {str(number): name for number, name in (model.get("id2label") or {}).items()}
         segments = int(model.get("type_vocab_size") or 0)
@@ -136,14 +136,14 @@ class SequenceClassification(Task):
         return Labels(tuple(data.details["names"]) or ("LABEL_0",), kind)
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
-        """Load a tokenizer and make sure that it has a pad token, before which a decoder looks for the last token."""
+        """Load the tokenizer with a pad token, because a decoder classifies by the last token before padding."""
         tokenizer = super().load_tokenizer(config, data)
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
         return tokenizer
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
-        """Compute scores of the same answer for every row: the most frequent one in the training rows."""
+        """Return the scores of giving the same answer for every row: the most frequent one in the training rows."""
         kind = data.details["problem_type"]
         train_labels = _labels_of(Rows(data.train_path), kind)
         labels = _labels_of(held_out, kind)[list(eval_rows)]
@@ -176,7 +176,7 @@ class SequenceClassification(Task):
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """Return the text, and the predicted label with the true one."""
+        """Return the text, and the predicted label beside the true one."""
         text = tokenizer.decode(row.tokens.tolist(), skip_special_tokens=True)
         inputs = [InputRow(row.tokens, more=row.more)]
         prediction = _words_of(self.predict(config, model, tokenizer, inputs, NO_SAMPLING)[0], 1)[0]
@@ -204,7 +204,7 @@ class SequenceClassification(Task):
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
-        """Return for each row the most likely label, all labels above 50 %, or the number; and the probabilities."""
+        """Return for each row the probabilities, and the most likely label or labels; for a regression, the number."""
         logits_BC, kind, names = logits_of(model, tokenizer, rows), model.config.problem_type, model.config.id2label
         if kind == "regression":
             return [{"number": float(f"{number:.6g}")} for number in logits_BC[:, 0].tolist()]
@@ -389,7 +389,7 @@ class LabelledTexts(TableReader):
         return [f"{' and '.join(same)} are different classes: use one spelling if they are the same"] if same else []
 
     def _class_words(self) -> Iterator[str]:
-        """Yield the parts of `3 classes: joy: 812 rows, anger: 90, ...`, the largest class first."""
+        """Yield the parts of the text `3 classes: joy: 812 rows, anger: 90, ...`, the largest class first."""
         shown = self._counts.most_common(_SHOWN_CLASSES)
         for index, (name, count) in enumerate(shown):
             prefix, rows = ("", "") if index else (f"{len(self._names)} classes: ", " rows")
@@ -399,8 +399,8 @@ class LabelledTexts(TableReader):
 
 
 def break_end_tokens(texts: Sequence[str], tokenizer: Any, model_type: object) -> Sequence[str]:
-    """Return the texts with a blank inside of each end token (</s>) that they spell. Encoder-decoders classify by their
-    end token, and require the same number of them in each row."""
+    """Return the texts with a blank inside of each end token (</s>) that they spell, for encoder-decoders only: these
+    classify by their end token, and require one in each row."""
     end = tokenizer.eos_token
     if not end or model_type not in types_with(ENCODER_DECODER):
         return texts
@@ -431,7 +431,7 @@ def _prediction(probabilities: Sequence[float], names: Mapping[int, str], *, is_
 
 
 def _words_of(prediction: Mapping[str, Any], limit: int) -> list[str]:
-    """Return words such as `joy 0.93`, the most likely labels first: up to `limit`, or all predicted labels."""
+    """Return text such as `joy 0.93` for the most likely labels: up to `limit`, or more if more are predicted."""
     if "number" in prediction:
         return [f"{prediction['number']:.4g}"]
     shown = max(limit, len(prediction.get("labels", ())))
@@ -439,7 +439,7 @@ def _words_of(prediction: Mapping[str, Any], limit: int) -> list[str]:
 
 
 class _ClassScorer:
-    """Scorer that leaves predictions on the device until the evaluation is over."""
+    """Scorer of predicted labels or numbers, which stay on the device until the evaluation is over."""
 
     def __init__(self, loss: ClassificationLoss, kind: Kind, names: Sequence[str]) -> None:
         self._loss, self._kind, self._names = loss, kind, names
@@ -465,7 +465,7 @@ class _ClassScorer:
 
 
 def class_weights(rows: Rows, kind: Kind, classes: int) -> NDArray[np.float64]:
-    """Return the weight of each class in the training rows, or of its positive labels if a row has several labels."""
+    """Return the weight of each class in the training rows; of its positive labels if a row has several labels."""
     labels = _labels_of(rows, kind)
     return positive_weights(labels) if kind == "multi_label_classification" else balanced_weights(labels, classes)
 
@@ -481,7 +481,7 @@ def _labels_of(rows: Rows, kind: Kind) -> NDArray[Any]:
 def _same_answer(
     kind: Kind, train_labels: NDArray[Any], labels: NDArray[Any], names: Sequence[str]
 ) -> tuple[Mapping[str, float], str]:
-    """Compute scores of one answer for all rows. Return the scores and a description of the answer."""
+    """Return the scores of the answer that fits `train_labels` best, given for all rows, and a description of it."""
     if kind == "regression":
         errors = number_scores(labels, np.full(len(labels), train_labels.mean())).values
         return {name: errors[name] for name in ("mse", "mae")}, "the mean of the training rows"
@@ -495,7 +495,7 @@ def _same_answer(
 
 
 def _collate(rows: Sequence[TokenRow], pad_id: int, kind: Kind, *, width: int = 0) -> Batch:
-    """Collate rows with labels int64 [B], or float32: [B, C] of 0 and 1 for several labels, [B] for a number."""
+    """Collate rows and labels: int64 [B], for several labels float32 [B, C] of 0 and 1, for a number float32 [B]."""
     stored = np.stack([row.labels for row in rows if row.labels is not None])
     if kind == "regression":
         return collate_whole(rows, pad_id, np.ascontiguousarray(stored).view(np.float32)[:, 0], width=width)

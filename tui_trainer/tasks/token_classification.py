@@ -56,7 +56,7 @@ _USUAL_TAG, _SHOWN_TAGS = "the most frequent tag of each word", 12
 
 
 class TokenClassification(Task):
-    """Token classification. `tasks/parts/task.py` documents the methods."""
+    """Task of token classification. `tasks/parts/task.py` documents the methods."""
 
     name = "token_classification"
     title = "Token classification (tags of words)"
@@ -75,7 +75,7 @@ class TokenClassification(Task):
         return TaggedWords(config, self._model_labels(config))
 
     def reading(self, config: Config) -> dict[str, Any]:
-        """Add the model's labels, which may decide the numbers of the tags."""
+        """Return what decides a row's tokens and labels: settings, and the model's labels."""
         return {**super().reading(config), "model_labels": self._model_labels(config)}
 
     def _model_labels(self, config: Config) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class TokenClassification(Task):
         return tokenizer
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
-        """Compute scores without context: of the most frequent tag of each word, and of one tag for all words."""
+        """Return scores of two predictions without context: the most frequent tag of each word, and one tag for all."""
         details = data.details
         names, closing, scheme = details["names"], details["closing_tokens"], details["scheme"]
         word_tags, most_frequent = most_frequent_tags(Rows(data.train_path), closing)
@@ -133,7 +133,7 @@ class TokenClassification(Task):
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """Return the sentence, and the sentence with the predicted tags and with the true ones."""
+        """Return the sentence, and the sentence with the predicted tags beside the same with the true tags."""
         names, scheme = data.details["names"], data.details["scheme"]
         tagged_words = list(labelled_words(row, data.details["closing_tokens"]))
         words = [str(tokenizer.decode(list(tokens))).strip() for tokens, _ in tagged_words]
@@ -149,7 +149,7 @@ class TokenClassification(Task):
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
-        """Return the longest window of each text, with all of its windows in `content`."""
+        """Return a row for each text: the ids of its longest window, and in `content` the text and all windows."""
         words = [[text[start:end] for start, end in spans] for text, spans in contents]
         windows_of_rows = iter(word_windows(tokenizer, [row for row in words if row], config.data.max_length))
         empty = [WordTokens([pad_token_id(tokenizer)], [], truncated=False)]
@@ -163,7 +163,7 @@ class TokenClassification(Task):
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
-        """Return the words of each row with their tags (None for a word without tokens) and its entities. A forward
+        """Return the words of each row with their tags (None for a word without tokens), and its entities. A forward
         pass takes as many windows as there are rows."""
         windows = [window for row in rows for window in row.content[2]]
         parts = (windows[start : start + len(rows)] for start in range(0, len(windows), len(rows)))
@@ -188,7 +188,7 @@ class TokenClassification(Task):
         return predictions
 
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
-        """Return the text with its entities in brackets: [Ada Lovelace PER] wrote it."""
+        """Return the text with its entities in brackets, such as `[Ada Lovelace PER] wrote it`."""
         pairs = zip(prediction["words"], prediction["tags"], strict=True)
         tagged = [(word, tag) for word, tag in pairs if tag is not None]
         return mark_tags(
@@ -197,7 +197,7 @@ class TokenClassification(Task):
 
 
 def enable_prefix_space(tokenizer: Any) -> Any:
-    """Make a tokenizer encode single words as within a text, with a space before them, and return it.
+    """Make a tokenizer encode each word of a list as within a text, after a space, and return the tokenizer.
 
     Byte-level tokenizers (RoBERTa, GPT-2) encode a word at the beginning of a text differently. The setting is saved
     with the tokenizer, in tokenizer.json or tokenizer_config.json. Tokenizers that first split a text by a pattern
@@ -225,7 +225,7 @@ def refuse_slow(tokenizer: Any) -> None:
 
 
 def word_tokens(tokenizer: Any, rows: Sequence[Sequence[str]], max_length: int) -> list[WordTokens]:
-    """Return the tokens of each row of words, special tokens included: whole words, at most `max_length` tokens."""
+    """Return the tokens of each row of words, special tokens included, without the words beyond `max_length` tokens."""
     tokens = []
     for row in _encodings(tokenizer, rows):
         first = windows_of(row.ids, row.word_ids, max_length, lists_all=True)[0]
@@ -248,12 +248,12 @@ def _encodings(tokenizer: Any, rows: Sequence[Sequence[str]]) -> Sequence[Any]:
 
 
 def word_windows(tokenizer: Any, rows: Sequence[Sequence[str]], max_length: int) -> list[list[WordTokens]]:
-    """Return the windows of each row of words, of at most `max_length` tokens."""
+    """Return for each row of words its windows of at most `max_length` tokens."""
     return [windows_of(row.ids, row.word_ids, max_length) for row in _encodings(tokenizer, rows)]
 
 
 def closing_tokens(tokenizer: Any) -> int:
-    """Return the number of special tokens after the last word."""
+    """Return the number of special tokens that the tokenizer puts after the last word."""
     word_ids: list[int | None] = tokenizer([["a"]], is_split_into_words=True, verbose=False).encodings[0].word_ids
     return word_ids[::-1].index(0)
 
@@ -369,9 +369,9 @@ class TaggedWords(TableReader):
 
 
 def _tags_of_tokens(tags: Sequence[str], words: Sequence[int]) -> tuple[list[str], list[int]]:
-    """Return the tags of all words, and the words without a token before the last one of `words`, which have tokens.
+    """Return the tags of all words, and the words without a token that precede the last of `words`, which have tokens.
 
-    If such a word begins an entity, the next word of the entity begins it instead.
+    If a word without a token begins an entity, the next word of the entity begins it instead.
     """
     moved, with_tokens = list(tags), set(words)
     dropped = [word for word in range(max(words, default=-1)) if word not in with_tokens]
@@ -383,7 +383,7 @@ def _tags_of_tokens(tags: Sequence[str], words: Sequence[int]) -> tuple[list[str
 
 
 def _tag_words(survey: TagSurvey) -> Iterator[str]:
-    """Yield the parts of a note about the tags: their entities, or the tags with their numbers of words."""
+    """Yield the parts of a note about the tags: the entities that they mark, or each tag with its number of words."""
     words = survey.counts.total()
     if survey.scheme != "plain":
         kinds = sorted({parts_of(name).kind for name in survey.counts} - {""})
@@ -399,7 +399,7 @@ def _tag_words(survey: TagSurvey) -> Iterator[str]:
 
 
 class _TagScorer:
-    """Scorer that leaves predictions on the device until the evaluation is over."""
+    """Scorer of predicted tags, which stay on the device until the evaluation is over."""
 
     def __init__(self, loss: TokenLabelLoss, names: Sequence[str], scheme: str, beyond: float) -> None:
         """Create a scorer. `beyond` is the share of the held-out words after data.max_length, which no score covers."""
@@ -439,7 +439,7 @@ def labelled_words(row: TokenRow, closing_tokens: int) -> Iterator[_Word]:
 
 
 def most_frequent_tags(rows: Rows, closing_tokens: int) -> tuple[dict[tuple[int, ...], int], int]:
-    """Return the most frequent tag of each word and of all words; the lowest number if several are equally frequent."""
+    """Return the most frequent tag of each word, by its tokens, and of all words. Of equals, the lowest number wins."""
     counts: dict[tuple[int, ...], Counter[int]] = {}
     total: Counter[int] = Counter()
     for index in range(len(rows)):

@@ -23,15 +23,15 @@ Document = Tokens | TokenRow
 class Batch:
     """Arrays of one forward pass. `input_ids` are int64 [B, T]: B rows, padded at the right to the longest, T.
 
-    `labels` are int64 [B, T], or int64 [B, T'] for the tokens of an answer, with IGNORE where there is none; or one per
-    row, int64 [B] or float32 [B, C]. `rows` counts the prepared rows, and `tokens` the inputs without padding. `more`
-    has other arguments of the model, int64 [B, T] or, for an answer, [B, T'].
+    `labels` are int64 [B, T], or int64 [B, T'] for the tokens of an answer, with IGNORE at positions without a label;
+    or one per row, int64 [B] or float32 [B, C]. `rows` is the number of prepared rows, and `tokens` of inputs without
+    padding. `more` has other arguments of the model, int64 [B, T] or, for an answer, [B, T'].
 
     The next three fields belong to packed batches; in other batches, each row is one document. `documents`, int64 [B,
     T], has the number of the document at each position, from 0 in the order of the rows, and -1 for padding.
     `position_ids`, int64 [B, T], count from 0 in each document and in the padding of each row. `document_lengths`,
-    int32 [D], has the lengths of all documents, padding included, in the order of the flattened rows; they sum to B *
-    T, and cu_seq_lens are their running sum after a 0.
+    int32 [D], has the lengths of all documents in the order of the flattened rows, where the padding of a row is a
+    document too. They sum to B * T, and cu_seq_lens are their running sum after a 0.
 
     `row_lengths`, int64 [B], are the lengths of a causal model's rows without padding. `row_values`, float32 [rows,
     width], are the results of a pass over the prepared rows before training, if there was one.
@@ -50,14 +50,14 @@ class Batch:
 
 
 class Collate(Protocol):
-    """Joins rows into one forward pass, each as a row of the batch."""
+    """Function that joins prepared rows into a batch, one row of the batch for each."""
 
     def __call__(self, rows: Sequence[TokenRow], *, width: int = 0) -> Batch:
         """Return the batch, whose rows are `width` wide, or as wide as the longest if that is more."""
 
 
 class CollatePacked(Protocol):
-    """Joins packed rows into one forward pass. Each of them is a list of prepared rows."""
+    """Function that joins packed rows into a batch. Each packed row is a list of prepared rows."""
 
     def __call__(self, packed: Sequence[Sequence[TokenRow]], *, width: int = 0) -> Batch:
         """Return the batch, whose rows are `width` wide, or as wide as the fullest if that is more."""
@@ -66,7 +66,7 @@ class CollatePacked(Protocol):
 def collate(rows: Sequence[Document], pad_id: int, *, width: int = 0) -> Batch:
     """Collate rows for a causal model: inputs = row[:-1], labels = row[1:], each padded at the right.
 
-    Documents have at least 2 tokens, and each is a row of the batch. A row's own labels take precedence.
+    Documents have at least 2 tokens, and each is a row of the batch. If rows have labels of their own, these are used.
     """
     documents = documents_of(rows)
     return Batch(
@@ -81,7 +81,7 @@ def collate(rows: Sequence[Document], pad_id: int, *, width: int = 0) -> Batch:
 def collate_packed(packed: Sequence[Sequence[Document]], pad_id: int, *, width: int = 0) -> Batch:
     """Collate packed rows: inputs = document[:-1] and labels = document[1:] of each document, one after another.
 
-    So no label is the first token of the next document. Documents have at least 2 tokens, and rows at least one
+    No label is therefore a token of the next document. Documents have at least 2 tokens, and rows at least one
     document. A fixed `width` saves a compiled model from compiling for each new shape; 0: as wide as the fullest row.
     """
     rows_of_documents = [documents_of(rows) for rows in packed]
@@ -120,7 +120,7 @@ def collate_packed(packed: Sequence[Sequence[Document]], pad_id: int, *, width: 
 
 
 def collate_whole(rows: Sequence[TokenRow], pad_id: int, labels: NDArray[Any], *, width: int = 0) -> Batch:
-    """Collate rows for a model that reads whole rows, with a mask that marks the padding, and their other arguments."""
+    """Collate rows for a model that reads whole rows. `more` gets a mask of the padding, and the other arguments."""
     more = {name: padded([row.more[name] for row in rows], 0, width) for name in rows[0].more}
     mask = padded([np.ones(len(row), dtype=np.int32) for row in rows], 0, width)
     return Batch(
@@ -179,20 +179,20 @@ def _next_labels(document: Document) -> Tokens:
 def even(count: int, most: int, step: int = _WIDTH_STEP) -> int:
     """Round `count` up to a multiple of `step`, but not beyond `most`.
 
-    Without rounding, there are so many sizes of results that glibc cannot reuse freed memory: a BERT of 128 x 2 with
-    rows of 20 to 64 tokens took 98 MiB instead of 56 MiB. On GPUs, matrix multiplications of such widths are faster.
+    Without rounding, results have so many different sizes that glibc cannot reuse freed memory: a BERT of 128 x 2 with
+    rows of 20 to 64 tokens took 98 MiB instead of 56 MiB. On GPUs, multiplications of rounded widths are faster.
     """
     return max(count, min(-(-count // step) * step, most))
 
 
 def coarse(count: int, most: int) -> int:
-    """Round up like `even`, but from 129 on to an eighth of the power of two below: fewer sizes, for where each has a
-    cost. oneDNN, which multiplies 16-bit numbers on a CPU, compiles and caches a kernel for each size."""
+    """Round `count` up like `even`; above 128, to a multiple of an eighth of the power of two below. This limits the
+    number of sizes: oneDNN compiles and caches a kernel for each size of 16-bit numbers on a CPU."""
     return even(count, most, max(_WIDTH_STEP, 1 << max(0, (count - 1).bit_length() - 4)))
 
 
 def coarse_sizes(most: int) -> int:
-    """Return the number of sizes that `coarse` yields for counts from 1 to `most`."""
+    """Return how many different sizes `coarse` returns for counts from 1 to `most`."""
     octaves = max(0, (most - 1).bit_length() - 7)
     return 16 + 8 * octaves - (2 ** (7 + octaves) - most) // 2 ** (3 + octaves) if octaves else -(-most // _WIDTH_STEP)
 
@@ -202,8 +202,8 @@ Rounding = Callable[[int, int], int]
 
 
 def in_even_widths(collate: Collate, pad_id: int, widest: int, longest_target: int, rounding: Rounding) -> Collate:
-    """Return a collate function that rounds widths up, of inputs to `widest` at most, and of answers after an encoder
-    to `longest_target` at most. Only for models whose results do not depend on padding."""
+    """Return a collate function that rounds up widths with `rounding`: those of inputs to `widest` at most, and those
+    of an encoder-decoder's answers to `longest_target`. Only for models whose results do not depend on padding."""
 
     def collate_rounded(rows: Sequence[TokenRow], *, width: int = 0) -> Batch:
         batch = collate(rows, width=max(width, rounding(max(row.longest for row in rows), widest)))
@@ -217,7 +217,7 @@ def in_even_widths(collate: Collate, pad_id: int, widest: int, longest_target: i
 
 
 def packed_in_coarse_widths(collate: CollatePacked, widest: int) -> CollatePacked:
-    """Return a collate function that rounds up the widths of packed rows with `coarse`, to `widest` at the most."""
+    """Return a collate function that rounds up the width of packed rows with `coarse`, to `widest` at most."""
 
     def collate_rounded(packed: Sequence[Sequence[TokenRow]], *, width: int = 0) -> Batch:
         used_width = max(sum(row.inputs for row in rows) for rows in packed)

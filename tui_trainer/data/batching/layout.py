@@ -15,12 +15,12 @@ from tui_trainer.data.batching.pack import pack_batch
 from tui_trainer.data.preparing.token_rows import TokenRow
 
 Pass = Sequence[Sequence[TokenRow]]
-"""The rows of one forward pass, each as the prepared rows that share it."""
+"""The rows of the batch in one forward pass. Each is the list of prepared rows that share it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowLayout:
-    """Passes of up to `rows` rows. Packed rows have a width of `packed_width`; 0 means that rows are not packed.
+    """Division of a step into passes of up to `rows` rows. `packed_width`: width of packed rows, 0 without packing.
 
     A prepared row with several documents stays together. Without packing, each of its documents is a row of the batch.
     `fixed_width` > 0 pads all rows to this width, because compiled layers are compiled again for each new width.
@@ -29,12 +29,12 @@ class RowLayout:
     collate: Collate
     rows: int
     collate_packed: CollatePacked | None = None
-    """None if rows are never packed."""
+    """Function that collates packed rows; None if rows are never packed."""
     packed_width: int = 0
     fixed_width: int = 0
 
     def passes(self, documents: Sequence[TokenRow]) -> Iterator[Pass]:
-        """Yield the forward passes over these documents. Passes of one batch have about equal sizes."""
+        """Yield the forward passes over these prepared rows. Packed passes have about equal numbers of rows."""
         if self.packed_width:
             # `halved` narrows rows, but they are at least as wide as the longest document.
             width = max(self.packed_width, *(document.inputs for document in documents))
@@ -59,8 +59,8 @@ class RowLayout:
         return replace(batch, row_values=np.stack(values)) if values else batch
 
     def halved(self, documents: Sequence[TokenRow]) -> Self | None:
-        """Return a layout that needs about half as much in its largest pass over these documents: half of its rows, or
-        half the width of a single packed row. None if the largest pass is a single prepared row."""
+        """Return a layout whose largest pass over these rows needs about half the memory: half as many rows, or a
+        single packed row of half the width. None if the largest pass is already a single prepared row."""
         passes = list(self.passes(documents))
         most_rows = max(map(len, passes))
         if most_rows > 1:

@@ -39,7 +39,7 @@ def pack_rows(lengths: Lengths, capacity: int) -> list[list[int]]:
 
 
 def narrowest_width(lengths: Lengths, capacity: int) -> int:
-    """Return the smallest row width, found by bisection, that needs no more rows than `capacity` does."""
+    """Return the smallest width, found by bisection, with which packing needs no more rows than with `capacity`."""
     _, sizes = _longest_first(lengths, capacity)
     if not sizes:
         return capacity
@@ -55,7 +55,7 @@ def narrowest_width(lengths: Lengths, capacity: int) -> int:
 
 
 def _longest_first(lengths: Lengths, capacity: int) -> tuple[NDArray[np.int64], list[int]]:
-    """Return the positions in `lengths` and the sizes, both sorted by falling size."""
+    """Return the positions of the documents, and their lengths, the longest first."""
     sizes = np.asarray(lengths, dtype=np.int64)
     if len(sizes) and not 1 <= int(sizes.min()) <= int(sizes.max()) <= capacity:
         raise ValueError(f"lengths from {sizes.min()} to {sizes.max()} do not fit into rows of {capacity}")
@@ -64,15 +64,15 @@ def _longest_first(lengths: Lengths, capacity: int) -> tuple[NDArray[np.int64], 
 
 
 class _RowsByFreeSpace:
-    """Rows by their free space. The bits of one integer say which spaces occur, so the smallest space that fits is
-    found with two bit operations."""
+    """Rows by their free space. The bits of one integer record which amounts of free space occur, so that two bit
+    operations find the smallest one that fits."""
 
     def __init__(self) -> None:
         self._rows: dict[int, list[int]] = {}
         self._spaces = 0
 
     def smallest(self, size: int) -> int:
-        """Return the smallest free space of at least `size`, or 0."""
+        """Return the smallest free space of any row that is at least `size`; 0 if no row has it."""
         spaces = self._spaces >> size
         return size + (spaces & -spaces).bit_length() - 1 if spaces else 0
 
@@ -84,7 +84,7 @@ class _RowsByFreeSpace:
         self._spaces |= 1 << space
 
     def take(self, space: int, limit: int) -> list[int]:
-        """Remove and return up to `limit` rows with this free space."""
+        """Remove and return up to `limit` of the rows that have exactly this free space."""
         rows = self._rows[space]
         if len(rows) > limit:
             removed = rows[-limit:]
@@ -96,7 +96,7 @@ class _RowsByFreeSpace:
 
 
 def _assign_rows(sizes: Sequence[int], capacity: int) -> tuple[list[int], int]:
-    """Return the row of each document, in the order of `sizes` (longest first), and the number of rows."""
+    """Return the row number of each document, in the order of `sizes` (longest first), and the number of rows."""
     free = _RowsByFreeSpace()
     row_of: list[int] = []
     count = 0
@@ -120,7 +120,7 @@ def _assign_rows(sizes: Sequence[int], capacity: int) -> tuple[list[int], int]:
 
 
 def _documents_per_row(rows: list[int], documents: int, fits: int) -> Iterator[tuple[list[int], int]]:
-    """Yield rows with the number of documents that each gets: `fits`, except for the last row, which gets the rest."""
+    """Yield groups of rows with the number of documents for each of them: `fits`, or in the last row the rest."""
     if len(rows) * fits <= documents:
         yield rows, fits
         return
@@ -138,8 +138,8 @@ D = TypeVar("D", bound=Document)
 def pack_batch(documents: Sequence[D], capacity: int) -> list[list[D]]:
     """Pack the prepared rows of one optimizer step into rows of at most `capacity` inputs. Prepared rows are not split.
 
-    A document has one input fewer than tokens. The rows get the smallest width that needs no more of them than
-    `capacity` does: they are then equally full, and the batch has little padding.
+    A document has one input fewer than tokens. The width is the smallest that needs no more rows than `capacity` does:
+    the rows are then about equally full, and the batch has little padding.
     """
     lengths = [inputs_of(document) for document in documents]
     width = narrowest_width(lengths, capacity)
@@ -151,7 +151,7 @@ def pack_batch(documents: Sequence[D], capacity: int) -> list[list[D]]:
 class PaddingShares:
     """Expected shares of padding in a batch: in random order, grouped by length, and packed (None if it never is).
 
-    `narrowest` and `narrowest_grouped`: inputs of the narrowest pass, in random order and grouped by length.
+    `narrowest` and `narrowest_grouped`: width in inputs of the narrowest pass, in random order and grouped by length.
     """
 
     padded: float
@@ -161,12 +161,12 @@ class PaddingShares:
     narrowest_grouped: int = 0
 
     def of(self, *, is_grouped: bool) -> tuple[float, int]:
-        """Return the share of padding and the narrowest pass, with or without grouping by length."""
+        """Return the share of padding, and the width of the narrowest pass, with or without grouping by length."""
         return (self.grouped, self.narrowest_grouped) if is_grouped else (self.padded, self.narrowest)
 
 
 def expected_packed_rows(lengths: Lengths, capacity: int, documents: int) -> float:
-    """Return the average number of rows of `capacity` inputs that `documents` packed documents fill; 0 without lengths.
+    """Return the mean number of rows of `capacity` inputs that `documents` packed documents fill; 0 without lengths.
 
     `lengths` are the inputs of some rows or all of them, such as `PreparedData.lengths`, `Estimate.lengths` or
     `Rows.lengths` - 1. The result is deterministic.
@@ -187,9 +187,9 @@ def padding_shares(
     capacity: int,
     packs: bool = True,
 ) -> PaddingShares:
-    """Return the average padding of steps with `documents` documents, over some drawn batches. `inputs`: those of each
-    row. Without packing, `micro_batch` documents are padded to the longest of them, rounded up with `rounding`. Grouped
-    by length, the documents of a step are sorted before they are split into passes."""
+    """Return the mean shares of padding in steps of `documents` documents, from some drawn steps. `inputs`: those of
+    each row. Without packing, `micro_batch` documents are padded to the longest, rounded up with `rounding`. Grouping
+    by length sorts the documents of a step before they are split into passes."""
     capacity = max(capacity, int(np.max(inputs)))
     batches = _draw_batches(inputs, capacity, documents)
     widths = [narrowest_width(batch, capacity) for batch in batches]
@@ -210,7 +210,7 @@ def padding_shares(
 def _padded_inputs(
     batches: NDArray[np.int64], micro_batch: int, rounding: Rounding | None, capacity: int
 ) -> tuple[int, int]:
-    """Return the inputs of all passes, padding included, and the width of the narrowest full pass.
+    """Return the inputs of all passes, padding included, and the width of the narrowest pass with all its rows.
 
     The last pass of a step may have fewer rows and be narrower.
     """
@@ -225,9 +225,9 @@ def _padded_inputs(
 
 
 def _draw_batches(lengths: Lengths, capacity: int, documents: int) -> NDArray[np.int64]:
-    """Draw some batches of `documents` lengths each; of a very large batch, only a part.
+    """Draw the lengths of some batches of `documents` documents; of a very large batch, only a part.
 
-    Together they contain each length as often as `lengths` does, so their mean is exact, and few batches suffice.
+    Together, the batches contain each length as often as `lengths` does, so a few of them have the exact mean.
     """
     sorted_lengths = np.sort(np.minimum(np.asarray(lengths, dtype=np.int64), capacity))
     width = min(documents, DRAWN_DOCUMENTS)

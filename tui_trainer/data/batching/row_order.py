@@ -31,7 +31,7 @@ class RowOrder:
         self.steps_per_epoch = steps_per_epoch(len(lengths), effective_batch)
 
     def at(self, step: int) -> NDArray[np.int64]:
-        """Return row numbers, int64 [effective batch], or fewer at the end of an epoch."""
+        """Return the row numbers of a step, int64 [effective batch]; fewer in the last step of an epoch."""
         epoch, step_of_epoch = divmod(step - 1, self.steps_per_epoch)
         start = step_of_epoch * self._effective_batch
         return self._order(epoch)[start : start + self._effective_batch]
@@ -53,12 +53,12 @@ class RowOrder:
 
 
 def steps_per_epoch(rows: int, effective_batch: int) -> int:
-    """Return the number of steps; the last one may have fewer rows."""
+    """Return the number of steps in an epoch; the last step may have fewer rows."""
     return max(1, math.ceil(rows / effective_batch))
 
 
 def share_of(lengths: NDArray[np.int64], number: int, count: int) -> NDArray[np.int64]:
-    """Return the sorted positions of the rows for process `number` of `count`, with about equal tokens for each. Rows
+    """Return the sorted positions of the rows that process `number` of `count` takes. All get about equal tokens: rows
     are dealt back and forth, the longest first. With fewer rows than processes, some processes get none."""
     order = np.argsort(-lengths, kind="stable")
     rounds, turns = np.divmod(np.arange(len(order)), count)

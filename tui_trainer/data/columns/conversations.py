@@ -111,7 +111,7 @@ _EXAMPLE_ROW = 'write {"messages": [{"role": "user", "content": "..."}, {"role":
 
 
 def messages_of(value: object, where: str) -> list[Message]:
-    """Return the messages of a list, or of a list in a string. Raises DataError if the value is not a conversation."""
+    """Convert a list of turns, or such a list in a string, to messages. Raises DataError for any other value."""
     if isinstance(value, str):
         value = _parse(value, "the conversation", where)
     turns = _turns_of(value)
@@ -130,7 +130,7 @@ def messages_of(value: object, where: str) -> list[Message]:
 
 
 def content_of(value: object, subject: str, where: str) -> str:
-    """Return a string, or the joined texts of a list of parts. Raises DataError for null and parts without text."""
+    """Return a string, or the joined texts of a list of parts. Raises DataError for null and for parts without text."""
     if isinstance(value, str):
         return checked_text(value, where)
     if isinstance(value, Mapping):
@@ -143,7 +143,7 @@ def content_of(value: object, subject: str, where: str) -> str:
 
 
 def _simple_message(entry: Any, where: str) -> Message | None:
-    """Convert the most common form, a role and a string, at twice the usual speed; return None for other forms."""
+    """Convert the most common form, a role and a string, faster than `_converted_turn`; return None for other forms."""
     if type(entry) is not dict or len(entry) != 2:
         return None
     role, text = (entry["from"], entry.get("value")) if "from" in entry else (entry.get("role"), entry.get("content"))
@@ -155,7 +155,7 @@ def _simple_message(entry: Any, where: str) -> Message | None:
 
 
 def _split_turn(entry: object) -> Iterator[object]:
-    """Yield the messages in one turn: Anthropic's tool results, and each tool response of Hermes, without its tags."""
+    """Yield the messages in one turn. Anthropic's tool results and Hermes's tool responses become one message each."""
     if not isinstance(entry, Mapping):
         yield entry
         return
@@ -183,7 +183,7 @@ def _split_turn(entry: object) -> Iterator[object]:
 
 
 def _converted_turn(entry: object, subject: str, where: str) -> Message:
-    """Convert one turn to a message. Raises DataError for an unknown role or content."""
+    """Convert one turn of any form to a message. Raises DataError for an unknown role or content."""
     if not isinstance(entry, Mapping):
         raise DataError(f"{subject} is {kind_of_value(entry)}, not an object with a role and a content", where=where)
     role_key = _key_in(entry, _ROLE_KEYS)
@@ -215,8 +215,8 @@ def _converted_turn(entry: object, subject: str, where: str) -> Message:
 
 
 def _normalize_extras(extras: Message, role: str, subject: str, where: str) -> None:
-    """Normalize the other keys of a turn in place: its calls to objects, and its flags to a `weight` of 0 or 1, unless
-    that would repeat the default."""
+    """Normalize the keys of a turn other than role and content, in place: tool calls become objects, and loss flags
+    become a `weight` of 0 or 1, or nothing if that is the default."""
     # OpenAI's service had a single call per turn before it had `tool_calls`.
     if call := extras.pop("function_call", None):
         extras.setdefault("tool_calls", [call])
@@ -248,7 +248,7 @@ def _role_of(name: object) -> str | None:
 
 
 def _key_in(entry: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the first of the keys with a value, or "". A `type` that is not a role is skipped."""
+    """Return the first of these keys that has a value in `entry`, or "". A `type` must have a role as its value."""
     has = (name for name in names if entry.get(name) is not None)
     return next((name for name in has if name != "type" or _role_of(entry[name])), "")
 
@@ -262,8 +262,8 @@ def _shown(value: object) -> str:
 
 
 def _turns_of(value: object) -> list[object] | None:
-    """Return the turns of a list; None for other values. Converts [role, text], {"human": ..., "assistant": ...}, and
-    the nested objects of LangChain and ChatGPT."""
+    """Return the list of turns, or None if the value is not a list. Converts [role, text], {"human": ..., "assistant":
+    ...}, and the nested objects of LangChain and ChatGPT to turns with a role and a content."""
     value = transposed(value)
     if not isinstance(value, list):
         return None
@@ -324,7 +324,7 @@ def _parse(text: str, subject: str, where: str) -> Any:
 
 
 def _text_of_part(part: object, subject: str, where: str) -> str:
-    """Return the text of one part of a content. Raises DataError for images and other parts that are not text."""
+    """Return the text of a part of a turn's content. Raises DataError for images and other parts that are not text."""
     if isinstance(part, Mapping):
         other = next((name for name in _OTHER_PARTS if part.get(name) is not None), None)
         is_text = part.get("type") in _TEXT_PARTS and other is None
@@ -340,7 +340,7 @@ def _text_of_part(part: object, subject: str, where: str) -> str:
 
 
 def _calls_in(value: object, subject: str, where: str) -> list[Message] | None:
-    """Return the calls of ShareGPT and xLAM: objects with a name, or their JSON. None for anything else."""
+    """Return the tool calls of ShareGPT and xLAM, objects with a name or their JSON; None for any other content."""
     try:
         parsed = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
@@ -352,7 +352,7 @@ def _calls_in(value: object, subject: str, where: str) -> list[Message] | None:
 
 
 def _call(call: object, subject: str, where: str) -> Message:
-    """Convert a call to the form of templates: {"type", "function": {"name", "arguments"}}."""
+    """Convert a tool call to the form of chat templates: {"type", "function": {"name", "arguments"}}."""
     if isinstance(call, str):
         call = _parse(call, f"a tool call of {subject}", where)
     function = call.get("function", call) if isinstance(call, Mapping) else None
@@ -380,16 +380,16 @@ EXPECTED = (
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The messages of a row. `weight` is 0 in an answer that is not trained on, and 1 in another turn that is."""
+    """The messages of a row. `weight` is 0 in an answer to skip in training, and 1 in another turn to train on."""
 
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     lists_tools: bool = False
-    """Whether the system turn lists the tools in its text. `tools` is then empty."""
+    """Whether the system turn already lists the tools in its text. `tools` is then empty."""
 
     @property
     def text(self) -> str:
-        """Everything that the model learns from, which identifies duplicates."""
+        """All texts, tools and keys of the conversation as one string, which identifies duplicates."""
         parts = [json.dumps(self.tools, sort_keys=True, default=str)] if self.tools else []
         for message in self.messages:
             extras = {name: value for name, value in message.items() if name not in ("role", "content")}
@@ -399,12 +399,12 @@ class Conversation:
 
     @property
     def keys_of_turns(self) -> set[str]:
-        """Further keys of the turns that have a value: a chat template may read them."""
+        """Names of keys of the turns, besides those read here, that have a value and that a chat template may read."""
         items = (item for message in self.messages if len(message) > 2 for item in message.items())
         return {name for name, value in items if name not in _READ_KEYS and value not in ("", [], {})}
 
     def refuse_unlearnable(self, row: Row, loss_on: str) -> None:
-        """Raise DataError where `task.loss_on` contradicts a flag of the row, or the model would learn empty turns."""
+        """Raise DataError if `task.loss_on` contradicts a flag of the row, or if turns to learn from are empty."""
         refuse_bad_answer(row)
         if not _ROW_FLAGS.isdisjoint(row.values):
             for name in _ROW_FLAGS.intersection(row.values):
@@ -445,25 +445,25 @@ class ConversationColumns:
 
     conversation: str = ""
     pair: Pair = _NO_PAIR
-    """The columns of question and answer, and of texts that join the question in its turn."""
+    """The columns of question and answer, and the columns whose texts join the question in its turn."""
     is_usual: bool = False
-    """Whether the pair has usual names, so that the usual further texts of the question are read as well."""
+    """Whether the pair has usual names. The usual further texts of the question are then read as well."""
     opens: bool = False
-    """Whether the pair are two languages of a column `translation`."""
+    """Whether question and answer are two languages of a column `translation`."""
     alternates: bool = False
-    """Whether conversations are lists of plain texts."""
+    """Whether conversations are lists of plain texts, in which two speakers alternate."""
     system: str = ""
     history: str = ""
     """The column of earlier questions with their answers, as in LLaMA-Factory and ChatGLM."""
     tools: str = ""
     wrapper: str = ""
-    """The column of objects that contain all other columns."""
+    """The column of objects that contain all other columns, such as requests to a service; empty if there is none."""
     picks_first: bool = False
-    """Whether rows have several answers to a question, as in SQuAD."""
+    """Whether rows have several answers, as in SQuAD. The first one is then used."""
     names: frozenset[str] = frozenset()
     beside: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
-    """Those of the columns `beside` the turns that are not read."""
+    """The columns that are not read, apart from those of the turns."""
 
     def note(self) -> str:
         if self.conversation:
@@ -482,16 +482,16 @@ class ConversationColumns:
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """The columns of the question, in the order in which they join its turn."""
+        """Columns whose texts form the turn of the question, in this order."""
         return (*self.pair.before, self.pair.source, *self.pair.after) if self.pair.source else ()
 
     def with_columns_of(self, row: Row) -> "ConversationColumns":
-        """Return the columns, including those that appear in this row for the first time."""
+        """Return the columns for a table that also has the columns of this row."""
         values = _unwrapped(row, self.wrapper).values if self.wrapper else row.values
         return self if self.names.issuperset(values) else self.with_names([*self.asks, *self.beside, *values])
 
     def with_names(self, names: Iterable[str]) -> "ConversationColumns":
-        """Return the columns for a table with these names, including its system prompt, tools and history."""
+        """Return the columns for a table with these column names: also those of system prompt, tools and history."""
         names = list(dict.fromkeys(names))
         columns = replace(self, pair=with_further_texts(self.pair, names)) if self.is_usual else self
         turns = (columns.conversation, columns.pair.target, *columns.asks)
@@ -555,10 +555,10 @@ def find_conversations(
     *,
     needs_answer: bool = True,
 ) -> ConversationColumns:
-    """Return the columns of the conversations, chosen from the first rows.
+    """Choose the columns of the conversations from the first rows.
 
-    Raises DataError, with the nearest name, if there are none, and for turns in rows of their own or in a tree. Without
-    `needs_answer` it accepts the columns of questions alone, and any column that holds the text.
+    Raises DataError, with the nearest name, if there are none, or if each row is one turn or a tree of turns. Without
+    `needs_answer`, questions without answers are accepted, and so is any column of text.
     """
     label, opens = file_of(head), bool(languages_of(head))
     head = [with_languages(row) for row in head] if opens else head
@@ -594,7 +594,7 @@ def find_conversations(
 
 
 def question_of(conversation: Conversation, where: str) -> tuple[Message, ...]:
-    """Return the messages before the final answer. Raises DataError if no user turn among them has text."""
+    """Return the messages before the last answer. Raises DataError if none of them is a user turn with text."""
     messages = conversation.messages
     while messages and messages[-1]["role"] == "assistant":
         messages = messages[:-1]
@@ -641,8 +641,8 @@ def _is_conversation(head: Sequence[Row], name: str) -> bool:
 
 
 def _holds_turns(value: object) -> bool:
-    """Return whether every entry of a list has a known role and a content. A list of {"input", "output"} is excluded,
-    because it may hold separate examples."""
+    """Return whether every entry of a list is a turn with a known role and a content. A list of {"input", "output"}
+    does not count, because it may hold separate examples."""
     if isinstance(value, str) and _TURNS.match(value):
         with suppress(DataError):
             value = _parse(value, "", "")
@@ -658,7 +658,7 @@ def _holds_turns(value: object) -> bool:
 
 
 def _wrapper_object(value: object) -> Mapping[str, Any] | None:
-    """Return the object of a request to a service, {"messages": [...], "tools": ...}, or of its string; else None."""
+    """Return the object {"messages": [...], "tools": ...} of a request to a service, also from a string; else None."""
     if isinstance(value, str) and _WRAPPED.match(value):
         with suppress(DataError):
             value = _parse(value, "", "")
@@ -673,7 +673,7 @@ def _unwrapped(row: Row, wrapper: str) -> Row:
 
 
 def _refuse_scattered(head: Sequence[Row], names: Sequence[str], label: str) -> None:
-    """Raise DataError if each row is one turn of a conversation, or a tree of turns."""
+    """Raise DataError if each row is only one turn of a conversation, or holds a tree of turns."""
     hint = "write each conversation as one list, in a column named messages"
     by_name = {name.strip().lower(): name for name in reversed(names)}
     roles = [row.values.get(by_name.get("role", "")) for row in head]
@@ -686,7 +686,7 @@ def _refuse_scattered(head: Sequence[Row], names: Sequence[str], label: str) -> 
 
 
 def _refuse_flag(row: Row, name: str, loss_on: str) -> None:
-    """Raise DataError for a flag that excludes the row from training, in whole or in part."""
+    """Raise DataError if the flag in the column `name` excludes a part of the row, or all of it, from training."""
     if (value := row.values[name]) is None:
         return
     flag = _boolean(value)
@@ -703,7 +703,7 @@ def _refuse_flag(row: Row, name: str, loss_on: str) -> None:
 
 
 def _history_turns(row: Row, column: str) -> list[Message]:
-    """Return the turns before the question: from messages, or from pairs of a question and its answer."""
+    """Return the turns before the question, from a column of messages or of [question, answer] pairs."""
     value, subject = row.values.get(column), f"the column '{one_line(column, 40)}'"
     if isinstance(value, str):
         value = _parse(value, subject, row.where) if value.strip() else None
@@ -722,8 +722,8 @@ def _history_turns(row: Row, column: str) -> list[Message]:
 
 
 def _embedded_messages(value: object, where: str) -> list[Any] | None:
-    """Return the messages of a question or an answer that consists of messages; None for other values. Raises DataError
-    for a string that begins like a list of messages, but cannot be parsed."""
+    """Return the messages of a question or an answer that is a list of messages; None for other values. Raises
+    DataError for a string that begins like a list of messages, but cannot be parsed."""
     if isinstance(value, str):
         return _parse(value, "the conversation", where) if _TURNS.match(value) else None
     if isinstance(value, Mapping) and answers_in(value)[0] and not _key_in(value, _ROLE_KEYS):
@@ -747,7 +747,7 @@ def _text_in(row: Row, column: str) -> str:
 
 
 def _answer_in(row: Row, column: str) -> str:
-    """Return the answer of a row: a string, or the first of several equivalent ones. Raises DataError."""
+    """Return the answer of a row: a string, or the first of several that are all correct. Raises DataError."""
     value = value_of(row, column)
     if isinstance(value, str) and not _is_blank(value):
         return checked_text(value, row.where)

@@ -59,8 +59,8 @@ _SPAN_START_KEYS = ("start", "start_offset", "begin")
 def label_columns(setting: str, head: Sequence[Row], label: str, texts: Iterable[str] = (AUTO,)) -> tuple[str, ...]:
     """Return the columns of the labels: `setting`, or the columns that it lists, separated by commas.
 
-    "auto" means the column with a usual name, or else all columns except `texts`, if each of them holds only 0 and 1.
-    AUTO in `texts` stands for one unknown text column. Raises DataError if no column, or more than one, qualifies.
+    "auto" means the column with a usual name for labels. Without one, it means all columns except `texts`, if each
+    holds only 0 and 1. AUTO in `texts` stands for one unknown text column. Raises DataError if the columns are unclear.
     """
     names = columns_of(head)
     if setting in names and setting != AUTO:
@@ -95,23 +95,23 @@ def label_columns(setting: str, head: Sequence[Row], label: str, texts: Iterable
 
 
 def flag_columns(head: Sequence[Row]) -> list[str]:
-    """Return the columns that hold only 0 and 1 in the first rows, without row numbers."""
+    """Return the columns that hold only 0 and 1 in the first rows, except columns of row numbers."""
     names = (name for name in columns_of(head) if not is_id(name))
     values = {name: [value for row in head if (value := row.values.get(name)) is not None] for name in names}
     return [name for name, filled in values.items() if filled and None not in map(_flag_of, filled)]
 
 
 def other_label_columns(names: Sequence[str], column: str) -> list[str]:
-    """Return the other columns that may hold labels."""
+    """Return the columns, other than `column`, that may hold labels."""
     name_in_lower_case = column.strip().lower()
     related_names = (f"{name_in_lower_case}_text", f"{name_in_lower_case}_name", f"{name_in_lower_case}_names")
     return [name for name in dict.fromkeys(usual_columns((*USUAL_LABELS, *related_names), names)) if name != column]
 
 
 def parsed_labels(value: object, where: str) -> object:
-    """Convert a written list or an object to the list of its labels; return other values unchanged.
+    """Convert a label that is an object, or a list in a string, to a list of labels. Return other values unchanged.
 
-    Raises DataError for a string that looks like a list, but is not one.
+    Raises DataError for a string that begins like a list, but is not one.
     """
     if isinstance(value, str):
         return _parse_written(value.strip(), where) if value.strip()[:1] in ("[", "{", "(") else value
@@ -123,7 +123,7 @@ def parsed_labels(value: object, where: str) -> object:
 
 
 def values_in(head: Sequence[Row], *columns: str) -> list[object]:
-    """Return the readable labels of the first rows. Raises DataError for spans, which another task reads."""
+    """Return the labels of the first rows, without unreadable ones. Raises DataError if labels are spans of a text."""
     values = []
     for row in head:
         try:
@@ -140,7 +140,7 @@ def values_in(head: Sequence[Row], *columns: str) -> list[object]:
 
 
 def holds_labels(head: Sequence[Row]) -> bool:
-    """Return whether a column has a usual name for labels and does not hold spans."""
+    """Return whether the rows have labels: a column with a usual name for them, whose values are not spans."""
     names = usual_columns(USUAL_LABELS, columns_of(head))
     try:
         return any(value is not None for name in names for value in values_in(head, name))
@@ -149,7 +149,7 @@ def holds_labels(head: Sequence[Row]) -> bool:
 
 
 def refuse_text_labels(values: Sequence[object], where: str, column: str) -> None:
-    """Raise DataError if each row has a sentence of its own as its label: an answer to generate, or the text itself."""
+    """Raise DataError if each label is a sentence of its own: an answer to generate, or the text itself."""
     labels = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values if value]
     texts = [value for value in labels if isinstance(value, str)]
     words = sum(len(text.split()) for text in texts)
@@ -161,7 +161,7 @@ def refuse_text_labels(values: Sequence[object], where: str, column: str) -> Non
 
 
 def kind_of(values: Iterable[object], where: str, column: str) -> Kind:
-    """Return the kind of the labels in the first rows. Raises DataError if the user has to decide."""
+    """Return the kind of the labels, judging by the first rows. Raises DataError if the user has to decide."""
     labels = [value for value in values if value is not None]
     if any(isinstance(value, list | tuple) for value in labels):
         return "multi_label_classification"
@@ -181,8 +181,8 @@ def kind_of(values: Iterable[object], where: str, column: str) -> Kind:
 
 
 class LabelReader:
-    """Reads the labels of one column, or of one column per class. All labels must have the form of the first ones.
-    `values`: labels of the first rows, from `values_in`."""
+    """Reads the labels of one column, or of one column per class. Later labels must have the same form as the first
+    ones. `values`: labels of the first rows, from `values_in`."""
 
     def __init__(self, columns: Sequence[str], kind: Kind, values: Sequence[object] = ()) -> None:
         self.columns, self.kind = tuple(columns), kind
@@ -202,11 +202,11 @@ class LabelReader:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Classes that the form of the labels defines; empty if the rows define them."""
+        """Names of the classes, if columns or lists of 0 and 1 define them; empty if the labels are names."""
         return tuple(map(str.strip, self.columns)) if self.columns[1:] else tuple(map(str, range(self.width)))
 
     def note(self) -> str:
-        """Return a sentence about the form of the labels if a user may expect another one, else ""."""
+        """Return a sentence about how the labels are read, if a user may expect another way; else ""."""
         if self.width:
             last = self.width - 1
             return f"each label is a list with a 0 or 1 for each of {self.width:,} classes, named 0 to {last:,}"
@@ -252,14 +252,14 @@ class LabelReader:
         return number
 
     def _other_form(self, value: object) -> str:
-        """Return the form of earlier labels, lists or names, if this label has the other form; else ""."""
+        """Return the form of the earlier labels ("lists" or "names") if this label has the other form; else ""."""
         is_list = isinstance(value, list | tuple)
         if self._lists is None:
             self._lists = is_list
         return "" if is_list == self._lists else "lists" if self._lists else "names"
 
     def _marked(self, flags: Sequence[object], where: str) -> list[str]:
-        """Return the numbers of the classes whose flag is 1."""
+        """Return the numbers of the classes whose flag is 1, as strings. Raises DataError for other values."""
         if len(flags) != self.width or not all(map(_is_zero_or_one, flags)):
             form = f"lists of {self.width:,} values, a 0 or 1 for each class"
             raise DataError(f"the label is a list of {len(flags):,} values, but earlier labels are {form}", where=where)
@@ -312,9 +312,9 @@ class LabelReader:
 
 
 def _separator_of(texts: Sequence[str]) -> tuple[str, bool]:
-    """Return the separator of a row's labels, and whether any of these rows has several labels.
+    """Return the separator of labels in these texts, and whether any of them holds several labels.
 
-    Blanks and the less usual separators count only if the parts recur in other rows, unlike the words of a name.
+    Blanks and less usual separators count only if the labels recur in other texts, unlike the words of a name.
     """
     if usual := next((sign for sign in _SEPARATORS if any(sign in text for text in texts)), ""):
         return usual, True
@@ -328,7 +328,7 @@ def _separator_of(texts: Sequence[str]) -> tuple[str, bool]:
 
 
 def ordered(names: Iterable[str], known: Mapping[object, object] | None = None) -> tuple[str, ...]:
-    """Sort class names: as in a model's id2label, `known`, if it has exactly these, else by number or alphabet."""
+    """Sort class names: as a model's id2label, `known`, does if it has the same ones, else by number or alphabet."""
     distinct = set(names)
     try:
         by_model = [str(name) for _, name in sorted((known or {}).items(), key=lambda item: int(str(item[0])))]
@@ -352,7 +352,7 @@ def _as_number(value: object) -> float | None:
 
 
 def _flagged_columns(row: Row, columns: Iterable[str]) -> list[str]:
-    """Return the columns of classes whose value is 1. Raises DataError for other values than 0 and 1."""
+    """Return the columns of classes whose value in this row is 1. Raises DataError for values other than 0 and 1."""
     names = []
     for column in columns:
         value = value_of(row, column)
@@ -367,7 +367,7 @@ def _flagged_columns(row: Row, columns: Iterable[str]) -> list[str]:
 
 
 def _flag_of(value: object) -> bool | None:
-    """Return a 0 or 1, also as a CSV writes it, as a bool; None for other values."""
+    """Return a 0 or 1 as a bool, also if it is a string, as in a CSV; None for other values."""
     if isinstance(value, str):
         return _WRITTEN_FLAGS.get(value.strip().lower())
     return bool(value) if _is_zero_or_one(value) else None
@@ -378,7 +378,7 @@ def _is_zero_or_one(value: object) -> bool:
 
 
 def _width_of(values: Sequence[object]) -> int:
-    """Return the common length of lists with a 0 or 1 for each class; 0 if the values are not such lists."""
+    """Return the common length of lists that hold a 0 or 1 for each class; 0 if the values are not such lists."""
     lists = [value for value in values if isinstance(value, list | tuple)]
     widths = {len(value) for value in lists}
     flags = [flag for value in lists for flag in value]
@@ -388,7 +388,7 @@ def _width_of(values: Sequence[object]) -> int:
 
 
 def _is_span(value: object) -> bool:
-    """Return whether the value is a span of doccano, [0, 3, "PER"], or an object with a start."""
+    """Return whether the value is a span of a text: [0, 3, "PER"] of doccano, or an object with a start."""
     if isinstance(value, Mapping):
         return any(name in value for name in _SPAN_START_KEYS)
     return isinstance(value, list | tuple) and len(value) == 3 and all(type(offset) is int for offset in value[:2])
@@ -409,7 +409,7 @@ def _parse_written(text: str, where: str) -> object:
 
 
 def _labels_of_object(value: Mapping[str, object], where: str) -> object:
-    """Return the label of {"label": "joy"}, or the names in spaCy's `cats` whose value is 1."""
+    """Return the label of {"label": "joy"}, or the names whose value is 1 in the `cats` of spaCy."""
     if "label" in value and value.keys() <= {"label", "score"}:
         return value["label"]
     # Parquet has null for names that only other rows have.
@@ -421,7 +421,7 @@ def _labels_of_object(value: Mapping[str, object], where: str) -> object:
 
 
 def _labels_of_objects(values: Sequence[Mapping[str, object]], where: str) -> object:
-    """Return the labels of [{"label": "joy", "score": 0.9}]. Several labels must have a score of 0 or 1."""
+    """Return the labels in a list such as [{"label": "joy", "score": 0.9}]. Scores of several must be 0 or 1."""
     if any(map(_is_span, values)) or not all("label" in value for value in values):
         return values
     scores = {str(value["label"]): value.get("score", 1) for value in values}
@@ -438,8 +438,8 @@ def _refuse_fractions(flags: Mapping[str, object], where: str) -> None:
 
 
 def _refuse_codes(values: Sequence[object], where: str, column: str) -> None:
-    """Raise DataError for decimal numbers in strings that may be versions or codes: if the name of the column does not
-    suggest numbers, or they are not written as a program writes numbers."""
+    """Raise DataError if decimal numbers in strings may be versions or codes, because the column has no usual name for
+    numbers, or the numbers are written with different digits."""
     texts = [value.strip() for value in values if isinstance(value, str)]
     decimals = {len(text.partition(".")[2]) for text in texts}
     unusual = next((text for text in texts if str(float(text)) != text and "." in text and len(decimals) > 1), "")

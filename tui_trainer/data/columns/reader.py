@@ -31,13 +31,13 @@ class ReadInOrder(Exception):  # not an error, so its name does not end in Error
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One example, or one window of it, as arrays of equal length for the columns of the reader.
+    """One encoded example, or one window of it: arrays for the columns of the reader.
 
     `labels` counts the positions with a label; an example without any is left out. `truncated`: the example was longer
     than max_length, and `labels_beyond` labels were cut off. `marked`: its text already spells the special token that
-    begins or ends a row, which is not added again. `inexact` describes what its tokens cannot represent, as part of a
-    message. `needs` is the number of tokens up to the first label of an example that lost all of them, else 0.
-    `example` is its position among the examples that were encoded together. None: each of them has one window.
+    begins or ends a row, which is not added again. `inexact` describes what the tokens cannot represent, as part of a
+    message. `needs` is the number of tokens up to the first label, if all labels were cut off, else 0. `example` is the
+    position of the example among those that were encoded together; None if each of them has one window.
     """
 
     columns: Mapping[str, Sequence[int] | NDArray[np.int32]]
@@ -60,7 +60,7 @@ class UnknownToken:
 
 
 def unknown_token_of(tokenizer: Any) -> UnknownToken | None:
-    """Return the unknown token of a transformers tokenizer; None if it has none, or uses it to begin or end texts."""
+    """Return the unknown token of a transformers tokenizer. None if it has none, or begins or ends texts with it."""
     number, backend = tokenizer.unk_token_id, getattr(tokenizer, "backend_tokenizer", None)
     if number is None and backend is not None:
         number = backend.token_to_id(getattr(backend.model, "unk_token", None) or "")
@@ -87,7 +87,7 @@ class Reader(Protocol):
     """Whether the labels are the tokens that the model should write."""
 
     reads_apart: bool = False
-    """Whether copies of the reader may read rows in other processes. `noted` and `note` then transfer their notes."""
+    """Whether copies of the reader may read rows in other processes, and pass on what they note (`noted`, `note`)."""
 
     def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         """Use the tokens and labels of a trained model, whatever the data contains."""
@@ -99,15 +99,15 @@ class Reader(Protocol):
 
     @property
     def found_columns(self) -> Mapping[str, str]:
-        """The column that `begin` chose for each setting of [data] that names a column."""
+        """The column that `begin` chose for each setting of a column, such as {"text_column": "body"}."""
         return {}
 
     late_columns: tuple[str, ...] = ()
-    """Settings whose columns may first appear in a later row: the rows before it are read without them."""
+    """Names of settings whose columns may first appear in a later row: rows before it are read without them."""
 
     def see_late(self, row: Row, head: Sequence[Row]) -> None:
-        """Check a row with new columns, given the first rows. Raises DataError if the columns chosen by `begin` would
-        change, and ReadInOrder if the first rows are not given."""
+        """Check a row with columns that the first rows (`head`) lack. Raises DataError if `begin` would choose other
+        columns with this row, and ReadInOrder without `head`."""
         if not head:
             raise ReadInOrder
         first_choice = self.found_columns
@@ -127,11 +127,11 @@ class Reader(Protocol):
         raise TypeError(f"{type(self).__name__} reads documents, not rows")
 
     def noted(self) -> Any:
-        """Return and clear the notes of `read`. Raises ReadInOrder if `read` has changed how the reader reads."""
+        """Return and clear what `read` noted. Raises ReadInOrder if earlier rows change how later ones are read."""
         return None
 
     def note(self, noted: Any) -> None:
-        """Add the notes that a copy took of the next rows."""
+        """Add what a copy of the reader noted about the next rows, in another process."""
         return
 
     def load(self) -> None:
@@ -139,26 +139,26 @@ class Reader(Protocol):
         return
 
     def finish_reading(self) -> None:
-        """Finish reading, once all rows were read; the training split decides which classes exist. Raises DataError."""
+        """Conclude reading after the last row. The training split decides which classes exist. Raises DataError."""
         return
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         """Train the tokenizer on these texts, and write it to `path`, a tokenizer.json."""
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
-        """Tokenize a batch of examples: one row or several windows of each, in order."""
+        """Tokenize some examples, in order: each becomes one row or several windows."""
 
     @property
     def unknown_token(self) -> UnknownToken | None:
-        """The token that stands for text outside the vocabulary. None if every text has tokens."""
+        """The token that stands for text outside the vocabulary. None if the vocabulary covers every text."""
         return None
 
     def tokens_of(self, texts: Sequence[str]) -> Sequence[Sequence[int] | NDArray[np.int32]]:
-        """Tokenize each text alone, without special tokens of a row."""
+        """Tokenize each text alone, without the special tokens that begin or end a row."""
         raise TypeError(f"{type(self).__name__} has no unknown token")
 
     def vocabulary(self) -> int:
-        """Return the number of tokens of the tokenizer; 0 if it depends on data that was not read yet."""
+        """Return the number of tokens in the vocabulary; 0 if it depends on data that was not read yet."""
 
     def details(self) -> dict[str, Any]:
         """Return what the reader learned about the data, as JSON values."""
@@ -170,7 +170,7 @@ class Reader(Protocol):
 
 
 class ReadsRows(Protocol):
-    """The part of a reader that `read_rows` needs."""
+    """The interface that `read_rows` needs, which is a part of `Reader`."""
 
     def begin(self, head: Sequence[Row]) -> None: ...
 
@@ -178,7 +178,7 @@ class ReadsRows(Protocol):
 
 
 def read_rows(reader: ReadsRows, rows: Iterator[Row], problems: ProblemList) -> Iterator[tuple[Row, Any]]:
-    """Yield each usable row and what `read` returns for it, after `begin` has seen the first rows. Collects errors."""
+    """Choose the columns with `begin`, and yield each usable row with what `read` returns for it. Collect errors."""
     head = list(islice(rows, FIRST_ROWS))
     if head:
         reader.begin(head)
@@ -188,7 +188,7 @@ def read_rows(reader: ReadsRows, rows: Iterator[Row], problems: ProblemList) -> 
 def read_more(
     reader: ReadsRows, rows: Iterator[Row], columns: Iterable[str], problems: ProblemList, head: Sequence[Row] = ()
 ) -> Iterator[tuple[Row, Any]]:
-    """Continue `read_rows` with a reader that has seen the first rows, whose columns are `columns`."""
+    """Continue `read_rows` after the first rows (`head`), which have these `columns` and which the reader has seen."""
     see_late = getattr(reader, "see_late", lambda row, head: reader.begin([*head, row]))
     late = LateColumns(columns, lambda row: see_late(row, head))
     for row in rows:

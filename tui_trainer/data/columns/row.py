@@ -56,8 +56,7 @@ class Row:
 
 
 def file_of(head: Sequence[Row]) -> str:
-    """Return the file of these rows. Rows of a built-in sample have none: the result is then the name of the first
-    row."""
+    """Return the file name of these rows, as in their positions. In a sample, return the first row's position."""
     return _POSITION_IN_FILE.split(head[0].where)[0]
 
 
@@ -85,7 +84,7 @@ def kind_of_value(value: object) -> str:
 
 
 def one_text_hint(value: object) -> str:
-    """Return a hint for a list or an object where a text was expected."""
+    """Return a hint for an error about a list or an object where one text was expected."""
     texts = " ".join(texts_in(value))
     return f'write it as one text: "{one_line(texts, 60)}"' if texts else "write it as text"
 
@@ -99,7 +98,7 @@ def texts_in(value: object) -> Iterator[str]:
 
 
 def transposed(value: object) -> object:
-    """Convert an object of equally long lists, as `datasets` writes a Sequence to Parquet, to a list of objects."""
+    """Convert an object of equally long lists to a list of objects. `datasets` writes such objects for a Sequence."""
     if isinstance(value, list) or not isinstance(value, Mapping):
         return value
     if not all(isinstance(item, list) for item in value.values()):
@@ -112,7 +111,7 @@ def transposed(value: object) -> object:
 
 
 def split_transcript(text: object) -> list[tuple[str, str]]:
-    """Split a text, "USER: ... ASSISTANT: ...", into lower-case speakers and their words; empty for other texts."""
+    """Split a text such as "USER: ... ASSISTANT: ..." into pairs of a lower-case speaker and a text; [] for others."""
     if not isinstance(text, str):
         return []
     _, *parts = _SPEAKER.split(text)
@@ -134,7 +133,7 @@ def written_value(text: str) -> object:
 
 
 class _WithoutArrays(ast.NodeTransformer):
-    """Replaces numpy's arrays by lists: array(['a'], dtype=object)."""
+    """Replaces numpy's arrays in a syntax tree by lists: array(['a'], dtype=object) becomes ['a']."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         is_array = isinstance(node.func, ast.Name) and node.func.id == "array" and node.args
@@ -172,7 +171,7 @@ def string_of(row: Row, column: str) -> str:
 
 
 def refuse_bad_answer(row: Row) -> None:
-    """Raise DataError for an answer that is labelled as a bad one, as in data sets for KTO."""
+    """Raise DataError if the row marks its answer as a bad one, as data sets for KTO do."""
     for name in ("label", "kto_tag"):
         if name in row.values and str(row.values[name]).strip().lower() == "false":
             hint = "remove the row: it would be trained on like a good answer"
@@ -180,7 +179,7 @@ def refuse_bad_answer(row: Row) -> None:
 
 
 def refuse_rejected(row: Row) -> None:
-    """Raise DataError for a row that the annotator did not accept in Prodigy."""
+    """Raise DataError if the annotator did not accept the row in Prodigy."""
     if row.values.get("answer") in ("reject", "ignore"):
         raise DataError(
             "the column 'answer' says that the annotator did not accept the row", where=row.where, hint="remove the row"
@@ -188,7 +187,7 @@ def refuse_rejected(row: Row) -> None:
 
 
 def refuse_missing(names: Sequence[str], label: str, **columns: str) -> None:
-    """Raise DataError if the column of a setting is missing; the keyword `text` stands for data.text_column."""
+    """Raise DataError if a named column is missing. The keyword is its setting: `text` stands for data.text_column."""
     for key, name in columns.items():
         if name not in (AUTO, "", *names):
             raise missing_column(name, label, names, key=f"data.{key}_column")
@@ -219,21 +218,21 @@ def listed(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KindOfRows:
-    """A kind of rows: a description, the columns that show it, and the tasks that learn from it, the best first."""
+    """A kind of rows: its description, the columns that show it, and the tasks that learn from it, the best first."""
 
     what: str
     columns: tuple[str, ...]
     tasks: tuple[str, ...]
 
     def refused(self, where: str) -> DataError:
-        """Return the error of a task that reads plain texts."""
+        """Return the error that a task which reads plain texts raises for these rows."""
         reads = " or ".join(f'task.type = "{task}"' for task in self.tasks)
         hint = f"set {reads} to train on them, or set data.text_column to the column to train on as text"
         return DataError(f"the rows are {self.what} ({listed(self.columns)}), not texts", where=where, hint=hint)
 
 
 def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
-    """Return the kind that the column names show; None for plain texts, with or without labels."""
+    """Return the kind of rows that the column names show; None for rows of plain text, with or without labels."""
     by_name = _columns_with_values(head)
     for name in CONVERSATION_NAMES:
         if name in by_name and (name in CONVERSATIONS or is_structured(head, by_name[name], transcripts=True)):
@@ -259,22 +258,22 @@ def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
 
 
 def refuse_unsupported_rows(head: Sequence[Row]) -> None:
-    """Raise DataError for rows that no task learns from, such as preferences. Called if no setting names a column."""
+    """Raise DataError for rows that no task learns from, such as preferences. Call it if no setting names a column."""
     for description, columns, hint in _unlearnt(_columns_with_values(head), head):
         message = f"the rows are {description} ({listed(columns)}), which no task supports yet"
         raise DataError(message, where=file_of(head), hint=hint)
 
 
 class LateColumns:
-    """Columns that first appear after the first rows. `check` gets a row that has some, and raises DataError if they
-    would have changed how the rows are read."""
+    """Finds columns that appear only after the first rows. `check` gets the first row that has such columns, and raises
+    DataError if these would have changed how the rows are read."""
 
     def __init__(self, first_columns: Iterable[str], check: Callable[[Row], None]) -> None:
         self._known, self._check = frozenset(first_columns), check
         self._refused: dict[frozenset[str], DataError] = {}
 
     def see(self, row: Row) -> None:
-        """Check the row if it has new columns. Raises DataError with the position of the row."""
+        """Check the row if it has new columns. Raises DataError, which names the row and its new columns."""
         if self._known.issuperset(row.values):
             return
         refuse_media(row, self._known)
@@ -321,13 +320,13 @@ def refuse_placeholders(text: str, where: str) -> None:
 
 
 def _columns_with_values(head: Sequence[Row]) -> dict[str, str]:
-    """Map the lower-case name of each column that is not entirely null to its name."""
+    """Return the names of all columns with any value, keyed by their lower-case form."""
     names = reversed(columns_of(head))
     return {name.strip().lower(): name for name in names if any(row.values.get(name) is not None for row in head)}
 
 
 def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], str]]:
-    """Yield each kind of unsupported rows: a description, the columns that show it, and a hint."""
+    """Yield a description, the columns that show it, and a hint, for each unsupported kind that the rows may have."""
     better, worse = (sorted((name for name in by_name if word in name), key=len) for word in ("chosen", "rejected"))
     names = "set data.text_column to the columns to train on"
     if better and worse:
@@ -357,7 +356,7 @@ def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple
 
 
 def _to_learn_better(head: Sequence[Row], by_name: Mapping[str, str], chosen: str) -> str:
-    """Return a hint with the settings that train on the better answers of preferences."""
+    """Return a hint for rows of preferences: the settings that train on the better answers only."""
     values = [row.values.get(chosen) for row in head]
     whole = [chosen] if any(isinstance(value, list) and len(value) > 1 for value in values) else []
     chats = [by_name[name] for name in CONVERSATION_NAMES if name in by_name]
@@ -374,7 +373,7 @@ def _is_medium(name: str, value: object) -> bool:
 
 
 def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
-    """Return whether there is a tag for each word: in lists of words, or in texts. Labels of whole texts are not tags.
+    """Return whether `tags` holds a tag for each word of `words`, in lists or in texts, rather than labels of texts.
     Lists of words, and lists of sentences, may have spans instead."""
     if words.strip().lower() == "sentences":
         lists = (value for row in head if isinstance(value := row.values.get(words), list))
@@ -394,7 +393,7 @@ def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
 
 
 def is_structured(head: Sequence[Row], name: str, *, transcripts: bool = False) -> bool:
-    """Return whether the column holds lists or objects, even in strings, or if `transcripts`, texts that name
+    """Return whether the column holds lists or objects, even in strings; with `transcripts`, also texts that name their
     speakers."""
     values = [value for row in head if (value := row.values.get(name)) is not None]
     return any(

@@ -83,7 +83,7 @@ class Entity(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A tag split into its prefix, B, I, E, S or O, and the type of the entity."""
+    """A tag in two parts: a prefix (B, I, E, S or O), and the type of the entity, such as PER."""
 
     prefix: str
     kind: str
@@ -94,7 +94,7 @@ _OUTSIDE_PARTS = Parts(OUTSIDE, "")
 
 @lru_cache(maxsize=4096)
 def parts_of(tag: str) -> Parts:
-    """Return the parts of a tag. A tag that does not mark an entity counts as O."""
+    """Split a tag into prefix and type. A tag that does not mark an entity is treated as O."""
     match = _TAG.fullmatch(tag)
     if not match:
         return _OUTSIDE_PARTS
@@ -122,7 +122,7 @@ def _begins(previous: Parts, current: Parts) -> bool:
 
 
 def marks_entities(names: Iterable[str]) -> bool:
-    """Return whether these tags mark entities; else each tag has a meaning of its own, like parts of speech.
+    """Return whether these tags mark entities. Otherwise, each tag has a meaning of its own, such as a part of speech.
 
     Tags without a type mark entities only if B, I and O all occur.
     """
@@ -133,7 +133,7 @@ def marks_entities(names: Iterable[str]) -> bool:
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Sort tags: O first, then by type, and within a type as B, I, E, S. Plain tags are sorted alphabetically."""
+    """Sort tags: O first, then by type, and each type in the order B, I, E, S. Other tags are sorted alphabetically."""
     names = set(names)
     if not marks_entities(names):
         return tuple(sorted(names))
@@ -147,9 +147,9 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class TagSurvey:
-    """Counts of the tags in many sentences, and of signs for their scheme.
+    """Counts of the tags in many sentences, and of two signs of their tagging scheme.
 
-    `loose` is the number of entities that begin with I-, and `needless` of those with a B- where IOB1 would write I-.
+    `loose` counts entities that begin with I-. `needless` counts entities that begin with B- where IOB1 would write I-.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -168,7 +168,7 @@ class TagSurvey:
 
     @property
     def scheme(self) -> Scheme:
-        """Tagging scheme. "BIOES" includes BILOU."""
+        """Tagging scheme that the counts show: "plain" for tags that mark no entities; "BIOES" includes BILOU."""
         if not marks_entities(self.counts):
             return "plain"
         if any(parts_of(name).prefix in "ES" for name in self.counts if name != OUTSIDE):
@@ -184,8 +184,8 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """The words and tags of a row. `cut` counts spans that began or ended inside a word, and were extended to all of
-    it. `counts_utf16`: the spans count UTF-16 units, as in JavaScript, instead of characters."""
+    """The words and tags of a row. `cut` counts spans that began or ended inside a word and were extended to the whole
+    word. `counts_utf16`: the spans count UTF-16 units, as in JavaScript, instead of characters."""
 
     words: list[str]
     tags: list[str]
@@ -219,7 +219,7 @@ def tagged_text(text: str, values: object, where: str) -> Tagged:
 
 
 def _span_list(values: object, where: str) -> Sequence[object]:
-    """Return the list of spans, also from an object of lists, as `datasets` stores it. Raises DataError."""
+    """Return the spans as a list, also from an object of lists, as `datasets` stores them. Raises DataError."""
     values = transposed(values)
     if not isinstance(values, list | tuple):
         raise DataError(f"the spans are {kind_of_value(values)}, not a list", where=where, hint=_SPAN_HINT)
@@ -227,8 +227,8 @@ def _span_list(values: object, where: str) -> Sequence[object]:
 
 
 def tagged_words(words: Sequence[str], values: object, where: str, *, has_last: bool) -> Tagged:
-    """Return the words with the tags of spans that count words. Raises DataError like `tagged_text`. `has_last`: the
-    end of a span is its last word, as in GLiNER, instead of the word after it."""
+    """Return the words with tags, from spans that give word numbers. Raises DataError like `tagged_text`. `has_last`:
+    the end of a span is its last word, as in GLiNER, instead of the word after it."""
     spans = sorted(_parse_span(value, number, where) for number, value in enumerate(_span_list(values, where), 1))
     spans = [span._replace(end=span.end + has_last) for span in spans]
     for first, second in pairwise(spans):
@@ -247,7 +247,7 @@ def _stated_text(value: object) -> str | None:
 
 
 def _misplaced(text: str, stated: Sequence[tuple[Span, str | None]]) -> str:
-    """Return the problem of the first span that exceeds the text or differs from the text that it states, or ""."""
+    """Return the problem of the first span that exceeds the text or differs from its stated text; "" without one."""
     for span, own_text in stated:
         if not 0 <= span.start < span.end <= len(text):
             return f"the span {_shown(span)} is not within the {len(text):,} characters of the text"
@@ -278,7 +278,7 @@ def word_offsets(text: str) -> list[tuple[int, int]]:
 
 
 def _tags_of_spans(places: Sequence[tuple[int, int]], spans: Sequence[Span], where: str) -> tuple[list[str], int]:
-    """Return the tag of each word, whose (start, end) is in `places`, and the number of spans that were extended."""
+    """Return the tag of each word, and the number of spans that were extended. `places`: (start, end) of the words."""
     tags, cut, word = [OUTSIDE] * len(places), 0, 0
     for span in spans:
         while word < len(places) and places[word][1] <= span.start:
@@ -331,10 +331,10 @@ def _shown(span: Span) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TagColumns:
-    """The columns of words and tags. `spans`: the words are a text, and the tags are spans of it.
+    """The columns of words and tags. `spans`: the words are a text, and the tags are spans of this text.
 
-    `word_spans`: the words are a list, the tags are spans that count words, and this describes their end. `is_export`:
-    the rows are a full export of Label Studio.
+    `word_spans`: the words are a list, the tags are spans that give word numbers, and this string says whether their
+    end is inclusive. `is_export`: the rows are a full export of Label Studio.
     """
 
     words: str
@@ -360,7 +360,7 @@ class TagColumns:
 
 @dataclass(frozen=True, slots=True)
 class InputWords:
-    """The column of the words. `is_text`: it holds texts, which are split into words."""
+    """The column of the words. `is_text`: it holds texts, which have to be split into words."""
 
     column: str
     is_text: bool
@@ -382,7 +382,7 @@ _INCLUSIVE, _EXCLUSIVE = "with an inclusive end", "with an exclusive end"
 
 
 def _from_label_studio(row: Row) -> Row:
-    """Return a text and its spans from a row of a full export. Raises DataError unless it has one of each."""
+    """Convert a row of a full export to a text with its spans. Raises DataError unless it has one of each."""
     data, annotations = value_of(row, "data"), value_of(row, "annotations")
     texts = [text for text in data.values() if isinstance(text, str)] if isinstance(data, Mapping) else []
     annotations = annotations if isinstance(annotations, list) else []
@@ -397,8 +397,8 @@ def _from_label_studio(row: Row) -> Row:
 
 
 def _end_of_word_spans(head: Sequence[Row], words: str, spans: str) -> str:
-    """Return whether the ends of spans that count words are inclusive: whichever fits all first rows. If both fit, the
-    name of the column decides."""
+    """Return _INCLUSIVE or _EXCLUSIVE for the ends of spans that give word numbers: what all first rows permit. If they
+    permit both, the name of the column decides. Raises DataError if the ends are unclear."""
     counted = [
         (span, len(_split_or_parse(row.values.get(words))))
         for row in head
@@ -418,7 +418,7 @@ def _end_of_word_spans(head: Sequence[Row], words: str, spans: str) -> str:
 
 
 def find_words(head: Sequence[Row], words: str, tags: str) -> InputWords:
-    """Return the column of the words: as in training if there are tags, else a usual column or the column of text."""
+    """Return the column of the words: the one of training if there are tags, else a usual column or the text column."""
     try:
         columns = find_tag_columns(head, words, tags)
         return InputWords(columns.words, columns.spans)
@@ -434,7 +434,7 @@ def find_words(head: Sequence[Row], words: str, tags: str) -> InputWords:
 
 
 def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
-    """Return the columns of words and tags, from the settings and the first rows. Raises DataError if they are
+    """Choose the columns of words and tags, from the settings and the first rows. Raises DataError if they are
     unclear."""
     names, label = columns_of(head), file_of(head)
     is_export = {*names} >= _LABEL_STUDIO and AUTO == words == tags
@@ -474,7 +474,7 @@ def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
 
 
 def _tag_candidates(head: Sequence[Row], names: Sequence[str], words: str, setting: str) -> list[str]:
-    """Return the columns that may hold the tags of a column of words or texts, the most likely first."""
+    """Return the columns that may hold tags for the column `words`, the most likely first."""
     if setting != AUTO:
         return [setting]
     spans = [name for name in usual_columns(SPAN_COLUMNS, names) if _are_spans(head, name)]
@@ -511,7 +511,7 @@ def _refuse_single_words(head: Sequence[Row], column: str) -> None:
 
 
 def _parse_list(value: object) -> object:
-    """Parse a string that holds a list, in JSON or in Python's notation; return other values unchanged."""
+    """Return the list that a string holds in JSON or in Python's notation; return other values unchanged."""
     text = value.strip() if isinstance(value, str) else ""
     if text[:1] != "[" or text[-1:] != "]":
         return value
@@ -520,7 +520,7 @@ def _parse_list(value: object) -> object:
 
 
 def _split_or_parse(value: object) -> Any:
-    """Parse a string that holds a list, or else split it at white space; return other values unchanged."""
+    """Return the list that a string holds, or else its parts between white space; return other values unchanged."""
     parsed = _parse_list(value)
     return parsed.split() if isinstance(parsed, str) else parsed
 
@@ -534,7 +534,7 @@ def _words_in(row: Row, column: str) -> list[str]:
 
 
 def _strings_in(row: Row, column: str, noun: str, words: int | None = None) -> list[str]:
-    """Return the strings in a column. Raises DataError for empty ones, or unless there are `words` of them."""
+    """Return the strings in a list column. Raises DataError if one is empty, or if there are not `words` of them."""
     value, where = value_of(row, column), row.where
     strings = _split_or_parse(value)
     if isinstance(value, str) and _is_broken_list(value, strings, words is not None):
@@ -555,7 +555,7 @@ def _strings_in(row: Row, column: str, noun: str, words: int | None = None) -> l
 
 
 def _is_broken_list(text: str, parts: object, is_tags: bool) -> bool:
-    """Return whether a text that was split at white space looks like a list. Words may be brackets, but not tags."""
+    """Return whether text that was split at white space looks like a list. Words may be brackets, but not tags."""
     begins = text.lstrip()[:2]
     brackets = begins[:1] == "[" and text.rstrip()[-1:] == "]"
     return brackets and parts == text.split() and (is_tags or begins in ("['", '["'))

@@ -63,7 +63,7 @@ _WRITTEN_ANSWERS = re.compile(r"""\s*(\{['"]text['"]:\s*(\[|array\()|\[['"])""")
 
 
 class ColumnChoices:
-    """The column chosen for each set of columns, so that all shards of a data set are read alike."""
+    """Chooses the text column of files. The same columns give the same choice, so that all shards are read alike."""
 
     def __init__(self, setting: str, pair: str = "", *, has_answers: bool = True) -> None:
         self._setting, self._pair = setting, pair  # `pair`: the column of the second text
@@ -81,7 +81,7 @@ class ColumnChoices:
         self._remarks.append(text)
 
     def choose(self, head: Sequence[Row], without: Collection[str] = ()) -> str:
-        """Return the column, chosen from the first rows of a file, but not one of `without`. Raises DataError."""
+        """Return the text column, chosen from a file's first rows, but none in `without`. Raises DataError."""
         label = file_of(head)
         refuse_missing(columns_of(head), label, text=self._setting)
         if without:
@@ -94,7 +94,7 @@ class ColumnChoices:
         return self._chosen[names]
 
     def see_late(self, row: Row, head: Sequence[Row]) -> None:
-        """Check a row that has columns which the first rows lack. Raises DataError if they change the choice."""
+        """Check a row with columns that the first rows lack. Raises DataError if they would change the choice."""
         chosen, column = self.choose(head), self.choose([*head, row])
         if column != chosen:
             hint = f"set data.text_column to the column to read: {listed([chosen, column])}"
@@ -156,13 +156,13 @@ class ColumnChoices:
 
 
 def _as_row(texts: Mapping[str, str]) -> str:
-    """Return a hint with an example row of the first three of these texts."""
+    """Return text such as `such as {"question": "..."}`: an example row of the first three of these texts."""
     row = {name: one_line(text, 40) for name, text in [*texts.items()][:3] if text}
     return f"such as {json.dumps(row, ensure_ascii=False)}"
 
 
 def head_of(rows: Iterator[Row]) -> tuple[list[Row], DataError | None]:
-    """Return the first rows, limited in number and characters, and the error that ended them early, if any."""
+    """Read and return the first rows, limited in number and characters, and the error that ended them early, if any."""
     head: list[Row] = []
     characters = 0
     try:
@@ -189,7 +189,7 @@ def text_of(row: Row, column: str) -> str:
 
 
 def checked_text(text: str, where: str) -> str:
-    """Return the text with plain line ends. Raises DataError if it is too long, or contains half a character."""
+    """Return the text with plain line ends. Raises DataError if it is too long, or has a lone surrogate."""
     if len(text) > MAX_LINE_BYTES:
         limit = format_bytes(MAX_LINE_BYTES)
         raise DataError(f"the text is longer than {limit}", where=where, hint="split it into several rows")
@@ -217,14 +217,14 @@ def _mean_structure_lengths(head: Sequence[Row], strings: Strings) -> dict[str, 
 
 
 def _holds_sentences(values: Sequence[str]) -> bool:
-    """Return whether most values contain white space, or letters of a script that is written without it."""
+    """Return whether most values are sentences: with white space, or letters of a script that does not use it."""
     texts = [value.strip() for value in values if value.strip()]
     return 2 * sum(len(value.split()) > 1 or max(value) >= _FIRST_WITHOUT_BLANKS for value in texts) > len(texts)
 
 
 def likely_pair(head: Sequence[Row], *, sentences: bool = True) -> tuple[str, ...]:
-    """Return the two columns, in table order, that most likely hold an input and its answer; empty if fewer hold texts.
-    Ids and descriptions are excluded, and so are single words, unless `sentences` is False."""
+    """Return the two columns, in table order, that most likely hold an input and its answer; () without two columns of
+    text. Ids and descriptions do not count, nor do single words, unless `sentences` is False."""
     strings = strings_of(head)
     texts = {
         name: length
@@ -244,7 +244,7 @@ def pair_hint(columns: Sequence[str]) -> str:
 
 
 def _clearly_longest(texts: Mapping[str, float]) -> str:
-    """Return the only column, or the one that is far longer than the next; "" if none is."""
+    """Return the column with the longest texts if it is the only one, or far ahead of the next; else ""."""
     ordered = sorted(texts, key=lambda name: -texts[name])
     if len(ordered) > 1 and texts[ordered[0]] < FAR_LONGER * texts[ordered[1]]:
         return ""
@@ -261,7 +261,7 @@ def _note_of_choice(column: str, others: Sequence[str], files: Sequence[str], pa
 
 
 def pair_of_texts(head: Sequence[Row]) -> tuple[str, str] | None:
-    """Return the first usual pair of text columns; None without a pair, or if a column `text` is not part of it."""
+    """Return the first usual pair of text columns. None if there is none, or if a column `text` would be left out."""
     by_name = {name.strip().lower(): name for name in reversed(columns_of(head))}
     for names in TEXT_PAIRS:
         if all(
@@ -272,7 +272,7 @@ def pair_of_texts(head: Sequence[Row]) -> tuple[str, str] | None:
 
 
 EQUIVALENT_ANSWERS = ("answers",)
-"""Names of columns whose answers are all correct, so that training uses the first one."""
+"""Names of columns that list several correct answers. Training uses the first answer."""
 # The keys of a part of a message, and of an answer with its position. Sources: the services of OpenAI and Anthropic;
 # SQuAD, TyDi QA and Natural Questions.
 _MESSAGE_PART_KEYS = frozenset({"type", "text", "annotations", "citations", "cache_control"})
@@ -283,10 +283,10 @@ _ANSWER_KEYS = frozenset(
 
 
 def answers_in(value: object) -> tuple[list[Any], bool]:
-    """Return the answers in a value, and whether they are equivalent, judging by their keys.
+    """Return the answers in a value, and whether all are equally correct, judging by their keys. [] for a single text.
 
     Answers are a list of strings, SQuAD's {"text": [...]}, TriviaQA's {"value": ..., "aliases": [...]}, or a list of
-    objects with a text each. A text, or the parts of one message, are no list of answers.
+    objects with a text each. The parts of one message are not answers.
     """
     if isinstance(value, Mapping):
         if isinstance(first := value.get("value"), str) and "aliases" in value:
@@ -315,7 +315,7 @@ def refuse_several_answers(answers: Sequence[Any], column: str, where: str) -> N
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The columns of an input and its answer. The input may have further texts `before` and `after` it."""
+    """The columns of an input and its answer. Texts of the columns `before` and `after` belong to the input as well."""
 
     source: str
     target: str
@@ -332,7 +332,7 @@ class Pair:
 
 
 class PairColumns:
-    """Columns of inputs and answers: `choose` finds them in the first rows of a table, and `read` reads a row."""
+    """Reads inputs and answers: `choose` finds their columns in the first rows of a table, and `read` reads a row."""
 
     def __init__(self, text_column: str, text_pair_column: str, target_column: str) -> None:
         self._text, self._target = text_column, target_column
@@ -360,7 +360,7 @@ class PairColumns:
         self._notes[label] = f"the input is {read}{of_file}, the answer '{one_line(pair.target, 40)}'{unread}{other}"
 
     def choose_input(self, head: Sequence[Row]) -> None:
-        """Choose the columns of rows that may lack answers: by usual names, or else as the column of text."""
+        """Choose the input columns of rows that may lack answers: by their usual names, or else the text column."""
         _, names = self._named(head)
         pair = Pair(self._text, "", after=self._beside)
         if self._text == AUTO:
@@ -386,8 +386,8 @@ class PairColumns:
         return source, _checked(value, target, row.where)
 
     def read_input(self, row: Row) -> str:
-        """Return the input. Several texts follow each other, each after the name of its column, as in T5's training
-        data: "question: ... context: ...". Source: Raffel et al., arXiv:1910.10683, appendix D."""
+        """Return the input of a row. If several columns belong to it, each text follows the name of its column, as in
+        T5's training data: "question: ... context: ...". Source: Raffel et al., arXiv:1910.10683, appendix D."""
         row, pair = with_languages(row), self.pair
         source = _input_text(row, pair.source)
         # Alpaca has instructions without an input.
@@ -405,7 +405,7 @@ class PairColumns:
         return [*self._notes.values(), f"{rows_have} several answers in '{column}'; the first is used"]
 
     def _named(self, head: Sequence[Row]) -> tuple[str, list[str]]:
-        """Return the file and the names of its columns. Raises DataError if the column of a setting is missing."""
+        """Return the file of these rows, and the names of its columns. Raises DataError if a set column is missing."""
         # Rows of a built-in sample have no file.
         label = head[0].where.rpartition(", ")[0]
         names = columns_of(map(with_languages, head))
@@ -434,7 +434,7 @@ class PairColumns:
 
 
 def with_languages(row: Row) -> Row:
-    """Return the row with the languages of {"translation": {"en": ..., "de": ...}} as columns."""
+    """Return the row with a column for each language of its translation, {"translation": {"en": ..., "de": ...}}."""
     languages = _languages(row.values)
     return Row(row.where, {**row.values, **languages}) if languages else row
 
@@ -447,7 +447,7 @@ def _languages(values: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def languages_of(head: Sequence[Row]) -> list[str]:
-    """Return the languages of all translations in the first rows. Raises DataError for lists of translations."""
+    """Return the languages of translations in the first rows: ["en", "de"]. Raises DataError if these are lists."""
     languages = dict.fromkeys(name for row in head for name in _languages(row.values))
     if any(isinstance(text, list) for row in head for text in _languages(row.values).values()):
         hint = 'write {"translation": {"en": "yes", "de": "ja"}}, or one column per language'
@@ -456,7 +456,7 @@ def languages_of(head: Sequence[Row]) -> list[str]:
 
 
 def _usual_pairs(names: Sequence[str], *, alone: bool = False) -> list[Pair]:
-    """Return the existing columns of each usual pair. `alone` includes inputs that need an answer, but have none."""
+    """Return the usual pairs, as far as their columns exist. `alone` includes each input without an answer column."""
     pairs = (Pair(_usual_name(names, usual.inputs), _usual_name(names, usual.targets)) for usual in INPUTS_AND_ANSWERS)
     return [
         with_further_texts(pair, names)
@@ -466,8 +466,8 @@ def _usual_pairs(names: Sequence[str], *, alone: bool = False) -> list[Pair]:
 
 
 def find_pair(head: Sequence[Row], names: Sequence[str], label: str, target: str = AUTO) -> Pair:
-    """Return the two languages of a translation, or the first complete usual pair, or else the existing part of one.
-    With a `target`, return its first usual input. Raises DataError for more than two languages."""
+    """Return two languages of a translation, the first complete usual pair, or else the part of one that exists. With a
+    `target`, return the first usual input for it. Raises DataError for more than two languages."""
     if target != AUTO:
         usual_pairs = _usual_pairs([name for name in names if name != target], alone=True)
         return replace(next((pair for pair in usual_pairs if pair.source), Pair("", "")), target=target)
@@ -483,7 +483,7 @@ def find_pair(head: Sequence[Row], names: Sequence[str], label: str, target: str
 
 
 def with_further_texts(pair: Pair, names: Sequence[str]) -> Pair:
-    """Return the pair with the further texts that are usual for its input."""
+    """Add to the pair the columns that usually belong to its input, such as a context to a question."""
     others = [name for name in names if name not in (pair.source, pair.target)]
     usual = next((usual for usual in INPUTS_AND_ANSWERS if pair.source.strip().lower() in usual.inputs), None)
     if usual is None:
@@ -493,25 +493,25 @@ def with_further_texts(pair: Pair, names: Sequence[str]) -> Pair:
 
 
 def usual_target(source: str, names: Sequence[str]) -> str:
-    """Return the column of the answer to a given input column, or ""."""
+    """Return the column that usually holds the answer to the input column `source`, or ""."""
     target_names = [usual.targets for usual in INPUTS_AND_ANSWERS if source.strip().lower() in usual.inputs]
     return _usual_name(names, (name for targets in target_names or [ANSWER_NAMES] for name in targets), source)
 
 
 def usual_input(names: Sequence[str]) -> Pair:
-    """Return the input column of the first complete usual pair, or else the first usual input."""
+    """Return the usual column of the input, preferably one with a usual answer column; empty names if there is none."""
     with_input = [pair for pair in _usual_pairs(names) if pair.source]
     pair = next((pair for pair in with_input if pair.target), next(iter(with_input), Pair("", "")))
     return replace(pair, target="")
 
 
 def _usual_name(names: Sequence[str], usual: Iterable[str], other: str = "") -> str:
-    """Return the first column, other than `other`, with one of the usual names, or ""."""
+    """Return the first column with one of the usual names, except the column `other`; "" if there is none."""
     return next((name for name in usual_columns(usual, names) if name != other), "")
 
 
 def _input_text(row: Row, column: str) -> str:
-    """Return the text in a column of the input, also of a list with a single text."""
+    """Return the text in an input column. A list with a single text counts as this text."""
     value = value_of(row, column)
     if isinstance(value, list) and len(value) < 2:
         value = value[0] if value else ""
@@ -529,7 +529,7 @@ def _checked(value: object, column: str, where: str) -> str:
 
 
 def _parsed_answers(text: str, column: str, where: str) -> object:
-    """Parse a string that holds SQuAD's answers or a list of them. Raises DataError."""
+    """Parse a string that holds answers in SQuAD's form, or a list of answers. Raises DataError."""
     value = written_value(text)
     if isinstance(value, list | dict):
         return value
@@ -538,7 +538,7 @@ def _parsed_answers(text: str, column: str, where: str) -> object:
 
 
 def _unclear_columns(label: str, names: Sequence[str], pair: Pair, likely: Sequence[str]) -> DataError:
-    """Return the error for a pair with one or two unknown columns. It suggests a column whose name is similar to a
+    """Return the error for a pair without an input or an answer column. It suggests a column whose name is similar to a
     usual one, or else one of the `likely` columns."""
     named = next(filter(None, pair.columns), "")
     usual = [name for row in INPUTS_AND_ANSWERS for name in (row.targets if pair.source else row.inputs)]

@@ -27,8 +27,8 @@ SPAN_COLUMNS = ("entities", "spans", "ents", "labels", "label", "annotations")
 # Columns that distinguish conversations, questions, summaries and tagged words from plain texts.
 # Sources: the columns of ShareGPT, OpenAI, LLaMA-Factory, TRL, Alpaca and of well-known data sets on the hub.
 CONVERSATIONS = ("messages", "conversations", "turns")
-"""Names of conversations whatever their values are. A plain text or the source of a summary may have the other
-names."""
+"""Names that always mean conversations. The other names below may also be those of a plain text or a text to
+summarize."""
 CONVERSATION_NAMES = (*CONVERSATIONS, "conversation", "dialogue", "dialog", "dialogs", "chat", "chats")
 WORD_COLUMNS = ("tokens", "words", "token", "word", "tokenized_text")
 SENTENCES = ("text", "sentence")
@@ -42,8 +42,8 @@ TOOLS_NAMES = ("tools", "functions")
 # Inputs with answers.
 @dataclass(frozen=True, slots=True)
 class InputAndAnswer:
-    """Names of inputs and of their answers. Further texts of the row are read `before` and `after` the input.
-    `stands_alone`: the name means an input even without an answer column."""
+    """Names of input columns, and of the columns of their answers. The columns `before` and `after` also belong to the
+    input. `stands_alone`: the name means an input even without an answer column."""
 
     inputs: tuple[str, ...]
     targets: tuple[str, ...]
@@ -53,7 +53,7 @@ class InputAndAnswer:
 
     @property
     def is_question(self) -> bool:
-        """Whether the inputs are questions, which are not texts to learn alone."""
+        """Whether the inputs are questions. A question without its answer is no text to learn from."""
         return "answer" in self.targets and self.stands_alone
 
 

@@ -19,15 +19,15 @@ BYTES = 256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpecialTokens:
-    """Special tokens of a tokenizer: `named` by their names in transformers, in the order of their ids, and `others`.
-    `single` and `pair` are the templates of one encoded text, and of two."""
+    """Special tokens of a tokenizer, in the order of their ids. `named` are pairs such as ("pad_token", "<pad>") with a
+    name in transformers; `others` have none. `single` and `pair` are the templates for one text and for two."""
 
     named: tuple[tuple[str, str], ...]
     others: tuple[str, ...] = ()
     single: str = ""
     pair: str = ""
     spaces_words: bool = False
-    """Whether words of a list get a space before them, as they have within a text."""
+    """Whether each word of a list is encoded with a space before it, as within a text."""
 
     @property
     def tokens(self) -> tuple[str, ...]:

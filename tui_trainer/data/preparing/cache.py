@@ -28,23 +28,23 @@ from tui_trainer.terminal.safe_text import one_line
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """Counts from the preparation.
+    """Counts from the preparation of data.
 
-    A split of a stream has one label fewer than tokens; if each document is a row, it has one fewer per document.
-    `longest_row` is in labels, or for a table in tokens; if rows have several documents, up to `row_documents`, it is
-    that of the longest document. `cut_documents` were split into `pieces` rows, in both splits together.
-    `short_documents` had fewer than two tokens; they are skipped and not in any other number.
+    A stream has one label fewer than tokens in each split. If each document is a row, each has one label fewer than
+    tokens. `longest_row` counts labels, or for a table tokens. If rows have several documents (at most
+    `row_documents`), it is the length of the longest document. `cut_documents` were split into `pieces` rows, in both
+    splits together. `short_documents` had fewer than two tokens; they are skipped and not in any other number.
 
     Of the `rows_read` of a table, or the `documents_read`, `bad_rows` were unusable. `repeated_rows` have the text of
-    an earlier row, and `leaked_rows` are training rows with the text of a held-out row: both are removed with
-    data.dedup. `untrained_rows` of a table have no label in the first max_length tokens and are skipped,
-    `untrained_long_rows` of them because they are too long. `truncated_rows` lost their end, and `truncated_answers`
-    the end of the answer, or have no window with all of it. `longest_labels` is the length of the longest row of
-    labels. `marked_rows` spell a special token that begins or ends a row, which is not added again. `unknown_tokens` of
-    all inputs, and `unknown_labels` of the `text_labels`, which the model should write, stand for text outside the
-    vocabulary. `train_labels_beyond` and `eval_labels_beyond` are labels, one per token, that did not fit into
-    max_length. `blank_documents` have only white space. Rows that an epoch uses twice are counted twice, except in the
-    numbers of rows that were read, unusable, blank, repeated or leaked.
+    an earlier row, and `leaked_rows` are training rows with the text of a held-out row; data.dedup removes both.
+    `untrained_rows` of a table have no label in the first max_length tokens and are skipped; `untrained_long_rows` of
+    them have labels further on. `truncated_rows` lost their end. `truncated_answers` lost the end of the answer, or
+    have no window with all of it. `longest_labels` is the length of the longest row of labels. `marked_rows` already
+    spell a special token that begins or ends a row, which is not added again. `unknown_tokens` counts the inputs that
+    stand for text outside the vocabulary, and `unknown_labels` such labels among the `text_labels`, which the model
+    should write. `train_labels_beyond` and `eval_labels_beyond` count labels, one per token, after max_length.
+    `blank_documents` have only white space. Rows that an epoch uses twice count twice, except as read, unusable, blank,
+    repeated or leaked rows.
     """
 
     train_rows: int
@@ -139,10 +139,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The content of a new folder. `details`: what the task learned about its data, such as class names, in JSON.
+    """Content of a folder of prepared data. `details`: what the task learned about its data, such as class names.
 
-    `lengths`: those of up to LENGTHS_KEPT training rows, evenly spaced among the sorted lengths of all. They count
-    labels in rows of text, and tokens in rows of a table. () if all rows have `max_length`.
+    `lengths`: up to LENGTHS_KEPT evenly spaced quantiles of the lengths of all training rows. A length counts labels in
+    rows of text, and tokens in rows of a table. () if all rows have `max_length`.
     """
 
     counts: Counts
@@ -155,8 +155,8 @@ class Built:
 class PreparedData(Built):
     """Prepared data on disk. `eval_path` is None without held-out text.
 
-    A tokenizer that was trained on the data is at `tokenizer_path`. `source` describes all sources, and `names` each
-    one; `splits` says how their splits are used. These three are of the present command instead of the cache (`named`).
+    A tokenizer that was trained on the data is at `tokenizer_path`. `source` describes all sources together, `names`
+    each one, and `splits` the use of their splits. `named` replaces these three with those of the present command.
     """
 
     folder: Path
@@ -168,7 +168,7 @@ class PreparedData(Built):
     splits: tuple[SplitUse, ...] = ()
 
     def named(self, data: ResolvedData) -> "PreparedData":
-        """Return the entry with the names and splits of `data`: the entry may come from equal files elsewhere."""
+        """Return this entry with the descriptions and splits of `data`, whose equal files may be elsewhere."""
         names = tuple(part.description for part in data.parts)
         entry = replace(self, source=data.description, splits=data.splits)
         if names == self.names or len(names) != len(self.names):
@@ -239,7 +239,7 @@ def make_entry(data: ResolvedData, cut: Cut, cache_dir: Path, progress: Progress
 
 
 def entry_key(data: ResolvedData, cut: Cut, progress: Progress | None) -> str:
-    """Return 32 hexadecimal digits that depend on everything the rows depend on."""
+    """Return the key of an entry: 32 hexadecimal digits that change if anything changes that decides the rows."""
     # Leave out a new field of Cut while it has its default, so that existing runs still find their entries.
     import xxhash
 
@@ -250,8 +250,8 @@ def entry_key(data: ResolvedData, cut: Cut, progress: Progress | None) -> str:
 
 
 def compare_rows(data: ResolvedData, cut: Cut, key: str, fingerprint: str, progress: Progress | None) -> RowsNow:
-    """Compare the rows that would be prepared now with those of an entry, given its key and the fingerprint of its
-    data, which is empty if it is unknown."""
+    """Return whether the rows that would be prepared now are those of an earlier entry, or why not. The earlier entry
+    has this `key`, and its data this `fingerprint`, "" if unknown."""
     if entry_key(data, cut, progress) == key:
         return "the same"
     # Plans without a fingerprint are from versions that prepared other rows.
@@ -259,7 +259,7 @@ def compare_rows(data: ResolvedData, cut: Cut, key: str, fingerprint: str, progr
 
 
 def quantiles(lengths: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:
-    """Return at most LENGTHS_KEPT lengths, sorted: the middle one of each of as many equal shares."""
+    """Return at most LENGTHS_KEPT of the lengths, sorted: the medians of equally large groups of similar lengths."""
     ordered = np.sort(np.asarray(lengths, dtype=np.int64))
     count = min(LENGTHS_KEPT, len(ordered))
     return tuple(int(ordered[(2 * share + 1) * len(ordered) // (2 * count)]) for share in range(count))
@@ -304,7 +304,7 @@ def _write_manifest(folder: Path, content: dict[str, Any]) -> None:
 
 
 def _publish(partial: Path, final: Path) -> PreparedData:
-    """Rename the folder. If a complete entry exists already, it is used; a damaged one is moved away."""
+    """Rename `partial` to `final`, and return the entry. Use a complete entry in `final`, but replace a damaged one."""
     for _ in range(3):
         try:
             partial.rename(final)

@@ -1,7 +1,7 @@
 """Estimates of the amount of text, rows and tokens, before the data is prepared.
 
-They use the sizes of files and the beginnings of some: at most half a megabyte of each form, or one batch of rows of an
-Arrow or Parquet file.
+They use the sizes of all files and the beginnings of some files: at most half a megabyte of each form, or one batch of
+rows of an Arrow or Parquet file.
 """
 
 import io
@@ -44,16 +44,16 @@ FORM_NAMES: dict[Form, str] = {
 
 
 Texts = Callable[[BinaryIO, SourceFile], Iterator[str]]
-"""Yields the texts of a file, or of its beginning. Skips unusable rows; a DataError ends the iteration."""
+"""Function that yields the texts of a file or of its first bytes. It skips bad rows. A DataError ends the texts."""
 Rate = Callable[[Sequence[str]], float]
-"""Returns the tokens per character of some texts."""
+"""Function that returns the mean number of tokens per character in some texts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
-    """Estimated content of a source. `lengths` are the characters of some documents, whose `texts` were read;
-    `alphabet` is the number of different characters. `columns` hold the text in tables. `has_bad_rows`: a row is
-    unusable, or seems so because the beginning of a file ends within it."""
+    """Estimated content of a source. `lengths` are the characters of some documents, and `texts` are the texts that
+    were read; `alphabet` is the number of different characters in them. `columns` are the text columns of tables.
+    `has_bad_rows`: a row is unusable, or seems so because only the beginning of its file was read."""
 
     characters: int
     documents: int
@@ -82,7 +82,7 @@ class Size:
 
 @dataclass(slots=True)
 class _Beginning:
-    """The beginnings of files of one form: the number of bytes that were read, and the documents in them."""
+    """The beginnings of files of one form: the number of bytes that were read, and the texts of the documents."""
 
     bytes: float = 0
     texts: list[str] = field(default_factory=list)
@@ -99,7 +99,7 @@ class _Beginning:
 def size_of(source: Source, reader: Reader | None = None) -> Size:
     """Estimate the content of a source. Never raises for the content of files.
 
-    With a `reader` the source is a table, whose rows are documents with the text that the reader takes from them.
+    With a `reader`, the source is a table. Each row is then a document, with the text that the reader takes from it.
     """
     choices, problems = ColumnChoices("" if reader else source.text_column), ProblemList()
 
@@ -135,14 +135,14 @@ def _sample_size(texts: list[str]) -> Size:
 
 
 def text_excerpts(size: Size) -> tuple[str, ...]:
-    """Return some of the texts in a size, evenly spaced: few enough to count their tokens at once."""
+    """Return excerpts of some texts of a `Size`, evenly spaced, and few enough to count their tokens at once."""
     texts = [text[: BEGINNING_CHARACTERS // 4] for text in size.texts]
     step = max(1, sum(map(len, texts)) // BEGINNING_CHARACTERS)
     return tuple(_first_texts(texts[::step], BEGINNING_CHARACTERS))
 
 
 def _files_size(source: Source, texts_of: Texts) -> Size:
-    """Estimate a size: for each form of file, from the share of text in the beginnings and the bytes of all files."""
+    """Estimate the content of files. For each form, scale the text in the beginnings of some to the bytes of all."""
     beginnings: dict[Form, _Beginning] = {}
     for group in _sample_files(source.entries):
         part = beginnings.setdefault(_form(group[0]), _Beginning())
@@ -184,7 +184,7 @@ def _sample_files(entries: Sequence[SourceFile]) -> list[list[SourceFile]]:
 
 
 def _scale(count: int, beginning: _Beginning, total_bytes: float) -> int:
-    """Scale a count in the beginnings to all bytes. Without any bytes read, return one document of one character."""
+    """Scale a count in the beginnings of files to `total_bytes`. Without bytes read, return 1, or 0 for empty files."""
     return round(count * total_bytes / beginning.bytes) if beginning.bytes else round(total_bytes and 1)
 
 
@@ -193,7 +193,7 @@ def _unpacked_bytes(entry: SourceFile) -> float:
 
 
 def _read_beginning(entry: SourceFile, texts_of: Texts, beginning: _Beginning, most_bytes: int) -> None:
-    """Read the beginning of a file. Ignores errors, which are reported when the data is prepared."""
+    """Add the texts in the first `most_bytes` of a file to `beginning`. Ignore errors: the preparation reports them."""
     try:
         with open_bytes(entry) as (_, content):
             if entry.form in PACKED_INSIDE:  # read its first rows, and estimate their share of all rows
@@ -217,7 +217,8 @@ def _read_beginning(entry: SourceFile, texts_of: Texts, beginning: _Beginning, m
 
 
 def _read_first_rows(head: bytes, entry: SourceFile, texts_of: Texts, beginning: _Beginning, *, whole: bool) -> None:
-    """Read complete rows. The last line of a longer file is left out; in JSON, half a row is assumed to be missing."""
+    """Add the rows in `head`, the first bytes of a file, to `beginning`. Unless `head` is the `whole` file, the last
+    line is dropped; in JSON, half a row is assumed to be missing."""
     if not whole and entry.form != "json":
         head = head[: head.rfind(b"\n") + 1] or head
     earlier_texts = len(beginning.texts)
@@ -232,14 +233,14 @@ def _read_first_rows(head: bytes, entry: SourceFile, texts_of: Texts, beginning:
 
 
 def _first_texts(texts: Iterable[str], characters: int) -> Iterator[str]:
-    """Return the texts up to this number of characters. The last one is truncated."""
+    """Yield the first texts, with this many characters in total. The last text is truncated."""
     return (document.text for document in first_characters((Document(text, "") for text in texts), characters))
 
 
 def source_words(source: Source, *, reads_text: bool) -> str:
     """Return a description such as `rows.jsonl (1.2 MiB), JSON Lines, the text in the column 'body'`.
 
-    `reads_text`: the task reads one column of text. The column is found in the beginnings of some files. Never raises.
+    `reads_text`: the task reads one column of text, which is found in the beginnings of some files. Never raises.
     """
     parts = [source.description]
     forms = Counter(FORM_NAMES.get(entry.form, entry.form) for entry in source.entries)
@@ -255,7 +256,7 @@ def source_words(source: Source, *, reads_text: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate(Built):
-    """The estimated counts of `prepare`; 0 for a count that cannot be estimated. `lengths` are those of the rows in the
+    """Estimated result of `prepare`. A count that cannot be estimated is 0. `lengths` are those of the rows at the
     beginnings of files. `has_bad_rows`: some rows seem unusable."""
 
     reason: str
@@ -263,7 +264,7 @@ class Estimate(Built):
 
 
 def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *, frame_tokens: int = 0) -> Estimate:
-    """Estimate the result of `prepare`. `frame_tokens`: the tokens of each row or document in addition to its text.
+    """Estimate the result of `prepare`. `frame_tokens`: special tokens around the text of each row or document.
 
     Raises DataError if the columns of a table are unclear, but not for the content of single rows.
     """
@@ -322,7 +323,7 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
 
 @dataclass(frozen=True, slots=True)
 class _SideSize:
-    """Estimated size of one split of a source. `lengths` are labels, or tokens, of the rows in the beginnings."""
+    """Estimated size of one split of a source. `lengths` of its first rows are labels or, for a table, tokens."""
 
     documents: int
     tokens: int
@@ -330,14 +331,14 @@ class _SideSize:
     lengths: tuple[int, ...]
 
     def times(self, weight: float) -> "_SideSize":
-        """Return what an epoch uses of it with this weight."""
+        """Return the size of what an epoch uses of this split, if its source has this weight."""
         used = used_rows(self.documents, weight)
         factor = used / max(self.documents, 1)
         return _SideSize(used, round(self.tokens * factor), round(self.rows * factor), self.lengths)
 
 
 def _estimate_side(cut: Cut, frame_tokens: int, size: Size, rate: float, share: float) -> _SideSize:
-    """Estimate a share of one source. Lengths are labels: of documents, or of the rows that they are split into."""
+    """Estimate one split, which has this `share` of a source. `rate`: tokens per character."""
     documents = round(size.documents * share)
     if not cut.reads_text:
         rows = tuple(min(cut.max_length, round(length * rate) + frame_tokens) for length in size.lengths)
@@ -357,7 +358,7 @@ def _sum_of(sides: Sequence[_SideSize], cut: Cut) -> _SideSize:
 
 
 def _merged_lengths(sides: Sequence[_SideSize]) -> tuple[int, ...]:
-    """Return some of the lengths, sorted. Each source contributes in proportion to its rows in an epoch."""
+    """Return some row lengths of all splits, sorted. Each contributes in proportion to its rows in an epoch."""
     if len(sides) == 1:
         return quantiles(sides[0].lengths)
     total = sum(side.rows for side in sides if side.lengths)

@@ -74,12 +74,12 @@ _SKIP_HINT = "data.on_bad_rows=skip skips rows that cannot be used"
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """The rows of one split that have a label, as arrays for the file, and their counts.
+    """Encoded rows of one split, as arrays for the file, and their counts. Rows without a label are left out.
 
     `counted` has documents, tokens, labels, characters, inexact answers, and others by their names in `Counts`. `needs`
-    has the tokens up to the first label of rows without one. `inexact_example` is one of the inexact answers, and
-    `unknown_texts` are some texts with unknown tokens. `cut`, bool [rows], tells whether each row was truncated, and
-    `row_characters`, int32 [rows], the length of its text.
+    lists the max_length that each row without a label would need for its first one. `inexact_example` is one of the
+    inexact answers, and `unknown_texts` are some texts with unknown tokens. `cut`, bool [rows], tells whether each row
+    was truncated, and `row_characters`, int32 [rows], the length of its text.
     """
 
     side: int
@@ -93,7 +93,7 @@ class EncodedBatch:
 
 
 def _encode_rows(reader: Reader, rows: ChosenRows) -> list[EncodedBatch]:
-    """Return one batch for each split that has rows."""
+    """Encode these rows, and return one batch for each split that has any."""
     return [_encode_split(reader, side, examples) for side, examples in enumerate(rows.examples()) if examples]
 
 
@@ -134,12 +134,12 @@ def _joined_column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32
 
 
 def write_cut_rows(folder: Path, cut: ArrayLike) -> None:
-    """Write whether each training row was truncated or belongs to a document that was split."""
+    """Write whether each training row was truncated or belongs to a document that was split, for `cut_rows`."""
     np.save(folder / CUT_FILE, np.packbits(np.asarray(cut, dtype=np.bool_)), allow_pickle=False)
 
 
 def cut_rows(folder: Path, rows: int) -> NDArray[np.bool_] | None:
-    """Read what `write_cut_rows` wrote: bool [rows], or None if there is no such file."""
+    """Return whether each training row was cut, bool [rows], as `write_cut_rows` stored it; None without its file."""
     try:
         bits = np.load(folder / CUT_FILE, allow_pickle=False)
         return np.unpackbits(bits, count=rows).astype(np.bool_)
@@ -148,7 +148,7 @@ def cut_rows(folder: Path, rows: int) -> NDArray[np.bool_] | None:
 
 
 def row_details(survey: Survey, choice: Selection, strata: Mapping[str, int], problems: ProblemList) -> dict[str, Any]:
-    """Return the first unusable rows, and the number of training rows of each class, as details."""
+    """Return details of the prepared data: the first unusable rows, and the number of training rows of each class."""
     details: dict[str, Any] = {}
     if problems.count:
         details[BAD_ROWS] = [asdict(problem) for problem in problems.shown]
@@ -200,7 +200,7 @@ def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]
 
 
 def _longer_length_hint(needs: Sequence[int], rows: int) -> str:
-    """Return a hint about the max_length that would keep skipped rows, which need this many tokens for a label."""
+    """Return a hint about the max_length that keeps skipped rows. `needs`: tokens of each up to its first label."""
     if not needs:
         return ""
     shortest, longest = min(needs), int(np.quantile(needs, _KEPT_SHARE, method="lower"))
@@ -233,7 +233,7 @@ def prepare(
 def count_first_rows(
     source: Source, reader: Reader, cut: cache.Cut, progress: Progress | None, limit: int
 ) -> cache.Built:
-    """Return what `prepare` would count in the first `limit` rows of each part, or in CHUNK_CHARACTERS of its text.
+    """Prepare the first `limit` rows of each part, or CHUNK_CHARACTERS of its text, and return their counts.
 
     Counts unusable rows instead of refusing them, and keeps no files. Raises DataError.
     """
@@ -249,7 +249,7 @@ def count_first_rows(
 
 
 def _load(reader: Reader) -> None:
-    """Load what encoding needs. An error is raised again when it is used."""
+    """Load what encoding needs, such as a tokenizer. Errors are ignored here: the first use of it raises them again."""
     with suppress(Exception):
         reader.load()
 
@@ -265,7 +265,7 @@ class _SideFile:
     unknown_texts: list[str] = field(default_factory=list)
     needs: list[int] = field(default_factory=list)
     _rows: list[tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.int32]]] = field(default_factory=list)
-    """For each batch: which rows were truncated, their tokens, and the characters of their texts."""
+    """For each batch: whether each row was truncated, its tokens, and the characters of its text."""
 
     def add(self, batch: EncodedBatch) -> None:
         if len(batch.cut):
@@ -279,11 +279,11 @@ class _SideFile:
         self.needs += batch.needs
 
     def write_cut_rows(self, folder: Path) -> dict[str, Any]:
-        """Write which rows were truncated, and return details: the length that 99 % of the rows would fit into, and the
-        number of tokens that were cut off.
+        """Write which rows were truncated. Return as details the length, in tokens, that 99 % of the rows would fit
+        into, and the number of tokens that were cut off.
 
-        The length of a truncated row is estimated from its characters and the rate of the complete rows. Without any
-        complete row, there are no details.
+        The length of a truncated row before truncation is estimated from its characters and the tokens per character of
+        complete rows. Without any complete row, there are no details.
         """
         if not self._rows:
             return {}
@@ -314,7 +314,7 @@ class _Preparation:
             return self._build(folder, Path(spool))
 
     def _survey(self, spool: Path) -> list[Survey]:
-        """Run pass 1, in several processes if the rows permit it, while this process loads what encodes them."""
+        """Read all rows (pass 1), in several processes if possible. Meanwhile, load what encoding needs."""
         if not self._processes:
             return self._surveys(spool / "in-order", None)
         is_table = not self._cut.reads_text  # texts are read without the reader
@@ -432,7 +432,7 @@ class _Preparation:
                     raise DataError("there are no rows to train on", where=source.description, hint="add some rows")
 
     def _refuse_too_little(self, train: _SideFile, held_out: _SideFile) -> None:
-        """Raise DataError if a split has no rows, or the text does not fill one row."""
+        """Raise DataError if a split has no rows to train on or to evaluate, or if the text does not fill one row."""
         length, error = self._cut.max_length, partial(DataError, where=self._sources[0].description)
         if self._cut.rows == "stream":
             tokens = train.counted["tokens"]

@@ -36,7 +36,7 @@ def worth_processes(data_bytes: int, cores: int, available_bytes: int) -> int:
 
 
 class Processes:
-    """A pool of processes, started at once. A context manager; files that they need are written to `folder`."""
+    """A pool of processes, which start at once. A context manager; files for the processes are written to `folder`."""
 
     def __init__(self, count: int, folder: Path) -> None:
         self._count, self._folder, self._readers = count, folder, 0
@@ -57,7 +57,7 @@ class Processes:
     def each(
         self, work: Callable[[Any, Task], Result], reader: Reader | None, tasks: Iterable[Task]
     ) -> Iterator[tuple[Task, Result]]:
-        """Yield each task with the result of `work` on it and on a copy of the reader, in order. Raises its errors."""
+        """Yield each task with its result, in order. A process runs `work(copy of reader, task)`. Raises its errors."""
         self._readers += 1
         path = self._folder / f"reader-{self._readers}"
         path.write_bytes(pickle.dumps(reader, protocol=pickle.HIGHEST_PROTOCOL))

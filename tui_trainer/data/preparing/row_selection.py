@@ -44,8 +44,8 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceRows:
-    """One of several sources: its usable rows, including held-out ones, and the rows that an epoch of training uses.
-    Both are estimates before the data is prepared."""
+    """Rows of one of several sources: its usable rows, including held-out ones, and the rows that an epoch of training
+    uses. Both numbers are estimates before the data is prepared."""
 
     description: str
     weight: float
@@ -53,7 +53,7 @@ class SourceRows:
     rows_per_epoch: int
 
     def words(self, *, exact: bool = True) -> str:
-        """Return `a.jsonl (1.2 MiB): 1,000 rows, 1,800 per training epoch (data.weights 2)`."""
+        """Return text such as `a.jsonl (1.2 MiB): 1,000 rows, 1,800 per training epoch (data.weights 2)`."""
         weight = "" if self.weight == 1 else f" (data.weights {self.weight:g})"
         about = "" if exact else "about "
         rows = f"{about}{self.rows:,} rows, {about}{self.rows_per_epoch:,} per training epoch"
@@ -61,7 +61,7 @@ class SourceRows:
 
 
 def used_rows(rows: int, weight: float) -> int:
-    """Return how many rows an epoch uses of a source with this many training rows."""
+    """Return how many rows of a source an epoch uses: its training rows times its weight, as a whole number."""
     repetitions = int(weight)
     return repetitions * rows + round((weight - repetitions) * rows)
 
@@ -71,8 +71,8 @@ def copies_of(
 ) -> NDArray[np.int16]:
     """Return how often an epoch uses each row: int16 [rows], 0 for rows that are not `trained`, bool [rows].
 
-    Sources have `counts` rows each, one after another. Of n rows with weight w, each is used floor(w) times, and
-    round((w - floor(w)) n) of them, drawn with the seed, once more. Without weights, every row is used once.
+    The rows of the sources follow one another, `counts` of each. Of the n trained rows of a source with weight w, each
+    is used floor(w) times, and round((w - floor(w)) n), drawn with the seed, once more. Without weights, w is 1.
     """
     copies = trained.astype(np.int16)
     start = 0
@@ -89,8 +89,8 @@ def copies_of(
 def source_rows(
     source: Source, counts: Sequence[int], copies: NDArray[np.int16], weights: Sequence[float]
 ) -> tuple[SourceRows, ...]:
-    """Return the rows of each source; () for a single one without a weight. Raises DataError if a weight is too
-    small."""
+    """Return the rows of each source; () for a single source without a weight. Raises DataError if a weight is so small
+    that an epoch uses no rows of its source."""
     if not source.several and not weights:
         return ()
     sources, start = [], 0
@@ -107,13 +107,13 @@ def source_rows(
 
 
 def sources_in(details: Mapping[str, Any]) -> tuple[SourceRows, ...]:
-    """Return the rows of each source, from the details of prepared data."""
+    """Return the rows of each source, as they are stored in the details of prepared data."""
     return tuple(SourceRows(**values) for values in details.get(SOURCES, ()))
 
 
 @dataclass(frozen=True, slots=True)
 class SpooledRows:
-    """The position of some examples that were written together."""
+    """Position in a spool of some examples that were written together."""
 
     path: Path
     offset: int
@@ -128,7 +128,7 @@ class SpooledRows:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows that are encoded together: `rows` of the `spooled` examples, after the first `skipped`."""
+    """Rows that are encoded together: `rows` of the `spooled` examples, after leaving out the first `skipped`."""
 
     spooled: tuple[SpooledRows, ...]
     skipped: int
@@ -140,8 +140,8 @@ class Chunk:
 
 
 def chunks_of(spooled: Sequence[SpooledRows], lengths: NDArray[np.int64]) -> list[Chunk]:
-    """Split all rows into chunks of CHUNK_ROWS, or fewer with CHUNK_CHARACTERS. They do not depend on how rows were
-    spooled. `lengths` in characters, int64 [rows]."""
+    """Split all rows into chunks of CHUNK_ROWS, or fewer with CHUNK_CHARACTERS. The chunks do not depend on how the
+    rows were spooled. `lengths` are the characters of each row, int64 [rows]."""
     ends, spooled_ends = np.cumsum(lengths), np.cumsum([spooled_rows.rows for spooled_rows in spooled])
     chunks: list[Chunk] = []
     start = 0
@@ -190,10 +190,9 @@ class Spool:
 
 @dataclass(slots=True)
 class Survey:
-    """The usable rows of a source, in order: a hash of the text, the number of the class, and the number of characters.
-
-    `counts`: the rows of each part of the source. `chunks`: their positions. `blank`: skipped documents without text.
-    """
+    """Facts about the usable rows of a source, in order: a hash of each text, the number of its class, and its length
+    in characters. `counts`: rows of each part of the source. `chunks`: positions of the rows in the spool. `blank`:
+    number of skipped documents without text."""
 
     hashes: "array[int]" = field(default_factory=lambda: array("Q"))
     strata: "array[int]" = field(default_factory=lambda: array("q"))
@@ -204,7 +203,7 @@ class Survey:
     chunks: list[Chunk] = field(default_factory=list)
 
     def add(self, examples: Iterable[Example], strata: dict[str, int], spool: Spool) -> None:
-        """Add usable rows, and write them to the spool."""
+        """Add usable rows, and write them to the spool. `strata` numbers the classes, and gets the new ones."""
         for example in examples:
             self.hashes.append(text_hash(example.text))
             self.strata.append(strata.setdefault(example.stratum, len(strata)))
@@ -212,7 +211,7 @@ class Survey:
             spool.add(example)
 
     def contradictions(self) -> list[str]:
-        """Return a note about rows with the text of an earlier row and another class."""
+        """Return a note about rows that have the text of an earlier row but another class."""
         strata = np.frombuffer(self.strata, dtype=np.int64)
         hashes = np.frombuffer(self.hashes, dtype=np.uint64)
         _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
@@ -220,7 +219,7 @@ class Survey:
         return [f"{quantity(count, 'row', 'duplicate')} earlier rows, but with another label"] if count else []
 
     def with_text(self, texts: Iterable[str]) -> Iterator[Example]:
-        """Yield the documents that are not blank, and count the others."""
+        """Yield an example for each text that is not blank, and count the blank ones."""
         for text in texts:
             if text and not text.isspace():
                 yield Example(text, None)
@@ -230,8 +229,8 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class _BlockTask:
-    """A block of lines for another process: rows of a table that begins with the columns `known`, or documents, whose
-    text column the block names. Each process writes examples to its own file, named after `spool`."""
+    """A block of lines for another process to read: rows of a table whose first rows have the columns `known`, or
+    documents. Each process writes its examples to a file of its own, named after `spool`."""
 
     block: LineBlock
     known: frozenset[str] | None
@@ -241,7 +240,7 @@ class _BlockTask:
 
 @dataclass(frozen=True, slots=True)
 class _BlockSurvey:
-    """The survey of a block. Its `strata` are positions in `names`; `noted` are the notes of the reader."""
+    """The survey of a block. Its `strata` are positions in `names`, the class names; `noted`: notes of the reader."""
 
     survey: Survey
     names: list[str]
@@ -255,7 +254,7 @@ def _read_in_order(row: Row) -> None:
 
 
 def _survey_block(reader: Reader | None, task: _BlockTask) -> _BlockSurvey:
-    """Survey a block, in another process. Raises ReadInOrder."""
+    """Survey a block, in another process. Raises ReadInOrder if one process has to read all rows."""
     survey, names, problems = Survey(), dict[str, int](), RecordedProblems()
     with Spool(task.spool.with_name(f"{task.spool.name}-{os.getpid()}")) as spool:
         try:
@@ -279,7 +278,7 @@ def _survey_block(reader: Reader | None, task: _BlockTask) -> _BlockSurvey:
 
 class Surveyor:
     """Reads the sources one after another. Collects errors in `problems`, and numbers the classes in `strata`. With
-    `processes`, raises ReadInOrder if the rows need a single process; a new reader then has to start over."""
+    `processes`, raises ReadInOrder if a single process has to read the rows, which needs a new reader."""
 
     def __init__(self, reader: Reader, cut: Cut, progress: Progress | None, processes: Processes | None = None) -> None:
         self.problems = ProblemList()
@@ -287,8 +286,8 @@ class Surveyor:
         self._reader, self._cut, self._progress, self._processes = reader, cut, progress, processes
 
     def survey(self, source: Source, path: Path, *, held_out: bool) -> Survey:
-        """Survey one source, with its spool at `path`. Limits apply to training data only. Raises DataError if it is
-        empty."""
+        """Read one source, and write its usable rows to a spool at `path`. data.max_rows and data.max_chars apply to
+        training data only. Raises DataError if the source is empty."""
         self._reader.held_out = held_out
         cut = replace(self._cut, max_rows=0, max_chars=0) if held_out else self._cut
         survey, spooled = Survey(), list[SpooledRows]()
@@ -317,7 +316,7 @@ class Surveyor:
         survey: Survey,
         path: Path,
     ) -> Iterator[SpooledRows]:
-        """Survey rows in other processes, with the notes in the order of the rows. Raises ReadInOrder."""
+        """Read rows in other processes, add them to `survey` in order, and yield their positions in the spools."""
         known_columns: frozenset[str] | None = None
         if cut.max_rows or cut.max_chars or not part.entries:
             raise ReadInOrder
@@ -359,7 +358,7 @@ class Surveyor:
     def _rows(
         self, part: Source, cut: Cut, choices: ColumnChoices, progress: Progress | None, survey: Survey
     ) -> Iterator[Example]:
-        """Yield the rows of a table, after showing the first ones to the reader."""
+        """Yield the usable rows of a table, after the reader has chosen the columns from the first rows."""
         rows = part.rows(self.problems, progress, max_rows=cut.max_rows, choices=choices)
         yield from (example for _, example in read_rows(self._reader, rows, self.problems))
         survey.notes += choices.notes()
@@ -367,7 +366,7 @@ class Surveyor:
     def _documents(
         self, part: Source, cut: Cut, choices: ColumnChoices, progress: Progress | None, survey: Survey
     ) -> Iterator[Example]:
-        """Yield the documents with text. Only one of them is in memory at a time, however long it is."""
+        """Yield the documents that are not blank. Only one is in memory at a time, however long it is."""
         documents = part.documents(
             progress, max_chars=cut.max_chars, max_rows=cut.max_rows, choices=choices, problems=self.problems
         )
@@ -415,10 +414,10 @@ def text_hash(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentSplit:
-    """`held_out[i]` is whether document i is held out.
+    """The documents that are held out: `held_out`, bool [documents].
 
-    If whole documents of a source cannot give the share, the end of one document is held out instead: `tails` maps its
-    number to the characters of its end, and `notes` reports it.
+    If whole documents of a source cannot give the share, the end of one document is held out instead: `tails` maps the
+    number of that document to the number of characters at its end, and `notes` reports it.
     """
 
     held_out: NDArray[np.bool_]
@@ -427,7 +426,7 @@ class DocumentSplit:
 
 
 def split_documents(lengths: Sequence[int] | NDArray[np.int64], eval_fraction: float, seed: int) -> DocumentSplit:
-    """Hold out documents with about `eval_fraction` of all characters, but never all documents, and none for 0.
+    """Hold out documents with about `eval_fraction` of all characters, but never all text, and none for 0.
 
     `lengths` are the characters of each document, 1 or more.
     """
@@ -454,7 +453,7 @@ def split_each(
     seed: int,
     usable: NDArray[np.bool_] | None = None,
 ) -> DocumentSplit:
-    """Hold out a share of each of several sources, which have `counts` documents each, one after another.
+    """Hold out a share of each of several sources, whose documents follow one another, `counts` of each.
 
     Only documents that are `usable`, bool [documents], are held out. `names` of the sources appear in the notes.
     """
@@ -474,7 +473,7 @@ def split_each(
 
 
 def tail_start(text: str, tail_characters: int) -> int:
-    """Return the start of the tail: the line break nearest to the exact position, or that position. Never 0."""
+    """Return where the last `tail_characters` of a text begin, moved to a line break that is near. Never 0."""
     exact = len(text) - tail_characters
     reach = max(1, tail_characters // 2)
     before = text.rfind("\n", max(0, exact - reach), exact) + 1
@@ -484,7 +483,8 @@ def tail_start(text: str, tail_characters: int) -> int:
 
 
 def _draw(sizes: NDArray[np.int64], target: float, seed: int) -> list[int]:
-    """Draw documents in a seeded order while they fit into `target`, then one more if that is closer. One remains."""
+    """Return the documents to hold out, drawn in a seeded order: each that still fits into `target`, then one more if
+    the sum comes nearer to it. One document always remains."""
     raw = np.random.PCG64(seed).random_raw(len(sizes))
     order = np.argsort(raw, kind="stable")
     chosen: list[int] = []
@@ -505,7 +505,7 @@ def _draw(sizes: NDArray[np.int64], target: float, seed: int) -> list[int]:
 
 
 def _hold_out_tail(sizes: NDArray[np.int64], target: float, none_held_out: NDArray[np.bool_]) -> DocumentSplit:
-    """Hold out the end of the longest document instead of whole documents."""
+    """Hold out about `target` characters at the end of the longest document, instead of whole documents."""
     longest = int(sizes.argmax())
     size = int(sizes[longest])
     if size < 2:
@@ -539,8 +539,8 @@ def split_rows(strata: NDArray[np.int64], eval_fraction: float, seed: int) -> ND
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """For each survey, the split of each row, int8 [rows], and how often an epoch uses it, int16 [rows]; held-out rows
-    once. `split` has the documents whose end alone is held out."""
+    """The split of each row (`sides`, int8 [rows]) and how often an epoch uses it (`copies`, int16 [rows]), for each
+    survey. Held-out rows are used once. `split` has the documents of which only the end is held out."""
 
     sides: tuple[NDArray[np.int8], ...]
     copies: tuple[NDArray[np.int16], ...]
@@ -555,7 +555,7 @@ class Selection:
 
 
 def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Selection:
-    """Choose rows: first duplicates, then held-out rows, then leaks, then weights. `names` are those of the sources."""
+    """Choose rows: drop duplicates, hold out rows, drop leaks, apply weights. `names` are those of the sources."""
     first = surveys[0]
     hashes = [np.frombuffer(survey.hashes, dtype=np.uint64) for survey in surveys]
     repeats = [_is_repeated(source_hashes) for source_hashes in hashes]
@@ -584,7 +584,7 @@ def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Selecti
 
 
 def _hold_out_share(survey: Survey, cut: Cut, names: Sequence[str], usable: NDArray[np.bool_]) -> DocumentSplit:
-    """Hold out the share of each source: of the characters of documents, or of the rows of each class of a table."""
+    """Hold out a share of each source: of the characters of documents, or of the rows of each class of a table."""
     if cut.reads_text:
         return split_each(survey.lengths, names, survey.counts, cut.eval_fraction, cut.seed, usable)
     strata = np.frombuffer(survey.strata, dtype=np.int64)
@@ -595,7 +595,7 @@ def _hold_out_share(survey: Survey, cut: Cut, names: Sequence[str], usable: NDAr
 
 
 def _is_repeated(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return whether each hash has an equal one before it."""
+    """Return for each hash whether an earlier one is equal to it."""
     _, first = np.unique(hashes, return_index=True)
     is_repeated = np.ones(len(hashes), dtype=np.bool_)
     is_repeated[first] = False
@@ -604,9 +604,9 @@ def _is_repeated(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class ChosenRows:
-    """Rows of one chunk, by their positions in it: for training and for evaluation, each as often as it is used.
+    """The used rows of one chunk, for training and for evaluation: the position of each row, as often as it is used.
 
-    Of the rows in `tails`, this many characters at the end are evaluated, and the others are trained on.
+    `tails` maps some positions to a number of characters: that end of the text is evaluated, the rest is trained on.
     """
 
     chunk: Chunk
@@ -630,9 +630,9 @@ class ChosenRows:
 
 
 def chosen_rows(surveys: Sequence[Survey], choice: Selection, cut: Cut) -> Iterator[ChosenRows]:
-    """Yield the used rows of these surveys, or of the first alone, in order, in portions of limited size.
+    """Yield the used rows of `surveys`, which may be the first one alone, in order, in portions of limited size.
 
-    A document that is used twice comes twice in a row. The rows of a table's chunk come one after another, then again.
+    A document that is used twice comes twice in succession. The used rows of a chunk of a table come once, then again.
     """
     for survey, sides, copies in zip(surveys, choice.sides, choice.copies, strict=False):
         lengths, start = np.frombuffer(survey.lengths, dtype=np.int64), 0

@@ -84,7 +84,7 @@ def _numbers(array: Any) -> Tokens:
 
 
 class Rows:
-    """Read-only rows of one file. Uses memory only for their offsets, and can be sent to another process."""
+    """Read-only rows of one file. Uses memory only for the offsets of rows, and can be sent to another process."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
@@ -159,8 +159,8 @@ class Rows:
     def stream(self, chosen: Sequence[int]) -> tuple[Tokens, NDArray[np.bool_]]:
         """Return the tokens of the chosen rows one after another, int32 [N], and which of them are labels, bool [N].
 
-        A row that follows its predecessor in the file does not repeat the token that they share. So all rows give the
-        original stream, in which every token but the first is a label.
+        If a row directly follows the one before it in the file, the token that both share occurs only once. So all rows
+        give the original stream, in which every token but the first is a label.
         """
         parts, labels = [], []
         for position, index in enumerate(chosen):
@@ -178,7 +178,7 @@ def evenly_spaced(available: int, wanted: int) -> list[int]:
 
 
 def _batches(path: Path) -> list[dict[str, Any]]:
-    """Return the list arrays of each record batch by column, backed by the memory map."""
+    """Return the Arrow list arrays of each record batch, by the name of the column. The memory map backs them."""
     import pyarrow as pa
 
     try:
@@ -201,8 +201,8 @@ BATCH_ROWS = 1000
 class RowWriter:
     """Writes rows of any length. A context manager: the file is complete after it.
 
-    `longest_row`: tokens of the longest row, or of the longest document in rows of several, at most `row_documents`
-    each. `pieces`: rows from documents that were split. `cut_rows`, bool [rows]: whether each row is one of those.
+    `longest_row`: tokens of the longest row, or of the longest document if rows have several (up to `row_documents`).
+    `pieces`: rows from documents that were split. `cut_rows`, bool [rows]: whether each row is one of `pieces`.
     """
 
     def __init__(self, path: Path, columns: Sequence[str] = (COLUMN,), *, max_length: int = 0) -> None:
@@ -288,7 +288,7 @@ class StreamWriter(RowWriter):
         self._pending, self._pending_tokens = [rest], len(rest)
 
     def _cut(self, stream: Tokens) -> None:
-        """Write the rows of a part of the stream. Its last token is the first one of the next part."""
+        """Write a part of the stream as rows. The last token of a part is also the first token of the next part."""
         starts = np.arange(0, len(stream) - 1, self._width)
         self._write(stream, starts, np.minimum(self._width + 1, len(stream) - starts))
 
@@ -297,7 +297,7 @@ class DocumentWriter(RowWriter):
     """Writes each document as a row. A longer one becomes rows that overlap by one token, so that no label is lost."""
 
     def add(self, columns: Columns) -> None:
-        """Write documents, given one after another, with at least 2 tokens each."""
+        """Write documents, whose tokens are given one after another. Each has at least 2 tokens."""
         tokens, lengths = columns[COLUMN]
         pieces = -(-(lengths - 1) // self._width)
         ends = np.cumsum(lengths)

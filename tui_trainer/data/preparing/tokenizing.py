@@ -81,7 +81,7 @@ def character_ids(characters: Sequence[str]) -> NDArray[np.int32]:
 
 
 def encode_text(ids: NDArray[np.int32], text: str) -> NDArray[np.int32]:
-    """Return the tokens of a text, as that tokenizer gives them, and <eos>: int32 [len(text) + 1]."""
+    """Return the tokens of a text by the table `ids` from `character_ids`, and <eos>: int32 [len(text) + 1]."""
     return np.append(ids[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")], np.int32(EOS_ID))
 
 
@@ -121,7 +121,7 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _encode_long(encode: Encode, text: str) -> Tokens:
-    """Encode one text in pieces, without the special tokens between them."""
+    """Encode one long text in pieces. Special tokens remain only at its beginning and its end."""
     empty_ids, letter_ids = encode(["", "a"])
     first = next((number for number, token in enumerate(empty_ids) if letter_ids[number] != token), len(empty_ids))
     before, after = empty_ids[:first], empty_ids[first:]
@@ -145,7 +145,7 @@ def pieces_of(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _split_position(text: str, limit: int) -> int:
-    """Return the last good position before `limit`, or else the last end of a word, or else `limit`."""
+    """Return where to split: at the last GOOD_SPLIT before `limit`, or else after the last word, or else at `limit`."""
     low = limit - SEARCH_CHARACTERS
     for pattern in (GOOD_SPLIT, FALLBACK_SPLIT):
         positions = [match.end() for match in pattern.finditer(text, low, limit)]
@@ -155,9 +155,9 @@ def _split_position(text: str, limit: int) -> int:
 
 
 class TextReader(Reader):
-    """Reads documents as the tokens of `encode`, plus `eos_id` unless it is None or already there. Without `encode`, a
-    tokenizer of at most `vocabulary` tokens is trained on the training texts. `strip_spelled_marks` handles texts that
-    spell special tokens at their ends. `load` loads what both of them need."""
+    """Reads documents as the tokens that `encode` returns, plus `eos_id` unless it is None or already the last one.
+    Without `encode`, a tokenizer of at most `vocabulary` tokens is trained on the training texts. `strip_spelled_marks`
+    handles texts that spell special tokens at their ends. `load` loads what these two functions need."""
 
     columns = (COLUMN,)
 
@@ -219,7 +219,7 @@ def _encode_with(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
 
 
 def _new_characters(new: Sequence[str]) -> DataError:
-    """Return the error for characters that the vocabulary of a continued model lacks."""
+    """Return the error for characters that are not in the vocabulary of the model whose training continues."""
     shown = ", ".join(f"{one_line(character)} (U+{ord(character):04X})" for character in new[:_SHOWN_CHARACTERS])
     shown += f" and {len(new) - _SHOWN_CHARACTERS:,} more" if len(new) > _SHOWN_CHARACTERS else ""
     problem = (
@@ -232,8 +232,8 @@ def _new_characters(new: Sequence[str]) -> DataError:
 
 
 class CharacterReader(Reader):
-    """Reads documents as one token per character of the training texts, and <eos>. `alphabet`: the characters of a
-    model whose training continues, which learns no others."""
+    """Reads documents as one token per character, and <eos>. The characters are those of the training texts, or of
+    `alphabet` if the training of a model continues, which cannot learn others."""
 
     columns = (COLUMN,)
     learns = True

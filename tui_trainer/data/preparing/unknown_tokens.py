@@ -18,7 +18,7 @@ TEXTS_KEPT, _MOST_SHOWN = 50, 12
 
 
 def count_unknown(reader: Reader, columns: Columns) -> tuple[Counter[str], list[int]]:
-    """Count the unknown tokens in rows, and return the counts by their names in `Counts`, and the first rows with any.
+    """Count the unknown tokens in rows. Return the counts by their names in `Counts`, and some rows that have any.
 
     `unknown_tokens` counts the inputs, and `unknown_labels` the `text_labels` that the model should write. Labels that
     are special tokens stand for no text and are not counted.
@@ -39,7 +39,7 @@ def count_unknown(reader: Reader, columns: Columns) -> tuple[Counter[str], list[
 
 
 def unknown_text(reader: Reader, texts: Iterable[str]) -> list[str]:
-    """Return the characters in some texts that are outside the vocabulary, or a whole word if all of its letters are
+    """Return what is outside the vocabulary in some texts: characters, or a whole word if all of its letters are
     unknown alone, as with a vocabulary of words."""
     unknown: dict[str, None] = {}
     for text in texts:
@@ -62,7 +62,7 @@ def _with_unknown(reader: Reader, texts: Sequence[str]) -> list[str]:
 
 
 def unknown_words(counts: Counts, details: Mapping[str, Any]) -> str:
-    """Return a sentence with the shares of unknown tokens and the characters; "" without unknown tokens."""
+    """Return text such as `5 of 80 input tokens (6.25%) are unknown to the tokenizer: é`; "" without any."""
     input_tokens = counts.train_tokens + counts.eval_tokens
     parts = []
     if counts.unknown_labels:

@@ -44,12 +44,12 @@ Sentence = list[tuple[int, list[str]]]  # (line, fields) of each word
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The number of columns of a file, and the positions of those that are read, by their names."""
+    """The columns of a file: their number, and by name the positions of those that are read."""
 
     columns: int
     read: Mapping[str, int]
     marks_entities: bool = False
-    """Whether the tags are like B-PER and O."""
+    """Whether the tags mark entities, such as B-PER and O."""
 
     @property
     def is_universal(self) -> bool:
@@ -57,8 +57,8 @@ class _Layout:
 
 
 def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: ColumnChoices) -> Iterator[Row]:
-    """Yield the sentences, with the line on which each begins. A sentence with an unreadable line is skipped, and its
-    first such line is added to `problems`. Raises DataError if words or tags cannot be identified."""
+    """Yield each sentence as a row, whose position is the sentence's first line. A sentence with an unreadable line is
+    skipped, and that line is added to `problems`. Raises DataError if words or tags cannot be identified."""
     sentences = _sentences(content, label)
     head: list[Sentence] = []
     for sentence in islice(sentences, _LOOKED_SENTENCES):
@@ -94,7 +94,7 @@ def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: Co
 
 
 def _sentences(content: BinaryIO, label: str) -> Iterator[Sentence]:
-    """Yield the lines between blank lines. A sentence that is too long is truncated."""
+    """Yield each sentence: the lines between blank lines. A sentence that is too long is truncated."""
     sentence: Sentence = []
     for line, fields in _lines(content, label):
         if not fields and sentence:
@@ -105,7 +105,7 @@ def _sentences(content: BinaryIO, label: str) -> Iterator[Sentence]:
 
 
 def _lines(content: BinaryIO, label: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield each line with its fields, which are empty for a blank line and at the end of the file."""
+    """Yield the number and the fields of each line. A blank line and the end of the file have no fields."""
     line, sign, splits = 0, "", 0
     for line, text in text_lines_of(content, label):
         if text.startswith(("#begin document", "#end document")):
@@ -130,7 +130,7 @@ def _ends_in_tag(line: str, sign: str) -> bool:
 
 
 def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _Layout:
-    """Return the layout, from the first sentence of several words, or many of one word. Removes a header line."""
+    """Return the layout, judging by the first sentence of several words, or by many of one. Remove a header line."""
     line, first_fields = head[0][0]
     names = [name.lower() for name in first_fields]
     if len(first_fields) > 1 and names[0] in WORD_COLUMNS and names[-1] in TAG_COLUMNS:
@@ -172,7 +172,7 @@ def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _La
 def _tag_column_of_numbered(lines: Sequence[Sequence[str]]) -> int:
     """Return the column of the tags in a file whose first column numbers the words.
 
-    It is the last one, or of several levels of entities the outermost one.
+    It is the last one, or the outermost one if all columns of tags mark entities, on several levels.
     """
     last, third = len(lines[0]) - 1, [fields[2] for fields in lines]
     are_entities = all(ENTITY_TAG.fullmatch(tag) for fields in lines for tag in fields[2:])
@@ -184,7 +184,7 @@ def _is_no_word(fields: Sequence[str]) -> bool:
 
 
 def _is_comment(fields: Sequence[str], layout: _Layout) -> bool:
-    """Return whether a line is a comment. A word '#' has a tag, and no '='."""
+    """Return whether a line is a comment, such as "# text = ...". The word '#' has a tag, and no '='."""
     if not fields[0].startswith("#") or (len(fields[0]) > 1 and not (layout.is_universal or fields[0][1] == " ")):
         return False
     if layout.marks_entities and not ENTITY_TAG.fullmatch(fields[-1]):
@@ -203,9 +203,9 @@ def _problem_of_line(fields: Sequence[str], layout: _Layout, words: int) -> str:
 
 
 def with_words_joined(rows: Iterator[Row], problems: ProblemList, choices: ColumnChoices) -> Iterator[Row]:
-    """Yield the sentences of a table with one word per row, as rows whose columns list the values of the words. Other
-    rows, and sentences of a single row, which may hold all words, are unchanged. A sentence continues while its number
-    is the same, or missing. Raises DataError for a sentence that continues further down."""
+    """Yield each sentence of a table with one word per row as one row, whose columns list the values of its words. Rows
+    of other tables, and sentences of one row (it may hold all words), stay as they are. A row continues a sentence if
+    it has the same sentence number or none. Raises DataError if a sentence continues after another one."""
     first = next(rows, None)
     if first is None:
         return
@@ -257,7 +257,7 @@ def _sentence_column(row: Row) -> str:
 
 
 def _join_words(rows: Sequence[Row], column: str, problems: ProblemList, bad: int) -> Iterator[Row]:
-    """Yield the sentence, unless one of its rows was unreadable: `problems` had `bad` entries before it."""
+    """Yield the joined sentence, unless it had an unreadable row: then `problems` has more entries than `bad`."""
     if problems.count != bad:
         return
     if len(rows) == 1:

@@ -34,7 +34,7 @@ _QUOTES_PAIR = re.compile(rf"{_FIELD}(?:\t{_FIELD})*+")
 _QUOTE_IS_OPEN = re.compile(rf'(?:{_FIELD}\t)*+"(?:[^"]|"")*+')
 
 Lines = Callable[[Iterable[str]], Iterable[str]]
-"""Transforms lines before they are parsed, one to one."""
+"""Function that transforms lines before they are parsed. It returns one line for each."""
 
 
 def read_csv(
@@ -49,8 +49,8 @@ def read_csv(
 ) -> Iterator[Row]:
     """Yield the records below the header, or all records if `columns` names them. Repeated headers are skipped.
 
-    Guesses the `delimiter` unless it is given. Remarks in `choices` how the file differs from a plain one with the
-    `usual` delimiter. Raises DataError for a first line that is not a header.
+    Guesses the `delimiter` if it is empty. Remarks in `choices` if the file is not a plain one with the `usual`
+    delimiter. Raises DataError for a first line that is not a header.
     """
     # The csv module has one limit for the whole process, 128 KiB by default. It also stops at a quote that is never
     # closed before the whole file is in memory.
@@ -114,7 +114,7 @@ def _is_repeated_header(fields: Sequence[str], header: Sequence[str], where: str
 
 
 def _refuse_no_header(names: Sequence[str], rows: Sequence[Sequence[str]], label: str, line: int) -> None:
-    """Raise DataError for a first line that is a comment, or looks like a row: with a number, a long text, or a value
+    """Raise DataError if the first line is a comment, or looks like a row: it has a number, a long text, or a value
     that occurs again below it."""
     where = f"{label}, line {line}"
     rows = [row for row in rows if row and list(row[: len(names)]) != list(names)]
@@ -137,7 +137,7 @@ def _refuse_no_header(names: Sequence[str], rows: Sequence[Sequence[str]], label
 
 
 def guess_delimiter(head: Sequence[str]) -> str:
-    """Return the delimiter that splits the first lines into the most columns, equally many in each; else ','."""
+    """Return the delimiter that splits each of the first lines into equally many columns, the most of all; else ','."""
 
     def score(delimiter: str) -> tuple[bool, int]:
         widths = [len(record) for record in csv.reader(head, delimiter=delimiter) if record]
@@ -155,7 +155,7 @@ def guess_delimiter(head: Sequence[str]) -> str:
 def _guess_dialect(
     head: Sequence[str], label: str, delimiter: str, choices: ColumnChoices
 ) -> tuple[Lines, dict[str, Any]]:
-    """Return the transformation that the lines need, and the options of the csv module."""
+    """Return a function that transforms lines as the csv module needs them, and the options for that module."""
     first_fields = next((line for line in head if not line.isspace()), "").split(delimiter)
     options: dict[str, Any] = {"delimiter": delimiter, "strict": True}
     if delimiter == TAB:
@@ -185,7 +185,7 @@ def _guess_dialect(
 
 
 def _is_consistent(head: Sequence[str], options: dict[str, Any]) -> bool:
-    """Return whether the first records have equally many fields, except the last one, which may be incomplete."""
+    """Return whether the first records have equally many fields, except the last one: it may be incomplete."""
     widths = []
     try:
         for fields in csv.reader(head, **options):
@@ -197,9 +197,8 @@ def _is_consistent(head: Sequence[str], options: dict[str, Any]) -> bool:
 
 
 def _double_lone_quotes(lines: Iterable[str], width: int, report: Callable[[int], None]) -> Iterator[str]:
-    """Yield lines of `width` tab-separated fields, with lone quotes doubled, so that the csv module reads them
-    literally. `report` gets the numbers of these lines. A quote that is not closed on its line is lone if the next one
-    is a record."""
+    """Yield lines of `width` tab-separated fields. Lone quotes are doubled, so that the csv module reads them
+    literally, and `report` gets the numbers of these lines. An unclosed quote is lone if the next line is a record."""
     lines, next_lines, is_open = iter(lines), list[str](), False
     number = 0
     while line := next_lines.pop(0) if next_lines else next(lines, ""):
@@ -224,7 +223,7 @@ def _double_lone_quotes(lines: Iterable[str], width: int, report: Callable[[int]
 
 
 def _has_lone_quote(text: str, width: int, is_open: bool, next_lines: Sequence[str]) -> bool:
-    """Return whether a quote in the line does not enclose a field."""
+    """Return whether the line has a quote that does not enclose a field."""
     if not is_open:
         is_paired = _QUOTES_PAIR.fullmatch(text)
         return not is_paired or len(next(csv.reader([text], delimiter=TAB))) != width
@@ -236,12 +235,12 @@ def _has_lone_quote(text: str, width: int, is_open: bool, next_lines: Sequence[s
 
 
 class _LostRows:
-    """Finds rows that were read as one text, because a double quote opened it by mistake.
+    """Finds rows that were read as one text, because a double quote opened the text by mistake.
 
-    The text ends with the next quote at the end of a field, and each of its lines looks like a row. But the lines of a
-    real text may look like rows as well, so their values are compared with those of the first rows. If a column of
-    numeric ids, or of class names, continues in each line, the file is refused. If it does not, it is a text. New names
-    are remarked. If no column decides, the record is remarked too, unless the file certainly quotes other fields.
+    Such a text ends with the next quote at the end of a field, and each of its lines looks like a row. But the lines of
+    a real text may look like rows too, so their values are compared with those of the first rows. If a column of
+    numeric ids, or of class names, continues in each line, the file is refused. If it does not, the text is real. New
+    names get a remark, and so does a record where no column decides, unless the file surely quotes other fields.
     """
 
     def __init__(self, head: Sequence[str], label: str, options: Mapping[str, Any], choices: ColumnChoices) -> None:
@@ -285,7 +284,7 @@ class _LostRows:
             self._choices.remark(remark)
 
     def _rows_in(self, fields: Sequence[str], position: int) -> list[list[str]]:
-        """Return a row for each line of the field at `position`; empty if a line has more or fewer fields."""
+        """Return a row for each line in the field at `position`; [] if a line does not have the fields of a row."""
         width, delimiter = len(fields), self._delimiter
         first_line, *lines = fields[position].replace("\r\n", "\n").split("\n")
         rows = [[*fields[:position], *first_line.split(delimiter)]]
@@ -295,7 +294,7 @@ class _LostRows:
         return rows if is_only_field and all(len(row) == width for row in rows) else []
 
     def _are_rows(self, rows: Sequence[Sequence[str]], position: int) -> Literal["yes", "likely", "unclear", "no"]:
-        """Return whether the columns of these rows continue those of the first rows of the file."""
+        """Return whether `rows` are rows of the file: whether their columns continue those of the first rows."""
         examples = [fields for fields in self._examples if len(fields) == len(rows[0]) and fields not in rows]
         verdicts: set[Literal["yes", "likely"]] = set()
         for column, values in enumerate(zip(*rows, strict=True)):
@@ -319,7 +318,7 @@ class _LostRows:
 def _records(
     lines: Iterable[str], label: str, options: dict[str, Any], lost_rows: _LostRows
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line and the fields of each record that is not blank. Raises DataError for swallowed rows."""
+    """Yield the line and the fields of each record that is not blank. Raises DataError if a text swallowed rows."""
     reader = csv.reader(lines, **options)
     while True:
         line = reader.line_num + 1
@@ -352,7 +351,7 @@ def _quoted_hint(delimiter: str) -> str:
 
 
 def _error_of_csv(message: str, where: str) -> DataError:
-    """Return an error of the csv module as a DataError in terms of the file."""
+    """Convert an error message of the csv module to a DataError that explains it for this file."""
     hint = 'write double quotes inside a text twice (""), without a backslash'
     if "end of data" in message:
         return DataError("a double quote opened in this row is not closed", where=where, hint=hint)

@@ -54,7 +54,7 @@ _MOST_SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class HubPath:
-    """A data set or a part of it: `inside` is a folder, a file or a glob, or empty for all of it."""
+    """A data set of the Hub, or the part `inside` it: a folder, a file or a glob; empty for the whole data set."""
 
     name: str
     revision: str = MAIN
@@ -88,7 +88,7 @@ def parse_hub_path(path: str, revision: str = "") -> HubPath:
 
 
 def snapshot(path: HubPath) -> tuple[Path, list[str] | None] | None:
-    """Return the folder in the Hub's cache, or None, and the names of the commit's files if they were stored."""
+    """Return the folder in the Hub's cache and the commit's files (None if unknown), or None if nothing is cached."""
     if not repository_folder("datasets", path.name).is_dir():
         return None
     from huggingface_hub import errors, get_cached_repo_tree, snapshot_download
@@ -107,12 +107,12 @@ def snapshot(path: HubPath) -> tuple[Path, list[str] | None] | None:
 
 
 def cached_data_sets() -> list[str]:
-    """Return the data sets that were downloaded to this machine."""
+    """Return the names of the data sets of the Hub that are on this machine."""
     return sorted(name for name, _ in cached_repositories("datasets"))
 
 
 def selected_names(path: HubPath, local_names: Sequence[str], commit_names: Sequence[str] | None) -> list[str]:
-    """Return the data files of a path, given the files on this machine. Raises DataError if any is missing."""
+    """Return the names of the data files that a path selects. Raises DataError if any is not on this machine."""
     names = chosen_names(local_names if commit_names is None else commit_names, path.inside)
     if missing := len({*names} - {*local_names}):
         problem = f"{missing:,} of the {len(names):,} files of {one_line(str(path), 120)} are not on this machine"
@@ -126,7 +126,7 @@ def selected_names(path: HubPath, local_names: Sequence[str], commit_names: Sequ
 
 
 def chosen_names(names: Sequence[str], inside: str) -> list[str]:
-    """Return the data files that `inside` selects, sorted: all, a folder, a glob, or one file of any form."""
+    """Return the data files that `inside` selects, sorted: all, a folder's, a glob's, or one file of any form."""
     if inside in names:
         return [inside]
     if GLOB_SIGNS & {*inside}:
@@ -135,7 +135,7 @@ def chosen_names(names: Sequence[str], inside: str) -> list[str]:
 
 
 def data_names(names: Iterable[str]) -> list[str]:
-    """Return the files of rows among all files of a repository, sorted; without such files, the .txt files."""
+    """Return the files that hold rows among all files of a repository, sorted; if there are none, the .txt files."""
     visible = [name for name in names if not any(step.startswith(".") for step in name.split("/"))]
     files = [(name, name.rpartition("/")[2]) for name in visible if form_of(PurePosixPath(name)) not in _ROWLESS]
     rows = [name for name, file_name in files if file_name not in ABOUT and not LATER_WORK.fullmatch(file_name)]
@@ -144,7 +144,7 @@ def data_names(names: Iterable[str]) -> list[str]:
 
 
 def missing_part(path: HubPath, names: Iterable[str]) -> DataError:
-    """Return the error for a folder or file that the data set lacks. `names` are those that it has."""
+    """Return the error for a folder or file that the data set does not have. `names` are the files that it has."""
     data = chosen_names([*names], "")
     shown = "; ".join(one_line(name, 80) for name in data[:_MOST_SHOWN])
     cause = f"{path.name} has no data in '{one_line(path.inside, 120)}'"
@@ -159,7 +159,7 @@ def remedies(path: HubPath) -> str:
 
 
 def _matches_glob(steps: list[str], pattern: list[str]) -> bool:
-    """Return whether a path matches, like `glob.glob`: `*` stays in its folder, `**` is any number of folders."""
+    """Return whether a path matches a glob, both split at "/": `*` matches within a name, `**` any folders."""
     if not steps or not pattern:
         return not steps and not pattern
     if pattern[0] == "**":
@@ -199,7 +199,7 @@ def remote_files(path: HubPath) -> tuple[dict[str, SourceFile], str]:
 
 
 def remote_splits(path: HubPath, name: str) -> tuple[dict[str, SourceFile], NamedSplits | None]:
-    """Return the selected data files by name, and their splits if the README.md declares them for a configuration."""
+    """Return the selected files by name, and their splits if the README.md declares configurations, else None."""
     files, readme = remote_files(HubPath(path.name, path.revision))
     if not path.inside:
         # `datasets` assigns files to splits by name alone, but searches them in a folder, so empty files suffice.

@@ -30,7 +30,7 @@ _ANNOTATIONS = ("entities", "cats", "spans")  # in a row of spaCy
 
 
 def read_json(content: BinaryIO, label: str, problems: ProblemList, *, usually_lines: bool) -> Iterator[Row]:
-    """Yield the rows of a JSON file. The content decides on its form; with `usually_lines` the name promises lines."""
+    """Yield the rows of a JSON file, whose content decides on its form. `usually_lines`: its name promises lines."""
     is_lines = not is_one_json(content) if usually_lines else _is_json_lines(content)
     content.seek(0)
     yield from (json_lines if is_lines else _rows_of_json)(content, label, problems)
@@ -39,7 +39,7 @@ def read_json(content: BinaryIO, label: str, problems: ProblemList, *, usually_l
 def json_lines(
     content: BinaryIO, label: str, problems: ProblemList, *, lines_before: int = 0, bytes_before: int = 0
 ) -> Iterator[Row]:
-    """Yield the row of each line of a file, or of a part of a file after this many lines and bytes."""
+    """Yield the row on each line of `content`, which is a file or what follows this many lines and bytes of it."""
     for line, raw_line, offset in lines_of(content, label, rows=True, line=lines_before, offset=bytes_before):
         where = f"{label}, line {line}"
         try:
@@ -96,7 +96,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_without_repeated_keys)
 
 
 class JsonText:
-    """A window that moves over JSON text: it grows until it holds a whole value, and drops what was read."""
+    """A window that moves over JSON text. It grows until it holds a whole value, and drops what was already read."""
 
     def __init__(self, chunks: Iterator[str], label: str) -> None:
         self._chunks = chunks
@@ -152,7 +152,7 @@ class JsonText:
             return value
 
     def rest_of_list(self, is_after_value: bool, *, may_end_in_comma: bool = False) -> Iterator[object]:
-        """Yield the remaining values of a list, and read its end."""
+        """Yield the remaining values of a list whose beginning was read, and read its closing bracket."""
         while self.peek() != "]":
             if is_after_value:
                 self.take(",")
@@ -163,7 +163,7 @@ class JsonText:
         self.take("]")
 
     def broken(self, message: str, hint: str = "") -> NoReturn:
-        """Raise DataError with the present line and column."""
+        """Raise DataError with this message and the line and column of the window."""
         line, column = self._position()
         raise DataError(message, where=f"{self._label}, line {line}, column {column}", hint=hint)
 
@@ -186,14 +186,14 @@ class JsonText:
 
 
 def _is_json_lines(content: BinaryIO) -> bool:
-    """Return whether the first line is a complete row and other lines follow."""
+    """Return whether the first line is a complete row and the file has more lines."""
     first = _first_line(content)
     is_all = not first.endswith(b"\n") or _is_rest_blank(content)
     return not is_all and isinstance(_merged_pair(_parse_or_none(first)), dict)
 
 
 def is_one_json(content: BinaryIO) -> bool:
-    """Return whether a list or an object begins that spans several lines, or the only line is a list of rows."""
+    """Return whether the file is one JSON value: one that spans several lines, or a list of rows on the only line."""
     first = _first_line(content)
     if first.strip() in (b"[", b"{"):
         return True
@@ -220,7 +220,7 @@ def _parse_or_none(line: bytes) -> Any:
 
 
 def _rows_of_list(text: JsonText, label: str, problems: ProblemList, first: tuple[object, ...] = ()) -> Iterator[Row]:
-    """Yield the `first` objects and the others of a list whose opening bracket was read."""
+    """Yield the rows of a list whose opening bracket and `first` objects were already read."""
     rest = text.rest_of_list(bool(first), may_end_in_comma=True)
     for number, value in enumerate(chain(first, rest), start=1):
         where = f"{label}, item {number:,}"
@@ -232,8 +232,8 @@ def _rows_of_list(text: JsonText, label: str, problems: ProblemList, first: tupl
 
 
 def _rows_of_objects(text: JsonText, label: str, problems: ProblemList) -> Iterator[Row]:
-    """Yield the rows of an object: those of its only list, or of a table stored by columns, or the object itself.
-    Further objects after it are rows as well."""
+    """Yield the rows that an object holds: those in its only list, those of a table stored by columns, or the object
+    itself as one row. Further objects after it are rows as well."""
     text.take("{")
     columns: dict[str, Any] = {}
     list_name = ""
@@ -273,8 +273,8 @@ def _rows_of_objects(text: JsonText, label: str, problems: ProblemList) -> Itera
 
 
 def _rows_by_columns(table: Mapping[str, Any], label: str) -> list[dict[str, Any]]:
-    """Return the rows of a table that pandas or `datasets` wrote by columns, or by row numbers; empty for a single row.
-    Raises DataError for columns of different lengths."""
+    """Return the rows of a table that pandas or `datasets` wrote by columns, or by row numbers; [] if the object is a
+    single row. Raises DataError for columns of different lengths."""
     values = list(table.values())
     if all(isinstance(value, dict) for value in values):
         keys = list(values[0]) if values else []
@@ -312,7 +312,7 @@ def _is_article(values: Mapping[str, Any]) -> bool:
 
 
 def _questions(article: Row, problems: ProblemList) -> Iterator[Row]:
-    """Yield a row for each question of an article, with its context and the other keys of the question."""
+    """Yield a row for each question of an article of SQuAD, with its context and the question's other keys."""
     title = {"title": article.values["title"]} if "title" in article.values else {}
     paragraphs: Any = article.values["paragraphs"]
     for number, paragraph in enumerate(paragraphs, start=1):
@@ -336,7 +336,7 @@ def _row(value: object, where: str, hint: str) -> Row:
 
 
 def _merged_pair(value: object) -> object:
-    """Convert `["text", {"entities": [...]}]` to an object."""
+    """Convert `["text", {"entities": [...]}]` to an object with the key "text"; return other values unchanged."""
     match value:
         case [str(text), dict(marks)] if any(name in marks for name in _ANNOTATIONS) and "text" not in marks:
             return {"text": text, **marks}

@@ -35,7 +35,7 @@ from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import GIB, MIB, format_bytes
 
 MAX_DOCUMENT_BYTES = 1 * GIB  # a text file is one document, read into memory as a whole; also stops a gzip bomb
-# A process reads as many rows at once as are encoded at once, so that few are read for two batches.
+# A block has as many rows as are encoded at once, so that few blocks are read for two batches.
 BLOCK_LINES, BLOCK_BYTES, READ_BYTES = 1000, 1 * MIB, 4 * MIB
 _row_counts: dict[tuple[str, int, int], int] = {}  # of files already counted by this process: (path, size, mtime_ns)
 
@@ -117,7 +117,7 @@ def _raw_rows(
 
 
 def _error_without_rows(content: BinaryIO, file: SourceFile) -> DataError:
-    """Return the error of a task that reads rows for a file of text."""
+    """Return the error for a file of plain text that a task of rows cannot read."""
     content.seek(0)
     start = content.read(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     kind = next((kind for beginning, kind in _TEXT_KINDS if start.lower().startswith(beginning)), "plain text")
@@ -149,8 +149,8 @@ def count_rows(file: SourceFile) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LineBlock:
-    """Part of a JSON Lines file that any process can read: complete lines, with `offset` and `size` in bytes, and the
-    number of preceding lines. `column` holds the text of a document."""
+    """A part of a JSON Lines file that any process can read: complete lines, at `offset` and of `size` in bytes, after
+    `lines_before` lines of the file. `column` is the text column, if rows are documents."""
 
     file: SourceFile
     offset: int
@@ -158,7 +158,7 @@ class LineBlock:
     lines_before: int
     column: str = ""
     columns: frozenset[str] = frozenset()
-    """Columns of the first rows of the file."""
+    """Names of the columns that the first rows of the file have."""
 
     def rows(self, problems: ProblemList) -> Iterator[Row]:
         """Yield the rows. Raises DataError for an error that makes the rest of the file unreadable."""
@@ -171,8 +171,8 @@ class LineBlock:
 
 
 def line_blocks(file: SourceFile, choices: ColumnChoices | None = None) -> Iterator[LineBlock]:
-    """Yield all lines of a JSON Lines file, about BLOCK_LINES at a time, with the first rows together in the first
-    block. For documents, `choices` chooses their column. Raises ReadInOrder if lines cannot be read independently."""
+    """Yield blocks of about BLOCK_LINES lines of a JSON Lines file. The first block has at least all first rows. If
+    rows are documents, `choices` chooses the text column. Raises ReadInOrder if lines cannot be read independently."""
     if file.form != "jsonl" or file.compressed or file.remote or file.rows or file.features:
         raise ReadInOrder
     try:
@@ -195,8 +195,8 @@ def line_blocks(file: SourceFile, choices: ColumnChoices | None = None) -> Itera
 
 
 def _sizes_of_blocks(content: BinaryIO, least: int) -> Iterator[tuple[int, int]]:
-    """Yield (bytes, lines) of each block: BLOCK_LINES lines, or fewer with over BLOCK_BYTES; at least `least` in the
-    first.
+    """Yield (bytes, lines) of each block: BLOCK_LINES lines, or fewer if they exceed BLOCK_BYTES. The first block has
+    at least `least` bytes.
 
     Raises ReadInOrder for a line that is longer than a row may be.
     """
@@ -220,7 +220,7 @@ def _sizes_of_blocks(content: BinaryIO, least: int) -> Iterator[tuple[int, int]]
 
 
 def first_characters(documents: Iterator[Document], max_chars: int) -> Iterator[Document]:
-    """Yield documents up to `max_chars` characters (0: no limit). The last one is truncated."""
+    """Yield the first documents, `max_chars` characters in total (0: no limit). The last document is truncated."""
     left = max_chars
     for document in documents:
         if not max_chars:
@@ -255,9 +255,9 @@ def texts_of(rows: Iterator[Row], column: str, problems: ProblemList, late: Late
 
 
 def slices_of(files: Mapping[str, Sequence[SourceFile]], spec: str, setting: str) -> tuple[SourceFile, ...]:
-    """Return the rows that the slice `wanted` selects from splits, given as their files by name.
+    """Return the files with the rows that the slice `spec` selects, such as "train[:10%]". `files` are by split.
 
-    Raises DataError for an invalid slice, or without any row in it. `setting` is the setting that names the slice.
+    Raises DataError for an invalid slice, or for one without rows. `setting` is the setting that names the slice.
     """
     from datasets import ReadInstruction
 
@@ -282,7 +282,7 @@ def slices_of(files: Mapping[str, Sequence[SourceFile]], spec: str, setting: str
 
 
 def _rows_of(files: Sequence[SourceFile], counts: list[int], start: int, end: int | None) -> Iterator[SourceFile]:
-    """Yield the rows from `start` to `end` (exclusive), counted over all files of a split."""
+    """Yield the files with the rows from `start` to `end` (exclusive), counted over all files of a split."""
     for file, count in zip(files, counts, strict=True):
         first, last = max(start, 0), count if end is None else min(end, count)
         if (first, last) == (0, count):

@@ -33,14 +33,14 @@ class ResolvedData:
 
     @classmethod
     def of(cls, *sources: "Source") -> Self:
-        """Return the data of sources that are open already."""
+        """Return data that consists of these sources, which are already open."""
         data = cls(paths=tuple(source.path for source in sources), text_column=sources[0].text_column)
         vars(data)["sources"] = sources
         return data
 
     @cached_property
     def sources(self) -> "tuple[Source, ...]":
-        """The training source, and a second one for evaluation if it is named or has a split of its own.
+        """The training source, and an evaluation source if settings name it or there is a validation split.
 
         data.name applies to the second source if it has that configuration. Raises DataError for what `open_sources`
         refuses, and for validation splits that are ambiguous or that only some of the sources have.
@@ -59,7 +59,7 @@ class ResolvedData:
 
     @property
     def parts(self) -> "tuple[Source, ...]":
-        """The single sources, those for training first."""
+        """The sources of all paths, those for training first."""
         return tuple(part for source in self.sources for part in source.parts)
 
     @property
@@ -79,11 +79,11 @@ class ResolvedData:
 
     @cached_property
     def signature(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Size and time of each file, by source, from before the files were hashed."""
+        """(size, mtime) of each file, by source, as they were before the files were hashed."""
         return tuple(source.signature() for source in self.sources)
 
     def fingerprint(self, progress: Progress | None = None) -> str:
-        """Return a hash of all names and contents, which is computed once."""
+        """Return a hash of the names and contents of all sources. It is computed only once."""
         attributes = vars(self)
         if "hashed" not in attributes:
             import xxhash

@@ -93,12 +93,13 @@ _FETCH_AGAIN = "copy or download the dataset again"
 _digests: dict[tuple[str, int, int], str] = {}  # of files already hashed by this process: (path, size, mtime_ns)
 
 RowsRead = dict[Path, list[tuple[int, float]]]
-"""The first row and the end (exclusive) of the rows that are read from each file, by its path without links."""
+"""The (first row, end) of each range of rows that is read from a file, by its path without links; the end is
+exclusive."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataChoice:
-    """The configuration, splits (`train`, `train[:10%]+validation`) and Hub revision that are selected from a path.
+    """Selection from a path: a configuration, splits (`train`, `train[:10%]+validation`) and a revision of the Hub.
 
     Empty means the only one or the default. The default split is the one to train on or, with `measured`, to evaluate
     on. `streaming`: data that is not on this machine is read from the Hub.
@@ -112,7 +113,7 @@ class DataChoice:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The names of the splits, without their slices."""
+        """Names of the selected splits, without their slices."""
         return tuple(part.partition("[")[0].strip() for part in self.split.split("+")) if self.split.strip() else ()
 
     @property
@@ -125,8 +126,8 @@ EVERYTHING = DataChoice()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitFiles:
-    """Files of one split: its name, and which of the three splits it is, if any. `several`: the parts, if it is
-    joined."""
+    """The files of one split: its name (`label`), and its kind, if any. `several`: the splits that `train+test`
+    joins."""
 
     label: str
     split: Split | None
@@ -141,8 +142,8 @@ class Source:
     If several paths are named, `several` has the source of each. Rows and documents are then read one after another,
     from `parts` or `each`.
 
-    `split` is the split that `entries` belong to, if any. `others` and `beside` (files that are not data) are named by
-    its path, too, but not read. `splits` has the use of all of them in a run.
+    `split` is the split that `entries`, the files to read, belong to, if any. The path also names files that are not
+    read: `others`, of other splits, and `beside`, without data. `splits` has the use of all of them in a run.
     """
 
     path: str
@@ -160,11 +161,11 @@ class Source:
 
     @property
     def parts(self) -> "tuple[Source, ...]":
-        """The single sources, or the source itself if it is a single one."""
+        """The source of each path, or only this source if there is one path."""
         return self.several or (self,)
 
     def each(self, progress: Progress | None) -> "Iterator[tuple[Source, Progress | None]]":
-        """Yield the single sources, each with a callback for its part of the progress."""
+        """Yield the source of each path, with a callback that reports its progress as a part of the whole."""
         done = 0
         for part in self.parts:
             yield part, _progress_within(progress, done, self.bytes_on_disk) if self.several else progress
@@ -183,7 +184,7 @@ class Source:
         choices: ColumnChoices | None = None,
         problems: ProblemList | None = None,
     ) -> Iterator[Document]:
-        """Yield each document in file order: the first `max_rows` of them, up to `max_chars` characters (0: all).
+        """Yield documents in file order: the first `max_rows` of them, up to `max_chars` characters in total (0: all).
 
         The last document is truncated. `choices` collects notes, and `problems` the errors. Raises DataError at the end
         if there was no text and, without `problems`, for all errors.
@@ -210,7 +211,7 @@ class Source:
     def rows(
         self, problems: ProblemList, progress: Progress | None = None, *, max_rows: int = 0, choices: ColumnChoices
     ) -> Iterator[Row]:
-        """Yield each row of a table in file order, the first `max_rows` of them (0: all).
+        """Yield rows of a table in file order: the first `max_rows` of them (0: all).
 
         Errors in rows are added to `problems`. Raises DataError for a source that is not a table.
         """
@@ -221,7 +222,7 @@ class Source:
         return islice(self._read(rows_of, choices, problems, progress), max_rows or None)
 
     def fingerprint(self, progress: Progress | None = None) -> str:
-        """Return XXH3-128 over names and content."""
+        """Return a hash (XXH3-128) of the names and contents of the files."""
         import xxhash
 
         digest = xxhash.xxh3_128()
@@ -243,7 +244,7 @@ class Source:
         return str(digest.hexdigest())
 
     def signature(self) -> tuple[tuple[int, int], ...]:
-        """Return (size, mtime in ns) of each file. If it is equal before and after reading, no file has changed."""
+        """Return (size, mtime in ns) of each file. It stays the same during reading if no file changes."""
         return tuple(entry.size_and_time() for entry in self.entries)
 
     def _all_documents(
@@ -284,10 +285,10 @@ class Source:
 
 
 def open_source(path: str, text_column: str = AUTO, choice: DataChoice = EVERYTHING) -> Source:
-    """Return the source that one path of `data.path` names, or what `choice` selects from it.
+    """Return the source that one path of `data.path` names, or the part of it that `choice` selects.
 
     Raises DataError if there is no usable data, if its splits are unclear, or if a configuration or split is missing.
-    Counts the rows of a split for a slice of it.
+    If `choice` has a slice, it counts the rows of the split.
     """
     if path.startswith(SAMPLE_PREFIX):
         name = "" if choice.measured else choice.name  # data.name applies to data.path only
@@ -316,7 +317,7 @@ def open_source(path: str, text_column: str = AUTO, choice: DataChoice = EVERYTH
 
 
 def open_sources(paths: Sequence[str], text_column: str = AUTO, choice: DataChoice = EVERYTHING) -> Source:
-    """Return the source of one path, or one that combines those of several. Raises DataError like `open_source`."""
+    """Return the source of one path, or one that joins the sources of several. Raises DataError like `open_source`."""
     parts: list[Source] = []
     problems: list[Problem] = []
     for path in paths:
@@ -330,7 +331,7 @@ def open_sources(paths: Sequence[str], text_column: str = AUTO, choice: DataChoi
 
 
 def _join_sources(parts: Sequence[Source]) -> Source:
-    """Combine sources, or return a single one. File names that occur more than once are shown with their folders."""
+    """Join sources into one; return a single source as it is. Equal file names are shown with their folders."""
     if len(parts) == 1:
         return parts[0]
     single_files = [part.entries[0] if len(part.entries) == 1 else None for part in parts]
@@ -355,8 +356,8 @@ def _join_sources(parts: Sequence[Source]) -> Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Request:
-    """What to open: `path` is the setting, and `text` the part of it that is opened now, which messages name. Names in
-    data.path begin with `place`, or with `wanted` on the Hub. `pattern` is set if only some names are selected."""
+    """What to open. `path` is the setting, and `text` the part of it that is opened now, for messages. File names are
+    relative to the folder `place`, or to `wanted` on the Hub. `pattern`: a glob, if it selects from these names."""
 
     path: str
     text: str
@@ -366,7 +367,7 @@ class _Request:
     wanted: HubPath | None = None
     pattern: str = ""
     beside: tuple[str, ...] = ()
-    """Files in its folder that are not read."""
+    """Files in the folder of `path` that are not read, because they are not data."""
 
     @property
     def name(self) -> str:
@@ -374,7 +375,7 @@ class _Request:
 
     @property
     def without_configuration(self) -> "_Request":
-        """The request after its configuration was found."""
+        """The same request without the name of a configuration, for use when the configuration was found."""
         return replace(self, choice=replace(self.choice, name=""))
 
     def as_setting(self, inside: str) -> str:
@@ -386,7 +387,7 @@ class _Request:
 
 
 def _open_path(request: _Request) -> Source:
-    """Open a path of any kind. Raises DataError if there is no such data."""
+    """Return the source of a path of any kind. Raises DataError if there is no such data."""
     path = request.path
     if not path.strip() or "\0" in path:
         raise DataError(
@@ -444,7 +445,7 @@ def _open_folder(request: _Request, folder: Path) -> Source:
 
 
 def _open_configured(request: _Request, folder: Path) -> Source:
-    """Open a folder whose README.md declares configurations."""
+    """Return the source of a folder whose README.md declares configurations."""
     splits, declared = configured_splits(folder, request.choice.name, request.name)
     owner = f"{request.wanted.name}/" if request.wanted else ""
     candidates = {name: candidate(folder / name, f"{owner}{name}") for names in splits.parts.values() for name in names}
@@ -453,7 +454,7 @@ def _open_configured(request: _Request, folder: Path) -> Source:
 
 
 def _open_from_hub(request: _Request, path: HubPath) -> Source | None:
-    """Open a data set of the Hub; None if no part of it is on this machine, and it is not streamed."""
+    """Return the source of a data set of the Hub. None if nothing of it is on this machine, and it is not streamed."""
     choice, label = request.choice, ""
     cached = snapshot(path)
     local_names = _names_in(cached[0]) if cached else []
@@ -485,7 +486,7 @@ def _open_from_hub(request: _Request, path: HubPath) -> Source | None:
 
 
 def _names_in(folder: Path) -> list[str]:
-    """Return every file at any depth, named from `folder` on. Broken links are excluded."""
+    """Return all files at any depth by their paths relative to `folder`. Broken links are excluded."""
     paths = (Path(parent) / name for parent, _, names in os.walk(folder) for name in names)
     return [path.relative_to(folder).as_posix() for path in paths if os.path.exists(path)]  # noqa: PTH110  # Path raises in a closed folder
 
@@ -505,7 +506,7 @@ def _open_glob(request: _Request, pattern: Path) -> Source:
 def _choose_files(
     request: _Request, named: Mapping[str, SourceFile], splits: NamedSplits, label: str = "", split: Split | None = None
 ) -> Source:
-    """Return the source of the selected files. `label` and `split` are those of the whole if file names show none."""
+    """Return the source of the selected files. If no file name shows a split, all belong to `split`, named `label`."""
     choice = request.choice
     if choice.name:
         raise no_configuration(request.name, choice.name, _configurations(named))
@@ -540,7 +541,7 @@ def _choose_files(
 def _chosen_split(
     request: _Request, named: Mapping[str, SourceFile], splits: NamedSplits, label: str, split: Split | None
 ) -> tuple[SplitFiles, tuple[SplitFiles, ...]]:
-    """Return the files to read, which are all of them or those of one split, and the other splits."""
+    """Return the files to read, which are those of one split or all, and the files of each other split."""
     choice = request.choice
     if not splits.parts:
         whole = SplitFiles(label=label if split else "", split=split, files=tuple(named.values()))
@@ -577,7 +578,7 @@ def _chosen_split(
 
 
 def _named_splits(by_label: Mapping[str, SplitFiles], request: _Request) -> SplitFiles:
-    """Combine the splits that are named."""
+    """Join the files of the splits that the request names. Raises DataError if a split is missing."""
     choice = request.choice
     for label in choice.splits:
         if label not in by_label:
@@ -591,7 +592,7 @@ def _named_splits(by_label: Mapping[str, SplitFiles], request: _Request) -> Spli
 
 
 def _error_of_parts(request: _Request, named: Mapping[str, SourceFile], splits: NamedSplits, doubt: str) -> DataError:
-    """Return the error for files with several parts to choose from, with the setting for each part."""
+    """Return the error for files that have several splits or configurations. Its hint has the setting for each one."""
     ordered = sorted(splits.parts.items(), key=lambda item: "train" not in item[0].label.lower())
     file_counts = Counter(str(folder) for name in named for folder in PurePosixPath(name).parents)
     alternatives = [
@@ -619,7 +620,7 @@ def _error_of_parts(request: _Request, named: Mapping[str, SourceFile], splits: 
 
 
 def _configurations(names: Iterable[str]) -> list[str]:
-    """Return the folders that contain all of the files, if none of them is a split."""
+    """Return the names of the folders that look like configurations: all files are in them, and none is a split."""
     folders = {name.partition("/")[0] if "/" in name else "" for name in names}
     return sorted(folders) if len(folders) > 1 and not any(not folder or split_in(folder) for folder in folders) else []
 
@@ -636,9 +637,9 @@ def _files_below(folder: Path) -> Iterator[Path]:
 def _usable_files(
     paths: Iterable[Path], request: _Request, *, whole_paths: bool = False
 ) -> tuple[dict[str, SourceFile], _Request]:
-    """Return the readable files by their names below `request.place`, and `request` with the names of the other files.
+    """Return the readable files by their names below `place`, and the request with the names of the others as `beside`.
 
-    With `whole_paths` the labels are whole paths. Raises DataError if data, or all files, cannot be read.
+    With `whole_paths`, messages show whole paths. Raises DataError if a data file, or every file, cannot be read.
     """
     files: dict[str, SourceFile] = {}
     unreadable: list[str] = []
@@ -679,7 +680,7 @@ def _usable_files(
 
 
 def _settings_files(files: Mapping[str, SourceFile]) -> set[str]:
-    """Return the .json files with one object that is not a row, such as config.json, if other files have rows."""
+    """Return the .json files that are settings, such as config.json: one object, next to other files with rows."""
     candidates = [name for name, file in files.items() if file.form == "json" and file.size_bytes <= _SETTINGS_BYTES]
     if len(candidates) > _FEW_SETTINGS:  # each of many files may be a row
         return set()
@@ -701,7 +702,7 @@ def _is_one_object(file: SourceFile) -> bool:
 
 
 def _with_folder_labels(files: Mapping[str, SourceFile]) -> dict[str, SourceFile]:
-    """Label texts with their folder, if each is in a folder that is not a split, and the folders have several texts."""
+    """Make the folder of each text its class, if every folder is no split, and folders have several texts."""
     folders = {name: PurePosixPath(name).parent.name for name in files if not is_readme_or_licence(name)}
     are_labels = all(folder and not split_in(folder) for folder in folders.values())
     if any(file.holds_rows for file in files.values()) or not are_labels:
@@ -723,7 +724,7 @@ def _error_of_opening(path: str, error: OSError | UnicodeEncodeError) -> DataErr
 
 
 def _remarks_on_local_path(path: str, choice: DataChoice) -> Iterator[str]:
-    """Yield remarks for a user who may have meant the Hub, but named a local path."""
+    """Yield remarks if a user may have meant the Hub, but the path is a local one."""
     local_path = at_home(path)
     if path.startswith(HUB_PREFIX) or (not os.path.lexists(local_path) and not set(path) & GLOB_SIGNS):
         return
@@ -737,7 +738,7 @@ def _remarks_on_local_path(path: str, choice: DataChoice) -> Iterator[str]:
 
 
 def _source_of(path: str, text_column: str, files: SplitFiles, *, is_split: bool) -> Source:
-    """Return the source of these files. `is_split`: they are not all that `path` names."""
+    """Return the source of these files. `is_split`: `path` also names files of other splits."""
     slice_of = f", {one_line(files.label, 80)}" if "[" in files.label and files.several else ""
     return Source(
         path=path,
@@ -757,14 +758,14 @@ def _description(path: str, entries: tuple[SourceFile, ...], slice_of: str = "")
 
 
 def _progress_within(progress: Progress | None, before: float, total: float) -> Progress | None:
-    """Return a callback that reports the progress of a part, which begins at `before`, as progress of the whole."""
+    """Return a callback that reports the progress of one source, which begins at `before`, as progress of all."""
     if progress is None:
         return None
     return lambda activity, done, _, unit: progress(activity, before + done, total, unit)
 
 
 def _digest(entry: SourceFile, meter: Meter, done: int) -> str:
-    """Return the hash of a file as it is stored. It is cached while size and time of the file are unchanged."""
+    """Return the hash of a file as stored. It is cached as long as the size and the time of the file are the same."""
     import xxhash
 
     if entry.digest:
@@ -781,7 +782,7 @@ def _digest(entry: SourceFile, meter: Meter, done: int) -> str:
 
 
 def validation_of(source: Source) -> Source | None:
-    """Return the validation splits next to the training splits, or None. Raises DataError if they are ambiguous."""
+    """Return the source of the validation splits, None without any. Raises DataError if ambiguous or incomplete."""
     parts, sources = source.parts, []
     for part in parts:
         splits = [other for other in part.others if other.split == "validation"]
@@ -802,7 +803,7 @@ def validation_of(source: Source) -> Source | None:
 
 
 def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> Iterator[SplitUse]:
-    """Yield the use of each source that has splits. `named_by` is the setting that names the held-out data, if any."""
+    """Yield the use of each training source that has splits. `named_by`: the setting that names `held_out`, if any."""
     held_parts = held_out.parts if held_out else ()
     # Resolving the paths of many files takes long, and happens at each edit of a config: skip it if possible.
     compares = held_out is not None or any(part.others for part in source.parts)

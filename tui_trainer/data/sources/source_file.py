@@ -22,7 +22,7 @@ from tui_trainer.terminal.safe_text import one_line
 
 T = TypeVar("T")
 _sniffed: dict[tuple[Path, int, int], tuple[bool, "Form | None"]] = {}
-"""Whether each file that this process has opened is readable, and its form, by path, size and time."""
+"""Cache by (path, size, time) of whether a file is readable, and of the form that its content shows."""
 Form = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "conll", "unsupported", "unknown"]
 
 FORMS: dict[str, Form] = {
@@ -46,7 +46,7 @@ SUPPORTED = (
 
 
 def form_of(path: PurePath) -> Form:
-    """Return the form that a file name shows, ignoring a final `.gz`."""
+    """Return the form of a file that its name shows, such as "jsonl" for `x.jsonl` and for `x.jsonl.gz`."""
     endings = [ending.lower() for ending in path.suffixes[-2:]]
     compressed = bool(endings) and endings[-1] == ".gz"
     if compressed:
@@ -96,7 +96,7 @@ _WEB_PAGES = (
 def form_of_content(head: bytes) -> Form | None:
     """Return the form of rows that the first bytes of a file show, or None for a plain text.
 
-    `head` may end within a line, so its last line is ignored if it has others.
+    `head` may end within a line, so its last line is ignored if it has several.
     """
     lines = head.decode("utf-8-sig", errors="ignore").splitlines()
     complete = [line for line in (lines[:-1] if len(lines) > 1 else lines) if line.strip()][:_SNIFFED_LINES]
@@ -126,9 +126,9 @@ def form_of_content(head: bytes) -> Form | None:
 class SourceFile:
     """One file to read. `label` is its name in messages and fingerprints; it is safe to show.
 
-    `rows`: the first row and the end (exclusive) of those that are read, if not all are; `size_bytes` is then their
-    share, and `whole_bytes` the size of the file. `features` (`Features.to_dict`), `separator` and a `header` that the
-    table lacks are declared in a README.md. A file on the Hub has an address, `remote`, and the Hub's hash, `digest`.
+    `rows`: (first row, end) if only a part of the rows is read; `size_bytes` is then the size of this part, and
+    `whole_bytes` that of the file. A README.md may declare `features` (`Features.to_dict`), a `separator`, and a
+    `header` that the table lacks. A file on the Hub has an address, `remote`, and the Hub's hash, `digest`.
     """
 
     path: Path
@@ -142,9 +142,9 @@ class SourceFile:
     separator: str = ""
     header: tuple[str, ...] = ()
     form_inside: Form | None = None
-    """Form of the content, if the name does not show it."""
+    """Form of the content, if the file name does not show it."""
     label_of_folder: str | None = None
-    """Class of a text: the name of its folder, if each class has a folder of texts. Empty for a README or the like next
+    """Class of a text, if each class has a folder of texts: the name of the folder. Empty for a README or the like next
     to these folders, which is not a row."""
 
     @property
@@ -161,7 +161,7 @@ class SourceFile:
 
     @property
     def is_sniffed(self) -> bool:
-        """Whether the content decides on the form. A .tsv may be CoNLL: BioBERT's data has that name."""
+        """Whether the content has to show the form. That of a .tsv may be CoNLL: BioBERT's data has that name."""
         return self.form == "tsv" or not (self.holds_rows or self.path.suffix.lower() in _ALWAYS_TEXT)
 
     @property
@@ -169,7 +169,7 @@ class SourceFile:
         return replace(self, rows=None, size_bytes=self.whole_bytes) if self.rows else self
 
     def size_and_time(self) -> tuple[int, int]:
-        """Return the present (size, mtime in ns); the mtime of a file on the Hub is 0. Raises DataError."""
+        """Return the present (size, mtime in ns) of the file; mtime is 0 on the Hub. Raises DataError."""
         if self.remote:
             return self.size_bytes, 0
         try:
@@ -181,7 +181,7 @@ class SourceFile:
 
 @contextmanager
 def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """Open a file, and yield its raw bytes (for the position) and its content, decompressed if it is a .gz.
+    """Open a file. Yield its raw bytes, for the position, and its content, which is decompressed if it is a .gz.
 
     Raises every failure to open or read it as a DataError of one line. O_NONBLOCK: opening a FIFO must not wait for a
     process that writes to it.
@@ -210,7 +210,7 @@ def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
 
 
 class _Readable(FileIO):
-    """A file that raises BlockingIOError if a file in /proc has nothing to read, for which FileIO returns None."""
+    """A file that raises BlockingIOError where FileIO returns None: a file in /proc may have nothing to read yet."""
 
     def readinto(self, buffer: Any) -> int:
         count: int | None = super().readinto(buffer)
@@ -247,7 +247,7 @@ def _open_raw(file: SourceFile) -> BinaryIO:
 
 
 def refuse_disguised(content: BinaryIO, file: SourceFile) -> None:
-    """Raise DataError for a file whose content has another form than its name. A plain text may be a web page."""
+    """Raise DataError if the content has another form than the file name shows. A plain text may be a web page."""
     if file.form in PACKED_INSIDE:
         return
     start = content.read(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -263,7 +263,7 @@ def refuse_disguised(content: BinaryIO, file: SourceFile) -> None:
 
 
 def named_file(path: Path, mode: int, label: str = "") -> SourceFile:
-    """Return a file that the user named. Raises DataError if it cannot be read."""
+    """Return a file that the user named, with its form. Raises DataError if it is unreadable or unsupported."""
     label = one_line(label or path.name)
     if not stat.S_ISREG(mode):
         raise DataError("not a regular file", where=label, hint="data.path must be a file, a folder or a glob")
@@ -288,7 +288,7 @@ def refuse_unsupported(file: SourceFile) -> None:
 
 
 def candidate(path: Path, label: str) -> SourceFile | None:
-    """Return a file found in a folder, without opening it; None if it is not a regular file."""
+    """Return a file found in a folder, without opening it. None if it is not a regular file."""
     try:
         status = path.stat()
     except OSError:
@@ -299,9 +299,9 @@ def candidate(path: Path, label: str) -> SourceFile | None:
 
 
 def usable(file: SourceFile) -> SourceFile | None:
-    """Return a file that the user did not name, with the form of its content; None if it cannot be read.
+    """Return a file found in a folder, with the form of its content; None if it cannot be read.
 
-    The first bytes decide on the form if the extension is unknown.
+    If the extension is unknown, the first bytes decide on the form.
     """
     if file.form == "unsupported":
         return None

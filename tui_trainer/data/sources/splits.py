@@ -10,14 +10,14 @@ KEYWORDS_IN_PATH_NAME_BASE_PATTERNS and SPLIT_PATTERN_SHARDED in its data_files.
 a test split. The differences are: case is ignored; `trainset` and `testdata` count; the name of a file takes precedence
 over that of its folder, while the library puts the file into both splits.
 
-Tables: a keyword counts anywhere in a name between characters that are not letters. A table of no split next to a split
-is a doubt, and texts such as a README are not read.
+Tables: a keyword counts anywhere in a name between characters that are not letters. A table without split next to one
+with a split is ambiguous, and texts such as a README are not read.
 
 Plain texts: most folders of texts are corpora, in which `test_utils.txt` and `evaluation/notes.md` are documents like
 others. A text names a split only if a folder, or the stem of a `.txt` file or one of unknown extension, consists of a
 keyword (`train.txt`, `wiki.test.tokens`, `test-00001-of-00002.txt`). Texts are splits only if every one of them, except
 for a README and the like, names one, and `train` is among them. Otherwise all are documents, and a remark says so. But
-`train/` and `test/` folders, or `train.txt` and `test.txt`, next to other texts are a doubt.
+`train/` and `test/` folders, or `train.txt` and `test.txt`, next to other texts are ambiguous.
 """
 
 import json
@@ -76,8 +76,8 @@ _FRONT_MATTER = re.compile(r"---\r?\n(.*?)\r?\n---", re.DOTALL)
 
 
 class SplitPart(NamedTuple):
-    """Files that belong together. `label` is the name of the split, or empty. `folder` contains them, and `place` is
-    the folder of the whole data set."""
+    """Key of files that belong together. `label` is the name of their split, or "". `folder` contains them, and `place`
+    is the folder of the whole data set."""
 
     folder: str
     label: str
@@ -92,10 +92,10 @@ _LOOSE_TEXTS = SplitPart("", "", "text")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedSplits:
-    """The splits that files belong to. Without `parts` there are no splits, and all files are read together.
+    """The splits that files belong to: `parts`. Without any, there are no splits, and all files are read together.
 
-    `beside`: files that are not data. `remark`: a note about names that only look like splits. `gone`: declared splits
-    without any file. `exact`: files that are declared one by one.
+    `beside`: files that are not data. `remark`: a note about names that only look like splits. `gone`: names of
+    declared splits without any file. `exact`: files that are declared one by one.
     """
 
     parts: Parts = field(default_factory=dict)
@@ -113,7 +113,7 @@ class NamedSplits:
 
     @property
     def doubt(self) -> str:
-        """The reason why files cannot be assigned to splits, or empty."""
+        """Reason why it is unclear to which split files belong; empty if it is clear."""
         loose = next((names for part, names in self.parts.items() if not part.label), None)
         if len(self.parts) > 1 and loose:
             return f"the split of {_listed(loose)} is unknown"
@@ -123,7 +123,7 @@ class NamedSplits:
 
     @property
     def missing_train(self) -> str:
-        """The training split that is declared but has no files; empty if there is none, or a part named "train"."""
+        """Name of the declared training split that has no files; empty without one, or if a part is named "train"."""
         gone = next((split for split in self.gone if split_in(split) == "train"), "")
         return "" if any(part.label == "train" for part in self.parts) else gone
 
@@ -148,7 +148,7 @@ class NamedSplits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitUse:
-    """How the splits of one source are used. A split is shown as `test (test.csv)` or `train (2 files)`; `note` is a
+    """How a run uses the splits of one source. A split is shown as `test (test.csv)` or `train (2 files)`; `note` is a
     remark. `shares_rows`: some evaluated rows are also trained on."""
 
     source: str
@@ -159,7 +159,7 @@ class SplitUse:
     shares_rows: bool = False
 
     def words(self) -> str:
-        """Return `corpus: train (train.csv) is trained on; validation (valid.csv) is evaluated on; not read: ...`."""
+        """Return text such as `corpus: train (train.csv) is trained on; not read: test (test.csv)`."""
         clauses = [
             f"{self.trains} is trained on" if self.trains else "",
             f"{self.evaluates} is evaluated on" if self.evaluates else "",
@@ -171,7 +171,7 @@ class SplitUse:
 
 
 def split_in(name: str) -> Split | None:
-    """Return the split in the name of a file or folder; None if it has none, or several."""
+    """Return the split that a name of a file or folder shows; None if it shows none, or several."""
     stem = _stem(name)
     splits: set[Split] = {_KEYWORDS[word.lower()] for word in _KEYWORD.findall(stem)}
     if len(splits) > 1 and (end := _KEYWORD_AT_END.fullmatch(stem)):
@@ -180,7 +180,7 @@ def split_in(name: str) -> Split | None:
 
 
 def split_of_file(name: str) -> Split | None:
-    """Return the split of a single file, from its name."""
+    """Return the split that the name of a single file shows; None if it shows none."""
     return _text_part(name).split if form_of(PurePosixPath(name)) in _TEXTS else split_in(name)
 
 
@@ -190,7 +190,7 @@ def is_readme_or_licence(name: str) -> bool:
 
 
 def assign_splits(names: Iterable[str], saved: AbstractSet[str] = frozenset()) -> NamedSplits:
-    """Return the splits of files, named from the folder of their data set. `saved`: folders declared as splits."""
+    """Return the splits of files. `names` are paths in the data set's folder, `saved` folders declared as splits."""
     rows: list[str] = []
     texts: list[str] = []
     for name in names:
@@ -211,7 +211,7 @@ def assign_splits(names: Iterable[str], saved: AbstractSet[str] = frozenset()) -
 
 
 def parts_of(names: Sequence[str], saved: AbstractSet[str] = frozenset()) -> Parts:
-    """Group tables by folder, split and form."""
+    """Group tables by folder, split and form. `saved`: folders that are splits."""
     mixed_folders = frozenset(
         str(folder)
         for name in names
@@ -226,7 +226,7 @@ def parts_of(names: Sequence[str], saved: AbstractSet[str] = frozenset()) -> Par
 
 
 def _part_of(name: str, saved: AbstractSet[str], mixed_folders: AbstractSet[str]) -> SplitPart:
-    """Return the part of a table. `mixed_folders` have the name of a split and files of several, as train_test_data."""
+    """Return the part that a table belongs to. `mixed_folders` look like one split, but have files of several."""
     path = PurePosixPath(name)
     form, parent = form_of(path), name.rpartition("/")[0]
     for folder in path.parents:
@@ -242,7 +242,7 @@ def _part_of(name: str, saved: AbstractSet[str], mixed_folders: AbstractSet[str]
 
 
 def _splits_of_texts(documents: Sequence[str]) -> NamedSplits:
-    """Return the splits of texts; without parts, and perhaps with a remark, if they are only documents."""
+    """Return the splits of texts. If texts are only documents, there are no parts, but perhaps a remark."""
     names_of_part: dict[SplitPart, list[str]] = {}
     for name in documents:
         names_of_part.setdefault(_text_part(name), []).append(name)
@@ -276,7 +276,7 @@ def _text_part(name: str) -> SplitPart:
 
 
 def _stem(name: str) -> str:
-    """Return the name without the extension of its form and the number of a shard."""
+    """Return a file name without the extension of its form, and without the number of a shard."""
     if shard := _SHARD.fullmatch(name):
         return shard[1]
     path = PurePosixPath(name)
@@ -285,7 +285,7 @@ def _stem(name: str) -> str:
 
 
 def _only_part(parts: Sequence[SplitPart], name: str) -> SplitPart | str:
-    """Return the only part, or the only one with an exact name, or the reason why it is unclear."""
+    """Return the only part, or else the only one that has exactly this name, or else the reason why it is unclear."""
     exact = [part for part in parts if part.label == part.split]
     if len(parts) == 1 or len(exact) == 1:
         return (exact or parts)[0]
@@ -300,7 +300,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def data_files(folder: Path, names: Sequence[str]) -> list[str]:
-    """Return the data among the files of a folder: those in its state file, or else all except descriptions."""
+    """Return the data files among the files of a folder: those in its state file, or else all but descriptions."""
     if _STATE in names and (listed := _files_in_state(folder)) is not None:
         names = [name for name in names if name != _STATE and (not listed or name in listed)]
     names = [name for name in names if name not in ABOUT - {_STATE}]
@@ -309,7 +309,7 @@ def data_files(folder: Path, names: Sequence[str]) -> list[str]:
 
 
 def _files_in_state(folder: Path) -> list[str] | None:
-    """Return the data files that the state file of `save_to_disk` lists; None for other folders."""
+    """Return the data files that the state file of `save_to_disk` lists; None if the folder has no such file."""
     state = _read_object(folder / _STATE)
     if "_data_files" not in state:
         return None
@@ -324,7 +324,7 @@ def saved_splits(folder: Path) -> frozenset[str]:
 
 
 def splits_of_cache(folder: Path, names: Iterable[str]) -> NamedSplits | None:
-    """Return the splits in a folder of the cache of `datasets`, from its dataset_info.json; None for other folders."""
+    """Return the splits in a folder of the cache of `datasets`, from dataset_info.json; None for other folders."""
     info = _read_object(folder / _INFO)
     splits, name = info.get("splits"), info.get("dataset_name")
     if not isinstance(splits, dict) or not isinstance(name, str):
@@ -338,7 +338,7 @@ def splits_of_cache(folder: Path, names: Iterable[str]) -> NamedSplits | None:
 
 
 def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
-    """Return the folder in the cache of `datasets` that holds the configuration `name`, or None.
+    """Return the folder in the cache of `datasets` that holds the configuration `name`; None if there is none.
 
     Raises DataError if there are several configurations and no name, or several commits and none is `revision`.
     """
@@ -395,9 +395,9 @@ def _front_matter(folder: Path) -> str:
 
 
 def configured_splits(folder: Path, name: str, shown: str) -> tuple[NamedSplits, dict[str, Any]]:
-    """Return the splits of one configuration, as `datasets` reads a README.md, and what it declares about each file.
+    """Return the splits of configuration `name`, as `datasets` reads a README.md, and what it declares about all files.
 
-    Files are named from `folder` on. The declarations are keyed by the fields of SourceFile. Raises DataError if a
+    File names are relative to `folder`. The declarations are keyed by the fields of SourceFile. Raises DataError if a
     configuration has to be named and is not, for an invalid README.md, and for unsupported declarations: files on the
     network, and most options of readers.
     """
@@ -442,7 +442,7 @@ def _addresses(configs: object) -> Iterator[str]:
 
 
 def _reading(config: Any, shown: str) -> dict[str, Any]:
-    """Return how tables are read, keyed by the fields of SourceFile. Raises DataError for an unsupported option."""
+    """Return how a configuration reads tables, by fields of SourceFile. Raises DataError for an unsupported option."""
     for option in fields(config):
         default = option.default_factory() if option.default_factory is not MISSING else option.default
         value = getattr(config, option.name)
@@ -471,7 +471,7 @@ def no_configuration(shown: str, name: str, names: Iterable[str]) -> NoConfigura
 
 
 def _declared(declared: Mapping[str, tuple[str, ...]], exact: frozenset[str] = frozenset()) -> NamedSplits:
-    """Return declared splits. Files of validation and test are removed from train, as long as train keeps others."""
+    """Return declared splits. Held-out files are removed from train, unless that would remove all its files."""
     parts = {SplitPart("", split, "declared", split_in(split)): files for split, files in declared.items() if files}
     splits = NamedSplits(parts=parts, exact=exact, gone=tuple(split for split, files in declared.items() if not files))
     held_out = splits.held_out_files
@@ -481,7 +481,7 @@ def _declared(declared: Mapping[str, tuple[str, ...]], exact: frozenset[str] = f
 
 
 def missing_files(named: Mapping[str, SourceFile], read: Iterable[str]) -> list[str]:
-    """Return missing files that belong to the `read` ones: shards of `-00000-of-00003`, and files in a state.json."""
+    """Return missing files that belong to those `read`: shards of `-00000-of-00003`, and files in a state.json."""
     existing_shards: dict[tuple[str, ...], set[int]] = {}
     for name in named:
         if shard := _NUMBERED_SHARD.fullmatch(name):
@@ -509,7 +509,7 @@ def missing_files(named: Mapping[str, SourceFile], read: Iterable[str]) -> list[
 
 
 def _relative_to(path: str, folder: Path) -> str:
-    """Return the path relative to the folder, or unchanged if it is outside."""
+    """Return the path relative to the folder, or unchanged if it is outside of the folder."""
     absolute = Path(os.path.abspath(path))  # noqa: PTH100  # absolute() keeps `..`, and resolve() follows links into the hub's cache
     for root in (Path(os.path.abspath(folder)), folder.resolve()):  # noqa: PTH100
         if absolute.is_relative_to(root):
@@ -518,7 +518,7 @@ def _relative_to(path: str, folder: Path) -> str:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """Return the object in a small JSON file; empty if it is unreadable or not an object."""
+    """Return the object in a small JSON file; {} if the file is unreadable or holds no object."""
     try:
         if not path.is_file() or path.stat().st_size > MIB:
             return {}

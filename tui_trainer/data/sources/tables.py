@@ -27,7 +27,7 @@ Batches = Callable[[list[str]], Iterator[Any]]  # columns -> record batches
 
 
 def read_table(content: BinaryIO, label: str, form: str, columns: Sequence[str] = ()) -> Iterator[Row]:
-    """Yield each row of a Parquet file, or of an Arrow IPC file or stream, with some or all of its columns."""
+    """Yield each row of a Parquet file, or of an Arrow IPC file or stream, with these `columns` (none: all columns)."""
     kind, row = _KINDS[form], 0
     with _errors_in_one_line(label, kind):
         schema, batches = (_open_parquet if form == "parquet" else _open_arrow)(content, label)
@@ -47,8 +47,8 @@ def read_table(content: BinaryIO, label: str, form: str, columns: Sequence[str] 
 
 
 def _values(column: Any) -> list[Any]:
-    """Return the values of a column. In these formats all objects of a column have the same keys: those that a row did
-    not have, such as the arguments of other tools, are null, and are left out."""
+    """Return the values of a column, without null keys of objects. In these formats, all objects of a column have the
+    same keys, and a key that an object did not have is null."""
     values: list[Any] = column.to_pylist()
     return [_without_nulls(value) for value in values] if "struct<" in str(column.type) else values
 
@@ -62,7 +62,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def row_count(content: BinaryIO, label: str, form: str) -> int:
-    """Return the number of rows in a whole file, from the index of a Parquet file or the headers of Arrow batches."""
+    """Return the number of rows in a whole file, from a Parquet file's index or the headers of Arrow batches."""
     import pyarrow.parquet as pq
 
     with _errors_in_one_line(label, _KINDS[form]):
@@ -73,7 +73,7 @@ def row_count(content: BinaryIO, label: str, form: str) -> int:
 
 
 def column_names(content: BinaryIO, label: str, form: str) -> list[str]:
-    """Return the columns of the schema, and rewind the file."""
+    """Return the names of the columns from the schema, and rewind the file."""
     with _errors_in_one_line(label, _KINDS[form]):
         schema, _ = (_open_parquet if form == "parquet" else _open_arrow)(content, label)
     content.seek(0)
@@ -84,7 +84,7 @@ Namer = Callable[[Any], Any]
 
 
 def class_names(schema: Any) -> dict[str, Namer]:
-    """Return the namer of each column with a ClassLabel in the metadata that `datasets` stored."""
+    """Return a function from number to class name for each column with a ClassLabel in the metadata of `datasets`."""
     try:
         return namers(json.loads(schema.metadata[b"huggingface"])["info"]["features"])
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -92,7 +92,7 @@ def class_names(schema: Any) -> dict[str, Namer]:
 
 
 def namers(features: Mapping[str, Any]) -> dict[str, Namer]:
-    """Return the namer of each column with a ClassLabel in `Features.to_dict()`."""
+    """Return a function from number to class name for each column with a ClassLabel in `Features.to_dict()`."""
     return {name: namer for name, feature in features.items() if (namer := _namer(feature))}
 
 
@@ -114,7 +114,7 @@ def _namer(feature: Any) -> Namer | None:
 
 
 def _open_parquet(content: BinaryIO, _: str) -> tuple[Any, Batches]:
-    """Return the schema, and a function that yields batches of some columns."""
+    """Return the schema, and a function that yields batches of the named columns."""
     import pyarrow.parquet as pq
 
     # Without a buffer, pyarrow would read the column of a whole row group at once.
@@ -126,7 +126,7 @@ def _open_parquet(content: BinaryIO, _: str) -> tuple[Any, Batches]:
 
 
 def _open_arrow(content: BinaryIO, label: str) -> tuple[Any, Batches]:
-    """Return the schema, and a function that yields batches of some columns. An empty file has neither."""
+    """Return the schema, None for an empty file, and a function that yields batches of the named columns."""
     import pyarrow as pa
 
     start = content.read(len(ARROW_FILE))
@@ -154,7 +154,7 @@ def _open_arrow(content: BinaryIO, label: str) -> tuple[Any, Batches]:
 
 @contextmanager
 def _errors_in_one_line(label: str, kind: str, position: str = "") -> Iterator[None]:
-    """Raise errors of pyarrow as a DataError of one line."""
+    """Context manager that raises errors of pyarrow as a DataError of one line."""
     import pyarrow as pa
 
     try:

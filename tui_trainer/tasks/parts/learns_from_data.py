@@ -51,28 +51,28 @@ COLUMNS = tuple(name for name in DataSection.model_fields if name.endswith("_col
 
 
 def named_columns(config: Config) -> list[str]:
-    """Return the settings of columns that are not at their defaults."""
+    """Return the names of the settings that name a column, without those at their defaults: ["text_column"]."""
     return [name for name in config.data.model_dump(exclude_defaults=True) if name in COLUMNS]
 
 
 class LearnsFromData:
-    """The methods of tasks that prepare data. Each task has a reader of its own."""
+    """The methods of tasks that prepare data. Each task overrides `reader`."""
 
     name: str
     head: Head
     packs: bool = False
     """Whether documents may be packed into one row, which requires that tokens are predicted from those before."""
     gives_windows: bool = False
-    """Whether a text that is longer than a row is read in overlapping windows, so that nothing is lost."""
+    """Whether a text that is longer than a row is split into overlapping windows, so that nothing is lost."""
     specials: SpecialTokens
     waiting_bytes: int = 8
-    """Bytes on disk for each token while the data is prepared: checked rows take about twice their text
+    """Bytes on disk for each token while the data is prepared. The spool takes about twice the text
     (`data/preparing/row_selection.py`)."""
     rows: RowKind = "examples"
     tells_padding: bool = False
     """Whether the model gets a mask of the padding, so that padding does not change its results."""
     reads_columns: tuple[str, ...] = ("text_column",)
-    """Settings of columns that it uses."""
+    """Names of the settings of columns that the task uses."""
 
     def reader(self, config: Config) -> Reader:
         """Return a new reader, which has read nothing yet."""
@@ -87,8 +87,8 @@ class LearnsFromData:
         folder: Path,
         progress: Progress,
     ) -> PreparedData:
-        """Prepare other data for a trained model in `folder`, with the model's tokens and labels. All rows are on the
-        training side. If the data has splits, the one for evaluation is read. Raise DataError."""
+        """Prepare the data at `path` for a trained model, with its tokens and labels, and return it. All rows are
+        training rows. Of several splits, the one for evaluation is read. Raise DataError."""
         reader = self.reader(config)
         reader.set_tokenizer(tokenizer, model_config)
         cut = replace(
@@ -98,17 +98,17 @@ class LearnsFromData:
         return prepare(ResolvedData.of(source), reader, cut, folder, progress, processes=1)
 
     def reader_of_inputs(self, config: Config) -> Reader:
-        """Return a reader for estimates, whose texts become `input_ids`."""
+        """Return a reader for estimates. Its example texts are the inputs, which become `input_ids`."""
         return self.reader(config)
 
     def reader_of_texts(self, config: Config) -> Reader:
-        """Return a reader for estimates, whose texts include the answers."""
+        """Return a reader for estimates. Its example texts include the answers."""
         return self.reader_of_inputs(config)
 
     def data_facts(
         self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None = None
     ) -> DataFacts:
-        """Estimate the size of the data, or return the counts if it was prepared before. Raise DataError."""
+        """Return the size of the data: counted if it was prepared before, else estimated. Raise DataError."""
         cut = self.cut(config)
         if prepared := find_entry(data, cut, cache_dir, progress):
             return self.facts(config, prepared)
@@ -118,7 +118,7 @@ class LearnsFromData:
 
     @lru_cache(maxsize=2)  # noqa: B019  # tasks are never deleted, and the checks of a config ask again after its plan
     def _estimated(self, config: Config, data: ResolvedData, cut: Cut, signature: Hashable) -> tuple[DataFacts, bool]:
-        """Return an estimate, and whether it is enough for a plan. `signature` identifies the content of the data."""
+        """Return the estimated facts, and whether they suffice for a plan. `signature` identifies the files' state."""
         reader = self.reader_of_inputs(config)
         guess = estimate(data.sources, reader, cut, self.rate(config), frame_tokens=self.frame_tokens(config))
         rows, is_refused = guess.counts.train_rows, guess.has_bad_rows and not cut.skip_bad_rows
@@ -132,8 +132,8 @@ class LearnsFromData:
     def counted(
         self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None
     ) -> DataFacts | None:
-        """Return facts with `counts`. Small data is prepared. Of other data the first rows are counted, and `exact` is
-        False. Return None if the first rows alone are refused. Raise DataError."""
+        """Return facts with `counts`. Small data is prepared; of larger data, only the first rows are counted, and
+        `exact` is False. Return None if these first rows are refused. Raise DataError."""
         cut = self.cut(config)
         if data.bytes_on_disk < _COUNTED_BYTES:
             return self.facts(config, self.prepare(config, data, cache_dir, progress))
@@ -154,14 +154,14 @@ class LearnsFromData:
         return tuple(text for part in data.sources[0].parts for text in text_excerpts(size_of(part, row_reader)))
 
     def prepare(self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None) -> PreparedData:
-        """Return rows of token ids, which are prepared once and stored by content and settings. Raise DataError."""
+        """Return the data as rows of token ids, prepared now or stored by content and settings. Raise DataError."""
         processes = config.data.num_proc
         if processes == "auto":
             processes = worth_processes(data.bytes_on_disk, probe().usable_cores, memory_available_now())
         return prepare(data, self.reader(config), self.cut(config), cache_dir, progress, processes=processes)
 
     def facts(self, config: Config, data: Built) -> DataFacts:
-        """Return the counts of prepared data as facts."""
+        """Return the facts about prepared or estimated data."""
         counts, sources = data.counts, sources_in(data.details)
         facts = DataFacts(
             rows=counts.train_rows,
@@ -202,7 +202,7 @@ class LearnsFromData:
         )
 
     def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
-        """Return the results of simple models on the evaluated rows, or None without evaluation."""
+        """Return the results of simple models on the evaluated rows, for comparison, or None without evaluation."""
         if data.eval_path is None or not len(eval_rows):
             return None
         return self.baselines_on(config, data, Rows(data.eval_path), eval_rows)
@@ -213,11 +213,11 @@ class LearnsFromData:
         return None
 
     def target_tokens(self, config: Config, data: Built) -> int:
-        """Return the tokens of the longest answer, or the limit before the data is prepared."""
+        """Return the number of tokens of the longest answer; before the data is prepared, the limit for answers."""
         return 0
 
     def rate(self, config: Config) -> Rate:
-        """Return a function for the tokens per character of texts, for estimates."""
+        """Return a function that estimates the mean number of tokens per character in texts."""
         return partial(estimate_tokens_per_character, config, self.head)
 
     def frame_tokens(self, config: Config) -> int:
@@ -241,14 +241,14 @@ class LearnsFromData:
         )
 
     def reading(self, config: Config) -> dict[str, Any]:
-        """Return every setting that decides the tokens and labels of a row."""
+        """Return all settings that decide the tokens and labels of a row, by name. They are a part of the cache key."""
         task = config.task.model_dump(include=_TASK_IN_KEYS) | config.task.model_dump(exclude_defaults=True)
         vocabulary = config.model.scratch.vocab_size if config.is_from_scratch else 0
         columns = config.data.model_dump(include=set(COLUMNS))
         return {"task": _GONE_IN_KEYS | task, "vocabulary": vocabulary, **columns}
 
     def data_problems(self, config: Config) -> list[Problem]:
-        """Return problems for columns that the task does not use, and for settings of texts with a table."""
+        """Return a problem for each column setting that the task does not use, and for data.max_chars with a table."""
         problems = list[Problem]()
         for name in (name for name in named_columns(config) if name not in self.reads_columns):
             column = one_line(getattr(config.data, name), 40)
@@ -269,7 +269,7 @@ class TableReader(Reader):
 
     columns: tuple[str, ...] = ("input_ids", "labels")
     classes = 0
-    """Number of different labels in the rows so far."""
+    """Number of different labels in the rows that were read so far."""
 
     def __init__(self, config: Config, head: Head, specials: SpecialTokens) -> None:
         self.config = config
@@ -285,7 +285,7 @@ class TableReader(Reader):
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer, loaded at its first use. Raises ConfigError if the model's own cannot be loaded."""
+        """The tokenizer, loaded at its first use. Raises ConfigError if the model's tokenizer cannot be loaded."""
         if self._tokenizer is None:
             self._tokenizer = load_own_tokenizer(self.config, self._head)
         return self._tokenizer
@@ -296,14 +296,14 @@ class TableReader(Reader):
             _ = self.tokenizer
 
     def language_notes(self) -> list[str]:
-        """Return a note about the languages with which the tokenizer marks texts, if it does."""
+        """Return a note such as `texts are marked with their language: en to de`, if the tokenizer marks texts."""
         tokenizer = None if self.learns else self.tokenizer
         source, target = (getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang"))
         suffix = f" to {target}" if target else ""
         return [f"texts are marked with their language: {source}{suffix}"] if source else []
 
     def refuse_no_room(self, content: str, *, pair: bool = False) -> None:
-        """Raise ConfigError if the special tokens leave no room in a row. `content` names the text between them."""
+        """Raise ConfigError if special tokens fill the whole row. `content` describes the text between them."""
         count = self._specials.frame_tokens if self.learns else self.tokenizer.num_special_tokens_to_add
         frame = count(pair=pair)
         if self.max_length <= frame:
@@ -312,7 +312,7 @@ class TableReader(Reader):
             raise ConfigError(Problem(message=message, key="data.max_length", hint=hint))
 
     def refuse_outside(self, kind: str, names: Sequence[str], trained: Collection[str], where: str, hint: str) -> None:
-        """Raise DataError, with the nearest name, for a label or tag that no training row has."""
+        """Raise DataError for a label or tag in `names` that is not in `trained`, and suggest a similar one."""
         if unknown := next((name for name in names if name not in trained), None):
             near = get_close_matches(unknown, trained, n=1)
             guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""

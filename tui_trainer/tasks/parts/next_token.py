@@ -24,12 +24,12 @@ _PROMPT_TOKENS = 32
 
 
 class LearnsNextToken(Task):
-    """The shared methods of tasks that predict the next token. Labels are the tokens of the row, or some of them."""
+    """Base class of tasks that predict the next token. Labels are the tokens of the row, or some of them."""
 
     continues = True
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
-        """Stop generation at the end token of training and at the model's previous end tokens."""
+        """Make the model stop at the end token of training, and at the end tokens that it had before."""
         super().set_generation(config, model, tokenizer)
         settings, end_id = model.generation_config, tokenizer.eos_token_id
         end_ids = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
@@ -51,7 +51,7 @@ class LearnsNextToken(Task):
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """Return the beginning of a text, and the model's continuation."""
+        """Return the beginning of a text, and the model's continuation of it."""
         # A row has one token more than the model may have positions.
         width = config.data.max_length
         prompt_ids = row.tokens[: min(_PROMPT_TOKENS, width)].tolist()
@@ -70,13 +70,13 @@ class LearnsNextToken(Task):
         ]
 
     def prompt_ids(self, tokenizer: Tokenizer, contents: Sequence[Any]) -> list[list[int]]:
-        """Return the ids of each prompt, without truncation."""
+        """Return the token ids of each prompt, without truncation."""
         return token_ids(tokenizer, strip_spelled_marks(tokenizer, [text for (text,) in contents], ends=False)[0])
 
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
-        """Generate the text that follows each prompt, or the answer to it."""
+        """Return the text that the model generates after each prompt: its continuation or its answer."""
         sampling = replace(sampling, max_new_tokens=_new_tokens(model, tokenizer, sampling))
         return [{"text": text} for text in generate_texts(model, tokenizer, [list(row.ids) for row in rows], sampling)]
 
@@ -85,6 +85,6 @@ class LearnsNextToken(Task):
 
 
 def _new_tokens(model: Any, tokenizer: Any, sampling: Sampling) -> int:
-    """Return the number of new tokens of each row: at most half of the model's length, or all of it with an encoder."""
+    """Return the limit of new tokens in each row: half of the model's length, or all of it with an encoder."""
     length = most_tokens(model, tokenizer)
     return min(sampling.max_new_tokens, length if model.config.is_encoder_decoder else max(1, length // 2))

@@ -29,7 +29,7 @@ Probabilities = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Counts of one order. A gram is `context * vocabulary + token`; contexts are numbered 0..C-1."""
+    """Counts of n-grams of one order. A gram is `context * vocabulary + token`; contexts are numbered 0..C-1."""
 
     grams: Indices  # sorted, each once [G]
     gram_counts: Indices  # [G]
@@ -45,7 +45,7 @@ def ngram_losses(
     vocabulary: int,
     orders: Sequence[int] = (1, 2, 3),
 ) -> dict[int, float]:
-    """Return the mean nats per token at the masked positions for each order: order n predicts from the n tokens before.
+    """Return the mean nats per token at the masked positions by order. Order n predicts from the n tokens before.
 
     Shapes: train_ids [N], eval_ids [M], eval_mask [M], ids in 0..vocabulary-1. `eval_mask` marks the tokens to predict.
     The context of a token is the text before it in `eval_ids`, masked or not.
@@ -68,7 +68,7 @@ def ngram_losses(
 
 
 def unigram_loss(train: Rows, held_out: Rows, eval_rows: Sequence[int], *, vocabulary: int) -> tuple[float, int]:
-    """Return (mean nats per label, predicted by frequency; number of labels). Ids may exceed `vocabulary`."""
+    """Return (mean nats per label, number of labels) if labels are predicted by their frequency in `train`."""
     train_ids = _labels_of(train, evenly_spaced(len(train), BASELINE_ROWS))
     eval_ids = _labels_of(held_out, eval_rows)
     size, mask = max(vocabulary, int(train_ids.max()) + 1, int(eval_ids.max()) + 1), np.ones(len(eval_ids), np.bool_)
@@ -81,7 +81,7 @@ def _labels_of(rows: Rows, indices: Sequence[int]) -> Integers:
 
 
 def _count(context: Indices, tokens: Indices, vocabulary: int) -> tuple[_Counts, Indices]:
-    """Count the grams with a complete context. Return also the index of each position's gram, UNSEEN without one."""
+    """Count the grams with a complete context. Return also the index of the gram at each position, or UNSEEN."""
     complete = context != UNSEEN
     keys = context[complete] * vocabulary + tokens[complete]
     grams, inverse, gram_counts = np.unique(keys, return_inverse=True, return_counts=True)
@@ -94,7 +94,7 @@ def _count(context: Indices, tokens: Indices, vocabulary: int) -> tuple[_Counts,
 
 
 def _find(grams: Indices, context: Indices, tokens: Indices, vocabulary: int) -> Indices:
-    """Return the index of each held-out gram among the counted ones, or UNSEEN."""
+    """Return for each held-out position the index of its gram among the counted `grams`, or UNSEEN."""
     if len(grams) == 0:
         return np.full(len(tokens), UNSEEN, dtype=np.int64)
     keys = context * vocabulary + tokens
@@ -103,7 +103,7 @@ def _find(grams: Indices, context: Indices, tokens: Indices, vocabulary: int) ->
 
 
 def _interpolated(counts: _Counts, context: Indices, gram: Indices, lower: Probabilities) -> Probabilities:
-    """Return P(w | h) from P(w | h'), which is `lower`. A context that nothing followed in training keeps `lower`."""
+    """Return P(w | h) from `lower`, which is P(w | h'). If h was never seen in training, return `lower`."""
     has_context = (context != UNSEEN) & (context < len(counts.context_counts))
     context_counts = counts.context_counts[context[has_context]]
     types = counts.context_types[context[has_context]]

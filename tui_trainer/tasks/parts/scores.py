@@ -27,8 +27,8 @@ METRIC_KEY = "evaluation.metric_for_best_model"
 
 
 def metric_problems(config: Config, measured: Iterable[str], where: str) -> list[Problem]:
-    """Return a problem if the task does not measure the metric that selects the best model. `measured` lists its
-    metrics; `where` ends the message with the task or the kind of labels."""
+    """Return a problem if the metric that selects the best model is not among `measured`, the metrics of the task.
+    `where` ends the message with the task or the kind of labels."""
     metric, available = config.evaluation.metric_for_best_model, ("loss", *measured)
     if metric in available:
         return []
@@ -50,8 +50,8 @@ Floats = NDArray[np.float64]
 
 
 def class_scores(labels_N: Ints, predicted_N: Ints, names: Sequence[str]) -> Scores:
-    """Return the scores of one label per row, int64 [N] each. The table is the confusion matrix, with a row for each
-    true class. Of more than 20 classes it shows the largest, and the others together."""
+    """Return the scores of predicted against true labels, one per row, int64 [N]. The table is the confusion matrix,
+    with a row for each true class. Of more than 20 classes it shows the largest, and the others together."""
     classes = len(names)
     flat = np.bincount(labels_N * classes + predicted_N, minlength=classes * classes)
     counts_CC = flat.reshape(classes, classes)  # [true class, predicted class]
@@ -119,19 +119,19 @@ def number_scores(labels_N: Floats, predicted_N: Floats) -> Scores:
 
 
 def _largest(rows_C: Ints) -> list[int]:
-    """Return the numbers of the classes with the most rows, in increasing order."""
+    """Return the numbers of the classes that have the most rows, in increasing order of the numbers."""
     return sorted(np.argsort(-rows_C, kind="stable")[:MOST_CLASSES].tolist())
 
 
 def balanced_weights(labels_N: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
-    """Return the weight n / (C n_c) of each class, float64 [classes], over n labels in C occurring classes. The mean
-    over the labels is 1, as in scikit-learn's "balanced". A class without labels has weight 1."""
+    """Return the weight n / (C n_c) of each class c, float64 [classes], where n_c of the n labels are c, and C classes
+    occur. The mean over the labels is 1, as in scikit-learn's "balanced". A class without labels has weight 1."""
     counts = np.bincount(labels_N, minlength=classes)
     return np.where(counts > 0, len(labels_N) / (np.count_nonzero(counts) * np.maximum(counts, 1)), 1.0)
 
 
 def positive_weights(labels_NC: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the number of zeros per one of each class, float64 [C], for several labels per row; 1 without ones."""
+    """Return the number of rows without each class per row with it, float64 [C]; 1 for a class that no row has."""
     ones = labels_NC.sum(axis=0)
     return np.where(ones > 0, (len(labels_NC) - ones) / np.maximum(ones, 1), 1.0)
 
@@ -148,8 +148,8 @@ _COLUMNS = ("precision", "recall", "f1", "support")
 
 
 class TagCounts:
-    """Counts of the tags of sentences. For tags that mark entities, `accuracy` is over all words, O included. For other
-    tags (`plain`), such as parts of speech, macro F1 is over the tags in labels or predictions."""
+    """Counts of true and predicted tags, and their scores. For tags that mark entities, `accuracy` is over all words, O
+    included. For other tags (`plain`), such as parts of speech, macro F1 is over the tags in labels or predictions."""
 
     def __init__(self, scheme: str) -> None:
         self._is_plain = scheme == "plain"
@@ -183,7 +183,7 @@ class TagCounts:
 
 
 def _rates(correct: int, predicted: int, true: int) -> tuple[float, float, float, int]:
-    """Return precision, recall, F1, and the true number."""
+    """Return precision, recall, F1, and `true`, from counts of correct, predicted and true items."""
     return correct / max(predicted, 1), correct / max(true, 1), 2 * correct / max(predicted + true, 1), true
 
 
@@ -224,12 +224,12 @@ def words_of(text: str) -> list[str]:
 
 
 def normalised(text: str) -> str:
-    """Normalize an answer as SQuAD does: lower case, without punctuation, English articles and extra white space."""
+    """Return an answer as SQuAD compares it: in lower case, without punctuation, English articles and extra blanks."""
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
 def _rouge_n(words: Sequence[str], expected: Sequence[str], n: int) -> float:
-    """Return the F1 of the n-grams, each counted as often as both texts have it."""
+    """Return the F1 of the common n-grams. A repeated n-gram counts as often as both texts have it."""
     ngrams, expected_ngrams = (
         Counter(zip(*(text[start:] for start in range(n)), strict=False)) for text in (words, expected)
     )
@@ -237,7 +237,7 @@ def _rouge_n(words: Sequence[str], expected: Sequence[str], n: int) -> float:
 
 
 def _longest_common(words: Sequence[str], expected: Iterable[str]) -> int:
-    """Return the length of the longest common subsequence, with one bit of an integer for each of `words`.
+    """Return the length of the longest common subsequence of two texts. Each word of `words` is one bit of an integer.
 
     Source: Hyyro, Bit-parallel LCS-length computation revisited (2004).
     """

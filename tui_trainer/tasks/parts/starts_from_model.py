@@ -66,7 +66,7 @@ from tui_trainer.terminal.safe_text import one_line
 
 
 class TextInputs:
-    """Reader of (text,), or of (text, second text) if the settings name a column for it."""
+    """Reader of inputs (text,), or (text, second text) if a setting names the column of the second text."""
 
     def __init__(self, data: DataSection) -> None:
         self._data = data
@@ -90,7 +90,7 @@ class TextInputs:
         return texts
 
     def of_text(self, text: str) -> tuple[str, ...]:
-        """Return a typed text. A tab separates the texts of a pair."""
+        """Return the texts of an input that a user typed. A tab separates the texts of a pair."""
         first, tab, second = text.partition("\t")
         return (first, second) if tab and self._data.text_pair_column else (text,)
 
@@ -112,7 +112,7 @@ class QuestionInputs:
 
 
 class ConversationInputs:
-    """Reader of conversations up to the next answer of the assistant, which it renders."""
+    """Reader of conversations up to the next answer of the assistant, which are rendered as prompts."""
 
     def __init__(self, data: DataSection, renderer: ConversationRenderer) -> None:
         self._data, self._renderer, self._columns = data, renderer, ConversationColumns()
@@ -138,7 +138,7 @@ class ConversationInputs:
 
 
 class WordInputs:
-    """Reader of texts with the positions of their words."""
+    """Reader of inputs (text, (start, end) of each word in the text)."""
 
     def __init__(self, data: DataSection) -> None:
         self._data = data
@@ -156,7 +156,7 @@ class WordInputs:
 
 
 def logits_of(model: Any, tokenizer: Any, rows: Sequence[InputRow]) -> Any:
-    """Return the logits, float32 [B, C] or [B, T, C], of a model that reads whole rows."""
+    """Return the logits of a model that reads whole rows: float32 [B, C], or [B, T, C] if each token has logits."""
     import torch
 
     tokens = [
@@ -181,7 +181,7 @@ _USUAL_TOKENS_PER_CHARACTER = 0.25
 
 
 class StartsFromModel:
-    """The methods of tasks that find, check and build a model. `head` is the head that the task trains."""
+    """The methods of tasks that find, check and build a model. `head` is the kind of head that the task trains."""
 
     head: Head = CAUSAL
     specials: SpecialTokens = FOR_TEXT
@@ -217,13 +217,13 @@ class StartsFromModel:
         return problems
 
     def model_shape(self, config: Config, vocabulary: int, classes: int = 0) -> ModelShape:
-        """Return the shape of the model, without loading it. `vocabulary` applies to a model from scratch."""
+        """Return the shape of the model without loading it. `vocabulary` is used only for a model from scratch."""
         if not config.is_from_scratch:
             return find_model_facts(config, self.head, classes).shape
         return shape_of(self.model_config(config, vocabulary, classes), head=self.head, labels=classes)
 
     def model_config(self, config: Config, vocabulary: int, classes: int = 0) -> Mapping[str, Any]:
-        """Return the model's config.json, for families whose memory only a dry run shows."""
+        """Return the content of the model's config.json, for families whose memory needs a dry run."""
         if not config.model.model_name_or_path:
             length = config.data.max_length
             return scratch_config(config.model.scratch, vocabulary, self.head, max_length=length, labels=classes or 2)
@@ -231,8 +231,8 @@ class StartsFromModel:
         return {**find_model_facts(config, self.head, classes).config, **changes}
 
     def marks(self, config: Config) -> dict[str, int] | None:
-        """Return the marks that the task writes around its texts with the number of tokens of each, or None if it has
-        none or they are unknown. Raise ConfigError."""
+        """Return the marks that the task writes around texts, with the number of tokens of each: {"<|im_end|>": 1}.
+        None if there are no marks or they are unknown. Raise ConfigError."""
         return None
 
     def model_key(self, config: Config) -> str:
@@ -250,7 +250,7 @@ class StartsFromModel:
         return tokenizer
 
     def set_length(self, config: Config, tokenizer: Tokenizer) -> None:
-        """Set where a trained model's tokenizer truncates texts. Prompts that are continued are not truncated."""
+        """Set the length to which a trained model's tokenizer truncates texts; causal models get prompts uncut."""
         if self.head != CAUSAL:
             set_truncation(tokenizer, config.data.max_length)
 
@@ -263,8 +263,8 @@ class StartsFromModel:
         device: torch.device,
         tell: Notify,
     ) -> PreTrainedModel:
-        """Build the model before the first step. Stored weights are loaded to `device` tensor by tensor. Random weights
-        come from torch's global generator on the CPU, so a seed gives the same weights on every device.
+        """Build the model as it is before the first step. Stored weights are loaded to `device` tensor by tensor.
+        Random weights come from torch's global generator on the CPU, so a seed gives the same weights on every device.
 
         `tell` gets a sentence about parts that are not in the files, such as a new head. Raise ConfigError.
         """
@@ -305,15 +305,15 @@ class StartsFromModel:
         return built
 
     def _keeps_head(self, config: Config, adapter: Adapter, labels: Labels) -> bool:
-        """Return whether a classifier's adapter has a head for these labels. Raise ConfigError if it continues
-        without."""
+        """Return whether the adapter to start from brings a head for these labels. Raise ConfigError if its training
+        continues with other labels."""
         adapter_labels = own_labels(read_json(adapter.folder / "config.json") or {})
         if adapter_labels and goes_on(config.tuning):
             refuse_other_labels(adapter_labels, labels.names, adapter.folder)
         return adapter_labels in ((), labels.names)
 
     def changes_words(self, config: Config) -> str:
-        """Return the tokens and positions that the settings add to the model, as the end of a sentence about it."""
+        """Return text to end a sentence about the model with its new tokens and positions: `; new tokens in ...: 2`."""
         if config.is_from_scratch or not config.model.model_name_or_path:
             return ""
         stored, rope = stored_model_facts(config, self.head), config.model.rope_scaling
@@ -328,8 +328,8 @@ class StartsFromModel:
         return "".join(f"; {clause}" for clause in clauses if clause)
 
     def shaping_settings(self, config: Config) -> dict[str, Any] | None:
-        """Return the generation settings in the model's files that shape texts and are ignored, or None for a model
-        from scratch or without generation. Raise ConfigError."""
+        """Return the generation settings in the model's files that change its texts, which are ignored here. None for a
+        model from scratch or without generation. Raise ConfigError."""
         if config.is_from_scratch or not config.model.model_name_or_path or self.head in CLASSIFYING:
             return None
         facts = stored_model_facts(config, self.head)
@@ -338,38 +338,38 @@ class StartsFromModel:
         return shaping_settings({name: value for fields in files for name, value in (fields or {}).items()})
 
     def missing_frame(self, config: Config) -> tuple[str, ...] | None:
-        """Return the special tokens that the model needs and the tokenizer does not add. Raise ConfigError."""
+        """Return the special tokens that the model needs but its tokenizer does not add to texts. Raise ConfigError."""
         if config.is_from_scratch or not config.model.model_name_or_path:
             return None
         facts = stored_model_facts(config, self.head)
         return missing_frame(facts.tokenizer_folder, facts.config) if facts.tokenizer_folder else None
 
     def trained_token_ids(self, config: Config) -> range:
-        """Return the tokens whose rows train beside LoRA adapters (`models/added_tokens.py`)."""
+        """Return the ids of the tokens whose embeddings train beside LoRA adapters (`models/added_tokens.py`)."""
         if config.is_from_scratch or not config.model.model_name_or_path:
             return range(0)
         return trained_ids(stored_model_facts(config, self.head), config, continues_adapter=goes_on(config.tuning))
 
     def record_settings(self, config: Config, data: PreparedData, model: Any) -> None:
-        """Store settings that the later use of the model depends on in its config."""
+        """Store settings in the config of the model that its later use depends on."""
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
-        """Set the generation settings of a model: first tokens, sampling and end tokens, whatever its files contain."""
+        """Set how a model generates, whatever its files contain: first tokens, sampling and end tokens."""
         keep_plain_settings(model)
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
-        """Return a new reader of inputs. `config` is that of a run."""
+        """Return a new reader of inputs for a model that a run with this config has trained."""
         return TextInputs(config.data)
 
 
 def stored_model_facts(config: Config, head: Head, classes: int = 0) -> ModelFacts:
-    """Return the facts of the model in its files, or of its language model with `model.text_only`."""
+    """Return the facts of the model as it is stored; with `model.text_only`, those of its language model alone."""
     facts = find_model(config.model.model_name_or_path, config.model.revision, head=head, labels=classes)
     return text_facts(facts) if config.model.text_only else facts
 
 
 def find_model_facts(config: Config, head: Head, classes: int = 0) -> ModelFacts:
-    """Return the facts of the trained model, with the added tokens and scaled positions. Raise ConfigError."""
+    """Return the facts of the model to train, with added tokens and scaled positions. Raise ConfigError."""
     facts = stored_model_facts(config, head, classes)
     if config.is_from_scratch:
         return facts
@@ -379,7 +379,7 @@ def find_model_facts(config: Config, head: Head, classes: int = 0) -> ModelFacts
 
 
 def scratch_change_problems(config: Config) -> list[Problem]:
-    """Return a problem for each setting that would change the tokens or positions of a model from scratch."""
+    """Return a problem for each setting that adds tokens or scales positions: a model from scratch can have neither."""
     problems = rope_problems({}, config, CAUSAL)
     if config.model.add_tokens.strip():
         unit = "characters" if config.task.type == "char_lm" else "tokens"
@@ -389,8 +389,8 @@ def scratch_change_problems(config: Config) -> list[Problem]:
 
 
 def load_own_tokenizer(config: Config, head: Head) -> Tokenizer:
-    """Load the tokenizer of the model. Raise ConfigError if it has no token for the language with which it marks texts,
-    because transformers would mark them with the unknown token."""
+    """Load the tokenizer of the model, with added tokens. Raise ConfigError if it marks texts with a language that it
+    has no token for, because transformers would use the unknown token."""
     facts = stored_model_facts(config, head)
     folder = facts.tokenizer_folder or require_folder(facts)
     tokenizer = load_tokenizer(folder, config.model.trust_remote_code)
@@ -409,14 +409,14 @@ def load_own_tokenizer(config: Config, head: Head) -> Tokenizer:
 
 
 def load_trained_tokenizer(path: Path, config: Config, special: SpecialTokens) -> Tokenizer:
-    """Return the tokenizer that was trained on the data."""
+    """Load the tokenizer that this run trained on its data."""
     return tokenizer_of_file(
         path, config.data.max_length, dict(special.named), distinguishes_pairs=special.distinguishes_pairs
     )
 
 
 def estimate_tokens_per_character(config: Config, head: Head, texts: Sequence[str]) -> float:
-    """Return the tokens per character of these texts with the model's tokenizer, or a usual value without it."""
+    """Return the tokens per character of these texts with the model's tokenizer, or a usual value if it is missing."""
     facts = None if config.is_from_scratch else stored_model_facts(config, head)
     measured = None
     if facts and facts.tokenizer_folder:
@@ -426,7 +426,7 @@ def estimate_tokens_per_character(config: Config, head: Head, texts: Sequence[st
 
 
 def has_unknown_tokens(config: Config, head: Head, texts: Sequence[str]) -> bool:
-    """Return whether a part of these texts is unknown to the model's tokenizer, if that is on this machine."""
+    """Return whether the model's tokenizer encodes a part of these texts as unknown; False without the tokenizer."""
     facts = stored_model_facts(config, head)
     if facts.tokenizer_folder is None:
         return False
@@ -435,7 +435,7 @@ def has_unknown_tokens(config: Config, head: Head, texts: Sequence[str]) -> bool
 
 
 def tokenizer_identity(config: Config, head: Head) -> tuple[str, int | None, int]:
-    """Return (key, end token, number of tokens) of the tokenizer that a run uses, from its files."""
+    """Return (key, end token, number of tokens) of the tokenizer that a run will use, without loading it."""
     if config.is_from_scratch:
         return TRAINED_HERE, None, config.model.scratch.vocab_size
     model = stored_model_facts(config, head)

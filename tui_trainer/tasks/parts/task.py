@@ -40,42 +40,42 @@ _PADDING_SENSITIVE = frozenset({"xlnet", "fnet", "funnel", "canine", "yoso"})
 
 
 class Task(StartsFromModel, LearnsFromData, ABC):
-    """A kind of training. Its loss is a sum, not a mean: `training/step.py` divides once, over the whole batch."""
+    """Base class of a kind of training. Its loss is a sum: `training/step.py` divides once, over the whole batch."""
 
     title: str
     reads: tuple[str, ...]
-    """Names of the settings of [task] that it uses."""
+    """Names of the settings of [task] that the task uses."""
     loads_to_score: tuple[str, ...] = ()
-    """Modules that its scores import at the first evaluation."""
+    """Modules that the task imports at the first evaluation, to compute scores."""
     pipeline_tag: str
-    """`pipeline_tag` of a model card: the hub's name for the use of its models."""
+    """The hub's name for the use of the task's models, such as "text-generation", for model cards."""
     architectures: tuple[str, ...] = ()
-    """Endings of the model classes that are usually tuned for it, as in `architectures` of a config.json."""
+    """Endings of the names of suitable model classes, as in `architectures` of a config.json: "ForCausalLM"."""
     usual_length: tuple[int, int] | None = None
     """Usual minimum and maximum row length of pretrained models, in tokens."""
     loss_unit: str = "nats/token"
-    """Unit of the loss; empty if a row has one label or a number."""
+    """Unit of the loss, for example "nats/token"; empty if a row has one label or a number."""
     labels_rows: bool = False
-    """Whether its models predict labels or numbers rather than texts."""
+    """Whether models of the task predict labels or numbers rather than texts."""
     answers_in_evaluations: bool = False
-    """Whether the model answers some rows in an evaluation (`answer_scores`)."""
+    """Whether an evaluation lets the model answer some rows, for `answer_scores`."""
     holds_conversations: bool = False
-    """Whether a trained model is tried in a conversation, with its chat template."""
+    """Whether a user tries a trained model in a conversation, with its chat template."""
     unsloth: bool = False
-    """Whether Unsloth can load its models: text decoders with a causal head."""
+    """Whether Unsloth can load models for the task: text decoders with a causal head."""
     is_only_by_columns: bool = False
-    """Whether the task is chosen for data only by its columns, so that it reports no errors in other rows."""
+    """Whether only its columns show that data is for this task, which then reports no errors of other data."""
     metrics: tuple[str, ...] = ()
-    """Values of `evaluation.metric_for_best_model` other than "loss"; higher is better."""
+    """Metrics that `evaluation.metric_for_best_model` can name besides "loss"; for all of them, higher is better."""
     unfit_families: tuple[tuple[str, str], ...] = ()
-    """Model families that it cannot train, each with the reason as the end of a sentence."""
+    """Model families that the task cannot train, each with the reason as the end of a sentence."""
     usual_families: str = ""
-    """Families to suggest instead, in words."""
+    """Model families to suggest instead of the unfit ones, in words."""
     continues: bool = False
-    """Whether a trained model is tried by continuing a text, rather than by its `answer` to one."""
+    """Whether a user tries a trained model by letting it continue a text, rather than by its `answer` to one."""
 
     def problems(self, config: Config) -> list[Problem]:
-        """Return what this task cannot do with these settings, without looking at data and machine."""
+        """Return a problem for each setting that the task does not support, without looking at data and machine."""
         problems = self.model_problems(config) + self.data_problems(config)
         if self.unfit_families and config.model.model_name_or_path and not config.is_from_scratch:
             model_type = find_model_facts(config, self.head).config.get("model_type")
@@ -86,17 +86,17 @@ class Task(StartsFromModel, LearnsFromData, ABC):
 
     @abstractmethod
     def collate(self, model: Any, pad_id: int) -> Collate:
-        """Return the function that collates unpacked rows. `model` gives its needs, such as a first token."""
+        """Return the function that collates unpacked rows for `model`, which may need a first token, for example."""
 
     def collate_packed(self, pad_id: int) -> CollatePacked:
-        """Return the function that collates packed rows, whose documents follow each other, if the task `packs`."""
+        """Return the function that collates packed rows, whose documents follow one another, if the task `packs`."""
         return partial(collate_packed, pad_id=pad_id)
 
     def collate_in_run(
         self, config: Config, model: Any, pad_id: int, longest_row: int, *, size_costs: bool = False
     ) -> Collate:
-        """Return the function that collates rows in training and its preview, with rounded widths up to
-        `longest_row`."""
+        """Return the function that collates rows in training and its preview. It rounds widths up, to `longest_row` at
+        most. `size_costs`: see `width_rounding`."""
         exact_collate = self.collate(model, pad_id)
         rounding = self.width_rounding(model.config.model_type, size_costs=size_costs)
         if rounding is None:
@@ -104,71 +104,71 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         return in_even_widths(exact_collate, pad_id, longest_row, config.task.max_target_length, rounding)
 
     def collate_packed_in_run(self, pad_id: int, longest_row: int, *, size_costs: bool = False) -> CollatePacked:
-        """Return the function that collates packed rows in training. Padding becomes a document of its own."""
+        """Return the function that collates packed rows in training. With `size_costs`, it rounds their width up."""
         exact_collate = self.collate_packed(pad_id)
         return packed_in_coarse_widths(exact_collate, longest_row) if size_costs else exact_collate
 
     def width_rounding(self, model_type: str, *, size_costs: bool = False) -> Rounding | None:
-        """Return how the widths of padded rows are rounded up, or None for the length of the longest row. `size_costs`:
-        each size of matrix compiles a kernel (`TrainingSetup.compiles_each_size`)."""
+        """Return the function that rounds up the widths of padded rows, or None to pad to the longest row.
+        `size_costs`: each new size of a matrix compiles a kernel (`TrainingSetup.compiles_each_size`)."""
         if model_type in _PADDING_SENSITIVE or not (self.tells_padding or size_costs):
             return None
         return coarse if size_costs else even
 
     @abstractmethod
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
-        """Return the loss. If `chunk_tokens` > 0, it computes the logits of that many labels at a time."""
+        """Return the loss function. If `chunk_tokens` > 0, it computes the logits of that many labels at a time."""
 
     def choices(self, config: Config, data: PreparedData) -> int:
-        """Return the number of tokens or classes that a label can be: a uniform prediction has a loss of ln(choices). 0
-        if the loss has another form."""
+        """Return the number of tokens or classes that a label can be, for the loss ln(choices) of a uniform prediction.
+        0 if the loss has another form."""
         return 0
 
     def row_pass(self, config: Config, data: PreparedData, objective: Any) -> RowPass | None:
-        """Return a pass that computes values of each row before training, or None. `objective` is this task's."""
+        """Return a pass that computes values of each row before training, or None. `objective`: this task's loss."""
         return None
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
-        """Return a new scorer for one evaluation, or None if the loss is enough. `objective` is this task's."""
+        """Return a new scorer for one evaluation, or None if the task has no scores. `objective`: this task's loss."""
         return None
 
     def compared_logits(self, model: Any, batch: MicroBatch) -> Tensor:
-        """Return logits of labelled positions or of whole rows, float32 [N, C], to compare with an exported model."""
+        """Return logits of labelled positions or whole rows, float32 [N, C], to compare with an exported model."""
         logits: Tensor = model(**batch.inputs).logits.float()
         return logits.flatten(0, 1)[batch.places] if len(batch.places) else logits
 
     def answer_scores(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[TokenRow]
     ) -> Mapping[str, float]:
-        """Return scores of the model's greedy answers to some held-out rows; {} if it generates none."""
+        """Return the scores of the model's greedy answers to some held-out rows; {} if it generates none."""
         return {}
 
     @abstractmethod
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """Return (input, output) of a row to show to a user, with at most `new_tokens` new tokens. The caller seeds
-        torch."""
+        """Return (input, output) of one row as text to show to a user. The output has at most `new_tokens` new tokens.
+        The caller seeds torch."""
 
     @abstractmethod
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
-        """Encode the results of the input reader. The encoding of one input does not depend on the others."""
+        """Encode inputs, which are the results of `input_reader`. The encoding of one does not depend on the others."""
 
     @abstractmethod
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
-        """Return the predictions of a trained model for the rows, as JSON, in one pass. The caller seeds torch and sets
-        the model to evaluation mode."""
+        """Return what a trained model predicts for each row, as JSON objects, in one pass. The caller seeds torch and
+        sets the model to evaluation mode."""
 
     @abstractmethod
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
-        """Return a prediction as text for users."""
+        """Return a prediction of `predict` as text for users."""
 
     def answer(self, config: Config, model: Any, tokenizer: Tokenizer, text: str, sampling: Sampling) -> str:
-        """Return the prediction for a text that a user typed, for `tui-trainer generate`."""
+        """Return the prediction for a text that a user typed, as text, for `tui-trainer generate`."""
         content = self.input_reader(config, tokenizer).of_text(text)
         rows = self.encode_inputs(config, model, tokenizer, [content], sampling)
         return self.prediction_words(self.predict(config, model, tokenizer, rows, sampling)[0])

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class WordTokens:
-    """One window. `firsts` holds (position in the window, number of the word) of the first token of each word."""
+    """A window. `firsts` has (position of its first token in the window, number in the sentence) of each word."""
 
     ids: list[int]
     firsts: list[tuple[int, int]]
@@ -21,9 +21,9 @@ def windows_of(
 ) -> list[WordTokens]:
     """Return windows of whole words, each with the special tokens around it and at most `max_length` tokens.
 
-    Neighbouring windows overlap by about a quarter. A word in an overlap is listed in the `firsts` of the window that
-    has more context around it, or with `lists_all` in those of each window. A single word that is longer than a window
-    is cut, and its window is `truncated`.
+    Neighbouring windows overlap by about a quarter. Of the windows that share a word, only the one with more context
+    around it lists the word in `firsts`; with `lists_all`, each does. A single word that is longer than a window is
+    cut, and its window is `truncated`.
     """
     starts = [
         token for token, word in enumerate(word_ids) if word is not None and word_ids[token - 1 : token] != [word]
