@@ -59,7 +59,7 @@ class Attention(BaseModel):
 
     @property
     def words(self) -> str:
-        """Kernel and reason: `memory-efficient, because flash needs ...`; empty in older plans."""
+        """Kernel and reason in words: `memory-efficient, because flash needs ...`; empty in older plans."""
         return f"{self.kernel}, because {self.because}" if self.kernel else ""
 
 
@@ -147,7 +147,7 @@ def _on_cpu(shape: ModelShape) -> Attention:
 
 
 def planned_mask(shape: ModelShape, rows: AttentionRows) -> str:
-    """Return why a pass needs a mask; empty if it needs none. An encoder needs none for a batch without padding."""
+    """Return why a pass needs an attention mask; empty if it needs none. An encoder without padding needs none."""
     facts = shape.attention
     if facts.learnt_bias:
         return "a learned bias"
@@ -163,7 +163,7 @@ def planned_mask(shape: ModelShape, rows: AttentionRows) -> str:
 def _refused(
     shape: ModelShape, rows: AttentionRows, machine: AttentionMachine, masked: str
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield torch's kernels in the order that it tries them: (kernel, why it refuses or empty, source)."""
+    """Yield (kernel, why torch refuses it or "", source) for torch's kernels, in the order that torch tries them."""
     capability, facts = machine.capability, shape.attention
     if capability and capability[0] in _CUDNN_FIRST:
         yield CUDNN, _against_cudnn(shape, rows, machine), f"{_SDP_UTILS}, check_prefer_cudnn_attention"
@@ -215,8 +215,8 @@ def _against_flash(shape: ModelShape, machine: AttentionMachine, masked: str) ->
 
 
 def _against_lengths(shape: ModelShape, machine: AttentionMachine) -> str:
-    """Return why packed rows cannot be computed by the lengths of their documents. The start of a run tests the kernel
-    itself."""
+    """Return why attention in packed rows cannot use the lengths of documents; empty if it can. The start of a run
+    tests the kernel itself."""
     facts = shape.attention
     if against := _against_flash(shape, machine, ""):
         return against
@@ -232,7 +232,7 @@ def _against_lengths(shape: ModelShape, machine: AttentionMachine) -> str:
 
 
 def _library_by_lengths(machine: AttentionMachine) -> str:
-    """Return the kernel that `training/varlen.py` tries first at the start; empty without any."""
+    """Return the kernel for packed rows that `training/varlen.py` tries first at the start; empty without any."""
     libraries, is_hopper = machine.libraries, machine.capability is not None and machine.capability[0] == HOPPER
     torch = libraries.get("torch")
     torch_has_kernel = torch is None or numbers_of(torch) >= _LENGTHS_SINCE

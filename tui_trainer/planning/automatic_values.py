@@ -66,7 +66,7 @@ class TrainingDevice:
 
     @classmethod
     def planned(cls, hardware: Hardware, device: Device, reason: str, gpu_uuid: str) -> Self:
-        """Return the device of a plan with its present hardware; if its GPU is gone, the device is chosen again."""
+        """Return the device of a plan as it is on this machine now. If its GPU is gone, the device is chosen again."""
         if device == "cpu":
             return cls(device=device, reason=reason, gpu=None)
         gpus = [gpu for gpu in hardware.gpus if gpu_uuid and gpu.cuda_uuid == gpu_uuid]
@@ -82,7 +82,7 @@ class TrainingDevice:
 def precision(
     loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape
 ) -> Planned[Precision]:
-    """Return the data type of matmuls. `precision_problems` checks whether it is possible."""
+    """Return the data type of matmuls, requested or chosen. `precision_problems` checks whether it is possible."""
     requested = loaded.config.training.mixed_precision
     if requested != "auto":
         return exact("fp32" if requested == "no" else requested, f"from {loaded.where(MIXED)}")
@@ -158,8 +158,8 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
 def weights_dtype(
     loaded: LoadedConfig, target: TrainingDevice, chosen: Precision, shape: ModelShape, processes: int = 1
 ) -> Planned[Dtype]:
-    """Return the data type of the model's own weights: that of matmuls if they are frozen, and otherwise fp32, or bf16
-    with fp32 copies on one GPU, which saves the casts of autocast and the bytes of fp32 activations."""
+    """Return the data type of the model's own weights. Frozen weights have that of matmuls. Trained weights have fp32,
+    or on one GPU bf16 with fp32 copies, which saves the casts of autocast and the bytes of fp32 activations."""
     requested, trains = loaded.config.model.dtype, not loaded.config.tuning.has_adapter
     if requested != "auto":
         masters = "; bf16 weights are copies of the fp32 master weights that the optimizer updates"
@@ -331,7 +331,7 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
 
 
 def _merged_parameters(config: Config, shape: ModelShape) -> int:
-    """Return the parameters of the adapter that is merged into the model; 0 without one, or if its file is
+    """Return how many parameters the adapter has that is merged into the model; 0 without one, or if its file is
     damaged, which other code reports."""
     adapter = starting_adapter(config, shape.head)
     if adapter is None or goes_on(config.tuning):

@@ -67,7 +67,7 @@ def read_plan_file(content: bytes, notes: list[str] | None = None, *, finished: 
 
 
 def _leave_out(fields: dict[str, Any], error: ValidationError, notes: list[str], *, finished: bool) -> bool:
-    """Remove one wrong field that the plan does not need, and return True; return False without such a field."""
+    """Remove one wrong field that the plan does not need. Return whether there was such a field."""
     # In a plan of an unsupported version the meaning of a field is unknown.
     if any(fault["loc"] == (VERSION,) for fault in error.errors()):
         return False
@@ -85,7 +85,8 @@ def _leave_out(fields: dict[str, Any], error: ValidationError, notes: list[str],
 
 
 def _remove(config: Any, path: list[str], notes: list[str]) -> bool:
-    """Remove a wrong setting from a nested config. pydantic's path may end with a member of a union after its name."""
+    """Remove the wrong setting at `path` from a nested config, and return whether it was found. The path comes from
+    pydantic and may end with a member of a union, after the name of the setting."""
     table, key = config, ""
     for name in path:
         if not isinstance(table, dict) or name not in table:
@@ -120,7 +121,7 @@ def _refusal(plan_fields: dict[str, Any], problem: ValidationError) -> str:
 
 
 def _named(fault: str, names: list[str]) -> str:
-    """Return a fault of the file in words: `missing: most_rows`."""
+    """Return the fields with a fault, in words: `missing: most_rows`."""
     if not names:
         return ""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
@@ -140,8 +141,8 @@ def commit_of(config: Config) -> str:
 
 
 def with_own_commit(plan: Plan) -> Plan:
-    """Return the plan with the commit that its run started with as revision, if the cache still has it: a branch may
-    have moved on since."""
+    """Return the plan with the model's commit at the start of the run as revision, because a branch may have moved on.
+    If the cache no longer has that commit, return the plan unchanged."""
     if plan.model_commit in ("", plan.config.model.revision):
         return plan
     config = with_changes(plan.config, {"model.revision": plan.model_commit})

@@ -15,7 +15,7 @@ from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
 FLOAT, HALF = 4, 2
 KERNELS = "kernels"
-"""Name of the part of kernels that are compiled for each size of a pass, and kept."""
+"""Name of the memory part for kernels that are compiled for each size of a pass, and kept."""
 # Results for each pair of tokens and head if attention is computed step by step: scores, and softmax's results.
 _RESULTS_OF_SCORES = 2.9
 
@@ -31,9 +31,9 @@ class MemoryPart:
 class BatchSizes:
     """Sizes of one pass through the model. Each row has `row_tokens` tokens.
 
-    The head computes logits for labels only, not for padding. `most_labels` is the most of a pass; 0 means that every
-    token has a label. `labels_each` is the count of labels of a row if it differs from the tokens: one for a text, the
-    tokens of the answer for an encoder-decoder; 0 otherwise.
+    The head computes logits for labels only, not for padding. `most_labels` is the largest count of labels in a pass; 0
+    means that every token has a label. `labels_each` is the count of labels of a row if it differs from the tokens: one
+    for a text, the tokens of the answer for an encoder-decoder; 0 otherwise.
     """
 
     rows: int
@@ -81,7 +81,7 @@ class AdapterMemory:
 
     @property
     def compute_size(self) -> int:
-        """Bytes of a number that matmuls are computed in."""
+        """Bytes of a number in the data type of matmuls."""
         return HALF if self.setup.precision != "fp32" else self.weight_size
 
     def adapter_matrices(self) -> Iterator[tuple[int, int, int]]:
@@ -181,7 +181,7 @@ class Static(AdapterMemory):
         return self.setup.method == "full" and self.weight_size == HALF
 
     def tokens_at_ends(self, batch: BatchSizes) -> int:
-        """Return the count of tokens that enter the first and leave the last layers, with the decoder's answers."""
+        """Return the count of tokens at the embedding and the head: those of the input and of the decoder's answers."""
         answers = self.setup.target_tokens if self.shape.decoder_layers else 0
         return batch.tokens + batch.rows * answers
 
@@ -268,7 +268,7 @@ class Static(AdapterMemory):
 
     @property
     def largest_cast_bytes(self) -> int:
-        """The 16-bit copy of one weight, as in an evaluation: torch's autocast keeps none in inference mode.
+        """Bytes of the largest 16-bit copy of a weight. In inference mode torch's autocast keeps no other copy.
 
         Source: torch's autocast_mode.cpp (issue 158232); under no_grad it keeps those of weights that train.
         """
@@ -395,7 +395,7 @@ def largest_parameter(shape: ModelShape) -> int:
 
 
 def begun_bytes(setup: TrainingSetup) -> int:
-    """Return the bytes of adapters' initial fp32 values, if the method takes these out of the weights; otherwise 0."""
+    """Return the bytes of adapters' initial fp32 values, if these are subtracted from the weights; otherwise 0."""
     return 4 * (setup.trained_parameters - setup.saved_parameters) if setup.mutates_weights else 0
 
 
