@@ -36,7 +36,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One GPU model. `names` are those that the driver reports, in the form of `plain_name`."""
+    """One GPU model. `names` are the names that the driver reports, after `plain_name`."""
 
     title: str
     names: tuple[str, ...]

@@ -50,7 +50,7 @@ class Answers:
     name: str
     format_version: int
     _known: dict[str, Any] = field(default_factory=dict)
-    """Answers and failures of this process: the screens plan again after each edit."""
+    """Answers and failures that this process already has, because the screens plan again after each edit."""
 
     def ask(self, question: Mapping[str, Any], timeout_seconds: float = _TIMEOUT_SECONDS) -> Any:
         """Return the answer, which is JSON. The first answer about a model takes seconds. Raise WorkerFailed."""
@@ -255,7 +255,7 @@ def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: 
 
 
 def _part_with_sizes(entry: ModelPart, sizes: Mapping[int, int]) -> ModelPart:
-    """Replace the placeholder in the size of a part with the real size."""
+    """Return a part with its real size in place of a placeholder. `sizes` maps placeholders to real sizes."""
     for placeholder, real in sizes.items():
         if entry.parameters_each % placeholder == 0:
             rows = real if entry.rows == placeholder else entry.rows
@@ -336,7 +336,7 @@ def _positions(model: Any, config: Any) -> int:
 
 
 def _tokens_read(model: Any, head: Head) -> dict[str, list[int]]:
-    """Return how many vectors each linear layer receives at each use in a pass. Empty if the pass needs data."""
+    """Return how many vectors each linear layer receives, for each of its uses in a pass. Empty if the pass fails."""
     counts: dict[str, list[int]] = {name: [] for name, module in model.named_modules() if is_linear_layer(module)}
     hooks = [
         model.get_submodule(name).register_forward_pre_hook(
@@ -409,8 +409,8 @@ def _modules(
 
 
 def _reads(token_counts: Sequence[int], name: str, head: Head, is_output: bool) -> Reads:
-    """Return what a linear layer reads, by the number of vectors that it received; other numbers (distances between
-    tokens) count as input. Without them decide by name, which is wrong for keys and values of cross-attention."""
+    """Return what a linear layer reads, from the numbers of vectors that it received. Unknown numbers count as input.
+    If there are none, decide by name, which is wrong for keys and values of cross-attention."""
     if token_counts:
         first = token_counts[0]
         return "row" if first == _ROWS else "target" if first == _ROWS * _ANSWER_TOKENS else "source"

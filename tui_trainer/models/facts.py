@@ -63,7 +63,7 @@ class ModelFacts:
     has_remote_code: bool = False
     eos_token_ids: tuple[int, ...] = ()
     adapter: "Adapter | None" = None
-    """The adapter that was named, if any; `folder` and the weights are those of its base model."""
+    """The adapter, if the name refers to one; `folder` and the weights are then those of its base model."""
     stored_vocabulary: int | None = None
     """`vocab_size` of the weight files if tokens were added since, else None."""
 

@@ -78,9 +78,9 @@ def bitsandbytes_config(
 ) -> BitsAndBytesConfig:
     """Return the quantisation config for transformers. `dtype` is that of the other weights.
 
-    The names to skip replace those that transformers finds itself (the head and layers tied to it), so both are given.
-    They are found in a model without data, as are the towers, which are skipped too. A name matches the end of a path
-    or a whole component of it.
+    A list of modules to skip replaces the one that transformers makes itself. So it has the head, layers tied to the
+    head, and towers, which are found in a model without data. A name in it matches the end of a path or a whole
+    component of it.
     """
     import torch
     from transformers import BitsAndBytesConfig

@@ -93,7 +93,7 @@ class AttentionFacts:
     """Smallest attention window of all layers, in tokens; 0 for no window."""
     is_chunked: bool = False
     waiting_rope: str = ""
-    """Type of a RoPE that reads the length of the row (`dynamic_rope_update` in modeling_rope_utils.py)."""
+    """Type of a RoPE that reads the length of each row (`dynamic_rope_update` in modeling_rope_utils.py), or ""."""
 
 
 UNKNOWN_ATTENTION = AttentionFacts()

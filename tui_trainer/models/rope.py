@@ -45,7 +45,7 @@ def is_scaling_requested(section: RopeScalingSection) -> bool:
 
 
 def scaled_config(config: Mapping[str, Any], section: RopeScalingSection) -> dict[str, Any]:
-    """Return config.json with the requested positions, and the number of positions that they reach."""
+    """Return a copy of config.json with the requested rotary scaling and the number of positions that it reaches."""
     requested = _requested_fields(section)
     stored = own_parameters(config)
     limit = ConfigFields(config).optional(POSITIONS) or 0

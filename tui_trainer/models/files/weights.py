@@ -224,7 +224,7 @@ def is_embedding(name: str) -> bool:
 
 
 def has_head(headers: Mapping[str, TensorFacts]) -> bool:
-    """Return whether the head is stored separately, as a tied one is not."""
+    """Return whether the files contain a separate head. A tied head is not stored."""
     return any(map(is_head, headers))
 
 
