@@ -202,8 +202,8 @@ def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
     return module
 
 
-# Placeholders for the vocabulary size and the number of classes, which depend on the data: other data then needs no new
-# answer. They are primes that occur as no other size of a model.
+# Placeholders for the vocabulary size and the number of classes. These depend on the data, and other data should need
+# no new answer. The placeholders are primes that are no other size of a model.
 _WORDS, _CLASSES = 1_000_003, 10_007
 # Fields of config.json that do not affect the answer.
 _IGNORED = ("id2label", "label2id", "problem_type", "num_labels", "architectures", "torch_dtype", "dtype")

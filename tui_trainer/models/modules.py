@@ -156,8 +156,8 @@ def recorded_calls() -> Iterator[list[dict[str, Any]]]:
 # Some models apply a scale or a soft cap to the product of hidden states and head before it is called logits. The plan
 # and the loss both use `logit_transform`, so a plan expects logits in chunks exactly if the loss computes them so.
 
-# With more labels, logits in chunks save memory at little cost in time: this many rows of a matmul keep a large GPU
-# busy.
+# With more labels than this, logits in chunks save memory at little cost in time, because the matmul still has enough
+# rows to keep a large GPU busy.
 FEW_LABELS = 2048
 
 

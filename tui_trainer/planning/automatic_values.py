@@ -45,7 +45,7 @@ from tui_trainer.tuning.freeze_layers import planned_part
 MIXED = "training.mixed_precision"
 DTYPE = "model.dtype"
 INIT_KEY = "tuning.init_lora_weights"
-# Autocast costs a copy of each weight and input. From here on bf16 was faster on both CPUs that were measured
+# Autocast copies each weight and input. From this width on bf16 was faster on both CPUs that were measured
 # (`duration.BF16_GAIN`), and kernels that oneDNN compiles for each size are a small part of the memory.
 CPU_BF16_LEAST_WIDTH = 512
 
@@ -209,8 +209,8 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
         trains_rows = find_task(loaded.config.task.type).trained_token_ids(loaded.config)
         if tuning.has_adapter and not saves_head(shape, tuning.modules_to_save) and not trains_rows:
             return exact(FEW_LABELS, why)
-        # Each chunk adds its part to the gradient of the head, 12 bytes for each of its numbers. A fused loss moves 6
-        # for each token and word: for twice as many tokens as the hidden states are wide that takes as long.
+        # Each chunk adds to the gradient of the head and moves 12 bytes for each number of it. A fused loss moves 6
+        # bytes for each token and word. Both take equally long in chunks of 2 x hidden size tokens.
         wide = max(FEW_LABELS, 2 * shape.hidden_size)
         return exact(wide, f"{why}; chunks are larger because the head is trained")
     return exact(0, "auto: on a CPU, computing all logits at once is faster")

@@ -49,7 +49,7 @@ class Basis:
         A dry run for a new setup takes a second.
         """
         loaded = with_settings(self.loaded, patch)
-        # With another row length a step may have one row for each document.
+        # With another row length, packing may give each document a row of its own.
         base_setup = replace(self.setup, most_rows=0) if "data.max_length" in patch else self.setup
         fused = fuses_loss(loaded, self.hardware, self.target, self.shape)
         base_setup = replace(base_setup, fused_loss=fused)

@@ -215,7 +215,7 @@ SEES_OTHERS = {
 LEAST_SAVING = 0.1
 # The number of packed rows differs from step to step; passes have room for this many times the mean.
 _SPREAD = 1.2
-# The largest batch has this many times the mean tokens; the longest document, this many times the longest sampled one.
+# Tokens of the largest batch, in means of all batches; and of the longest document, in lengths of the longest sampled.
 _BATCH_SPREAD, _GUESSED_SPREAD = 1.3, 1.5
 
 

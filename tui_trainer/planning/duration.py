@@ -35,10 +35,10 @@ from tui_trainer.units import format_bytes, format_seconds
 HALF_RATE_WIDTH = 150
 # How much faster whole steps are in bf16 on a CPU that has it. On one core of an AMD EPYC with avx512_bf16 (torch 2.15)
 # 0.8 times at width 64, 1.3 at 128, 1.5 at 256, 1.7 at 512, 1.9 at 768; on two cores with amx_bf16 0.5 at 128, 0.9 to
-# 1.1 at 256, 1.2 to 1.4 at 512 (`tui-trainer --no-ui` with training.mixed_precision "no" and "bf16"). These two lie
-# between: 0.9 at 128, 1.2 at 256, 1.5 at 512, 1.6 at 768.
+# 1.1 at 256, 1.2 to 1.4 at 512 (`tui-trainer --no-ui` with training.mixed_precision "no" and "bf16"). The
+# constants give values in between: 0.9 at 128, 1.2 at 256, 1.5 at 512, 1.6 at 768.
 BF16_GAIN, BF16_HALF_GAIN_WIDTH = 1.9, 140
-# The share of a card's rate that training reaches. These two give 0.37 at width 1536, 0.40 at 2048, 0.45 at 4096.
+# The share of a card's rate that training reaches. The constants give 0.37 at width 1536, 0.40 at 2048, 0.45 at 4096.
 # Source: llm-foundry's benchmarking table on H100 (760M 0.349, 1.3B 0.418, 7B 0.464); TinyLlama on A100 reports 0.56
 # at 2048, torchtitan 0.33 to 0.39 for 8B.
 CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
@@ -48,18 +48,17 @@ CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
 UNPACKING_TIMES, UNPACKING_TIMES_ON_LARGE_CARDS = 1.28, 1.085
 _LARGE_CARDS: tuple[Version, ...] = ((8, 0), (9, 0), (10, 0))
 # Decomposing a matrix reaches this share of one core's fp32 matmul rate, by its smaller side: 0.27 at 128, 0.44 at 512.
-# More cores do not help (a second one gained nothing). Measured as CPU time on one
-# core (AMD EPYC, torch 2.15): an SVD 0.25 at 128, 0.54 at 512, 0.57 at 1024, a QR 0.15, 0.41, 0.48; products with few
-# columns reach half of it, 0.12 to 0.19, 0.27 to 0.35, 0.23 to 0.27.
+# A second core gained nothing. CPU time on one core (AMD EPYC, torch 2.15), at 128, 512 and 1024: an SVD 0.25, 0.54,
+# 0.57; a QR 0.15, 0.41, 0.48. Products with few columns reach half of it: 0.12 to 0.19, 0.27 to 0.35, 0.23 to 0.27.
 DECOMPOSING_SHARE, DECOMPOSING_HALF_SHARE_WIDTH, NARROW_SHARE = 0.55, 130, 0.5
-# Share of a GPU's fp32 rate, estimated: pytorch's pull request 1373 has an SVD of 4160 x 4160 on a Titan X in 4.3 s,
-# which is 0.04 to 0.07 of that GPU's rate; PiSSA's README has a fast SVD of 7B in "a few seconds".
+# The same share of a GPU's fp32 rate, estimated: pytorch's pull request 1373 has an SVD of 4160 x 4160 on a Titan X in
+# 4.3 s, which is 0.04 to 0.07 of that GPU's rate; PiSSA's README has a fast SVD of 7B in "a few seconds".
 DECOMPOSING_CARD_SHARE = 0.05
 
-# Operations of a layer in a pass, forward and backward, and how many more an adapter on a matrix of it has: fused with
-# its layer, or computed by peft with dropout or DoRA. Counted by `python -m tests.benchmarks.roofline`: 969 kernels in
-# the 12 layers of BERT; with adapters on 7 matrices, 28 layers of Qwen3 have 81 kernels each in place of 46, with
-# dropout 151.
+# Operations of a layer in a pass, forward and backward, and additional operations of an adapter on one matrix: fused
+# with its layer, or computed by peft with dropout or DoRA. Counted by `python -m tests.benchmarks.roofline`: 969
+# kernels in the 12 layers of BERT; with adapters on 7 matrices, 28 layers of Qwen3 have 81 kernels each in place of 46,
+# with dropout 151.
 OPERATIONS_OF_LAYER, OPERATIONS_OF_ADAPTER, OPERATIONS_OF_SEPARATE_ADAPTER = 80, 5, 15
 # Seconds to start one operation, whatever it computes. Measured as the time that one more layer adds to a step that
 # computes next to nothing: 0.93 ms for BERT and 0.92 ms for Llama, between 1 and 8 layers of width 16 with 8 tokens
@@ -163,9 +162,9 @@ def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> floa
     return flops
 
 
-# From where on packing costs more than it saves. Measured for chat-scratch with rows of 2048 tokens on a CPU: 142 ms of
-# CPU time a step packed and 66 ms grouped, where 1.9 times are reckoned; with its own rows of 192 there is no
-# difference.
+# If packing takes more than this many times the operations, it costs more than it saves. Measured for chat-scratch on a
+# CPU: with rows of 2048 tokens (1.9 times the operations), 142 ms of CPU time a step packed and 66 ms grouped by
+# length; with its own rows of 192 there is no difference.
 MOST_TIMES_OF_PACKING = 1.2
 
 
@@ -174,7 +173,7 @@ def times_of_packing(config: ResolvedConfig, facts: DataFacts, shape: ModelShape
 
     With a mask, attention computes the scores of a whole packed row, most of them between documents.
     """
-    # How long the documents are in which most tokens stand is not known: no longer than the longest.
+    # The typical length of a token's document is unknown, so the longest document stands for it.
     widths = (longest_row(config, facts, is_packed) for is_packed in (True, False))
     packed, alone = (training_flops(shape, setup, tokens=1, row_tokens=width) for width in widths)
     return packed / alone

@@ -25,7 +25,7 @@ from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import GIB, quantity
 
 EPOCHS = "training.num_train_epochs"
-# Fewer updates than this teach a pretrained model little, whatever each is made of: three epochs of 3,200 rows at 32.
+# With fewer updates a pretrained model learns little, at any batch size: 300 are 3 epochs of 3,200 rows at 32 a step.
 LEAST_STEPS = 300
 # Small data gets more epochs rather than smaller steps: a BERT of 23 million weights that learned from 30 texts reached
 # a macro F1 of 0.62 in 10 epochs with 8 rows per step, and 0.40 in 3 epochs with 1 row.
@@ -170,7 +170,7 @@ def _of_profile(loaded: LoadedConfig, gpu: Gpu, parameters: int) -> tuple[int, s
     nearest = min(fitting, key=lambda batch: abs(math.log(batch.tokens / length)))
     rows, words = nearest.rows, f"{nearest.rows} rows of {nearest.tokens} tokens"
     if nearest.tokens != length:
-        # Longer rows are fewer for the same tokens, but not fewer than the learning rate is meant for.
+        # Longer rows give fewer rows for the same tokens, but not fewer than the learning rate is meant for.
         rows = max(base, _power_of_two(nearest.rows * nearest.tokens / length))
         words = f"{rows} rows of {length} tokens, because {words} keep the GPU busy"
     return rows, f"{words} (hardware profile {profile.name}: {nearest.source})"

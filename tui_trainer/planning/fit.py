@@ -16,9 +16,9 @@ from tui_trainer.planning.memory.parts import BatchSizes, MemoryPart
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
 
-# Shares of memory that stay free: for other programs on a CPU, and for what the allocator cannot use on a GPU.
+# Usable shares of free memory. The rest is for other programs on a CPU, and lost to the allocator on a GPU.
 CPU_SHARE, GPU_SHARE = 0.8, 0.9
-# Passes whose rows an evaluation sorts or packs together (`training/batches.py`).
+# Number of passes whose rows an evaluation sorts or packs together (`training/batches.py`).
 EVALUATION_WINDOW = 4
 # The fullest of some hundred passes is this many standard deviations above their mean.
 _DEVIATIONS = 3.0

@@ -106,14 +106,14 @@ def step_key(
     )
 
 
-# What earlier runs on this machine measured, so that the next estimate is better than the first.
+# Speeds that earlier runs on this machine reached.
 #
 # Each of the last runs has a record (`records.py`) under the key of its steps: their floating-point operations, the
 # seconds of a step and whether other programs kept the machine busy. Rates of another model or setup are not used.
-# Other programs only slow a run down: the fastest quarter of the runs on a calm machine counts, and busy runs only if
-# there is no calm one.
+# Other programs only slow a run down. So only the fastest quarter of the runs on a calm machine counts, or of the busy
+# runs if none was calm.
 
-# Runnable tasks of other programs for each training thread above which a run is a poor measurement.
+# With more runnable tasks of other programs for each training thread, or in all, a run is a poor measurement.
 _CALM_LOAD, _LEAST_LOAD = 0.25, 0.5
 # A tiny step is mostly overhead, so its rate does not hold for a large one: steps must be of similar work.
 _SIMILAR_FACTOR = 4.0
@@ -189,7 +189,7 @@ def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
     similar = [shape for shape in shapes.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
     nearest = min(similar, key=lambda shape: (shape.busy, shape.distance(flops)), default=None)
     if same_cut and same_cut.busy and nearest and not nearest.busy:
-        same_cut = None  # other rows on a calm machine say more
+        same_cut = None  # a calm run with other rows is the better measurement
     source = same_cut or nearest
     return Calibration(
         step_seconds=same_cut.step_seconds if same_cut else None,
@@ -222,10 +222,10 @@ def is_busy(load: float | None, threads: int) -> bool:
     return load is not None and load > max(_CALM_LOAD * threads, _LEAST_LOAD)
 
 
-# Micro-batches that `per_device_train_batch_size = "tune"` has measured: a record (`records.py`) under the key of the
-# steps, with what else decides their memory and their time.
+# Micro-batches that `per_device_train_batch_size = "tune"` has measured. A record (`records.py`) is under the key of
+# the steps, extended by the other settings that decide their memory and their time.
 
-# Settings beyond the key of a step: they decide which rows are longest, and whose code the model runs.
+# These other settings decide which rows are longest, and whose code the model runs.
 _MICRO_BATCH_SETTINGS = (MODEL_KEY, DATA_KEY)
 
 
@@ -281,20 +281,20 @@ def keep_micro_batch(key: Key, rows: int, step_rows: int, step_seconds: Mapping[
     keep_record(MICRO_BATCH, key, {"rows": rows, "step_rows": step_rows, "step_seconds": medians})
 
 
-# Memory peaks that runs and rehearsals had here, which correct the formulas in the next plan of such a run.
+# Memory peaks of runs and rehearsals on this machine, which correct the next plan with the same key.
 #
-# The last peaks of each number of rows in a micro-batch are records (`records.py`) under `micro_batch_key`.
+# The last peaks for each number of rows in a pass are records (`records.py`) under `micro_batch_key`.
 
 # Parts whose size is exact.
 LASTING = ("weights", "towers", "master weights", "gradients", "optimizer")
 # Parts of a GPU's memory that torch does not count as allocated.
 NOT_ALLOCATED = ("pieces", "context")
-# Parts that do not depend on the rows of a pass: a measurement corrects the others.
+# `_CONSTANT` parts do not depend on the rows of a pass, and a measurement does not correct them.
 _FIXED_BYTES = 128 * MIB
 _CONSTANT = (*LASTING, *NOT_ALLOCATED, "libraries")
-# The share of a difference that counts if the passes had another size, because a CPU's allocator holds more or less for
-# each. By the figures of `memory_grid.py --calibrate`, which goes from half of the rows to all, 38 of 41 plans lie
-# within 10 % with none of it, 40 with half, 37 with all.
+# The share of a measured difference that counts for passes with other rows, because a CPU's allocator holds more or
+# less memory for each size. `memory_grid.py --calibrate` measures half of the rows and plans all of them: 38 of 41
+# plans lie within 10 % with a share of 0, 40 with 0.5, and 37 with 1.
 _OTHER_ROWS_SHARE = 0.5
 
 

@@ -103,7 +103,7 @@ def _remove(config: Any, path: list[str], notes: list[str]) -> bool:
 
 def _refusal(plan_fields: dict[str, Any], problem: ValidationError) -> str:
     missing = [name for name, field in Plan.model_fields.items() if field.is_required() and name not in plan_fields]
-    # An error of another field explains more than that of the version.
+    # An error in another field explains more than one in the version.
     first_error = min(problem.errors(), key=lambda error: error["loc"] == (VERSION,))
     words = "this version does not support it" if first_error["type"] == "extra_forbidden" else first_error["msg"]
     fault = one_line(f"{'.'.join(map(str, first_error['loc']))}: {words}", 160)
@@ -161,7 +161,7 @@ def changed_base(plan: Plan, folder: Path | None = None) -> Problem | None:
     """Return the problem with the base model of a run, which may be in another `folder` now; None if it is the one that
     the run started with. Raises ConfigError if it is missing or cannot be read."""
     config = plan.config if folder is None else with_changes(plan.config, {MODEL_KEY: str(folder)})
-    # Another folder has the base model of an adapter whose training was continued.
+    # `folder` holds the base model of an adapter that continued to train, so only the base's fingerprint counts.
     began_with = plan.model_key if folder is None else base_model_part(plan.model_key)
     if find_task(config.task.type).model_key(config) == began_with:
         return None

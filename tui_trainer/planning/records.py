@@ -28,7 +28,7 @@ _ASIDE = "measured.damaged-{}.sqlite3"
 STEP_SECONDS, PEAK, MICRO_BATCH, GAIN, MATMULS, TRIAL = (
     "step_seconds", "peak_memory", "micro_batch", "gain", "matmul_rate", "trial"
 )  # fmt: skip
-# How many records of one key and part stay, the newest.
+# How many records with the same key and part are kept, by kind. The oldest are deleted.
 KINDS: Final = {STEP_SECONDS: 12, PEAK: 8, MICRO_BATCH: 1, GAIN: 1, MATMULS: 12, TRIAL: 1}
 _MOST_OF_A_KIND = 2000
 _FORMAT = 1

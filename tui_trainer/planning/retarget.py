@@ -97,7 +97,7 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
         "gradient_accumulation_steps": exact(-(-share // micro), words),
         "per_device_eval_batch_size": eval_batch,
         **_unknown_times(words, words),
-        # Measurements under the old key are of another number of processes.
+        # The old key is for measurements with another number of processes.
         "shape_key": "",
     }
     regrouped = plan.model_copy(update=changes)
@@ -113,7 +113,7 @@ def _shared(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
     strategy = plan.strategy.value if plan.is_group else "ddp"
     setup = split_over(setup, strategy, plan.processes.value, plan.processes_per_node)
     rows = -(-setup.most_rows * before // plan.processes.value)
-    # The measurements are of another number of processes.
+    # The old peaks were measured with another number of processes.
     return replace(setup, most_rows=rows, measured_peaks=())
 
 

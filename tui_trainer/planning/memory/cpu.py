@@ -24,7 +24,7 @@ from tui_trainer.units import MIB, format_bytes
 # What is loaded at first use, whatever the shape: 12 MB by a bare loop of steps, 11 to 17 MB more in a run, which also
 # writes text samples and checkpoints. With 20 MB the first runs of six recipes were planned 4 to 28 % too small.
 LIBRARY_BYTES = 28_000_000
-# From here on glibc maps a block by itself and gives it back whole (its M_MMAP_THRESHOLD grows up to this size).
+# From this size on glibc maps a block by itself and returns it whole (its M_MMAP_THRESHOLD grows up to this size).
 MAPPED_BLOCK_BYTES = 32 * MIB
 # The share of a forward pass's short-lived results whose freed blocks stay empty, and the share of the gradients that
 # these blocks take up.

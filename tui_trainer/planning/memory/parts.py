@@ -100,7 +100,7 @@ class AdapterMemory:
         result, that result scaled, and its sum with the result of the layer."""
         if not self.setup.has_adapter:
             return 0
-        # The count of vectors that enter a matmul for each token of the input.
+        # Vectors that enter a matmul, for each token of the input.
         vectors = {"source": 1.0, "target": self.setup.target_tokens / row_tokens, "row": 1 / row_tokens}
         widened = (x.outputs * x.count * vectors[x.reads] for x in self.setup.adapted(self.shape))
         return int(3 * self.compute_size * sum(widened) / self.shape.layers)
