@@ -158,7 +158,7 @@ def memory_words(gpu: Gpu) -> str:
 
 
 def room_words(place: Place) -> str:
-    """Return the free space of a folder (`70.0 GiB free of 252.0 GiB`), or that it is not writable."""
+    """Return the free space of a folder, `70.0 GiB free of 252.0 GiB`, or a text that the folder is not writable."""
     if place.writable is False:
         return "not writable"
     if place.free_bytes is None:

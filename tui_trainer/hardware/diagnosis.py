@@ -30,7 +30,7 @@ _MEMORY_SMALL_BYTES = 4 * GIB
 
 @dataclass(frozen=True, slots=True)
 class HardwareProblem:
-    """Problem of a machine. `bad`: training fails or leaves hardware unused; `warn`: it may; `info`: good to know.
+    """Problem of a machine. `bad`: training fails or leaves hardware unused; `warn`: this may happen; `info`: a remark.
 
     `remedy` is a command if there is one, otherwise a sentence or empty."""
 

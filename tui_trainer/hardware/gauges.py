@@ -62,7 +62,7 @@ class CpuTimes:
 def cpu_times(
     limits: CgroupLimits, now: Callable[[], float] = monotonic, cores: Sequence[CpuTimes] | None = None
 ) -> CpuTimes:
-    """Return the times of the container if it has a quota, otherwise of the cores that this process may use."""
+    """Return the CPU times of the container if it has a quota, otherwise of the cores that this process may use."""
     if limits.cores and limits.cpu_used_seconds is not None:
         return CpuTimes(limits.cpu_used_seconds, now() * limits.cores)
     cores = core_times() if cores is None else cores

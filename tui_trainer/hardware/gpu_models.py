@@ -166,7 +166,7 @@ class Abilities:
 
 
 def abilities(capability: Version | None, card: Card | None = None) -> Abilities | None:
-    """Return the abilities of a compute capability, None for None. `card` marks Turing GPUs without tensor cores."""
+    """Return the abilities of a compute capability (None for None). `card` marks Turing GPUs without tensor cores."""
     if capability is None:
         return None
     has_tensor_cores = card.tensor_cores if card else capability >= TENSOR_CORES_FROM

@@ -90,7 +90,7 @@ _SLOWED_BY = {"heat": 0x20 | 0x40, "power": 0x04 | 0x80}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CardUsers:
-    """Memory in use on one GPU. `memory_by_pid` is None if hidden; in a container it has only inner processes."""
+    """Memory in use on one GPU. `memory_by_pid` is None if hidden. A container sees only its own processes."""
 
     index: int
     used_bytes: int | None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ROW_MULTIPLE = 64
-"""Divisor of the number of embedding rows, for the sake of tensor cores."""
+"""The number of embedding rows is rounded up to a multiple of this, which suits tensor cores."""
 INDICES_FIELD = "trainable_token_indices"
 # Tokens that chat templates write around turns. They become special tokens, which are removed from generated text.
 # Others stay ordinary, because users want to see <think> and <tool_call>.
@@ -123,7 +123,7 @@ def _saves_tables(shape: ModelShape, tuning: TuningSection) -> bool:
 
 
 def row_parameters(shape: ModelShape) -> int:
-    """Return the weights of one token in the embedding and in an untied head."""
+    """Return the number of weights of one token in the embedding and in an untied head."""
     embedding = sum(part.parameters_each // part.rows for part in shape.parts if part.rows == shape.vocabulary)
     heads = (linear.inputs for linear in shape.linears if linear.is_head and linear.outputs == shape.vocabulary)
     return embedding + (0 if shape.tied_embeddings else sum(heads))

@@ -421,7 +421,7 @@ class ConversationRenderer:
         return [span for span, learns in zip(spans, learnt, strict=True) if learns]
 
     def _controls_in(self, text: str, signs: Sequence[int]) -> list[Span]:
-        """Return the spans of special tokens that the template wrote, and not the data: they contained no sign."""
+        """Return the spans of special tokens that the template wrote. Those that the data spells contained a sign."""
         sign_positions = [position - number for number, position in enumerate(signs)]
         return [
             match.span()
@@ -430,7 +430,7 @@ class ConversationRenderer:
         ]
 
     def _end_at_stops(self, text: str, spans: list[Span] | None, controls: list[Span], spelt: int) -> Rendered:
-        """End each answer with the token that stops generation, which is added to the last answer if it is missing."""
+        """Return the rendering with each answer extended to its stop token. The last answer gets one if it has none."""
         stops = [(start, end) for start, end in controls if text[start:end] in self.stops]
         if spans is None:
             is_closed = bool(stops) and not text[stops[-1][1] :].strip()

@@ -97,7 +97,7 @@ class Answers:
 
 @cache
 def shipped_answers() -> dict[str, Any]:
-    """Return the shipped answers by key, empty without the file."""
+    """Return the worker's answers in `shipped_answers.json`, by key of the question; empty without the file."""
     with suppress(OSError, ValueError):
         return dict(json.loads(_SHIPPED.read_text("utf-8")))
     return {}
@@ -185,7 +185,7 @@ def _nothing(*_arguments: Any, answer: Any = None, **_options: Any) -> Any:
 
 
 def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
-    """Convert the weights of a module as `Module._apply` does, which would exchange data that fake tensors lack. Shared
+    """Convert the weights of a module in place of `Module._apply`, which would need data that fake tensors lack. Shared
     weights stay shared."""
     from torch import nn
 

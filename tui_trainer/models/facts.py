@@ -246,7 +246,7 @@ def _files_with_weights(folder: Path) -> tuple[str, ...]:
 
 
 def _stored_dtype(headers: Mapping[str, TensorFacts]) -> str | None:
-    """Return the dtype that takes the most bytes, or None without headers."""
+    """Return the dtype of most bytes in the stored tensors, or None without headers."""
     sizes: Counter[str] = Counter()
     for facts in headers.values():
         sizes[facts.dtype] += facts.size_bytes

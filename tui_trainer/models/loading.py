@@ -274,7 +274,7 @@ def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> A
 
 
 def _new_head(model: Any, folder: Path, head: Head, labels: Labels | None) -> str:
-    """Reset a classifier's head if the files have one for the same number of other labels. Return a sentence about it,
+    """Reset a classifier's head if the stored head is for other labels of the same number. Return a sentence about it,
     else "". Labels called `LABEL_0` have no name to compare."""
     old_labels = own_labels(read_json(folder / "config.json") or {}) if labels and head in CLASSIFYING else ()
     if labels is None or any(re.fullmatch(r"LABEL_\d+", name) for name in (*old_labels, *labels.names)):

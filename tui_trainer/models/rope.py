@@ -155,7 +155,7 @@ def _field_problems(section: RopeScalingSection) -> list[Problem]:
 
 
 def _requested_fields(section: RopeScalingSection) -> dict[str, Any]:
-    """Return the fields that are set, by the names of transformers, without lists that contain other text."""
+    """Return the fields that are set, by the names of transformers. Lists with text that is no number are left out."""
     fields = section.model_dump(exclude_defaults=True)
     for name in ("short_factor", "long_factor"):
         if text := fields.pop(name, ""):

@@ -143,8 +143,8 @@ class ModelShape:
         return any("experts" in part.path.split(".") for part in self.parts)
 
     def matrix_parameters_read(self, reads: Reads) -> int:
-        """Return the weights that one unit of input multiplies: an input token, a target token or a row. Weights count
-        once for each use, and a tied head counts."""
+        """Return the number of weights in matmuls for one unit of input: an input token, a target token or a row.
+        Weights count once for each use, also those of a tied head."""
         return sum(linear.matrix_parameters * linear.uses for linear in self.linears if linear.reads == reads)
 
 

@@ -136,7 +136,7 @@ def _cores(hardware: Hardware) -> str:
 
 
 def _why_the_card_matches(match: dict[str, Any], gpu: Gpu) -> str:
-    """Return why a [match] fits this GPU: its name and the figures of the match. Empty if one differs or is unknown."""
+    """Return why a [match] fits this GPU: its name and the figures of the match. Empty if a figure differs."""
     parts = [f"GPU {gpu.index}" if gpu.name is None else one_line(gpu.name)]
     if "name" in match and not _named(match["name"], gpu.name):
         return ""

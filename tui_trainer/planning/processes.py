@@ -129,7 +129,7 @@ class Group:
     strategy: Planned[Strategy] = COPIES
     cpu_offload: Planned[bool] = ON_THE_CARDS
     gpu_uuids: tuple[str, ...] = ()
-    """GPUs of the processes on the first node."""
+    """UUIDs of the GPUs of the first node's processes."""
 
     @property
     def per_node(self) -> int:

@@ -19,7 +19,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 LAYER_KEY: Final = "layer key"
 """Mark of a field that decides the memory of a layer: a new value needs a dry run (`planning/memory/dry_run.py`)."""
 RARE_LAYER_KEY: Final = "rare layer key"
-"""Mark of such a field that joins the key of a dry run only if it is set, so that earlier dry runs stay valid."""
+"""Mark of a `LAYER_KEY` that joins the key of a dry run only if it is set, so that earlier dry runs stay valid."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +113,7 @@ class TrainingSetup:
     most_rows: int = 0
     """Largest count of rows in a step; 0 for the effective batch."""
     document_tokens: float = 0.0
-    """Mean count of labels of a document in padded rows; 0 for full rows."""
+    """Mean length of a document in tokens; 0 for packed rows, and if it is unknown."""
     narrowest_pass: int = 0
     """Width of the narrowest padded pass, in tokens; 0 if unknown."""
     label_share: float = 1.0
@@ -143,7 +143,7 @@ class TrainingSetup:
         return in_chunks(labels, self.loss_chunk_tokens) or (self.fused_loss and self.loss_chunk_tokens > 0)
 
     def adapted(self, shape: ModelShape) -> tuple[Linear, ...]:
-        """Return the linear layers with an adapter."""
+        """Return the linear layers of the model that get an adapter."""
         looked_up = self.lora_linears or self.lora_experts
         return self.lora_linears if looked_up else adapted(shape, self.lora_targets)
 

@@ -139,7 +139,7 @@ def _gradients(model: ModelMemory, *, with_sum: bool, with_new: bool) -> MemoryP
 
 
 def _workspace(model: ModelMemory, batch: BatchSizes, always: bool = False) -> tuple[MemoryPart, ...]:
-    """Return the memory of four gradients as wide as the MLP (two with LoRA). Unchunked logits leave room for them."""
+    """Return the work memory of the backward pass; empty with unchunked logits, which leave enough room for it."""
     is_chunked = model.setup.chunks_loss(batch.labels)
     if not (is_chunked or always):
         return ()

@@ -76,7 +76,7 @@ class AdapterMemory:
 
     @property
     def weight_size(self) -> int:
-        """Bytes of one of the model's own weights."""
+        """Bytes of one number in the model's own weights."""
         return FLOAT if self.setup.weights == "float32" else HALF
 
     @property
@@ -234,8 +234,8 @@ class Static(AdapterMemory):
         return MemoryPart("optimizer", size, formula)
 
     def before_training(self, later_bytes: int) -> tuple[MemoryPart, ...]:
-        """Return what only the start needs, beyond the `later_bytes` of a step: the decomposition of a matrix, an
-        adapter that is merged layer by layer, and towers for the host, which are loaded to the GPU with the weights."""
+        """Return the memory that only the start needs, beyond the `later_bytes` of a step: decomposing a matrix,
+        merging an adapter layer by layer, and loading towers for the host to the GPU with the weights."""
         later_bytes += self.optimizer().bytes + sum(part.bytes for part in self.masters())
         needs: list[tuple[str, int, str]] = []
         if self.setup.mutates_weights:
@@ -378,7 +378,7 @@ class ModelMemory(Static):
 
     @property
     def layer_input(self) -> int:
-        """Bytes of one token of a layer's input, in the weights' width, which gradient checkpointing stores."""
+        """Bytes of a layer's input for one token, which gradient checkpointing stores in the weights' data type."""
         layers = self.shape.layers + self.shape.decoder_layers * self._answer_share
         return int(self.weight_size * self.shape.hidden_size * layers / self.shape.layers)
 
