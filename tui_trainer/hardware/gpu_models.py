@@ -144,7 +144,7 @@ _PCIE = (((9, 0), "5.0", 63.0), ((8, 0), "4.0", 31.5), ((0, 0), "3.0", 15.75))
 
 
 def pcie_rate(capability: Version) -> tuple[float, str]:
-    """Return the peak bytes per second between the host and such a GPU, and the name of the link: `PCIe 4.0 x16`."""
+    """Return the peak bytes per second between the host and a GPU, and the name of their link: `PCIe 4.0 x16`."""
     _, version, gigabytes = next(row for row in _PCIE if capability >= row[0])
     return 1e9 * gigabytes, f"PCIe {version} x16"
 

@@ -128,7 +128,7 @@ def own_load(tasks: Path = Path("/proc/self/task")) -> float:
 
 
 def _thread_load(stat: str, now: float, *, counts_as_running: bool) -> float:
-    """Return one thread's share of the load, 0 to 1. Its name in `stat` may contain blanks and parentheses."""
+    """Return one thread's share of the load, 0 to 1. The thread's name in `stat` may contain blanks and parentheses."""
     fields = stat.rpartition(")")[2].split()
     ticks = os.sysconf("SC_CLK_TCK")
     cpu_seconds, age_seconds = (int(fields[11]) + int(fields[12])) / ticks, now - int(fields[19]) / ticks

@@ -354,7 +354,7 @@ def new_model(
 
 def _attention(model: ModelSection) -> dict[str, Any]:
     """Return the attention argument for transformers. Without one, transformers chooses torch's fused kernel if it can.
-    `training/fused_kernels.py` tries a kernel that the plan does not know on the loaded model."""
+    If the plan does not know the kernel, `training/fused_kernels.py` tries it on the loaded model."""
     name = model.attn_implementation
     return {"attn_implementation": name} if name != "auto" and is_known_attention(name) else {}
 

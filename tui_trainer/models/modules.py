@@ -86,7 +86,7 @@ class AttentionFacts:
     has_sdpa: bool = True
     """Whether torch's `scaled_dot_product_attention` computes it."""
     soft_cap: float = 0.0
-    """The scores become `soft_cap * tanh(scores / soft_cap)`; 0 for no soft cap."""
+    """Soft cap of the scores, which become `soft_cap * tanh(scores / soft_cap)`; 0 for none."""
     learnt_bias: bool = False
     """Whether a trained bias is added to the scores (T5's relative positions)."""
     window: int = 0

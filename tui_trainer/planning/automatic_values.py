@@ -90,7 +90,7 @@ def precision(
 
 
 def best_precision(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> Planned[Precision]:
-    """Return the data type that `auto` chooses here."""
+    """Return the data type of matmuls that `auto` chooses here."""
     if target.device == "cuda":
         return _gpu_precision(target, shape)
     native = sorted(hardware.cpu_flags & BF16_FLAGS)
@@ -217,7 +217,7 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
 
 
 class Chosen(NamedTuple):
-    """The decided values, as figures of a plan. Only a mixture of experts has a router loss."""
+    """Values that `choose` has decided, as figures of a plan. Only a mixture of experts has a router loss."""
 
     precision: Planned[Precision]
     weights_dtype: Planned[Dtype]
