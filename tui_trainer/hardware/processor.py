@@ -39,7 +39,7 @@ def read_cpuinfo(root: Path = Path("/")) -> tuple[str, frozenset[str]]:
 
 
 def training_threads(usable_cores: int) -> int:
-    """Return one thread per core. With four or more cores, one core is left for everything else."""
+    """Return the number of training threads, one per core. With four or more cores, one is left for everything else."""
     return usable_cores - 1 if usable_cores >= 4 else usable_cores
 
 

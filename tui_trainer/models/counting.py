@@ -1,4 +1,4 @@
-"""Build models without data for their tensors, and count their modules and what a forward pass reads with each."""
+"""Build models without data for their tensors, and count their modules and what each reads in a forward pass."""
 
 from __future__ import annotations
 

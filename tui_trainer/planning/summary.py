@@ -1,4 +1,4 @@
-"""A plan in words: what it learns from, where it computes, from which weights it starts, how many are trainable."""
+"""A plan in words: its data, its device, the weights that it starts from, and how many of them are trainable."""
 
 from __future__ import annotations
 

@@ -328,7 +328,7 @@ class Static(AdapterMemory):
         return self.shape.logits is not None and self.shape.logits.soft_cap is not None
 
     def evaluation_logits(self, tokens: int) -> int:
-        """Return the bytes of an evaluation's logits, of their fp32 copy unless they are fp32, and of log-softmax."""
+        """Return the bytes of an evaluation's logits, of their fp32 copy if they have 16 bits, and of log-softmax."""
         chunk, vocabulary = self.setup.loss_chunk_tokens, self.classes
         copies = 0 if self.compute_size == FLOAT else self.compute_size
         if not self.setup.chunks_loss(tokens):
