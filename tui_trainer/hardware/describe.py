@@ -144,7 +144,7 @@ def full_name(gpu: Gpu) -> str:
 
 
 def short_name(gpu: Gpu) -> str:
-    """Return the name without those of the maker: `RTX 4090` for `NVIDIA GeForce RTX 4090`."""
+    """Return the name of a GPU without the maker's: `RTX 4090` for `NVIDIA GeForce RTX 4090`."""
     words = one_line(gpu.name or "").split()
     return " ".join(word for word in words if word.lower() not in MAKERS_WORDS) or "GPU"
 
@@ -158,7 +158,7 @@ def memory_words(gpu: Gpu) -> str:
 
 
 def room_words(place: Place) -> str:
-    """Return the free space of a folder (`70.0 GiB free of 252.0 GiB`), or that it is not writable."""
+    """Return the free space of a folder, `70.0 GiB free of 252.0 GiB`, or a text that the folder is not writable."""
     if place.writable is False:
         return "not writable"
     if place.free_bytes is None:
@@ -167,7 +167,7 @@ def room_words(place: Place) -> str:
 
 
 def place_path(place: Place) -> str:
-    """Return the path, with `~` for the home folder."""
+    """Return the path of a folder, with `~` for the home folder."""
     path = Path(place.path)
     try:
         home = Path.home()

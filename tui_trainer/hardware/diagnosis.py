@@ -30,7 +30,7 @@ _MEMORY_SMALL_BYTES = 4 * GIB
 
 @dataclass(frozen=True, slots=True)
 class HardwareProblem:
-    """Problem of a machine. `bad`: training fails or leaves hardware unused; `warn`: it may; `info`: good to know.
+    """Problem of a machine. `bad`: training fails or leaves hardware unused; `warn`: this may happen; `info`: a remark.
 
     `remedy` is a command if there is one, otherwise a sentence or empty."""
 
@@ -233,7 +233,7 @@ class MachineDiagnosis:
 
 
 def training_device(hardware: Hardware, gpu: Gpu | None, chosen: GpuChoice = None) -> tuple[Device, str]:
-    """Return the device for training, and the reason: the GPU if the installed torch can use it.
+    """Return the device for training, and the reason. The device is the GPU if the installed torch can use it.
 
     `gpu` is the result of `choose_gpu` for `chosen`."""
     if chosen == "none":
@@ -273,7 +273,7 @@ def usable_gpus(hardware: Hardware) -> list[Gpu]:
 def choose_gpu(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
     """Return the GPU to use and the reason: the chosen one, or the one with the most free memory, then the least used.
 
-    If torch can use none, one is returned nevertheless, because it is the machine's problem. Raises InputError."""
+    If torch can use no GPU, an unusable one is returned, so that its problem is reported. Raises InputError."""
     gpus = hardware.gpus
     if chosen == "none":
         return None, ""

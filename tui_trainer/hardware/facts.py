@@ -42,11 +42,11 @@ class Gpu:
     visible: bool = True
     """False if CUDA_VISIBLE_DEVICES hides the GPU from this process."""
     mig_enabled: bool | None = None
-    """Whether the GPU is partitioned (MIG). A process gets one instance; name and memory are then those of it."""
+    """Whether the GPU is partitioned (MIG). A process gets one instance, which `name` and memory then describe."""
     mig_uuid: str | None = None
-    """UUID of that instance: the one in CUDA_VISIBLE_DEVICES, or else the first."""
+    """UUID of the MIG instance of a process: the one in CUDA_VISIBLE_DEVICES, or else the first."""
     problem: str = ""
-    """Why the GPU does not respond; for example, it has fallen off the bus."""
+    """Why the GPU does not respond, for example `has fallen off the bus`; empty if it does."""
 
     @property
     def cuda_uuid(self) -> str:
@@ -74,7 +74,7 @@ class Driver:
 
     version: str | None = None
     cuda: tuple[int, int] | None = None
-    """Newest CUDA version that it supports."""
+    """Newest CUDA version that the driver supports."""
     problem: str = ""
     error_code: int | None = None
     """NVML's code of the problem (`nvml.py`)."""

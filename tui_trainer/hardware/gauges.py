@@ -62,7 +62,7 @@ class CpuTimes:
 def cpu_times(
     limits: CgroupLimits, now: Callable[[], float] = monotonic, cores: Sequence[CpuTimes] | None = None
 ) -> CpuTimes:
-    """Return the times of the container if it has a quota, otherwise of the cores that this process may use."""
+    """Return the CPU times of the container if it has a quota, otherwise of the cores that this process may use."""
     if limits.cores and limits.cpu_used_seconds is not None:
         return CpuTimes(limits.cpu_used_seconds, now() * limits.cores)
     cores = core_times() if cores is None else cores
@@ -92,7 +92,7 @@ def disk_bytes(block_devices: Path = Path("/sys/block")) -> dict[str, tuple[int,
 
 
 def cpu_share(before: CpuTimes | None, after: CpuTimes) -> float | None:
-    """Return the share of work between two readings, 0 to 1; None for the first one and within one clock tick."""
+    """Return the busy share of CPU time between two readings, 0 to 1; None for the first and within one clock tick."""
     if before is None or after.room_seconds <= before.room_seconds:
         return None
     share = (after.busy_seconds - before.busy_seconds) / (after.room_seconds - before.room_seconds)
@@ -100,7 +100,7 @@ def cpu_share(before: CpuTimes | None, after: CpuTimes) -> float | None:
 
 
 def read_gauges(folder: Path, share: float | None, limits: CgroupLimits) -> Gauges:
-    """Return the memory of the machine or the container, and the disk of `folder`. GPUs are read elsewhere."""
+    """Return `share` with the memory of the machine or container and the disk of `folder`, without GPUs."""
     used = total = disk_used = disk_total = None
     with suppress(*UNREADABLE):
         memory = psutil.virtual_memory()
@@ -138,7 +138,7 @@ class GaugeSampler:
         self._disks_before: tuple[float, dict[str, tuple[int, int]]] = now(), {}
         self._newest: tuple[Gauges, float] | None = None
         self._cards: tuple[tuple[Gpu, ...], float] = ((), 0.0)
-        """Newest reading of the GPUs and the time until which it is current, as in `_newest`."""
+        """Newest reading of the GPUs, and the time until which it is current."""
         self._stop, self._wake = Event(), Condition()
         self._threads: dict[str, Thread] = {}
 
@@ -167,7 +167,7 @@ class GaugeSampler:
             self._wake.notify_all()
 
     def look_every(self, period_seconds: float) -> None:
-        """Set the interval of reading. If it changes, the next reading starts at once."""
+        """Set the interval of reading, in seconds. If it changes, the next reading starts at once."""
         if period_seconds != self._period_seconds:
             with self._wake:
                 self._period_seconds = period_seconds

@@ -36,7 +36,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One GPU model. `names` are those that the driver reports, in the form of `plain_name`."""
+    """One GPU model. `names` are the names that the driver reports, after `plain_name`."""
 
     title: str
     names: tuple[str, ...]
@@ -144,7 +144,7 @@ _PCIE = (((9, 0), "5.0", 63.0), ((8, 0), "4.0", 31.5), ((0, 0), "3.0", 15.75))
 
 
 def pcie_rate(capability: Version) -> tuple[float, str]:
-    """Return the peak bytes per second between the host and such a GPU, and the name of the link: `PCIe 4.0 x16`."""
+    """Return the peak bytes per second between the host and a GPU, and the name of their link: `PCIe 4.0 x16`."""
     _, version, gigabytes = next(row for row in _PCIE if capability >= row[0])
     return 1e9 * gigabytes, f"PCIe {version} x16"
 
@@ -166,7 +166,7 @@ class Abilities:
 
 
 def abilities(capability: Version | None, card: Card | None = None) -> Abilities | None:
-    """Return the abilities of a compute capability, None for None. `card` marks Turing GPUs without tensor cores."""
+    """Return the abilities of a compute capability (None for None). `card` marks Turing GPUs without tensor cores."""
     if capability is None:
         return None
     has_tensor_cores = card.tensor_cores if card else capability >= TENSOR_CORES_FROM

@@ -90,7 +90,7 @@ _SLOWED_BY = {"heat": 0x20 | 0x40, "power": 0x04 | 0x80}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CardUsers:
-    """Memory in use on one GPU. `memory_by_pid` is None if hidden; in a container it has only inner processes."""
+    """Memory in use on one GPU. `memory_by_pid` is None if hidden. A container sees only its own processes."""
 
     index: int
     used_bytes: int | None
@@ -106,7 +106,7 @@ class Nvml:
         self._driver: Driver | None = None
 
     def driver(self) -> Driver:
-        """Start the session if there is none. `problem` says why that failed; the next call tries again."""
+        """Return the driver, and start the session if there is none. If that fails, `problem` has the reason."""
         with self._lock:
             if self._driver is None or self._driver.problem:
                 self._driver = self._start()
@@ -267,7 +267,7 @@ class Nvml:
         )
 
     def _health(self, handle: Any) -> str:
-        """Return why a GPU cannot be used. A lost one still has a handle, but the first query fails."""
+        """Return why a GPU cannot be used, else "". A lost GPU still has a handle, but the first query fails."""
         try:
             self._library.nvmlDeviceGetMemoryInfo(handle)
         except self._library.NVMLError as error:

@@ -26,9 +26,9 @@ _START_TOLERANCE_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessUse:
-    """One process. `cores` were busy since the previous reading, None at the first. `memory_bytes` is resident memory.
-
-    `card_bytes` has bytes by GPU, None if not reported. `user` and `command` are not made safe for a terminal."""
+    """One process. `cores` is the mean count of cores that it kept busy since the previous reading, None at the first.
+    `memory_bytes` is resident memory. `card_bytes` has bytes by GPU, None if not reported. `user` and `command` are not
+    made safe for a terminal."""
 
     pid: int
     parent: int | None = None
@@ -37,7 +37,7 @@ class ProcessUse:
     """Whether it belongs to the user of this program."""
     command: str = ""
     started_at: float | None = None
-    """Seconds since 1970; None for a process on a GPU that the kernel does not show."""
+    """Start time in seconds since 1970; None for a process on a GPU that the kernel does not show."""
     cores: float | None = None
     memory_bytes: int | None = None
     card_bytes: Mapping[int, int | None] = field(default_factory=dict)

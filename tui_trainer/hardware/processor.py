@@ -39,7 +39,7 @@ def read_cpuinfo(root: Path = Path("/")) -> tuple[str, frozenset[str]]:
 
 
 def training_threads(usable_cores: int) -> int:
-    """Return one thread per core. With four or more cores, one core is left for everything else."""
+    """Return the number of training threads, one per core. With four or more cores, one is left for everything else."""
     return usable_cores - 1 if usable_cores >= 4 else usable_cores
 
 
@@ -74,8 +74,8 @@ _LITTLE_LOAD, _LOOKS, _LOOK_SECONDS = 0.25, 5, 0.004
 def load_of_others(own: float | None = None) -> float | None:
     """Return the mean number of runnable tasks of other processes in the last minute; None if not reported.
 
-    It is limited to the number at present, because the mean still includes a run that has just ended. If the caller
-    gives `own`, the part of this process in the mean, the mean is not limited."""
+    The mean still includes a run that has just ended, so it is limited to the present number of tasks. There is no
+    limit if the caller gives `own`, the part of this process in the mean."""
     if not hasattr(os, "getloadavg"):
         return None
     mean = max(os.getloadavg()[0] - (own_load() if own is None else own), 0.0)
@@ -83,7 +83,7 @@ def load_of_others(own: float | None = None) -> float | None:
 
 
 def others_running(proc: Path = Path("/proc")) -> float:
-    """Return the largest number of runnable tasks of other processes in a few readings; infinite if not reported.
+    """Return the most runnable tasks of other processes in a few readings just now; infinite if not reported.
 
     Source: proc(5), /proc/loadavg."""
     largest = 0
@@ -102,7 +102,7 @@ def _own_running(tasks: Path) -> int:
 
 
 def _stats(tasks: Path) -> dict[str, str]:
-    """Return the line of /proc/.../stat of each thread, by its number."""
+    """Return the line of /proc/.../stat of each thread, by thread number."""
     stats: dict[str, str] = {}
     for task in tasks.iterdir() if tasks.is_dir() else ():
         with suppress(OSError):  # it may have ended
@@ -128,7 +128,7 @@ def own_load(tasks: Path = Path("/proc/self/task")) -> float:
 
 
 def _thread_load(stat: str, now: float, *, counts_as_running: bool) -> float:
-    """Return one thread's share of the load, 0 to 1. Its name in `stat` may contain blanks and parentheses."""
+    """Return one thread's share of the load, 0 to 1. The thread's name in `stat` may contain blanks and parentheses."""
     fields = stat.rpartition(")")[2].split()
     ticks = os.sysconf("SC_CLK_TCK")
     cpu_seconds, age_seconds = (int(fields[11]) + int(fields[12])) / ticks, now - int(fields[19]) / ticks
@@ -189,7 +189,7 @@ class DiskReads:
         return None if before is None or self._bytes_before is None else max(self._bytes_before - before, 0)
 
     def stall_share(self) -> float | None:
-        """Return the share of time since the previous reading that was lost to waiting, 0 to 1."""
+        """Return the share of time since the previous reading in which a process waited for storage, 0 to 1."""
         stalled = self._stalled_seconds()
         before, self._stall_before = self._stall_before, None if stalled is None else (stalled, self._now())
         if before is None or self._stall_before is None or self._stall_before[1] <= before[1]:

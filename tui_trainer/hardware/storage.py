@@ -115,7 +115,7 @@ def read_rate(path: Path, *, most_bytes: int = 64 * MIB, seconds: float = 0.25) 
 
 
 def write_rate(folder: Path, *, most_bytes: int = 256 * MIB, seconds: float = 2.0) -> float | None:
-    """Return the bytes per second that reach the disk of a folder, with a temporary file; None on failure."""
+    """Return the bytes per second that reach the disk of a folder, measured with a temporary file; None on failure."""
     block = os.urandom(_BLOCK_BYTES)  # some file systems do not write zeros
     with suppress(OSError), TemporaryFile(dir=folder) as file:
         count, started = 0, perf_counter()

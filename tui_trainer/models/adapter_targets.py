@@ -43,7 +43,7 @@ class ExpertTensor:
 
     @property
     def adapter_parameters(self) -> int:
-        """Number of weights: two narrow matrices for each expert. Source: `ParamWrapper.update_layer` of peft 0.21."""
+        """Adapter weights: two narrow matrices for each expert. Source: `ParamWrapper.update_layer` of peft 0.21."""
         return self.count * self.experts * self.rank * (self.rows + self.columns)
 
 

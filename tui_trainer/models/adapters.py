@@ -64,7 +64,7 @@ def goes_on(tuning: TuningSection) -> bool:
 
 
 def merges_before_adapting(config: Config, head: Head) -> bool:
-    """Return whether the run merges the adapter and trains a new one on the result. Raise ConfigError."""
+    """Return whether the run merges the adapter that it is given, and trains a new one. Raise ConfigError."""
     tuning = config.tuning
     return tuning.has_adapter and not goes_on(tuning) and starting_adapter(config, head) is not None
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ROW_MULTIPLE = 64
-"""Divisor of the number of embedding rows, for the sake of tensor cores."""
+"""The number of embedding rows is rounded up to a multiple of this, which suits tensor cores."""
 INDICES_FIELD = "trainable_token_indices"
 # Tokens that chat templates write around turns. They become special tokens, which are removed from generated text.
 # Others stay ordinary, because users want to see <think> and <tool_call>.
@@ -45,7 +45,7 @@ CHAT_MARK = re.compile(r"<\|[^<>|\s]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AddedTokens:
     """Tokens that a run adds. `new` lists them in the order of their ids, which begin at `first_id`; `existing` lists
-    requested tokens that were one token before. `rows` is the resulting number of embedding rows."""
+    requested tokens that the tokenizer already had. `rows` is the resulting number of embedding rows."""
 
     new: tuple[str, ...]
     existing: tuple[str, ...] = ()
@@ -62,8 +62,8 @@ def is_chat_mark(token: str) -> bool:
 
 
 def added_tokens(facts: ModelFacts, model: ModelSection) -> AddedTokens | None:
-    """Return the tokens that `model.add_tokens` adds, or None if it is empty or the tokenizer is not on this machine.
-    Raise ConfigError if there is no tokenizer.json to decide this."""
+    """Return the tokens that `model.add_tokens` adds, or None if the setting is empty or the tokenizer is not on this
+    machine. Raise ConfigError if there is no tokenizer.json to decide this."""
     requested, folder = tokens_in(model.add_tokens), facts.tokenizer_folder
     if not requested or folder is None:
         return None
@@ -79,7 +79,7 @@ def added_tokens(facts: ModelFacts, model: ModelSection) -> AddedTokens | None:
 
 
 def with_added_tokens(facts: ModelFacts, model: ModelSection) -> ModelFacts:
-    """Return the facts of a model with its future number of embedding rows. Raise ConfigError."""
+    """Return the facts of a model with its number of embedding rows after `model.add_tokens`. Raise ConfigError."""
     added = added_tokens(facts, model)
     rows_before = facts.config.get("vocab_size")
     if added is None or added.rows == rows_before:
@@ -89,9 +89,8 @@ def with_added_tokens(facts: ModelFacts, model: ModelSection) -> ModelFacts:
 
 
 def ids_of_adapter(fields: Mapping[str, Any]) -> range | None:
-    """Return the tokens whose rows an adapter stores, by its adapter_config.json; an empty range if it stores none.
-    None if they are not consecutive or differ between tables. New tokens that fit into spare rows of the base model
-    need no config.json beside the adapter."""
+    """Return the ids of the tokens whose rows an adapter stores, from its adapter_config.json (`fields`). The range is
+    empty if the adapter stores no rows, and None if the ids are not consecutive or differ between tables."""
     indices = fields.get(INDICES_FIELD)
     lists = list(indices.values()) if isinstance(indices, Mapping) else [indices] if indices else []
     if not lists:
@@ -104,7 +103,7 @@ def ids_of_adapter(fields: Mapping[str, Any]) -> range | None:
 
 
 def trained_ids(facts: ModelFacts, config: Config, *, continues_adapter: bool) -> range:
-    """Return the tokens whose rows train beside LoRA adapters. Empty if whole tables or all weights train.
+    """Return the ids of the tokens whose rows train beside LoRA adapters. Empty if whole tables or all weights train.
     `continues_adapter`: the adapter that the run starts from continues to train."""
     if not config.tuning.has_adapter:
         return range(0)
@@ -124,7 +123,7 @@ def _saves_tables(shape: ModelShape, tuning: TuningSection) -> bool:
 
 
 def row_parameters(shape: ModelShape) -> int:
-    """Return the weights of one token in the embedding and in an untied head."""
+    """Return the number of weights of one token in the embedding and in an untied head."""
     embedding = sum(part.parameters_each // part.rows for part in shape.parts if part.rows == shape.vocabulary)
     heads = (linear.inputs for linear in shape.linears if linear.is_head and linear.outputs == shape.vocabulary)
     return embedding + (0 if shape.tied_embeddings else sum(heads))
@@ -264,7 +263,7 @@ def _fill_with_mean(weight: Tensor, rows_before: int, first: int, count: int) ->
 
 @lru_cache(maxsize=16)
 def chat_marks_in(template: str) -> tuple[str, ...]:
-    """Return the chat marks in a template's source. `<|` and `|>` around a role stand for the mark of each role."""
+    """Return the chat marks that a template writes, such as `<|user|>`. `<|` and `|>` around a role mean all roles."""
     text = re.sub(r"\{#.*?#\}", "", template, flags=re.DOTALL)
     marks = dict.fromkeys(CHAT_MARK.findall(text))
     if re.search(r"<\|['\"]\s*[+~]\s*\(?\s*message(?:\.role|\[['\"]role['\"]\])", text):

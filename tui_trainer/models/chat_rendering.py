@@ -207,9 +207,9 @@ _NO_WORD = re.compile(r"\W+")
 def unwritten_parts(
     text: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], answers: Mapping[int, tuple[int, int]]
 ) -> tuple[str, list[str]]:
-    """Look for each part of a row in its text. Return the first missing part that must not be omitted, else "", and the
-    kinds of missing parts that may be omitted: REASONING[0] or NAMES, once for each turn. `answers` maps message
-    numbers to known spans in the text."""
+    """Look for each part of a conversation in its rendered text. Return the first missing part that must not be
+    omitted, else "", and the kinds of missing parts that may be omitted: REASONING[0] or NAMES, once for each turn.
+    `answers` maps message numbers to known spans in the text."""
     for tool in tools:
         function = tool.get("function", tool)
         name = function.get("name") if isinstance(function, Mapping) else None
@@ -280,7 +280,7 @@ def _leaves(value: object) -> Iterator[str]:
 
 
 def _end_of(part: str, text: str, first: int, last: int) -> int:
-    """Return the end of the first `part` in text[first:last]; `first` if only its words are there; else -1."""
+    """Return the end of the first `part` in text[first:last]; `first` if only its words occur there; else -1."""
     part = part.strip()
     start = text.find(part, first, last)
     if start >= 0:
@@ -421,7 +421,7 @@ class ConversationRenderer:
         return [span for span, learns in zip(spans, learnt, strict=True) if learns]
 
     def _controls_in(self, text: str, signs: Sequence[int]) -> list[Span]:
-        """Return the spans of special tokens that the template wrote: those that contained no sign."""
+        """Return the spans of special tokens that the template wrote. Those that the data spells contained a sign."""
         sign_positions = [position - number for number, position in enumerate(signs)]
         return [
             match.span()
@@ -430,7 +430,7 @@ class ConversationRenderer:
         ]
 
     def _end_at_stops(self, text: str, spans: list[Span] | None, controls: list[Span], spelt: int) -> Rendered:
-        """End each answer with the token that stops generation, which is added to the last answer if it is missing."""
+        """Return the rendering with each answer extended to its stop token. The last answer gets one if it has none."""
         stops = [(start, end) for start, end in controls if text[start:end] in self.stops]
         if spans is None:
             is_closed = bool(stops) and not text[stops[-1][1] :].strip()
@@ -446,7 +446,7 @@ class ConversationRenderer:
         return Rendered(text, tuple(trained), _within(controls, len(text)), spelt, adds_end=adds_end)
 
     def _cut_blank_tail(self, text: str, end: int) -> int:
-        """Return `end` without the blanks that the template writes after a turn."""
+        """Return `end` moved to the left, over the blanks that the template writes after a turn."""
         blank = len(self._tail) - len(self._tail.rstrip())
         return end - blank if self._tail and text[:end].endswith(self._tail) else end
 
@@ -461,7 +461,7 @@ class ConversationRenderer:
         return text, spans[-1:] if self._loss_on == "completion" else spans
 
     def _spans_by_nesting(self, messages: list[Any], tools: list[Any]) -> tuple[str, list[Span]]:
-        """Find the answers by comparing renders of the conversation up to each answer, and including it."""
+        """Return the rendered text and the spans of its answers, found by rendering only a part of the turns."""
         text = self._text(messages, tools)
         answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         if answers and answers[0] == 0:
@@ -538,7 +538,7 @@ class ConversationRenderer:
         return str(texts[0]), [(start, end) for start, end in spans[0]] if marks else []
 
     def _break_spellings(self, value: Any) -> tuple[Any, int]:
-        """Return a copy with a sign inside of each spelling of a special token, and the number of spellings."""
+        """Return a copy with a sign inside each spelling of a special token, and the number of such spellings."""
         count = 0
 
         def break_in(part: Any) -> Any:

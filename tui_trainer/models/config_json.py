@@ -45,7 +45,7 @@ class ConfigFields:
         return one_line(str(self.values.get("model_type") or ""), 80)
 
     def number(self, name: str, default: int | None = None) -> int:
-        """Return a positive integer. Raise ConfigError if it is missing and there is no default."""
+        """Return a field as a positive integer. Raise ConfigError if it is missing and there is no default."""
         value = self.optional(name)
         if value is not None:
             return value
@@ -54,7 +54,7 @@ class ConfigFields:
         return default
 
     def optional(self, name: str) -> int | None:
-        """Return a positive integer, or None if it is missing or null."""
+        """Return a field as a positive integer, or None if it is missing or null."""
         for alias in ALIASES.get(name, [name]):
             value = self.values.get(alias)
             if value is None:
@@ -67,7 +67,7 @@ class ConfigFields:
         return None
 
     def share(self, name: str) -> float:
-        """Return a number from 0 to below 1; 0 if it is missing."""
+        """Return a field as a number from 0 to below 1; 0 if it is missing."""
         for alias in ALIASES.get(name, [name]):
             value = self.values.get(alias)
             if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1:
@@ -75,7 +75,7 @@ class ConfigFields:
         return 0.0
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return true or false; the default if it is missing or null."""
+        """Return a field that is true or false; the default if it is missing or null."""
         value = self.values.get(name)
         return default if value is None else bool(value)
 

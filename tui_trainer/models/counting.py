@@ -1,4 +1,4 @@
-"""Build models without data for their tensors, and count their modules and what a forward pass reads with each."""
+"""Build models without data for their tensors, and count their modules and what each reads in a forward pass."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Answers:
     name: str
     format_version: int
     _known: dict[str, Any] = field(default_factory=dict)
-    """Answers and failures of this process: the screens plan again after each edit."""
+    """Answers and failures that this process already has, because the screens plan again after each edit."""
 
     def ask(self, question: Mapping[str, Any], timeout_seconds: float = _TIMEOUT_SECONDS) -> Any:
         """Return the answer, which is JSON. The first answer about a model takes seconds. Raise WorkerFailed."""
@@ -97,7 +97,7 @@ class Answers:
 
 @cache
 def shipped_answers() -> dict[str, Any]:
-    """Return the shipped answers by key, empty without the file."""
+    """Return the worker's answers in `shipped_answers.json`, by key of the question; empty without the file."""
     with suppress(OSError, ValueError):
         return dict(json.loads(_SHIPPED.read_text("utf-8")))
     return {}
@@ -185,7 +185,7 @@ def _nothing(*_arguments: Any, answer: Any = None, **_options: Any) -> Any:
 
 
 def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
-    """Convert the weights of a module as `Module._apply` does, which would exchange data that fake tensors lack. Shared
+    """Convert the weights of a module in place of `Module._apply`, which would need data that fake tensors lack. Shared
     weights stay shared."""
     from torch import nn
 
@@ -202,8 +202,8 @@ def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
     return module
 
 
-# Placeholders for the vocabulary size and the number of classes, which depend on the data: other data then needs no new
-# answer. They are primes that occur as no other size of a model.
+# Placeholders for the vocabulary size and the number of classes. These depend on the data, and other data should need
+# no new answer. The placeholders are primes that are no other size of a model.
 _WORDS, _CLASSES = 1_000_003, 10_007
 # Fields of config.json that do not affect the answer.
 _IGNORED = ("id2label", "label2id", "problem_type", "num_labels", "architectures", "torch_dtype", "dtype")
@@ -255,7 +255,7 @@ def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: 
 
 
 def _part_with_sizes(entry: ModelPart, sizes: Mapping[int, int]) -> ModelPart:
-    """Replace the placeholder in the size of a part with the real size."""
+    """Return a part with its real size in place of a placeholder. `sizes` maps placeholders to real sizes."""
     for placeholder, real in sizes.items():
         if entry.parameters_each % placeholder == 0:
             rows = real if entry.rows == placeholder else entry.rows
@@ -336,7 +336,7 @@ def _positions(model: Any, config: Any) -> int:
 
 
 def _tokens_read(model: Any, head: Head) -> dict[str, list[int]]:
-    """Return how many vectors each linear layer receives at each use in a pass. Empty if the pass needs data."""
+    """Return how many vectors each linear layer receives, for each of its uses in a pass. Empty if the pass fails."""
     counts: dict[str, list[int]] = {name: [] for name, module in model.named_modules() if is_linear_layer(module)}
     hooks = [
         model.get_submodule(name).register_forward_pre_hook(
@@ -409,8 +409,8 @@ def _modules(
 
 
 def _reads(token_counts: Sequence[int], name: str, head: Head, is_output: bool) -> Reads:
-    """Return what a linear layer reads, by the number of vectors that it received; other numbers (distances between
-    tokens) count as input. Without them decide by name, which is wrong for keys and values of cross-attention."""
+    """Return what a linear layer reads, from the numbers of vectors that it received. Unknown numbers count as input.
+    If there are none, decide by name, which is wrong for keys and values of cross-attention."""
     if token_counts:
         first = token_counts[0]
         return "row" if first == _ROWS else "target" if first == _ROWS * _ANSWER_TOKENS else "source"

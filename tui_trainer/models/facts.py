@@ -63,7 +63,7 @@ class ModelFacts:
     has_remote_code: bool = False
     eos_token_ids: tuple[int, ...] = ()
     adapter: "Adapter | None" = None
-    """The adapter that was named, if any; `folder` and the weights are those of its base model."""
+    """The adapter, if the name refers to one; `folder` and the weights are then those of its base model."""
     stored_vocabulary: int | None = None
     """`vocab_size` of the weight files if tokens were added since, else None."""
 
@@ -246,7 +246,7 @@ def _files_with_weights(folder: Path) -> tuple[str, ...]:
 
 
 def _stored_dtype(headers: Mapping[str, TensorFacts]) -> str | None:
-    """Return the dtype that takes the most bytes, or None without headers."""
+    """Return the dtype of most bytes in the stored tensors, or None without headers."""
     sizes: Counter[str] = Counter()
     for facts in headers.values():
         sizes[facts.dtype] += facts.size_bytes

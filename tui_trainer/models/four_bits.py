@@ -78,9 +78,9 @@ def bitsandbytes_config(
 ) -> BitsAndBytesConfig:
     """Return the quantisation config for transformers. `dtype` is that of the other weights.
 
-    The names to skip replace those that transformers finds itself (the head and layers tied to it), so both are given.
-    They are found in a model without data, as are the towers, which are skipped too. A name matches the end of a path
-    or a whole component of it.
+    The config lists the modules to skip: the head, layers tied to the head, and towers. This list replaces the one that
+    transformers would make, and is found in a model without data. A name matches the end of a path or one of its
+    components.
     """
     import torch
     from transformers import BitsAndBytesConfig

@@ -274,7 +274,7 @@ def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> A
 
 
 def _new_head(model: Any, folder: Path, head: Head, labels: Labels | None) -> str:
-    """Reset a classifier's head if the files have one for the same number of other labels. Return a sentence about it,
+    """Reset a classifier's head if the stored head is for other labels of the same number. Return a sentence about it,
     else "". Labels called `LABEL_0` have no name to compare."""
     old_labels = own_labels(read_json(folder / "config.json") or {}) if labels and head in CLASSIFYING else ()
     if labels is None or any(re.fullmatch(r"LABEL_\d+", name) for name in (*old_labels, *labels.names)):
@@ -354,7 +354,7 @@ def new_model(
 
 def _attention(model: ModelSection) -> dict[str, Any]:
     """Return the attention argument for transformers. Without one, transformers chooses torch's fused kernel if it can.
-    `training/fused_kernels.py` tries a kernel that the plan does not know on the loaded model."""
+    If the plan does not know the kernel, `training/fused_kernels.py` tries it on the loaded model."""
     name = model.attn_implementation
     return {"attn_implementation": name} if name != "auto" and is_known_attention(name) else {}
 

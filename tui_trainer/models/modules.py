@@ -86,14 +86,14 @@ class AttentionFacts:
     has_sdpa: bool = True
     """Whether torch's `scaled_dot_product_attention` computes it."""
     soft_cap: float = 0.0
-    """The scores become `soft_cap * tanh(scores / soft_cap)`; 0 for no soft cap."""
+    """Soft cap of the scores, which become `soft_cap * tanh(scores / soft_cap)`; 0 for none."""
     learnt_bias: bool = False
     """Whether a trained bias is added to the scores (T5's relative positions)."""
     window: int = 0
     """Smallest attention window of all layers, in tokens; 0 for no window."""
     is_chunked: bool = False
     waiting_rope: str = ""
-    """Type of a RoPE that reads the length of the row (`dynamic_rope_update` in modeling_rope_utils.py)."""
+    """Type of a RoPE that reads the length of each row (`dynamic_rope_update` in modeling_rope_utils.py), or ""."""
 
 
 UNKNOWN_ATTENTION = AttentionFacts()
@@ -156,8 +156,8 @@ def recorded_calls() -> Iterator[list[dict[str, Any]]]:
 # Some models apply a scale or a soft cap to the product of hidden states and head before it is called logits. The plan
 # and the loss both use `logit_transform`, so a plan expects logits in chunks exactly if the loss computes them so.
 
-# With more labels, logits in chunks save memory at little cost in time: this many rows of a matmul keep a large GPU
-# busy.
+# With more labels than this, logits in chunks save memory at little cost in time, because the matmul still has enough
+# rows to keep a large GPU busy.
 FEW_LABELS = 2048
 
 

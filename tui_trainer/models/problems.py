@@ -42,7 +42,7 @@ def model_problems(facts: ModelFacts, init: Init, trust_remote_code: bool) -> li
 
 
 def language_problems(facts: ModelFacts, *, writes_answers: bool) -> list[Problem]:
-    """Return a problem for a tokenizer that marks texts with their languages, in a folder that does not name these."""
+    """Return a problem if a tokenizer marks texts with their languages and its folder does not name the languages."""
     if facts.tokenizer_folder is None:
         return []
     settings = read_json(facts.tokenizer_folder / "tokenizer_config.json") or {}

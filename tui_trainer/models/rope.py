@@ -45,7 +45,7 @@ def is_scaling_requested(section: RopeScalingSection) -> bool:
 
 
 def scaled_config(config: Mapping[str, Any], section: RopeScalingSection) -> dict[str, Any]:
-    """Return config.json with the requested positions, and the number of positions that they reach."""
+    """Return a copy of config.json with the requested rotary scaling and the number of positions that it reaches."""
     requested = _requested_fields(section)
     stored = own_parameters(config)
     limit = ConfigFields(config).optional(POSITIONS) or 0
@@ -155,7 +155,7 @@ def _field_problems(section: RopeScalingSection) -> list[Problem]:
 
 
 def _requested_fields(section: RopeScalingSection) -> dict[str, Any]:
-    """Return the fields that are set, by the names of transformers, without lists that contain other text."""
+    """Return the fields that are set, by the names of transformers. Lists with text that is no number are left out."""
     fields = section.model_dump(exclude_defaults=True)
     for name in ("short_factor", "long_factor"):
         if text := fields.pop(name, ""):

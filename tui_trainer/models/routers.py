@@ -15,15 +15,15 @@ from tui_trainer.models.shape import ModelShape
 
 ROUTERS = "training.router_aux_loss_coef"
 BALANCE, OUTPUT = "load_balancing_loss_func", "output_router_logits"
-"""The loss function in the module of each such model class, and the argument of `forward` that enables it."""
+"""Name of the loss function in the modules of such models, and the argument of `forward` that enables the loss."""
 _ROWS, _TOKENS = 2, 8
 answers = Answers("find_routers", format_version=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Routers:
-    """The routers of a model. `coefficient` is the weight of their loss in the model's config, which applies if
-    `is_on`. `logits` is the number of router logits of one token."""
+    """The routers of a mixture of experts. `coefficient` is the weight of their loss in the model's config, which the
+    model applies only if `is_on`. `logits` is the number of router logits of one token."""
 
     coefficient: float
     is_on: bool
@@ -32,7 +32,7 @@ class Routers:
 
 def routers_of(config: Mapping[str, Any], shape: ModelShape) -> Routers | None:
     """Return the routers of the model in a config.json, or None if its class computes no router loss. The first answer
-    about a mixture takes seconds. Raise ConfigError if the worker cannot answer."""
+    about a mixture of experts takes seconds. Raise ConfigError if the worker cannot answer."""
     paths = [*(part.path for part in shape.parts), *(linear.path for linear in shape.linears)]
     if shape.head != CAUSAL or not any("experts" in path.split(".") for path in paths):
         return None

@@ -129,7 +129,7 @@ class ModelShape:
     stored_dtype: str = ""
     """torch's name of the dtype of most stored weights; empty for a model from scratch."""
     logits: LogitTransform | None = None
-    """Step from the head's product to logits; None for classifiers and for models that need another step."""
+    """Computation of logits from the head's product; None for classifiers and for models that need another one."""
 
     @property
     def loaded_parameters(self) -> int:
@@ -143,8 +143,8 @@ class ModelShape:
         return any("experts" in part.path.split(".") for part in self.parts)
 
     def matrix_parameters_read(self, reads: Reads) -> int:
-        """Return the weights that one unit of input multiplies: an input token, a target token or a row. Weights count
-        once for each use, and a tied head counts."""
+        """Return the number of weights in matmuls for one unit of input: an input token, a target token or a row.
+        Weights count once for each use, also those of a tied head."""
         return sum(linear.matrix_parameters * linear.uses for linear in self.linears if linear.reads == reads)
 
 
@@ -214,7 +214,7 @@ def shape_of(
 
 
 def add_new_row_weights(shape: ModelShape, stored: ModelShape) -> ModelShape:
-    """Add the weights of new embedding rows to a shape whose number of parameters was read from the files."""
+    """Return the shape with the weights of new embedding rows, if its number of parameters was read from the files."""
     new_rows = shape.vocabulary - stored.vocabulary
     if new_rows <= 0 or shape.parameters != stored.parameters:
         return shape
@@ -226,7 +226,7 @@ def add_new_row_weights(shape: ModelShape, stored: ModelShape) -> ModelShape:
 
 
 def _stored_model(fields: ConfigFields, headers: Mapping[str, TensorFacts]) -> dict[str, Any]:
-    """Count the modules of a model from its stored weights, because only its own Python code could build it."""
+    """Return fields of `ModelShape`, counted from stored weights. For models that only their own code could build."""
     hidden, heads = fields.number("hidden_size"), fields.number("num_attention_heads", 1)
     linears, parts = modules_of(headers, hidden, fields.number("vocab_size"))
     head_size = fields.number("head_dim", max(hidden // heads, 1))

@@ -22,7 +22,7 @@ def match_targets(
     shape: ModelShape, target_modules: str, modules_to_save: str = "", target_parameters: str = ""
 ) -> tuple[str, ...]:
     """Return the names of the target layers for peft, with `all-linear` resolved to names. A regular expression is
-    returned unchanged: `adapter_targets.py` resolves it, and tensors of experts.
+    returned unchanged, because `adapter_targets.py` resolves it.
 
     Raise ConfigError for names that match no linear layer, with the nearest names, and for the head or an embedding
     among the targets, which are trained as a whole.
@@ -58,7 +58,7 @@ def adapted(shape: ModelShape, targets: Iterable[str]) -> tuple[Linear, ...]:
 
 
 def adapter_parameters(linears: Iterable[Linear], r: int, use_dora: bool = False) -> int:
-    """Return the number of weights of the adapters: r x (inputs + outputs) for each layer. DoRA adds one length for
+    """Return the number of weights of the adapters: r x (inputs + outputs) for each layer. DoRA adds one magnitude for
     each output.
 
     Sources: LoRA, arXiv:2106.09685, section 4.1; DoRA, arXiv:2402.09353, section 4.1.
@@ -90,7 +90,7 @@ def saves_embedding(shape: ModelShape, modules_to_save: str) -> bool:
 
 
 def target_names(shape: ModelShape) -> tuple[str, ...]:
-    """Return the names that can be targets, each once, in the order of a layer.
+    """Return the names that can be targets, each once, in the order of the layers.
 
     If a part of the head has the same name (RoBERTa's `dense`), the whole path is used.
     """

@@ -169,8 +169,8 @@ def _special_tokens_around(tokenizer: Any, as_target: bool) -> tuple[list[str], 
 
 
 class _Marks:
-    """Texts of special tokens at one end of a text. The tokenizer adds those in `added`, so spellings of them are
-    removed. Of those in `optional`, the one next to the text stays."""
+    """Texts of special tokens at one end of a text. Spellings of tokens in `added` are removed, because the tokenizer
+    adds these itself. Of the tokens in `optional`, the one next to the text stays."""
 
     def __init__(self, added: Iterable[str], optional: Iterable[str]) -> None:
         self._optional, self._all = tuple(optional), tuple(dict.fromkeys([*added, *optional]))
@@ -303,7 +303,7 @@ def _encode_pieces(tokenizer: Any, pieces: Sequence[_Piece]) -> list[list[int]]:
 
 
 def _encode_in_other_context(tokenizer: Any, piece: _Piece) -> list[int]:
-    """Encode a piece that shares a token with the text before it: behind another character, else alone."""
+    """Return the ids of a piece that shares a token with the text before it: put behind another character, or alone."""
     for context in _OTHER_CONTEXTS:
         before, ids = _ids(tokenizer, [context, context + piece.text], is_text=piece.is_text)
         if ids[: len(before)] == before:

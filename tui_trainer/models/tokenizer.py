@@ -154,7 +154,7 @@ def count_tokens(folder: Path, texts: Iterable[str], added: tuple[str, ...] = ()
 
 
 def tokens_per_character(folder: Path, texts: Iterable[str], added: tuple[str, ...] = ()) -> float | None:
-    """Return the ratio for estimates, or None if the sample is empty or the tokenizer is not a fast one."""
+    """Return the tokens per character in sample texts, or None if they are empty or the tokenizer is not a fast one."""
     sample = list(texts)
     characters = sum(map(len, sample))
     tokens = count_tokens(folder, sample, added) if characters else None
@@ -162,8 +162,8 @@ def tokens_per_character(folder: Path, texts: Iterable[str], added: tuple[str, .
 
 
 def count_word_tokens(folder: Path, words: Iterable[str], added: tuple[str, ...] = ()) -> dict[str, int] | None:
-    """Return the number of tokens of each word, 0 if a part of it is unknown. None if the tokenizer is not a fast one.
-    `added` holds tokens to add to its vocabulary."""
+    """Return the number of tokens of each word, 0 if a part of the word is unknown. None if the tokenizer is not a fast
+    one. `added` holds tokens to add to its vocabulary."""
     tokenizer = _tokenizer_in(folder, added)
     if tokenizer is None:
         return None
@@ -210,7 +210,7 @@ def _load(path: str, _changed_at: int, added: tuple[str, ...]) -> Tokenizer:
 
 
 def _token_ids(content: Mapping[str, Any]) -> dict[str, int]:
-    """Return every entry with its id. A vocabulary is an object, or for Unigram a list of pairs in the order of ids."""
+    """Return the id of each token in a tokenizer.json. A vocabulary is an object, or for Unigram a list in id order."""
     vocabulary = content["model"].get("vocab")
     if isinstance(vocabulary, list):
         ids = {str(pair[0]): number for number, pair in enumerate(vocabulary) if isinstance(pair, list) and pair}

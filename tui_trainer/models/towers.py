@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 TRAINED_ON_TEXT = ("gemma3", "mistral3", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
 # `Llama4ForConditionalGeneration.forward` of transformers 5.24 asks a text model's output for `image_outputs`.
 NOT_TRAINED = {"llama4": "every forward pass of this model class fails in transformers 5.24"}
-"""Reason why another popular type is not supported."""
+"""Reason why a popular model type is not supported."""
 LANGUAGE_MODEL = "language_model"
-"""Name of the language model's module in all of these classes."""
+"""Name of the language model's module in all supported classes."""
 AUTO_CLASS = "AutoModelForImageTextToText"
-"""The class of transformers that loads all of these types."""
+"""The class of transformers that loads all supported types."""
 # Layers for multi-token prediction, which transformers does not load. Source: `_keys_to_ignore_on_load_unexpected` in
 # modeling_qwen3_5.py.
 _NOT_LOADED = "mtp"

@@ -91,12 +91,12 @@ def python_path(config: Config) -> str:
 
 
 def module_arguments(config: Config, module: str) -> list[str]:
-    """Return what follows `-m` to run a module of this package there, with Unsloth imported first."""
+    """Return the arguments after `-m` that run a module of this package with `python_path`, importing Unsloth first."""
     return [__name__, module] if is_asked(config) else [module]
 
 
 def python_variables(config: Config) -> dict[str, str]:
-    """Return environment variables with which that Python finds this package, and nothing else of this environment.
+    """Return environment variables with which `python_path` finds this package, and nothing else of this environment.
 
     Raise FolderError if the state folder cannot be written.
     """
@@ -115,7 +115,7 @@ def python_variables(config: Config) -> dict[str, str]:
 
 
 def restart_in_unsloth_python(config: Config) -> None:
-    """Restart a worker, with the same question, in the Python of these settings. Return if it already runs there."""
+    """Restart a worker, with the same question, in the Python of these settings, unless it runs there already."""
     if is_asked(config) and NAME not in sys.modules:
         begin_anew([python_path(config), "-P", "-m", *module_arguments(config, WORKER)], python_variables(config))
 

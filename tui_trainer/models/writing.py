@@ -41,11 +41,11 @@ class Sampling:
 
 
 NO_SAMPLING = Sampling(max_new_tokens=1, temperature=0, seed=0)
-"""A placeholder for models that generate no text."""
+"""Placeholder for models that generate no text."""
 
 
 def shaping_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a generation_config.json (or an old config.json) that shape texts and are removed here."""
+    """Return the settings in a generation_config.json (or an old config.json) that `keep_plain_settings` takes away."""
     values = {name: fields.get(name) for name in _SHAPING}
     return {name: value for name, value in values.items() if value is not None and value not in _SHAPING[name]}
 
@@ -68,7 +68,7 @@ def keep_plain_settings(model: Any) -> None:
 
 
 def sample_continuation(model: Any, tokenizer: Any, prompt_ids: list[int], *, new_tokens: int) -> tuple[str, str]:
-    """Sample a continuation of a prompt from torch's generator, which the caller seeds. Return both texts."""
+    """Return a prompt and a sampled continuation, both as text. The caller seeds torch's generator."""
     sampling = Sampling(max_new_tokens=new_tokens, temperature=TEMPERATURE, seed=0)
     prompt = tokenizer.decode(prompt_ids, skip_special_tokens=True)
     return str(prompt), generate_texts(model, tokenizer, [prompt_ids], sampling)[0]
@@ -134,7 +134,7 @@ def most_tokens(model: Any, tokenizer: Any) -> int:
 
 
 def row_padding_id(model: Any, pad_id: int) -> int:
-    """Return the padding id of a model that looks for its own padding, or `pad_id` if it has none."""
+    """Return the id that pads rows for this model: the pad token of its config, or `pad_id` if the config has none."""
     own_id = model.config.get_text_config().pad_token_id
     return pad_id if own_id is None or own_id < 0 else int(own_id)
 

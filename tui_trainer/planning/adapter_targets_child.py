@@ -127,7 +127,7 @@ def _tensor_problem(model: Any, name: str) -> Problem | None:
 
 
 def _adapted_parts(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
-    """Count the parts that peft has adapted. Raises ConfigError if they differ from the named layers."""
+    """Return fields of `AdaptedParts` for an adapted model. Raises ConfigError if not the named layers are adapted."""
     from peft.tuners.lora.layer import LoraLayer, ParamWrapper
 
     linears: Counter[Linear] = Counter()

@@ -37,7 +37,7 @@ class Ancestor(BaseModel):
 
     @property
     def words(self) -> str:
-        """`run a (LoRA, 20 steps, merged)`, or the name of a model or an adapter."""
+        """Ancestor in words: `run a (LoRA, 20 steps, merged)`, or the name of a model or an adapter."""
         if not self.method:
             return one_line(published_name(self.name), 200) + (f" ({self.taken})" if self.taken else "")
         label = TUNING_METHODS[self.method].label if self.method in TUNING_METHODS else one_line(self.method, 40)
@@ -55,7 +55,7 @@ def run_of_model(folder: Path) -> RunFolder | None:
 
 
 def ancestors_of(config: Config) -> tuple[Ancestor, ...]:
-    """Return the runs that a new run of these settings continues, the oldest first; empty if its model was made by no
+    """Return the ancestors of a new run with these settings, the oldest first; empty if its model was made by no
     run."""
     model = config.model
     if not model.model_name_or_path or config.is_from_scratch:
@@ -86,7 +86,7 @@ def write_ancestors(folder: Path, ancestors: tuple[Ancestor, ...]) -> None:
 
 
 def chain_words(ancestors: tuple[Ancestor, ...]) -> str:
-    """Return `tiny-llama > run a (all weights, 20 steps) > run b (LoRA, 10 steps)`; empty if there is no chain."""
+    """Return the chain in words: `tiny-llama > run a (all weights, 20 steps) > run b (LoRA, 10 steps)`, or ""."""
     return " > ".join(ancestor.words for ancestor in ancestors)
 
 

@@ -22,8 +22,8 @@ from tui_trainer.planning.training_setup import Precision
 BY_LENGTHS, CUDNN, FLASH, EFFICIENT, MATH = "flash by lengths", "cuDNN", "flash", "memory-efficient", "math"
 EAGER, ON_CPU = "eager", "torch's CPU kernel"
 # torch's attention by lengths came with 2.10. Its memory-efficient kernel takes fewer heads of keys than of queries in
-# 2.15, by the docstring, and refuses them in 2.11 (check_batch_size_and_num_heads_dense without enable_gqa); where
-# that changed between them is not known, and repeated keys are right anywhere.
+# 2.15, by the docstring, and refuses them in 2.11 (check_batch_size_and_num_heads_dense without enable_gqa). Versions
+# in between are treated like 2.11, because repeated keys are correct with all.
 _LENGTHS_SINCE, _EFFICIENT_SHARES_SINCE = (2, 10), (2, 15)
 _FLASH_FROM: Version = (8, 0)
 _FLASH_LARGEST_HEAD, _CUDNN_LARGEST_HEAD = 256, 128
@@ -59,7 +59,7 @@ class Attention(BaseModel):
 
     @property
     def words(self) -> str:
-        """Kernel and reason: `memory-efficient, because flash needs ...`; empty in older plans."""
+        """Kernel and reason in words: `memory-efficient, because flash needs ...`; empty in older plans."""
         return f"{self.kernel}, because {self.because}" if self.kernel else ""
 
 
@@ -147,7 +147,7 @@ def _on_cpu(shape: ModelShape) -> Attention:
 
 
 def planned_mask(shape: ModelShape, rows: AttentionRows) -> str:
-    """Return why a pass needs a mask; empty if it needs none. An encoder needs none for a batch without padding."""
+    """Return why a pass needs an attention mask; empty if it needs none. An encoder without padding needs none."""
     facts = shape.attention
     if facts.learnt_bias:
         return "a learned bias"
@@ -163,7 +163,7 @@ def planned_mask(shape: ModelShape, rows: AttentionRows) -> str:
 def _refused(
     shape: ModelShape, rows: AttentionRows, machine: AttentionMachine, masked: str
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield torch's kernels in the order that it tries them: (kernel, why it refuses or empty, source)."""
+    """Yield (kernel, why torch refuses it or "", source) for torch's kernels, in the order that torch tries them."""
     capability, facts = machine.capability, shape.attention
     if capability and capability[0] in _CUDNN_FIRST:
         yield CUDNN, _against_cudnn(shape, rows, machine), f"{_SDP_UTILS}, check_prefer_cudnn_attention"
@@ -186,10 +186,10 @@ def _against_cudnn(shape: ModelShape, rows: AttentionRows, machine: AttentionMac
         return f"supports head sizes up to {_CUDNN_LARGEST_HEAD}, but the model has {largest}"
     if facts.learnt_bias:
         return "computes no gradient for a learned bias"
-    # It builds a plan for each shape, forward and backward, in tenths of a second. Rows that are as wide as their
-    # longest one are of a new shape in nearly each pass. Widths rounded to 128 would leave few shapes, for 64 more
-    # tokens a row at a mean: a tenth of rows of 600, all of whose products are computed. The next kernel costs a part
-    # of attention's time, itself about a tenth of a step at 4,096 tokens and less below (reckoned, not measured).
+    # cuDNN builds a plan for each shape, forward and backward, in tenths of a second. If a pass is as wide as its
+    # longest row, nearly every pass has a new shape. Widths rounded to 128 would leave few shapes, but add 64 tokens to
+    # a row on average, a tenth of the work for rows of 600. The next kernel costs a part of attention's time, which is
+    # itself about a tenth of a step at 4,096 tokens and less below (computed, not measured).
     if rows.widths_vary:
         return "builds an execution plan for each row length, and row lengths vary"
     return ""
@@ -215,8 +215,8 @@ def _against_flash(shape: ModelShape, machine: AttentionMachine, masked: str) ->
 
 
 def _against_lengths(shape: ModelShape, machine: AttentionMachine) -> str:
-    """Return why packed rows cannot be computed by the lengths of their documents. The start of a run tests the kernel
-    itself."""
+    """Return why attention in packed rows cannot use the lengths of documents; empty if it can. The start of a run
+    tests the kernel itself."""
     facts = shape.attention
     if against := _against_flash(shape, machine, ""):
         return against
@@ -232,7 +232,7 @@ def _against_lengths(shape: ModelShape, machine: AttentionMachine) -> str:
 
 
 def _library_by_lengths(machine: AttentionMachine) -> str:
-    """Return the kernel that `training/varlen.py` tries first at the start; empty without any."""
+    """Return the kernel for packed rows that `training/varlen.py` tries first at the start; empty without any."""
     libraries, is_hopper = machine.libraries, machine.capability is not None and machine.capability[0] == HOPPER
     torch = libraries.get("torch")
     torch_has_kernel = torch is None or numbers_of(torch) >= _LENGTHS_SINCE

@@ -45,7 +45,7 @@ from tui_trainer.tuning.freeze_layers import planned_part
 MIXED = "training.mixed_precision"
 DTYPE = "model.dtype"
 INIT_KEY = "tuning.init_lora_weights"
-# Autocast costs a copy of each weight and input. From here on bf16 was faster on both CPUs that were measured
+# Autocast copies each weight and input. From this width on bf16 was faster on both CPUs that were measured
 # (`duration.BF16_GAIN`), and kernels that oneDNN compiles for each size are a small part of the memory.
 CPU_BF16_LEAST_WIDTH = 512
 
@@ -66,7 +66,7 @@ class TrainingDevice:
 
     @classmethod
     def planned(cls, hardware: Hardware, device: Device, reason: str, gpu_uuid: str) -> Self:
-        """Return the device of a plan with its present hardware; if its GPU is gone, the device is chosen again."""
+        """Return the device of a plan as it is on this machine now. If its GPU is gone, the device is chosen again."""
         if device == "cpu":
             return cls(device=device, reason=reason, gpu=None)
         gpus = [gpu for gpu in hardware.gpus if gpu_uuid and gpu.cuda_uuid == gpu_uuid]
@@ -82,7 +82,7 @@ class TrainingDevice:
 def precision(
     loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape
 ) -> Planned[Precision]:
-    """Return the data type of matmuls. `precision_problems` checks whether it is possible."""
+    """Return the data type of matmuls, requested or chosen. `precision_problems` checks whether it is possible."""
     requested = loaded.config.training.mixed_precision
     if requested != "auto":
         return exact("fp32" if requested == "no" else requested, f"from {loaded.where(MIXED)}")
@@ -90,7 +90,7 @@ def precision(
 
 
 def best_precision(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> Planned[Precision]:
-    """Return the data type that `auto` chooses here."""
+    """Return the data type of matmuls that `auto` chooses here."""
     if target.device == "cuda":
         return _gpu_precision(target, shape)
     native = sorted(hardware.cpu_flags & BF16_FLAGS)
@@ -158,8 +158,8 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
 def weights_dtype(
     loaded: LoadedConfig, target: TrainingDevice, chosen: Precision, shape: ModelShape, processes: int = 1
 ) -> Planned[Dtype]:
-    """Return the data type of the model's own weights: that of matmuls if they are frozen, and otherwise fp32, or bf16
-    with fp32 copies on one GPU, which saves the casts of autocast and the bytes of fp32 activations."""
+    """Return the data type of the model's own weights. Frozen weights have that of matmuls. Trained weights have fp32,
+    or on one GPU bf16 with fp32 copies, which saves the casts of autocast and the bytes of fp32 activations."""
     requested, trains = loaded.config.model.dtype, not loaded.config.tuning.has_adapter
     if requested != "auto":
         masters = "; bf16 weights are copies of the fp32 master weights that the optimizer updates"
@@ -209,15 +209,15 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
         trains_rows = find_task(loaded.config.task.type).trained_token_ids(loaded.config)
         if tuning.has_adapter and not saves_head(shape, tuning.modules_to_save) and not trains_rows:
             return exact(FEW_LABELS, why)
-        # Each chunk adds its part to the gradient of the head, 12 bytes for each of its numbers. A fused loss moves 6
-        # for each token and word: for twice as many tokens as the hidden states are wide that takes as long.
+        # Each chunk adds to the gradient of the head and moves 12 bytes for each number of it. A fused loss moves 6
+        # bytes for each token and word. Both take equally long in chunks of 2 x hidden size tokens.
         wide = max(FEW_LABELS, 2 * shape.hidden_size)
         return exact(wide, f"{why}; chunks are larger because the head is trained")
     return exact(0, "auto: on a CPU, computing all logits at once is faster")
 
 
 class Chosen(NamedTuple):
-    """The decided values, as figures of a plan. Only a mixture of experts has a router loss."""
+    """Values that `choose` has decided, as figures of a plan. Only a mixture of experts has a router loss."""
 
     precision: Planned[Precision]
     weights_dtype: Planned[Dtype]
@@ -331,7 +331,7 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
 
 
 def _merged_parameters(config: Config, shape: ModelShape) -> int:
-    """Return the parameters of the adapter that is merged into the model; 0 without one, or if its file is
+    """Return how many parameters the adapter has that is merged into the model; 0 without one, or if its file is
     damaged, which other code reports."""
     adapter = starting_adapter(config, shape.head)
     if adapter is None or goes_on(config.tuning):

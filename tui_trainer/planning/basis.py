@@ -36,20 +36,20 @@ class Basis:
     micro_batch: int
     eval_batch: int
     correction: float = 1.0
-    """With another model or setup than the plan's: how many times what is reckoned was measured with the plan's."""
+    """Measured peak divided by the computed one, for the plan's own model and setup. It corrects other setups."""
 
     @property
     def config(self) -> ResolvedConfig:
         return self.loaded.config
 
     def changed(self, patch: Mapping[str, Any]) -> Self:
-        """Return the inputs with some settings changed, without checking them. Raises ConfigError for wrong LoRA
+        """Return the inputs with some settings changed, which are not checked. Raises ConfigError for wrong LoRA
         targets.
 
         A dry run for a new setup takes a second.
         """
         loaded = with_settings(self.loaded, patch)
-        # With another row length a step may have one row for each document.
+        # With another row length, packing may give each document a row of its own.
         base_setup = replace(self.setup, most_rows=0) if "data.max_length" in patch else self.setup
         fused = fuses_loss(loaded, self.hardware, self.target, self.shape)
         base_setup = replace(base_setup, fused_loss=fused)
@@ -59,7 +59,7 @@ class Basis:
         return changed.trained_otherwise(setup)
 
     def trained_otherwise(self, setup: TrainingSetup, shape: ModelShape | None = None) -> Self:
-        """Return the inputs with another setup, or another model."""
+        """Return the inputs with another training setup and, if given, another model."""
         shape = shape or self.shape
         if setup == self.setup and shape == self.shape:
             return self
@@ -69,8 +69,8 @@ class Basis:
         return replace(self, setup=setup, shape=shape, correction=times * self.correction)
 
     def needed_bytes(self, micro_batch: int = 0, eval_batch: int = 0) -> int:
-        """Return the peak memory in bytes, with other rows in a pass if given. Evaluations have as many rows as
-        training if their setting says so."""
+        """Return the peak memory in bytes with these rows per pass; 0 stands for those of the plan, or for the training
+        rows if the evaluation's setting is `auto`."""
         rows = micro_batch or self.micro_batch
         as_in_training = self.config.evaluation.per_device_eval_batch_size == "auto"
         eval_rows = eval_batch or (rows if as_in_training else self.eval_batch)
@@ -78,5 +78,5 @@ class Basis:
 
 
 def with_settings(loaded: Loaded, patch: Mapping[str, Any]) -> Loaded:
-    """Return the config with some values changed, unchecked: only for asking the plan's rules."""
+    """Return the config with some values changed but not checked, for use in rules of the plan only."""
     return replace(loaded, config=with_changes(loaded.config, patch))

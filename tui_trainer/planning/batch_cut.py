@@ -27,12 +27,12 @@ PROCESSES = "distributed.processes"
 
 
 TUNE = "tune"
-"""The micro-batch is measured before the start (`planning/measured_steps.py`)."""
+"""Value of the micro-batch setting for measuring it before the start (`planning/measured_steps.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchCut:
-    """Rows behind one optimizer step, rows in one forward pass, and how many of those each process has in a step."""
+    """Cut of a step: its rows in all processes, the rows of a forward pass, and the passes of each process."""
 
     effective: int
     micro: int
@@ -44,11 +44,11 @@ class BatchCut:
 
     @property
     def share(self) -> int:
-        """Rows of a step in one process, at the most."""
+        """Largest number of rows of a step in one process."""
         return -(-self.effective // self.processes)
 
     def share_of(self, rows: int) -> int:
-        """Return how many rows of a step one process has at most, in data of `rows` rows."""
+        """Return the largest number of rows of a step in one process, for data with `rows` rows."""
         return -(-min(self.effective, rows) // self.processes)
 
 
@@ -100,18 +100,18 @@ def base_rows(loaded: LoadedConfig) -> tuple[int, str]:
 
 
 def _requested(loaded: LoadedConfig) -> int:
-    """Return the number of processes that share the rows of a step; 0 with `auto`."""
+    """Return the number of processes that share the rows of a step; 0 if it is `auto`."""
     distributed = loaded.config.distributed
     return 0 if distributed.processes == "auto" else distributed.processes * distributed.nodes
 
 
 def even_parts(rows: int) -> list[int]:
-    """Return the micro-batches that cut `rows` into equal parts, the smallest first: 12 into 1, 2, 3, 4, 6 or 12."""
+    """Return the micro-batches that cut `rows` into equal parts, the smallest first: 1, 2, 3, 4, 6, 12 for 12."""
     return sorted({-(-rows // parts) for parts in range(1, rows + 1)})
 
 
 def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], processes: int = 1) -> BatchCut | Problem:
-    """Return the cut that the config asks for. `largest_fit(limit)` returns the most rows up to `limit` that fit."""
+    """Return the cut for the config, or a problem. `largest_fit(limit)` returns the largest micro-batch that fits."""
     if problems := batch_problems(loaded, processes):
         return problems[0]
     training = loaded.config.training
@@ -163,7 +163,7 @@ def _cut(effective: int, micro: int, effective_reason: str, micro_reason: str, p
 
 
 def is_cut_freely(loaded: LoadedConfig) -> bool:
-    """Return whether the plan may choose how many rows a pass has. A hardware profile only sets the most."""
+    """Return whether the plan may choose the micro-batch. A number in a hardware profile is only an upper limit."""
     training = loaded.config.training
     micro = training.per_device_train_batch_size
     is_open = micro == "auto" or (micro != TUNE and not loaded.origin(MICRO).by_user)
@@ -171,7 +171,7 @@ def is_cut_freely(loaded: LoadedConfig) -> bool:
 
 
 def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], float], starting_tokens: float) -> BatchCut:
-    """Return a cut into more passes if it computes clearly less, because rows of similar length then share a pass.
+    """Return a cut into smaller passes, of rows of similar length, if it computes clearly less padding; else `cut`.
 
     `padding(micro)` is the share of padding with passes of `micro` rows. Starting a pass takes as long as computing
     `starting_tokens`.
@@ -215,7 +215,7 @@ SEES_OTHERS = {
 LEAST_SAVING = 0.1
 # The number of packed rows differs from step to step; passes have room for this many times the mean.
 _SPREAD = 1.2
-# The largest batch has this many times the mean tokens; the longest document, this many times the longest sampled one.
+# Tokens of the largest batch, in means of all batches; and of the longest document, in lengths of the longest sampled.
 _BATCH_SPREAD, _GUESSED_SPREAD = 1.3, 1.5
 
 
@@ -243,7 +243,7 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
 
 
 def grouping(loaded: LoadedConfig, shares: PaddingShares | None, *, is_exact: bool) -> Planned[bool]:
-    """Return whether batches are drawn by length. `shares` is None if rows have no padding."""
+    """Return whether each batch gets rows of similar length. `shares` is None if rows have no padding."""
     requested = loaded.config.data.group_by_length
     if requested != "auto":
         where = loaded.where(GROUP_BY_LENGTH)
@@ -255,7 +255,7 @@ def grouping(loaded: LoadedConfig, shares: PaddingShares | None, *, is_exact: bo
 
 
 def spares_padding(shares: PaddingShares) -> bool:
-    """Return whether drawing batches by length is worth it."""
+    """Return whether batches of similar length avoid enough padding."""
     return shares.padded > LEAST_SAVING and shares.grouped <= shares.padded - LEAST_SAVING / 2
 
 
@@ -267,12 +267,12 @@ def packing_problems(loaded: LoadedConfig, shape: ModelShape) -> list[Problem]:
 
 
 def against_packing(model_type: str) -> str:
-    """Return why rows of a kind of model are not packed, as a clause; empty if the probe decides."""
+    """Return why rows for this kind of model are not packed, as a clause; empty if the probe of a run decides."""
     return f"{SEES_OTHERS[model_type]}: packed documents would mix" if model_type in SEES_OTHERS else ""
 
 
 def longest_row(config: ResolvedConfig, facts: DataFacts, packed: bool) -> int:
-    """Return the tokens of the longest row in a pass. Memory is planned for it, and packing does not exceed it.
+    """Return the tokens of the longest row in a pass. The plan reserves memory for it, and packing makes no row longer.
 
     Packed rows are full, unless all documents of a small batch fit into one. Documents of one prepared row stay in one
     row even if together they exceed `data.max_length`, which limits each of them.
@@ -294,8 +294,8 @@ def _longest(config: Config, facts: DataFacts) -> int:
 def most_rows(config: ResolvedConfig, facts: DataFacts, packed: bool, effective: int) -> int:
     """Return the largest number of rows that a step can have.
 
-    Best fit begins a row only with a document that no other row has room for, so all rows but the last hold as many
-    documents as the longest would fit in.
+    Best-fit packing opens a row only for a document that fits into no other row. So all rows but the last hold at least
+    as many documents as if each document were as long as the longest.
     """
     documents = min(effective, facts.rows)
     if not packed:

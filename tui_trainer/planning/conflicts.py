@@ -187,8 +187,7 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -> list[Problem]:
-    """Return problems of settings that are not tested with adapters of experts or with a router loss: each pass adds
-    the update to tensors of experts, and collects the routers' logits."""
+    """Return problems of settings that are not tested with adapters of experts, or with a router loss."""
     used = []
     if setup.lora_experts:
         names = ", ".join(dict.fromkeys(tensor.path for tensor in setup.lora_experts))
@@ -211,8 +210,8 @@ def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -
 def four_bit_problems(
     loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, shape: ModelShape, setup: TrainingSetup
 ) -> list[Problem]:
-    """Return problems of 4-bit weights without a GPU, or without the library that packs them. `setup` is the one with 4
-    bits."""
+    """Return problems of 4-bit weights without a GPU, or without the library that packs them. `setup` is the planned
+    one, with 4-bit weights."""
     if setup.four_bits is None:
         return []
     instead = _sixteen_bits(loaded, shape, setup)
@@ -225,7 +224,7 @@ def four_bit_problems(
 
 
 def _sixteen_bits(loaded: ResolvedLoaded, shape: ModelShape, setup: TrainingSetup) -> str:
-    """Return a hint at LoRA on 16-bit weights, with the memory of both methods at one row per pass."""
+    """Return a hint that suggests LoRA on 16-bit weights, with the memory of both methods at one row per pass."""
     config = loaded.config
     sixteen_bit, _ = with_dry_run(config, shape, replace(setup, method="lora", four_bits=None, weights="bfloat16"))
     unpacked, packed = (format_bytes(needed_bytes(shape, variant, config, 1)) for variant in (sixteen_bit, setup))

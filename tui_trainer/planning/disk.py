@@ -46,7 +46,7 @@ def run_bytes(
 
 
 def space_words(what: str, needed_bytes: float, free_bytes: float) -> str:
-    """Return `the run writes up to 3.0 GiB, 1.2 GiB are free`."""
+    """Return the needed and the free space in words: `the run writes up to 3.0 GiB, 1.2 GiB are free`."""
     return f"{what} {format_bytes(needed_bytes)}, {format_bytes(free_bytes)} are free"
 
 

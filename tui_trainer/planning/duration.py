@@ -1,8 +1,8 @@
-"""How long a run takes, before it starts.
+"""Estimate how long a run takes, before it starts.
 
-Best first: these very steps were made on this machine; the same model was trained with other rows, and its rate is
-used; else the processor's matmuls are timed for a moment with numpy, or the card's rate is looked up, of which training
-reaches a known share. Nothing is guessed for a card that is not in the catalogue.
+The best available source is used: measured times of the same steps on this machine; the measured rate of the same model
+with other rows; a known share of the rate of numpy's matmuls, which are timed for a moment, or of the GPU's rate in the
+catalogue. There is no estimate for a GPU that is not in the catalogue.
 """
 
 import math
@@ -35,10 +35,10 @@ from tui_trainer.units import format_bytes, format_seconds
 HALF_RATE_WIDTH = 150
 # How much faster whole steps are in bf16 on a CPU that has it. On one core of an AMD EPYC with avx512_bf16 (torch 2.15)
 # 0.8 times at width 64, 1.3 at 128, 1.5 at 256, 1.7 at 512, 1.9 at 768; on two cores with amx_bf16 0.5 at 128, 0.9 to
-# 1.1 at 256, 1.2 to 1.4 at 512 (`tui-trainer --no-ui` with training.mixed_precision "no" and "bf16"). These two lie
-# between: 0.9 at 128, 1.2 at 256, 1.5 at 512, 1.6 at 768.
+# 1.1 at 256, 1.2 to 1.4 at 512 (`tui-trainer --no-ui` with training.mixed_precision "no" and "bf16"). The
+# constants give values in between: 0.9 at 128, 1.2 at 256, 1.5 at 512, 1.6 at 768.
 BF16_GAIN, BF16_HALF_GAIN_WIDTH = 1.9, 140
-# The share of a card's rate that training reaches. These two give 0.37 at width 1536, 0.40 at 2048, 0.45 at 4096.
+# The share of a card's rate that training reaches. The constants give 0.37 at width 1536, 0.40 at 2048, 0.45 at 4096.
 # Source: llm-foundry's benchmarking table on H100 (760M 0.349, 1.3B 0.418, 7B 0.464); TinyLlama on A100 reports 0.56
 # at 2048, torchtitan 0.33 to 0.39 for 8B.
 CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
@@ -48,18 +48,17 @@ CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
 UNPACKING_TIMES, UNPACKING_TIMES_ON_LARGE_CARDS = 1.28, 1.085
 _LARGE_CARDS: tuple[Version, ...] = ((8, 0), (9, 0), (10, 0))
 # Decomposing a matrix reaches this share of one core's fp32 matmul rate, by its smaller side: 0.27 at 128, 0.44 at 512.
-# More cores do not help (a second one gained nothing). Measured as CPU time on one
-# core (AMD EPYC, torch 2.15): an SVD 0.25 at 128, 0.54 at 512, 0.57 at 1024, a QR 0.15, 0.41, 0.48; products with few
-# columns reach half of it, 0.12 to 0.19, 0.27 to 0.35, 0.23 to 0.27.
+# A second core gained nothing. CPU time on one core (AMD EPYC, torch 2.15), at 128, 512 and 1024: an SVD 0.25, 0.54,
+# 0.57; a QR 0.15, 0.41, 0.48. Products with few columns reach half of it: 0.12 to 0.19, 0.27 to 0.35, 0.23 to 0.27.
 DECOMPOSING_SHARE, DECOMPOSING_HALF_SHARE_WIDTH, NARROW_SHARE = 0.55, 130, 0.5
-# Share of a GPU's fp32 rate, estimated: pytorch's pull request 1373 has an SVD of 4160 x 4160 on a Titan X in 4.3 s,
-# which is 0.04 to 0.07 of that GPU's rate; PiSSA's README has a fast SVD of 7B in "a few seconds".
+# The same share of a GPU's fp32 rate, estimated: pytorch's pull request 1373 has an SVD of 4160 x 4160 on a Titan X in
+# 4.3 s, which is 0.04 to 0.07 of that GPU's rate; PiSSA's README has a fast SVD of 7B in "a few seconds".
 DECOMPOSING_CARD_SHARE = 0.05
 
-# Operations of a layer in a pass, forward and backward, and how many more an adapter on a matrix of it has: fused with
-# its layer, or computed by peft with dropout or DoRA. Counted by `python -m tests.benchmarks.roofline`: 969 kernels in
-# the 12 layers of BERT; with adapters on 7 matrices, 28 layers of Qwen3 have 81 kernels each in place of 46, with
-# dropout 151.
+# Operations of a layer in a pass, forward and backward, and additional operations of an adapter on one matrix: fused
+# with its layer, or computed by peft with dropout or DoRA. Counted by `python -m tests.benchmarks.roofline`: 969
+# kernels in the 12 layers of BERT; with adapters on 7 matrices, 28 layers of Qwen3 have 81 kernels each in place of 46,
+# with dropout 151.
 OPERATIONS_OF_LAYER, OPERATIONS_OF_ADAPTER, OPERATIONS_OF_SEPARATE_ADAPTER = 80, 5, 15
 # Seconds to start one operation, whatever it computes. Measured as the time that one more layer adds to a step that
 # computes next to nothing: 0.93 ms for BERT and 0.92 ms for Llama, between 1 and 8 layers of width 16 with 8 tokens
@@ -76,9 +75,9 @@ def offload_words(
     """Return a sentence on the cost of CPU offload: bytes over PCIe, the least time that copying them takes, and for
     comparison `without`, the seconds of the same step without offload.
 
-    FSDP2 and ZeRO 3 copy each weight to the card for the forward and again for the backward pass, and its gradient
-    back (`torch.distributed.fsdp.CPUOffloadPolicy`); ZeRO 2 copies gradients, and once a step what was updated. The
-    update on the CPU comes on top.
+    FSDP2 and ZeRO 3 copy each weight to the card for the forward and again for the backward pass, and its gradient back
+    (`torch.distributed.fsdp.CPUOffloadPolicy`). ZeRO 2 copies gradients, and once per step the updated weights. The
+    update on the CPU takes additional time.
     """
     static = Static(shape, replace(setup, cpu_offload=False))
     weights = static.weights().bytes - static.towers().bytes
@@ -99,20 +98,20 @@ def offload_words(
 
 
 def training_share(hidden_size: int) -> float:
-    """Return the share of numpy's rate of large matmuls that training reaches, as measured at `HALF_RATE_WIDTH`."""
+    """Return the share of numpy's rate of large matmuls that training on a CPU reaches at this hidden size."""
     return hidden_size / (hidden_size + HALF_RATE_WIDTH)
 
 
 def training_flops(
     shape: ModelShape, setup: TrainingSetup, *, tokens: int, row_tokens: int, document_tokens: float | None = None
 ) -> float:
-    """Return the floating-point operations of one step over this many tokens. Padding that is not computed is not
-    counted.
+    """Return the floating-point operations of one step over `tokens` computed tokens.
 
-    Each weight in a product costs 2 forward, 2 for the gradient of its input and, where it trains, 2 for its own;
-    attention 12 x heads x head size x row, not halved for the causal mask (PaLM, arXiv:2204.02311, appendix B).
-    Checkpointing computes the layers forward twice. `document_tokens` is the mean length that a token's document has
-    (the sum of squares over the sum): packed attention by lengths, on a GPU, computes only that much.
+    A token costs, for each weight in a matmul, 2 forward, 2 for the gradient of its input and, where it trains, 2 for
+    its own; for attention 12 x heads x head size x row, not halved for the causal mask (PaLM, arXiv:2204.02311,
+    appendix B). Checkpointing computes the layers forward twice. `document_tokens` is the length of a token's document,
+    averaged over tokens (the sum of squares over the sum). Packed attention on a GPU computes only documents, not whole
+    rows.
     """
     # Answer tokens for each input token, in the proportion of the longest rows.
     answers = setup.target_tokens / max(setup.longest_row or row_tokens, 1) if shape.decoder_layers else 0.0
@@ -129,7 +128,7 @@ def training_flops(
 
 def recomputed_share(shape: ModelShape, setup: TrainingSetup, row_tokens: int) -> float:
     """Return the extra computation of checkpointing as a share, 0.33 for a third: the layers run forward twice, the
-    head does not. It is more with an adapter, which computes no gradients of frozen weights."""
+    head does not. The share is higher with adapters, because frozen weights need no gradients."""
     with_checkpoints, without = (
         training_flops(shape, replace(setup, gradient_checkpointing=on), tokens=1, row_tokens=row_tokens)
         for on in (True, False)
@@ -140,15 +139,15 @@ def recomputed_share(shape: ModelShape, setup: TrainingSetup, row_tokens: int) -
 def checkpointing_cost(
     planned_share: float, measured_with: float | None, measured_without: float | None
 ) -> Planned[float]:
-    """Return how much longer a step takes with checkpointing, as a share. The times are seconds measured on this
-    machine; unless both are given, the share is `planned_share`, the computation that is repeated."""
+    """Return by what share checkpointing makes a step longer: from the two measured seconds of a step if both are
+    given, and otherwise `planned_share`, the share of repeated computation."""
     if measured_with and measured_without:
         return estimated(max(measured_with / measured_without - 1, 0.0), "measured here with and without checkpointing")
     return estimated(planned_share, "the forward pass of layers runs twice")
 
 
 def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> float:
-    """Return the operations in matmuls for one token of the input, or of an answer of an encoder-decoder."""
+    """Return the operations of matmuls for one input token, or for one answer token of an encoder-decoder."""
     weights = shape.matrix_parameters_read(reads)
     kinds = (kind for kind in setup.adapted(shape) if kind.reads == reads)
     adapters = sum(kind.count * kind.uses * setup.lora_rank * (kind.inputs + kind.outputs) for kind in kinds)
@@ -163,27 +162,27 @@ def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> floa
     return flops
 
 
-# From where on packing costs more than it saves. Measured for chat-scratch with rows of 2048 tokens on a CPU: 142 ms of
-# CPU time a step packed and 66 ms grouped, where 1.9 times are reckoned; with its own rows of 192 there is no
-# difference.
+# If packing takes more than this many times the operations, it costs more than it saves. Measured for chat-scratch on a
+# CPU: with rows of 2048 tokens (1.9 times the operations), 142 ms of CPU time a step packed and 66 ms grouped by
+# length; with its own rows of 192 there is no difference.
 MOST_TIMES_OF_PACKING = 1.2
 
 
 def times_of_packing(config: ResolvedConfig, facts: DataFacts, shape: ModelShape, setup: TrainingSetup) -> float:
-    """Return the operations of packed rows with a mask, in multiples of those of unpacked rows without padding.
+    """Return the operations of packed rows with a mask, divided by those of unpacked rows without padding.
 
-    A mask makes attention compute all of a packed row, most of it between documents.
+    With a mask, attention computes the scores of a whole packed row, most of them between documents.
     """
-    # How long the documents are in which most tokens stand is not known: no longer than the longest.
+    # The typical length of a token's document is unknown, so the longest document stands for it.
     widths = (longest_row(config, facts, is_packed) for is_packed in (True, False))
     packed, alone = (training_flops(shape, setup, tokens=1, row_tokens=width) for width in widths)
     return packed / alone
 
 
 def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
-    """Return the seconds for starting the operations of one pass, forward and backward.
+    """Return the launch overhead of one pass, forward and backward, in seconds.
 
-    It is 0 for compiled layers: they have fewer operations, and nobody has counted them.
+    It counts as 0 for compiled layers, which have fewer operations that nobody has counted.
     """
     is_separate = setup.lora_dropout or setup.use_dora
     of_adapter = OPERATIONS_OF_SEPARATE_ADAPTER if is_separate else OPERATIONS_OF_ADAPTER
@@ -197,7 +196,7 @@ def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
 def starting_tokens(shape: ModelShape, setup: TrainingSetup, threads: int, row_tokens: int) -> float:
     """Return how many tokens a CPU computes in the time that it takes to start one pass.
 
-    This uses no rate measured on this machine, so that a run is cut in the same way each time.
+    No measured rate of this machine is used, so that a run always gets the same micro-batch.
     """
     seconds = (shape.layers + shape.decoder_layers) * OPERATIONS_OF_LAYER * OPERATION_SECONDS
     rate = threads * CORE_FLOPS_PER_SECOND * usual_share(shape.hidden_size, setup)
@@ -214,7 +213,7 @@ def sample_token_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
 
 
 def sample_tokens(training_seconds: float | None, samples: int, token_seconds: float) -> Planned[int]:
-    """Return the tokens of each text sample, so that all samples take a small share of the training time."""
+    """Return the length of each text sample in tokens. All samples together take a small share of the training time."""
     if training_seconds and samples and token_seconds:
         affordable = round(_SAMPLES_SHARE * training_seconds / samples / token_seconds)
         if affordable < SAMPLE_TOKENS:
@@ -251,8 +250,8 @@ def step_time(
 ) -> Planned[float | None]:
     """Return the seconds of a step of `flops` floating-point operations on this machine, and the source of the figure.
 
-    The seconds are None if only a measured step can give them. `starts` is the launch overhead in seconds: a CPU adds
-    it to the computing time, and beside a GPU the CPU spends it at the same time."""
+    The seconds are None if only a measured step can give them. `starts` is the launch overhead in seconds. On a CPU it
+    adds to the computing time; with a GPU, the CPU spends it while the GPU computes."""
     setup = setup or TrainingSetup()
     if calibration.step_seconds is not None:
         return estimated(calibration.step_seconds, f"measured here, {_runs(calibration, 'the same steps')}")
@@ -272,8 +271,8 @@ def _runs(calibration: Calibration, steps: str) -> str:
 
 
 def busy_words(load: float | None, cores: int, threads: int) -> str:
-    """Return a clause that other programs keep this machine busy, with how much longer threads take that share its
-    cores fairly; empty if they do not, or if the load is unknown. `load` counts runnable tasks of other programs."""
+    """Return a clause about other programs that keep this machine busy, and how much longer training takes; empty if
+    there are none, or if the load is unknown. `load` counts runnable tasks of other programs."""
     if load is None or not is_busy(load, threads):
         return ""
     slowdown = max(1.0, (threads + load) / cores)
@@ -298,8 +297,8 @@ def _share_words(share: float) -> str:
 
 
 def usual_share(hidden_size: int, setup: TrainingSetup) -> float:
-    """Return the share of the full rate that training steps in a model of this width reach: of the maker's rate on a
-    GPU, of numpy's fp32 matmuls on a CPU. The constants above give the measurements."""
+    """Return the share of the full rate that training reaches at this hidden size. The full rate is the maker's on a
+    GPU, and that of numpy's fp32 matmuls on a CPU. The constants above give the measurements."""
     if setup.device == "cuda":
         return CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
     share = training_share(hidden_size)
@@ -307,7 +306,7 @@ def usual_share(hidden_size: int, setup: TrainingSetup) -> float:
 
 
 def unpacking_times(capability: Version | None) -> float:
-    """Return how many times as long a step takes on such a GPU when its frozen weights are in 4 bits."""
+    """Return the factor by which 4-bit weights make a step longer on a GPU of this compute capability."""
     return UNPACKING_TIMES_ON_LARGE_CARDS if capability in _LARGE_CARDS else UNPACKING_TIMES
 
 
@@ -321,8 +320,9 @@ def compute_rates(
     card: Card | None = None,
     tried_on: str = "",
 ) -> ComputeRates:
-    """Return the rates to which the speed of one process is compared; `processes` share the cores of a CPU. Plans store
-    measured matmuls under `device` (`device_key`), and trials under `tried_on` (`trial_device`)."""
+    """Return the rates to which the speed of one process is compared; `processes` share the cores of a CPU. The rates
+    of matmuls that plans measured are read under `device` (`device_key`), those of trials under `tried_on`
+    (`trial_device`)."""
     share, starts = usual_share(shape.hidden_size, setup), starting_seconds(shape, setup)
     if setup.device != "cuda":
         rate = max(_kept_rates(device), default=0.0) or _fastest_rate(device)
@@ -349,9 +349,9 @@ def compute_rates(
 
 
 def _fastest_rate(device: str) -> float:
-    """Return the fastest rate that recent processes have measured on this machine, this one included.
+    """Return the fastest rate of fp32 matmuls that recent processes have measured on this machine, this one included.
 
-    Others only ever slow matmuls down, and a plan should not move because of what they do.
+    Other programs only slow matmuls down, and a plan should not change with their load.
     """
     now = matrix_flops_per_second()
     if not device:
@@ -376,8 +376,7 @@ def _matmuls_key(device: str) -> Key:
 
 
 def bf16_gain(hidden_size: int) -> float:
-    """Return how many times as fast as in fp32 a step is on a CPU with native bf16. `BF16_GAIN` says how it was
-    measured."""
+    """Return how many times as fast as an fp32 step a bf16 step is, on a CPU with native bf16 (see `BF16_GAIN`)."""
     return BF16_GAIN * hidden_size / (hidden_size + BF16_HALF_GAIN_WIDTH)
 
 
@@ -402,7 +401,7 @@ def _on_card(
 
 @dataclass(frozen=True, slots=True)
 class Decomposition:
-    """Decomposition of each adapted weight before the first step, from which adapters start; `how` names its kind.
+    """Cost of decomposing each adapted weight before the first step, to initialize adapters; `how` names the kind.
 
     For m x n with the smaller side n, an SVD with both its matrices takes 6 m n^2 + 20 n^3 operations, and a QR with Q
     4 m n^2 - 4/3 n^3 (Golub and Van Loan, Matrix Computations, 4th edition, sections 8.6.3 and 5.2). A fast SVD
@@ -413,11 +412,11 @@ class Decomposition:
     count: int
     operations: float
     fp32_matmuls: float
-    """Operations of fp32 matmuls that one core computes in the same time."""
+    """Operations of fp32 matmuls that take one core as long as the decomposition."""
 
     @classmethod
     def of(cls, init: str, r: int, layers: Iterable[Linear]) -> Self:
-        """Return the decomposition that `tuning.init_lora_weights` needs."""
+        """Return the cost of the decompositions that `tuning.init_lora_weights = init` needs for these layers."""
         iterations = init.removeprefix("pissa_niter_")
         how = "a QR" if init == "olora" else "a fast SVD" if iterations.isdigit() else "an SVD"
         count, operations, matmuls = 0, 0.0, 0.0
@@ -434,7 +433,7 @@ class Decomposition:
         return cls(how, count, operations, matmuls)
 
     def seconds(self, card: Card | None, *, on_card: bool) -> Planned[float | None]:
-        """Return how many seconds a process takes for it, and the source of the figure."""
+        """Return how many seconds a process takes for the decomposition, and the source of the figure."""
         work = f"{self.how} of each of {self.count:,} matrices before the first step"
         if not on_card:
             rate, share = core_flops_per_second(), self.operations / self.fp32_matmuls
@@ -452,8 +451,8 @@ def roofline_seconds(
 ) -> float | None:
     """Return the seconds of a step by the manufacturer's rates alone, to compare two batches; None without a rate.
 
-    A pass takes as long as computing, as reading the weights three times or as starting its operations, whichever is
-    longest; then the optimizer reads and writes weights, gradients and its state.
+    A pass takes the longest of three times: computing, reading the weights three times, and starting its operations.
+    Then the optimizer reads and writes weights, gradients and its state.
     """
     rate = card_flops_per_second(card, setup) if card else None
     if card is None or rate is None or setup.cpu_offload:
@@ -467,7 +466,7 @@ def roofline_seconds(
 
 
 def card_flops_per_second(card: Card, setup: TrainingSetup) -> float | None:
-    """Return the maker's rate for the matmuls of this setup; fp32 ones run as TF32 if that is allowed."""
+    """Return the maker's rate for the matmuls of this setup, per second; fp32 ones run as TF32 if that is allowed."""
     rates = card.teraflops
     fp32 = rates.tf32 if setup.tf32 and rates.tf32 else rates.fp32
     teraflops = {"fp32": fp32, "bf16": rates.bf16, "fp16": rates.fp16}[setup.precision]
@@ -476,7 +475,7 @@ def card_flops_per_second(card: Card, setup: TrainingSetup) -> float | None:
 
 @cache
 def matrix_flops_per_second(size: int = 512, at_least_seconds: float = 0.05, at_least_times: int = 8) -> float:
-    """Measure the rate of fp32 matmuls, as the best of several runs on all cores and of several on one core.
+    """Return the rate of fp32 matmuls, in operations per second: the best of several runs on all cores and on one core.
 
     One core may win: if another program uses one of two cores, waiting threads reach a 20th of their usual rate.
     """
@@ -486,7 +485,7 @@ def matrix_flops_per_second(size: int = 512, at_least_seconds: float = 0.05, at_
 
 @cache
 def core_flops_per_second(size: int = 512, at_least_seconds: float = 0.05, at_least_times: int = 8) -> float:
-    """Measure the rate of fp32 matmuls on one core, in operations per second."""
+    """Return the measured rate of fp32 matmuls on one core, in operations per second."""
     from threadpoolctl import ThreadpoolController
 
     # Only numpy's own library is limited, so that a run in this process keeps its threads.

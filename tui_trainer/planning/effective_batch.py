@@ -1,8 +1,8 @@
 """Decide `training.effective_batch_size = "auto"` and `training.num_train_epochs = "auto"`, before the rest of a plan.
 
-The rows of a step are those of the hardware profile for the task and the length of its rows (`[[batches]]`), on each
-GPU of the run. If the profile has none, and on a CPU, they are the rows that the learning rate is meant for. Small data
-gets fewer rows in a step, and more epochs, because a run needs some hundred steps.
+On each GPU, a step has the rows that the hardware profile gives for the task and its row length (`[[batches]]`). If the
+profile has none, and on a CPU, a step has the rows that the learning rate is meant for. Small data gets fewer rows in a
+step, and more epochs, because a run needs some hundred steps.
 """
 
 import math
@@ -25,7 +25,7 @@ from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import GIB, quantity
 
 EPOCHS = "training.num_train_epochs"
-# Fewer updates than this teach a pretrained model little, whatever each is made of: three epochs of 3,200 rows at 32.
+# With fewer updates a pretrained model learns little, at any batch size: 300 are 3 epochs of 3,200 rows at 32 a step.
 LEAST_STEPS = 300
 # Small data gets more epochs rather than smaller steps: a BERT of 23 million weights that learned from 30 texts reached
 # a macro F1 of 0.62 in 10 epochs with 8 rows per step, and 0.40 in 3 epochs with 1 row.
@@ -39,9 +39,9 @@ _MOST_ROWS = 10**7
 def with_rows_of_step(
     loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gpu: GpuChoice = None
 ) -> tuple[ResolvedLoaded, DataFacts]:
-    """Return the config with its rows per step and epochs as numbers, and the facts of such steps.
+    """Return the config with its rows per step and epochs as numbers, and the facts of the data for such steps.
 
-    The place that a decided setting comes from gives the reason. Raises InputError.
+    The source of a decided setting (`loaded.where`) has the reason. Raises InputError.
     """
     if loaded.config.training.effective_batch_size != "auto":
         return _with_epochs(loaded, facts.rows), facts
@@ -77,14 +77,14 @@ def _with_epochs(loaded: LoadedConfig, rows: int) -> ResolvedLoaded:
 
 
 def epochs_figure(asked: LoadedConfig, loaded: ResolvedLoaded) -> Planned[float] | None:
-    """Return what `num_train_epochs = "auto"` became; None if the setting is a number or `max_steps` replaces it."""
+    """Return the epochs that `num_train_epochs = "auto"` became; None if the user set a number, or `max_steps`."""
     training = asked.config.training
     is_decided = training.num_train_epochs == "auto" and not training.max_steps
     return exact(epochs_of(loaded.config), f"from {loaded.where(EPOCHS)}") if is_decided else None
 
 
 def resolved_like(loaded: LoadedConfig, plan: ResolvedConfig) -> ResolvedLoaded:
-    """Return the config with the numbers that a plan has decided in the place of `auto`."""
+    """Return `loaded` with the numbers of a plan's config in place of `auto` for rows per step and epochs."""
     for key in (EFFECTIVE, EPOCHS):
         if value_of(loaded.config, key) == "auto":
             loaded = decided(loaded, key, value_of(plan, key))
@@ -92,32 +92,32 @@ def resolved_like(loaded: LoadedConfig, plan: ResolvedConfig) -> ResolvedLoaded:
 
 
 def decided(loaded: LoadedConfig, key: str, value: object, reason: str = "") -> LoadedConfig:
-    """Return the config with a value instead of `auto`. The reason follows the place that the setting comes from."""
+    """Return the config with `value` instead of `auto`. The reason is appended to the source of the setting."""
     where = ", ".join(filter(None, (loaded.where(key), reason)))
     layer = Layer(origin=loaded.origin(key), where=where, values={key: value})
     return replace(loaded, config=with_changes(loaded.config, {key: value}), layers={**loaded.layers, key: layer})
 
 
 def resolved(loaded: LoadedConfig) -> ResolvedLoaded:
-    """Return the config as one whose effective batch size and epochs are known to be numbers."""
+    """Return the config with the type for numbers of rows per step and epochs, which must not be `auto` any more."""
     assert "auto" not in (loaded.config.training.effective_batch_size, loaded.config.training.num_train_epochs)
     values = {field.name: getattr(loaded, field.name) for field in fields(LoadedConfig)}
     return ResolvedLoaded(**values | {"config": ResolvedConfig(loaded.config)})
 
 
 def rows_of_profile(loaded: LoadedConfig, gpu: Gpu, parameters: int) -> int | None:
-    """Return the rows per step of the hardware profile for one GPU and a model of this size; None if it has none."""
+    """Return the rows per step that the hardware profile has for one GPU and this model size; None if it has none."""
     rows_and_reason = _of_profile(loaded, gpu, parameters)
     return rows_and_reason and rows_and_reason[0]
 
 
 def is_automatic(loaded: LoadedConfig) -> bool:
-    """Return whether the rows per step are decided here, so that they depend on the data and the GPU."""
+    """Return whether this module decides the rows per step, so that they depend on the data and the GPU."""
     return loaded.config.training.effective_batch_size == "auto" and not _both_written(loaded)
 
 
 def most_rows_of_step(epochs: float | Auto, rows: int) -> int:
-    """Return the largest power of two that leaves `LEAST_STEPS` steps in these epochs over `rows` rows of data.
+    """Return the largest power of two of rows per step with which `epochs` over `rows` rows have `LEAST_STEPS` steps.
 
     It is at least `LEAST_ROWS`, unless the data has fewer rows.
     """
@@ -138,7 +138,7 @@ def _both_written(loaded: LoadedConfig) -> bool:
 
 
 def _rows_per_step(loaded: LoadedConfig, gpu: Gpu | None, facts: DataFacts, count: int) -> tuple[int, str]:
-    """Return the rows per step that the GPU and the learning rate ask for, whatever the data, and the reason."""
+    """Return the rows per step that suit the GPU and the learning rate, for data of any size, and the reason."""
     config, profile = loaded.config, loaded.hardware_profile
     base, source = base_rows(loaded)
     rate_words = f"{base} rows, which the learning rate is meant for ({source})"
@@ -157,7 +157,7 @@ def _rows_per_step(loaded: LoadedConfig, gpu: Gpu | None, facts: DataFacts, coun
 
 
 def _of_profile(loaded: LoadedConfig, gpu: Gpu, parameters: int) -> tuple[int, str] | None:
-    """Return the rows per step of the hardware profile for one GPU, and their source; None if it has none."""
+    """Return the rows per step that the hardware profile has for one GPU, and their source; None if it has none."""
     config, profile = loaded.config, loaded.hardware_profile
     length, base = config.data.max_length, base_rows(loaded)[0]
     fitting = [
@@ -170,13 +170,13 @@ def _of_profile(loaded: LoadedConfig, gpu: Gpu, parameters: int) -> tuple[int, s
     nearest = min(fitting, key=lambda batch: abs(math.log(batch.tokens / length)))
     rows, words = nearest.rows, f"{nearest.rows} rows of {nearest.tokens} tokens"
     if nearest.tokens != length:
-        # Longer rows are fewer for the same tokens, but not fewer than the learning rate is meant for.
+        # Longer rows give fewer rows for the same tokens, but not fewer than the learning rate is meant for.
         rows = max(base, _power_of_two(nearest.rows * nearest.tokens / length))
         words = f"{rows} rows of {length} tokens, because {words} keep the GPU busy"
     return rows, f"{words} (hardware profile {profile.name}: {nearest.source})"
 
 
 def _has_memory(batch: BatchSize, gpu: Gpu) -> bool:
-    """Return whether a number is for GPUs with this memory. If a GPU reports none, only numbers for any memory are."""
+    """Return whether a profile's batch size is for GPUs with this memory, or for any memory if the GPU reports none."""
     low, high = batch.memory_gib
     return low <= gpu.memory_bytes / GIB <= high if gpu.memory_bytes else low <= 0

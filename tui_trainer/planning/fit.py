@@ -16,9 +16,9 @@ from tui_trainer.planning.memory.parts import BatchSizes, MemoryPart
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
 
-# Shares of memory that stay free: for other programs on a CPU, and for what the allocator cannot use on a GPU.
+# Usable shares of free memory. The rest is for other programs on a CPU, and lost to the allocator on a GPU.
 CPU_SHARE, GPU_SHARE = 0.8, 0.9
-# Passes whose rows an evaluation sorts or packs together (`training/batches.py`).
+# Number of passes whose rows an evaluation sorts or packs together (`training/batches.py`).
 EVALUATION_WINDOW = 4
 # The fullest of some hundred passes is this many standard deviations above their mean.
 _DEVIATIONS = 3.0
@@ -40,7 +40,7 @@ class MemoryBudget:
 
     @classmethod
     def of(cls, hardware: Hardware, target: TrainingDevice, processes: int = 1) -> Self:
-        """Return the budget of one of `processes` processes. Each has its own GPU; the machine's memory is shared."""
+        """Return the budget of one of `processes` processes. Each has its own GPU; all share the machine's memory."""
         if target.gpu is None:
             free, total = hardware.memory_available_bytes, hardware.memory_bytes
             return cls(
@@ -55,7 +55,7 @@ class MemoryBudget:
 
 
 def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup) -> tuple[TrainingSetup, str]:
-    """Return the setup with the counts of a dry run, and how the memory is computed, in words."""
+    """Return the setup with the counts of a dry run, and a clause on how the memory is computed."""
     reason = "sum of the parts at the peak of a step"
     model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
     layer, why_not = measure_layer(model, shape, setup, row_tokens(config, setup))
@@ -68,7 +68,7 @@ def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup) -> tup
 def largest_micro_batch(
     shape: ModelShape, setup: TrainingSetup, config: ResolvedConfig, room: MemoryBudget, limit: int
 ) -> int:
-    """Return the most rows up to `limit` in one forward pass whose step fits in the free memory; at least 1."""
+    """Return the largest micro-batch of at most `limit` rows whose step fits in the free memory; 1 if none does."""
     budget = room.budget_bytes
     if budget is None:
         return limit
@@ -77,18 +77,18 @@ def largest_micro_batch(
 
 
 def row_tokens(config: Config, setup: TrainingSetup) -> int:
-    """Return the tokens of the longest row, at most as many as the config allows now."""
+    """Return the length of the longest row of a pass in tokens, limited to what the config allows now."""
     allowed = config.data.max_length * (setup.row_documents if setup.packed else 1)
     return min(allowed, setup.longest_row or config.data.max_length)
 
 
 def pass_rows(setup: TrainingSetup, rows: int) -> int:
-    """Return the rows in a pass over `rows` rows of the data, or over as many packed rows."""
+    """Return the rows of a pass over `rows` rows of the batch. Unpacked, each document has a row of its own."""
     return rows if setup.packed else rows * setup.row_documents
 
 
 def most_passes(config: ResolvedConfig, setup: TrainingSetup, micro_batch: int) -> int:
-    """Return the forward passes of the step with the most rows. With two or more, gradients are summed."""
+    """Return the number of forward passes in the step with the most rows. With two or more, gradients are summed."""
     return -(-(setup.most_rows or step_rows(config)) // micro_batch)
 
 
@@ -100,7 +100,7 @@ def needed_bytes(shape: ModelShape, setup: TrainingSetup, config: ResolvedConfig
 def parts_of_run(
     shape: ModelShape, setup: TrainingSetup, config: ResolvedConfig, micro_batch: int, eval_batch: int
 ) -> tuple[MemoryPart, ...]:
-    """Return the parts of the peak memory for these sizes of passes, corrected by peaks that were measured here."""
+    """Return the parts of the peak memory with these rows per pass, corrected by peaks that were measured here."""
 
     def labels(rows: int, candidates: int) -> int:
         return most_labels(config, setup, pass_rows(setup, rows), pass_rows(setup, candidates))
@@ -122,7 +122,7 @@ def parts_of_run(
 
 
 def most_labels(config: ResolvedConfig, setup: TrainingSetup, rows: int, among: int) -> int:
-    """Return the labels of the fullest pass; 0 if they may fill its rows."""
+    """Return the largest likely count of labels in a pass of `rows` out of `among` rows; 0 if all tokens may count."""
     tokens, share = _most_tokens(config, setup, rows, among), setup.label_share
     # Each document is assumed to be trained on as a whole or not at all, which spreads the counts most.
     documents = step_rows(config) / most_passes(config, setup, rows)
@@ -131,11 +131,12 @@ def most_labels(config: ResolvedConfig, setup: TrainingSetup, rows: int, among: 
 
 
 def _most_tokens(config: Config, setup: TrainingSetup, rows: int, among: int) -> int:
-    """Return the tokens of the longest `rows` of `among` padded documents, drawn many times; 0 if rows are full.
+    """Return the largest likely count of tokens in a pass of `rows` out of `among` padded documents; 0 if rows are
+    full.
 
-    Documents are taken to spread as widely as an exponential distribution, and never more than their mean and longest
-    allow (Bhatia and Davis, Amer. Math. Monthly 107, 2000); the top share p of them is then no longer on average than
-    mean + deviation x sqrt((1 - p) / p). Sorted by length, a pass may be all long.
+    Lengths of documents are assumed to spread like an exponential distribution, within their mean and the longest. The
+    longest share p of them is then at most mean + deviation x sqrt((1 - p) / p) long on average (Bhatia and Davis,
+    Amer. Math. Monthly 107, 2000). If documents are sorted by length, all of a pass may be long.
     """
     mean, longest = setup.document_tokens, row_tokens(config, setup)
     if not mean or mean >= longest or config.data.group_by_length is True:

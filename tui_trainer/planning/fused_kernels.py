@@ -32,7 +32,7 @@ NOT_USED: Planned[Kernels] = exact("none", "the model's own operations")
 def fused_kernels(
     loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape
 ) -> Planned[Kernels]:
-    """Return the kernels that `auto` chooses. `kernel_problems` checks whether requested ones are possible."""
+    """Return the requested kernels, or those that `auto` chooses. `kernel_problems` checks requested ones."""
     config = loaded.config
     if config.model.kernels != "auto":
         return exact(config.model.kernels, f"from {loaded.where(KERNELS)}")
@@ -49,12 +49,12 @@ def fused_kernels(
 
 
 def fuses_loss(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> bool:
-    """Return whether such a kernel computes the loss, if logits are in chunks (`losses/next_token.py`)."""
+    """Return whether a fused kernel computes the loss, provided that logits are in chunks (`losses/next_token.py`)."""
     return fused_kernels(loaded, hardware, target, shape).value == "liger"
 
 
 def adapters_apart(config: Config, strategy: str) -> str:
-    """Return why adapters are computed apart from their layers, as a clause; empty if each is fused with its layer."""
+    """Return why adapters are not fused with their layers, as a clause; empty if they are fused."""
     tuning = config.tuning
     if not tuning.has_adapter:
         return "there are no adapters"

@@ -56,12 +56,12 @@ def choose_hardware_profile(
 
 
 def specificity(profile: Profile) -> tuple[bool, int]:
-    """Return how closely a [match] describes a machine, as a sort key that puts the closest last."""
+    """Return a sort key for profiles, which puts the profile with the most specific [match] last."""
     return "name" in profile.match, len(profile.match)
 
 
 def why_it_matches(profile: Profile, hardware: Hardware, gpu: Gpu | None = None, device: Device | None = None) -> str:
-    """Return a sentence if the profile's [match] fits this machine, else an empty text. Raises ConfigError.
+    """Return why the profile's [match] fits this machine, as a clause; empty if it does not. Raises ConfigError.
 
     `gpu` is the GPU that would be used (None: the one with the most free memory), `device` is where training runs
     (None: the default choice).
@@ -80,7 +80,7 @@ def why_it_matches(profile: Profile, hardware: Hardware, gpu: Gpu | None = None,
 
 
 def match_problems(profile: Profile) -> list[Problem]:
-    """Return the problems of a [match], which is neither guessed at nor ignored."""
+    """Return a problem for each wrong key or value of a [match]."""
     match, where = profile.match, one_line(str(profile.path))
     allowed = _CPU_KEYS if match.get("device") == "cpu" else _CUDA_KEYS
     hint = f"valid keys with device = {one_line(repr(match.get('device')), 20)}: " + ", ".join(allowed[1:])
@@ -123,7 +123,7 @@ _SHAPES: Shapes = {
 
 
 def _why_the_cpu_matches(match: dict[str, Any], hardware: Hardware, gpu: Gpu | None) -> str:
-    """Return the reason with the CPU and, if a name must match, the unusable GPU of that name; empty without one."""
+    """Return why a [match] fits this CPU, naming the unusable GPU that `name` matches. Empty if no GPU has the name."""
     reason = f"trains on the CPU ({one_line(hardware.cpu_name)}, {_cores(hardware)})"
     if "name" not in match:
         return reason
@@ -136,7 +136,7 @@ def _cores(hardware: Hardware) -> str:
 
 
 def _why_the_card_matches(match: dict[str, Any], gpu: Gpu) -> str:
-    """Return the reason with the GPU's name and the requested figures; empty if one differs or is not reported."""
+    """Return why a [match] fits this GPU: its name and the figures of the match. Empty if a figure differs."""
     parts = [f"GPU {gpu.index}" if gpu.name is None else one_line(gpu.name)]
     if "name" in match and not _named(match["name"], gpu.name):
         return ""

@@ -20,7 +20,7 @@ _WORDS: dict[Start, tuple[str, str]] = {
 
 
 def learning_rate(loaded: LoadedConfig, parameters: int, rows: int) -> Planned[float]:
-    """Return the peak rate for a model with `parameters` parameters and `rows` rows per step."""
+    """Return the peak learning rate for a model with `parameters` parameters and `rows` rows per step."""
     config, written = loaded.config, loaded.config.training.learning_rate
     if written != "auto":
         return _scaled(loaded, exact(written, f"from {loaded.where(LEARNING_RATE)}"), parameters, rows)
@@ -31,7 +31,7 @@ def learning_rate(loaded: LoadedConfig, parameters: int, rows: int) -> Planned[f
 
 def scaling_of(loaded: LoadedConfig) -> Literal["none", "sqrt", "linear"]:
     """Return how the learning rate grows with the effective batch. With `auto` it grows only if the recipe or the user
-    leaves the batch to the GPU."""
+    sets `effective_batch_size = "auto"`."""
     training, recipe = loaded.config.training, loaded.recipe
     if training.lr_scaling != "auto":
         return training.lr_scaling
@@ -42,19 +42,19 @@ def scaling_of(loaded: LoadedConfig) -> Literal["none", "sqrt", "linear"]:
 
 
 def usual_scaling(optim: str) -> Literal["sqrt", "linear"]:
-    """Return the scaling that suits an optimizer: by the root of the batch for Adam and its kind (Malladi et al.,
-    arXiv:2205.10287), in proportion for SGD (Goyal et al., arXiv:1706.02677)."""
+    """Return the scaling that suits an optimizer: with the square root of the batch for Adam and similar ones (Malladi
+    et al., arXiv:2205.10287), in proportion for SGD (Goyal et al., arXiv:1706.02677)."""
     return "linear" if optim == "sgd" else "sqrt"
 
 
 def scaled(rate: float, scaling: Literal["none", "sqrt", "linear"], before: int, now: int) -> float:
-    """Return the rate for `now` rows per step, from a rate that is meant for `before` rows, in three digits."""
+    """Return a learning rate for `now` rows per step, from a rate for `before` rows. It is rounded to three digits."""
     factor = {"none": 1.0, "sqrt": math.sqrt(now / before), "linear": now / before}[scaling]
     return float(f"{rate * factor:.3g}")
 
 
 def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, now: int) -> Planned[float]:
-    """Return the rate scaled by `training.lr_scaling` from the effective batch of the presets to that of the run."""
+    """Return the rate scaled by `training.lr_scaling` from the rows that it is meant for to `now` rows per step."""
     scaling = scaling_of(loaded)
     if scaling == "none":
         return rate
@@ -74,12 +74,12 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, now: in
 
 
 def peak_rate(config: Config, parameters: int) -> PeakRate:
-    """Return the rates of the config's optimizer and method for a model with `parameters` parameters."""
+    """Return the usual peak learning rates for this optimizer, tuning method and model size."""
     return rate_of_size(OPTIMIZERS[config.training.optim].learning_rates, _start(config), parameters)
 
 
 def what_trains(config: Config, parameters: int) -> str:
-    """Return the words that a range is given for: `a model of 82 M parameters with LoRA, using SGD`."""
+    """Return what the usual learning rates apply to: `a model of 82 M parameters with LoRA, using SGD`."""
     optimizer = OPTIMIZERS[config.training.optim]
     return f"a model of {format_count(parameters)} parameters {_words(config)[1]}" + (
         "" if optimizer.learning_rates is ADAPTIVE else f", using {optimizer.label}"
@@ -98,6 +98,6 @@ def _words(config: Config) -> tuple[str, str]:
 
 
 def _is_pissa(config: Config) -> bool:
-    """Return whether adapters start as a part of the pretrained weights. They then take the rate of all weights:
-    PiSSA's own rate for 7 B is 2e-5 (arXiv:2404.02948, section 5.1). OLoRA's is LoRA's."""
+    """Return whether adapters start as a part of the pretrained weights and learn at the rate of full training. PiSSA's
+    own rate for 7 B is 2e-5 (arXiv:2404.02948, section 5.1). OLoRA does not count: its rate is that of LoRA."""
     return config.tuning.mutates_weights and config.tuning.init_lora_weights != "olora"

@@ -35,7 +35,7 @@ from tui_trainer.units import MIB, format_bytes, format_seconds, quantity
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """Conditions of a measurement except the device (`device_key`): it is not used under other conditions.
+    """Conditions of a measured step, except the device (`device_key`).
 
     `model` is the task, the model's shape with its precision, and the libraries: `TASK SHAPE, VERSIONS`. `setup` is the
     way of training. `cut` is the rows of a pass and of a step and the tokens of a row: `8of32x512`.
@@ -50,18 +50,19 @@ class StepKey:
 
     @classmethod
     def read(cls, text: object) -> "StepKey | None":
-        """Return the key in a text; None for keys of older versions, which had no task and libraries."""
+        """Return the key that `str(key)` wrote; None for keys of older versions, which had no task and libraries."""
         parts = text.split(" | ") if isinstance(text, str) else []
         return cls(*parts) if len(parts) == 3 else None
 
     def on(self, device: str, data: str = "") -> Key:
-        """Return the key of records on a device: for all cuts, or with `data` for this cut of that data only."""
+        """Return the key of records on a device: for all cuts, or if `data` is given, for this cut of that data
+        only."""
         first, _, versions = self.model.partition(", ")
         task, _, shape = first.partition(" ")
         return Key(task, shape, f"{self.setup} | {self.cut} | {data}" if data else self.setup, device, versions)
 
     def has_setup_of(self, other: "StepKey") -> bool:
-        """Return whether both train the same model in the same way, whatever their rows."""
+        """Return whether both keys are of the same model trained in the same way, whatever their rows."""
         return (self.model, self.setup) == (other.model, other.setup)
 
 
@@ -75,7 +76,7 @@ def step_key(
     row_tokens: int,
     processes: int = 1,
 ) -> StepKey:
-    """Return the key of a step with `effective_batch` rows in one process: all that affects its speed."""
+    """Return the key of a step, with all that affects its speed. `effective_batch` counts the rows of one process."""
     sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]
     model = "-".join(map(str, [shape.model_type, *sizes, shape.vocabulary, shape.parameters, setup.precision]))
     if shape.head != CAUSAL:
@@ -105,14 +106,14 @@ def step_key(
     )
 
 
-# What earlier runs on this machine measured, so that the next estimate is better than the first.
+# Speeds that earlier runs on this machine reached.
 #
 # Each of the last runs has a record (`records.py`) under the key of its steps: their floating-point operations, the
 # seconds of a step and whether other programs kept the machine busy. Rates of another model or setup are not used.
-# Other programs only slow a run down: the fastest quarter of the runs on a calm machine counts, and busy runs only if
-# there is no calm one.
+# Other programs only slow a run down. So only the fastest quarter of the runs on a calm machine counts, or of the busy
+# runs if none was calm.
 
-# Runnable tasks of other programs for each training thread above which a run is a poor measurement.
+# With more runnable tasks of other programs for each training thread, or in all, a run is a poor measurement.
 _CALM_LOAD, _LEAST_LOAD = 0.25, 0.5
 # A tiny step is mostly overhead, so its rate does not hold for a large one: steps must be of similar work.
 _SIMILAR_FACTOR = 4.0
@@ -122,8 +123,8 @@ _SIMILAR_FACTOR = 4.0
 class Calibration:
     """Measured speed: `step_seconds` of the same step, `flops_per_second` of the most similar step of the model.
 
-    Both are None if not measured. `runs` is the count of runs behind the first of them that is not None, and `busy` is
-    true if other programs kept the machine busy in all of these runs.
+    Both are None if not measured. `runs` is the count of runs behind `step_seconds` or, if that is None, behind the
+    rate. `busy` is true if other programs kept the machine busy in all of these runs.
     """
 
     step_seconds: float | None = None
@@ -147,7 +148,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _Shape:
-    """Runs with one cut of rows."""
+    """Measured runs with the same cut of rows."""
 
     runs: list[_Run]
 
@@ -161,7 +162,7 @@ class _Shape:
 
     @property
     def seconds(self) -> list[float]:
-        """Seconds of a step in the runs that count, the shortest first."""
+        """Seconds of a step, the shortest first: of the runs on a calm machine, or of all runs if there is none."""
         return sorted(run.step_seconds for run in self.runs if run.busy == self.busy)
 
     @property
@@ -173,7 +174,7 @@ class _Shape:
 
 
 def _measured_shapes(device: str, key: StepKey) -> dict[str, _Shape]:
-    """Return the measured runs of the same model and setup by their cut of rows."""
+    """Return the measured runs of the key's model and setup, by cut of rows (`8of32x512`)."""
     shapes: dict[str, _Shape] = {}
     for record in find_records(STEP_SECONDS, key.on(device)):
         if run := figures_as(_Run, record.figures):
@@ -182,13 +183,13 @@ def _measured_shapes(device: str, key: StepKey) -> dict[str, _Shape]:
 
 
 def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
-    """Return what was measured of steps with `flops` operations on this device."""
+    """Return the measured speed on this device for a step with this key, which has `flops` operations."""
     shapes = _measured_shapes(device, key)
     same_cut = shapes.get(key.cut)
     similar = [shape for shape in shapes.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
     nearest = min(similar, key=lambda shape: (shape.busy, shape.distance(flops)), default=None)
     if same_cut and same_cut.busy and nearest and not nearest.busy:
-        same_cut = None  # other rows on a calm machine say more
+        same_cut = None  # a calm run with other rows is the better measurement
     source = same_cut or nearest
     return Calibration(
         step_seconds=same_cut.step_seconds if same_cut else None,
@@ -199,9 +200,9 @@ def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
 
 
 def measured_row_rates(device: str, key: StepKey) -> dict[int, float]:
-    """Return rows per second by the rows of a step in one process, for steps that otherwise equal those of `key`.
+    """Return the measured rows per second by the rows of a step in one process, for the same row length as in `key`.
 
-    The fastest of several cuts of the same rows counts. Steps that other programs slowed down do not count."""
+    If several cuts have the same rows, the fastest counts. Steps that other programs slowed down do not count."""
     rates: dict[int, float] = {}
     length = key.cut.rpartition("x")[2]
     for cut, measured in _measured_shapes(device, key).items():
@@ -212,25 +213,25 @@ def measured_row_rates(device: str, key: StepKey) -> dict[int, float]:
 
 
 def keep_calibration(device: str, key: StepKey, *, step_seconds: float, flops: float, busy: bool = False) -> None:
-    """Remember the seconds of a step of `flops` operations."""
+    """Store the measured seconds of a step of `flops` operations."""
     keep_record(STEP_SECONDS, key.on(device), asdict(_Run(flops, step_seconds, busy)), part=key.cut)
 
 
 def is_busy(load: float | None, threads: int) -> bool:
-    """Return whether a load of other programs' runnable tasks slows down training threads; False if it is unknown."""
+    """Return whether other programs slow down training threads. `load` counts their runnable tasks; None: False."""
     return load is not None and load > max(_CALM_LOAD * threads, _LEAST_LOAD)
 
 
-# Micro-batches that `per_device_train_batch_size = "tune"` has measured: a record (`records.py`) under the key of the
-# steps, with what else decides their memory and their time.
+# Micro-batches that `per_device_train_batch_size = "tune"` has measured. A record (`records.py`) is under the key of
+# the steps, extended by the other settings that decide their memory and their time.
 
-# Settings beyond the key of a step: they decide which rows are longest, and whose code the model runs.
+# These other settings decide which rows are longest, and whose code the model runs.
 _MICRO_BATCH_SETTINGS = (MODEL_KEY, DATA_KEY)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptMicroBatch:
-    """Stored result of tuning the micro-batch for steps of `step_rows`. `step_seconds` are keyed by rows of a pass."""
+    """Stored result of tuning: `rows` is the best micro-batch, `step_seconds` has the seconds of a step for each."""
 
     rows: PositiveInt
     step_rows: int
@@ -238,7 +239,7 @@ class KeptMicroBatch:
 
     @property
     def words(self) -> str:
-        """`measured: 16 rows x 2: 210 ms/step, 32 rows x 1: 230 ms`, the fastest first."""
+        """Result in words, the fastest first: `measured: 16 rows x 2: 210 ms/step, 32 rows x 1: 230 ms`."""
         if not self.step_seconds:
             return f"measured: {self._split(self.rows)} fits in memory, but no micro-batch size was timed"
         fastest_first = sorted(self.step_seconds.items(), key=lambda pair: (pair[0] != self.rows, pair[1], -pair[0]))
@@ -267,7 +268,7 @@ def micro_batch_key(
 
 
 def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
-    """Return the measured micro-batch; None without a record, or if it is damaged."""
+    """Return the stored result of tuning the micro-batch; None without a record, or if it is damaged."""
     records = find_records(MICRO_BATCH, key)
     best = figures_as(KeptMicroBatch, records[-1].figures) if records else None
     is_sound = best and best.rows <= best.step_rows and (not best.step_seconds or best.rows in best.step_seconds)
@@ -275,30 +276,30 @@ def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
 
 
 def keep_micro_batch(key: Key, rows: int, step_rows: int, step_seconds: Mapping[int, Sequence[float]]) -> None:
-    """Store the result of tuning, with the median seconds of each micro-batch, in place of an earlier result."""
+    """Store the result of tuning, with the median seconds of each micro-batch. It replaces an earlier result."""
     medians = {size: median(measured) for size, measured in step_seconds.items()}
     keep_record(MICRO_BATCH, key, {"rows": rows, "step_rows": step_rows, "step_seconds": medians})
 
 
-# Memory peaks that runs and rehearsals had here, which correct the formulas in the next plan of such a run.
+# Memory peaks of runs and rehearsals on this machine, which correct the next plan with the same key.
 #
-# The last peaks of each number of rows in a micro-batch are records (`records.py`) under `micro_batch_key`.
+# The last peaks for each number of rows in a pass are records (`records.py`) under `micro_batch_key`.
 
 # Parts whose size is exact.
 LASTING = ("weights", "towers", "master weights", "gradients", "optimizer")
 # Parts of a GPU's memory that torch does not count as allocated.
 NOT_ALLOCATED = ("pieces", "context")
-# Parts that do not depend on the rows of a pass: a measurement corrects the others.
+# `_CONSTANT` parts do not depend on the rows of a pass, and a measurement does not correct them.
 _FIXED_BYTES = 128 * MIB
 _CONSTANT = (*LASTING, *NOT_ALLOCATED, "libraries")
-# The share of a difference that counts if the passes had another size, because a CPU's allocator holds more or less for
-# each. By the figures of `memory_grid.py --calibrate`, which goes from half of the rows to all, 38 of 41 plans lie
-# within 10 % with none of it, 40 with half, 37 with all.
+# The share of a measured difference that counts for passes with other rows, because a CPU's allocator holds more or
+# less memory for each size. `memory_grid.py --calibrate` measures half of the rows and plans all of them: 38 of 41
+# plans lie within 10 % with a share of 0, 40 with 0.5, and 37 with 1.
 _OTHER_ROWS_SHARE = 0.5
 
 
 def measured_peaks(key: Key) -> tuple[MeasuredPeak, ...]:
-    """Return the highest peak for each number of rows; empty if nothing was measured."""
+    """Return the highest measured peak for each pair of training and evaluation rows; empty if there is none."""
     peaks: dict[str, list[int]] = {}
     for record in find_records(PEAK, key):
         if isinstance(peak := record.figures.get("bytes"), int) and peak > 0:
@@ -313,12 +314,12 @@ def measured_peaks(key: Key) -> tuple[MeasuredPeak, ...]:
 
 
 def keep_measured_peak(key: Key, rows: int, eval_rows: int, peak_bytes: int) -> None:
-    """Store a peak. `peak_bytes` counts as the plan does: on a CPU without the libraries."""
+    """Store a measured memory peak. On a CPU, `peak_bytes` excludes the libraries, as a plan does."""
     keep_record(PEAK, key, {"bytes": peak_bytes}, part=f"{rows}+{eval_rows}")
 
 
 def nearest_peak(peaks: Sequence[MeasuredPeak], rows: int, eval_rows: int) -> MeasuredPeak | None:
-    """Return the peak of the most similar passes; None without peaks."""
+    """Return the peak whose passes have the most similar numbers of rows; None without peaks."""
 
     def distance(peak: MeasuredPeak) -> float:
         return abs(math.log(peak.rows / rows)) + abs(math.log(peak.eval_rows / eval_rows))
@@ -333,10 +334,10 @@ def corrected(
     peak: MeasuredPeak,
     parts_then: Callable[[int, int], tuple[MemoryPart, ...]],
 ) -> tuple[MemoryPart, ...]:
-    """Return the memory parts of passes of `rows` rows, corrected by a measured peak.
+    """Return `parts`, the planned memory of passes of `rows` rows, corrected by a measured peak.
 
-    The parts that depend on the rows are scaled by the measured deviation from the parts of the run with that peak.
-    `parts_then` returns these parts for the rows of a pass of training and of evaluation."""
+    The parts that depend on the rows are scaled by the deviation of the peak from the plan of its own passes.
+    `parts_then` returns that plan for the rows of a training pass and of an evaluation pass."""
     parts_before = [part for part in parts_then(peak.rows, peak.eval_rows) if part.name not in NOT_ALLOCATED]
     total, passing_before, now = sum(part.bytes for part in parts_before), _passing(parts_before), _passing(parts)
     if not passing_before or not now:
@@ -359,7 +360,7 @@ def _passing(parts: Sequence[MemoryPart]) -> int:
 
 
 def measured_words(peak: MeasuredPeak) -> str:
-    """Return `1 run here with 8 rows per pass had a peak of 1.2 GiB`."""
+    """Return a measured peak in words: `1 run here with 8 rows per pass had a peak of 1.2 GiB`."""
     runs = quantity(peak.runs, "run")
     rows = quantity(peak.rows, "row")
     return f"{runs} here with {rows} per pass had a peak of {format_bytes(peak.bytes)}"

@@ -157,10 +157,10 @@ class Plan(BaseModel):
     gpu_uuid: str
     nodes: int = 1
     gpu_uuids: tuple[str, ...] = ()
-    """GPUs of the processes of the first node, if there are several."""
+    """UUIDs of the GPUs on the first node, one for each process; empty for a single process."""
     cpu_name: str
     data_key: str = ""
-    """Name of the prepared data; empty before it is prepared."""
+    """Name of the prepared data; empty before the data is prepared."""
     data_fingerprint: str = ""
     """Fingerprint of the sources of the prepared data; empty in older plans."""
     model_key: str = ""
@@ -172,16 +172,16 @@ class Plan(BaseModel):
     sources: tuple[SourceRows, ...] = ()
     splits: tuple[SplitUse, ...] = ()
     data_notes: tuple[str, ...] = ()
-    """Findings in the data, in words; empty before it is prepared."""
+    """Findings in the data, in words; empty before the data is prepared."""
     train_rows: Annotated[Planned[int], Figure(title="rows to train on")]
     eval_rows: Annotated[Planned[int], Figure(title="rows evaluated", setting="max_eval_rows")]
     packing: Annotated[Planned[bool], Figure(title="packing", unit="flag")]
     grouping: Annotated[
         Planned[bool] | None, Figure(title="batches by length", unit="flag", setting="group_by_length")
     ] = None
-    """True if batches are drawn by length; None in older plans."""
+    """True if each batch has rows of similar length; None in older plans."""
     padding_share: Annotated[Planned[float] | None, PADDING] = None
-    """None without padding, or if it is not known yet."""
+    """Share of the computed tokens that are padding; None without padding, or if it is not known yet."""
     vocabulary: Annotated[Planned[int], Figure(title="vocabulary")]
     classes: int
     head: Annotated[Planned[str] | None, Figure(title="head", unit="text")] = None
@@ -197,10 +197,10 @@ class Plan(BaseModel):
     loraplus_learning_rate: Annotated[Planned[float] | None, Figure(title="LoRA+ rate", unit="number")] = None
     """Learning rate of the B matrix of each adapter; None if it is `learning_rate`."""
     final_learning_rate: Annotated[Planned[float] | None, Figure(title="final learning rate", unit="number")] = None
-    """None if the learning rate decays to 0."""
+    """Learning rate at the end of the schedule; None if it decays to 0."""
     longest_row: int
     packed_width: int = 0
-    """Width of packed rows that were made narrower when memory ran out; 0 for `longest_row`."""
+    """Width of packed rows, in tokens, after it was reduced because memory ran out; 0 for `longest_row`."""
     training_setup: TrainingSetup
     loss_chunk_tokens: Annotated[Planned[int], Figure(title="loss chunk tokens")]
     kernels: Annotated[Planned[Kernels], Figure(title="kernels", unit="text")] = NOT_USED
@@ -208,7 +208,7 @@ class Plan(BaseModel):
     train_tokens: Planned[int]
     effective_batch_size: Annotated[Planned[int], Figure(title="effective batch")]
     effective_batch_is_auto: bool = False
-    """True if the plan chose the effective batch, which `config` then has."""
+    """True if the plan chose the effective batch. `config` then has the chosen number."""
     processes: Annotated[Planned[int], Figure(title="processes")] = ONE
     """Count of processes on all nodes, each of which trains on its share of every step."""
     strategy: Annotated[Planned[Strategy], Figure(title="strategy", unit="text")] = COPIES
@@ -221,12 +221,12 @@ class Plan(BaseModel):
     gradient_accumulation_steps: Annotated[Planned[int], Figure(title="accumulation")]
     per_device_eval_batch_size: Annotated[Planned[int], Figure(title="evaluation batch")]
     num_train_epochs: Annotated[Planned[float] | None, Figure(title="epochs", unit="number")] = None
-    """None if the user or the recipe wrote a number of epochs, or of steps."""
+    """Epochs that `auto` chose; None if the user or the recipe wrote a number of epochs, or of steps."""
     steps_per_epoch: Annotated[Planned[int], Figure(title="steps per epoch")]
     total_steps: Annotated[Planned[int], Figure(title="steps", config_place=4)]
     warmup_steps: Annotated[Planned[int], Figure(title="warm-up steps")]
     decay_steps: Annotated[Planned[int] | None, Figure(title="decay steps")] = None
-    """Count of the last steps, in which warmup_stable_decay lowers the rate; None for other schedules."""
+    """Count of steps at the end in which `warmup_stable_decay` lowers the rate; None for other schedules."""
     router_aux_loss_coef: Annotated[Planned[float] | None, Figure(title="router loss", unit="number")] = None
     """Weight of the routers' loss in a mixture of experts; None for other models."""
     eval_every_steps: Annotated[Planned[int], Figure(title="evaluates every")]
@@ -238,7 +238,7 @@ class Plan(BaseModel):
     final_model_bytes: int
     disk_bytes: Annotated[Planned[int], Figure(title="disk", unit="bytes", config_place=3)]
     memory_budget_bytes: int | None = None
-    """Bytes that the plan may use of its memory; None if the memory is unknown."""
+    """Bytes of the device's memory that the run may use; None if the memory is unknown."""
     memory_bytes: Annotated[Planned[int], Figure(title="memory", unit="bytes", config_place=1)]
     memory_parts: tuple[MemoryPart, ...]
     host_memory_bytes: Annotated[Planned[int] | None, Figure(title="host memory", unit="bytes")] = None
@@ -250,10 +250,10 @@ class Plan(BaseModel):
     step_flops: float
     shape_key: str
     beginning_seconds: Planned[float | None] | None = None
-    """The part of `duration_seconds` before the first step; None if nothing is computed then."""
+    """Seconds before the first step, a part of `duration_seconds`; None if nothing is computed then."""
     duration_seconds: Annotated[Planned[float | None], Figure(title="time", unit="seconds", config_place=2)]
     checkpointing_cost: Planned[float] | None = None
-    """The share by which gradient checkpointing makes a step longer; None in older plans."""
+    """Share by which gradient checkpointing makes a step longer, 0.3 for 30 %; None in older plans."""
     compute_rates: ComputeRates | None = None
     """Rates to which the run's speed is compared; None in older plans, and for a run that resumes on another device."""
     busy_words: str = ""
@@ -267,7 +267,7 @@ class Plan(BaseModel):
 
     @property
     def is_group(self) -> bool:
-        """Whether torchrun starts it, if only in one process: with weights on the host as well."""
+        """Whether torchrun starts the run: if it has several processes, or one process with CPU offload."""
         return self.processes.value > 1 or self.cpu_offload.value
 
     @property
@@ -275,7 +275,7 @@ class Plan(BaseModel):
         return self.processes.value // self.nodes
 
     def figures(self) -> Iterator[tuple[str, Figure, Planned[Any]]]:
-        """Yield the name, declaration and value of each figure that the plan knows."""
+        """Yield the name, declaration and value of each figure whose value is not None."""
         for name, figure in figures_of(Plan).items():
             value = getattr(self, name)
             if isinstance(value, Attention):
@@ -284,7 +284,7 @@ class Plan(BaseModel):
                 yield name, figure, value
 
     def shown_figures(self) -> Iterator[tuple[str, Figure, Planned[Any]]]:
-        """Yield those figures that this run uses."""
+        """Yield the `figures` that matter for this run: `grouping`, for example, only without packing."""
         is_used = {
             "grouping": not self.packing.value,
             "trained_parameters": self.trained_parameters.value < self.parameters.value,
@@ -299,7 +299,7 @@ class Plan(BaseModel):
         return (figure for figure in self.figures() if is_used.get(figure[0], True))
 
     def resolved(self) -> dict[str, Planned[Any]]:
-        """Return what the plan makes of settings that may be `auto`, by their keys."""
+        """Return the planned value of each setting that may be `auto`, by key: `training.learning_rate`."""
         decided = {figure.setting or name: value for name, figure, value in self.figures()}
         decided["hardware_profile"] = exact(self.hardware_profile or "none", self.hardware_reason)
         return {key: decided[setting.name] for key, setting in all_settings().items() if setting.name in decided}
@@ -310,8 +310,8 @@ class Plan(BaseModel):
 
 
 class MemoryShortage(ConfigError):
-    """All problems of a plan that needs more memory than it may use, which is `budget_bytes`. `shortage` is the problem
-    of memory, and `basis` has the inputs of the plan."""
+    """All problems of a plan that needs more memory than `budget_bytes`. `shortage` is the problem of memory among
+    them, and `basis` has the inputs of the plan."""
 
     def __init__(self, problems: Iterable[Problem], shortage: Problem, basis: Basis, budget_bytes: float) -> None:
         super().__init__(problems)
@@ -320,9 +320,9 @@ class MemoryShortage(ConfigError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MadeFrom:
-    """Names of the prepared data and of the weights that a plan was made from, and versions of libraries.
+    """Names of the prepared data and of the weights that a plan was made from, and the versions of libraries.
 
-    All are empty while the data and the model are estimates.
+    All fields are empty while data and model are estimates.
     """
 
     data_key: str = ""
@@ -365,9 +365,9 @@ def make(
     made_from: MadeFrom = ESTIMATES,
     chosen_gpu: GpuChoice = None,
 ) -> Plan:
-    """Return the plan for a config on this machine. Raises ConfigError with all problems, MemoryShortage among them.
+    """Return the plan for a config on this machine. Raises ConfigError with all problems, possibly a MemoryShortage.
 
-    Where a hardware profile undoes the recipe's checkpointing and the run does not fit without, the recipe's counts.
+    If the hardware profile turns off the recipe's gradient checkpointing and the run then does not fit, it stays on.
     """
     try:
         return _make(loaded, hardware, facts, made_from, chosen_gpu)
@@ -407,9 +407,9 @@ def _make(
 
 
 def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
-    """Return the inputs of a plan with the memory that is free now, for computing it with other settings.
+    """Return the inputs of a plan with the memory that is free now, for computing it again with other settings.
 
-    Raises InputError where the model is no longer what it was when the plan was made.
+    Raises InputError if the model is missing.
     """
     target = choices.TrainingDevice.planned(hardware, plan.training_setup.device, plan.device_reason, plan.gpu_uuid)
     return Basis(
@@ -425,7 +425,7 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
 
 
 def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_gpu: GpuChoice = None) -> Decisions:
-    """Return the values of `auto` and the cut of the batch. `loaded` and `facts` are those of `with_rows_of_step`.
+    """Return the values of `auto` and the cut of the batch. `loaded` and `facts` are results of `with_rows_of_step`.
     Raises ConfigError with all problems."""
     config = loaded.config
     target = choices.TrainingDevice.of(hardware, chosen_gpu)
@@ -552,7 +552,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
 
 
 def _label_share(facts: DataFacts) -> float:
-    """Return the share of tokens that are trained on; 1, the most possible, before the data is prepared."""
+    """Return the share of tokens that are trained on; 1, the upper limit, before the data is prepared."""
     if facts.counts is None:
         return 1.0
     inputs = facts.counts.train_tokens - facts.counts.train_rows * facts.row_documents
@@ -632,7 +632,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     card = gpu.card if gpu else None
 
     def timed(setup: TrainingSetup) -> tuple[float, StepKey, Planned[float | None], Calibration]:
-        """Return what a step computes, the key of its measurements, its seconds, and what was measured."""
+        """Return the operations of a step, the key of its measurements, its planned seconds, and what was measured."""
         flops = training_flops(
             shape,
             setup,
@@ -775,7 +775,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
 
 
 def _head(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[str] | None:
-    """Return whether a classifier keeps the head of its model; None if the labels of model or data have no names."""
+    """Return `kept` or `new` for the head of a classifier; None if the labels of model or data have no names."""
     config, names = loaded.config, tuple(facts.details.get("names", ()))
     if config.is_from_scratch or not names:
         return None

@@ -67,7 +67,7 @@ def read_plan_file(content: bytes, notes: list[str] | None = None, *, finished: 
 
 
 def _leave_out(fields: dict[str, Any], error: ValidationError, notes: list[str], *, finished: bool) -> bool:
-    """Remove one wrong field that the plan does not need, and return True; return False without such a field."""
+    """Remove one wrong field that the plan does not need. Return whether there was such a field."""
     # In a plan of an unsupported version the meaning of a field is unknown.
     if any(fault["loc"] == (VERSION,) for fault in error.errors()):
         return False
@@ -85,7 +85,8 @@ def _leave_out(fields: dict[str, Any], error: ValidationError, notes: list[str],
 
 
 def _remove(config: Any, path: list[str], notes: list[str]) -> bool:
-    """Remove a wrong setting from a nested config. pydantic's path may end with a member of a union after its name."""
+    """Remove the wrong setting at `path` from a nested config, and return whether it was found. The path comes from
+    pydantic and may end with a member of a union, after the name of the setting."""
     table, key = config, ""
     for name in path:
         if not isinstance(table, dict) or name not in table:
@@ -102,7 +103,7 @@ def _remove(config: Any, path: list[str], notes: list[str]) -> bool:
 
 def _refusal(plan_fields: dict[str, Any], problem: ValidationError) -> str:
     missing = [name for name, field in Plan.model_fields.items() if field.is_required() and name not in plan_fields]
-    # An error of another field explains more than that of the version.
+    # An error in another field explains more than one in the version.
     first_error = min(problem.errors(), key=lambda error: error["loc"] == (VERSION,))
     words = "this version does not support it" if first_error["type"] == "extra_forbidden" else first_error["msg"]
     fault = one_line(f"{'.'.join(map(str, first_error['loc']))}: {words}", 160)
@@ -120,7 +121,7 @@ def _refusal(plan_fields: dict[str, Any], problem: ValidationError) -> str:
 
 
 def _named(fault: str, names: list[str]) -> str:
-    """Return a fault of the file in words: `missing: most_rows`."""
+    """Return the fields with a fault, in words: `missing: most_rows`."""
     if not names:
         return ""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
@@ -140,8 +141,8 @@ def commit_of(config: Config) -> str:
 
 
 def with_own_commit(plan: Plan) -> Plan:
-    """Return the plan with the commit that its run started with as revision, if the cache still has it: a branch may
-    have moved on since."""
+    """Return the plan with the model's commit at the start of the run as revision, because a branch may have moved on.
+    If the cache no longer has that commit, return the plan unchanged."""
     if plan.model_commit in ("", plan.config.model.revision):
         return plan
     config = with_changes(plan.config, {"model.revision": plan.model_commit})
@@ -160,7 +161,7 @@ def changed_base(plan: Plan, folder: Path | None = None) -> Problem | None:
     """Return the problem with the base model of a run, which may be in another `folder` now; None if it is the one that
     the run started with. Raises ConfigError if it is missing or cannot be read."""
     config = plan.config if folder is None else with_changes(plan.config, {MODEL_KEY: str(folder)})
-    # Another folder has the base model of an adapter whose training was continued.
+    # `folder` holds the base model of an adapter that continued to train, so only the base's fingerprint counts.
     began_with = plan.model_key if folder is None else base_model_part(plan.model_key)
     if find_task(config.task.type).model_key(config) == began_with:
         return None

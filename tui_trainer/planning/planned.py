@@ -30,5 +30,5 @@ def exact(value: T, reason: str) -> Planned[T]:
 
 
 def estimated(value: T, reason: str) -> Planned[T]:
-    """Return an estimate, which the run may not meet."""
+    """Return a figure that is only estimated."""
     return Planned(value=value, exact=False, reason=reason)

@@ -32,7 +32,7 @@ INSTALL_DEEPSPEED = "install it: uv pip install deepspeed"
 # Optimizers whose state torch shards in the same way as the weights.
 _SPLIT_OPTIMIZERS = ("adamw_torch_fused", "sgd")
 _Refusal = tuple[str, str, str]
-"""(key, what is not done, what to set instead)"""
+"""(key of a setting, why it is refused, what to set instead)"""
 
 
 def split_problems(loaded: LoadedConfig) -> list[Problem]:
@@ -45,7 +45,7 @@ def split_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def whole_only(config: Config) -> Iterator[_Refusal]:
-    """Return problems of settings that contradict a split model, whatever splits it."""
+    """Yield a refusal for each setting that does not work with a sharded model."""
     if config.tuning.in_four_bits:
         without = f" without {OFFLOAD}" if config.distributed.cpu_offload else ""
         hint = f"set tuning.method = lora, or {STRATEGY} = ddp{without}"
@@ -129,7 +129,7 @@ class Group:
     strategy: Planned[Strategy] = COPIES
     cpu_offload: Planned[bool] = ON_THE_CARDS
     gpu_uuids: tuple[str, ...] = ()
-    """GPUs of the processes on the first node."""
+    """UUIDs of the GPUs of the first node's processes."""
 
     @property
     def per_node(self) -> int:
@@ -220,7 +220,7 @@ def strategy_of(
 
 
 def split_over(setup: TrainingSetup, strategy: Strategy, processes: int, per_node: int) -> TrainingSetup:
-    """Return how the model is divided among processes."""
+    """Return the setup of one process, with the number of shards and the ZeRO stage of the strategy."""
     shards = {"ddp": 1, "hsdp": per_node}.get(strategy, processes)
     return replace(setup, shards=shards, zero_stage=ZERO_STAGES.get(strategy, 0))
 
@@ -271,7 +271,7 @@ def _with_rows(loaded: ResolvedLoaded, count: int) -> int:
 
 
 def requested_threads(loaded: LoadedConfig, hardware: Hardware, processes: int = 1) -> Planned[int]:
-    """Return the threads of torch's kernels in each process, as the setting or, for `auto`, the machine has them."""
+    """Return the number of threads of torch's kernels in each process: the setting, or the machine's for `auto`."""
     requested, key = loaded.config.training.cpu_threads, "training.cpu_threads"
     if requested == "auto":
         return threads_of(hardware, processes)
@@ -279,7 +279,7 @@ def requested_threads(loaded: LoadedConfig, hardware: Hardware, processes: int =
 
 
 def threads_of(hardware: Hardware, processes: int = 1) -> Planned[int]:
-    """Return the threads of torch's kernels in each of the processes on this machine."""
+    """Return the number of threads of torch's kernels in each of `processes` processes, which share the cores."""
     cores, threads = hardware.usable_cores, training_threads(hardware.usable_cores)
     reason = f"{cores} usable cores, one left for other work" if threads < cores else f"all {cores} usable cores"
     if processes > 1:

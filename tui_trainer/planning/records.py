@@ -1,8 +1,7 @@
-"""Stores measurements of this machine in one file of the state folder, each with its conditions and date.
+"""Store measurements of this machine in one SQLite file of the state folder, each with its conditions and date.
 
-A file of SQLite, as two programs may write at once. What is missing was not measured, a folder that cannot be written
-is no error, and a damaged file is set aside. The first screen reads it, so neither pydantic nor the settings are loaded
-here.
+SQLite allows two programs to write at once. A folder that cannot be written is no error, and a damaged file is renamed.
+The first screen reads the measurements, so importing this module loads neither pydantic nor the settings.
 """
 
 import json
@@ -29,7 +28,7 @@ _ASIDE = "measured.damaged-{}.sqlite3"
 STEP_SECONDS, PEAK, MICRO_BATCH, GAIN, MATMULS, TRIAL = (
     "step_seconds", "peak_memory", "micro_batch", "gain", "matmul_rate", "trial"
 )  # fmt: skip
-# How many records of one key and part stay, the newest.
+# How many records with the same key and part are kept, by kind. The oldest are deleted.
 KINDS: Final = {STEP_SECONDS: 12, PEAK: 8, MICRO_BATCH: 1, GAIN: 1, MATMULS: 12, TRIAL: 1}
 _MOST_OF_A_KIND = 2000
 _FORMAT = 1
@@ -45,22 +44,22 @@ _OF_ONE_KEY = "kind = ? AND task = ? AND shape = ? AND setup = ? AND device = ? 
 
 
 def device_key(cpu_name: str, threads: int, card_name: str = "") -> str:
-    """Return the name under which figures of a device are kept. For a GPU it does not depend on the processor."""
+    """Return the device in the key of a record: the name of the GPU, or else `AMD EPYC, 8 threads` for the CPU."""
     return card_name or f"{cpu_name}, {threads} threads"
 
 
 def trial_device(hardware: "Hardware", gpu: "Gpu | None") -> str:
-    """Return the name under which a trial of this machine is kept (`diagnose --try`)."""
+    """Return the device in the key of a trial (`diagnose --try`): this host and its GPU, or else its CPU."""
     name = f"{gpu.name} {gpu.cuda_uuid}" if gpu else ""
     return f"{hardware.host}: {device_key(hardware.cpu_name, training_threads(hardware.usable_cores), name)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Conditions of a measurement, which is not used under others. Fields that do not apply are empty.
+    """Conditions of a measurement, which holds only under equal conditions. Fields that do not apply are empty.
 
-    `shape` is the model's, with its precision. `setup` is the way of training. `device` is a GPU, or a CPU and its
-    threads. `versions` are those of the libraries.
+    `shape` is that of the model, with its precision. `setup` is the way of training. `device` is a GPU, or a CPU and
+    its threads. `versions` are those of the libraries.
     """
 
     task: str = ""
@@ -81,7 +80,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Figures of one measurement. `part` distinguishes several measured things under one key."""
+    """Figures of one measurement. `part` distinguishes records with the same key, for example by batch cut."""
 
     part: str
     measured_at: str
@@ -99,7 +98,7 @@ class KindCount:
 
 
 def keep_record(kind: str, key: Key, figures: dict[str, Any], part: str = "") -> None:
-    """Add a record, and keep only the newest `KINDS[kind]` of its key and part."""
+    """Add a record, and delete all but the newest `KINDS[kind]` records with this key and part."""
 
     def add(db: "Connection") -> None:
         db.execute("BEGIN IMMEDIATE")
@@ -125,7 +124,7 @@ def find_records(kind: str, key: Key) -> list[Record]:
 
 
 def records_of_device(kind: str, device: str) -> list[Record]:
-    """Return the records of this device, whatever their other conditions, the oldest first."""
+    """Return the records of this kind on this device, whatever their other conditions, the oldest first."""
     return _carry_out(lambda db: list(_read(db, "kind = ? AND device = ?", (kind, device))), [])
 
 
@@ -154,12 +153,12 @@ def records_file() -> Path:
 
 
 def set_aside() -> list[Path]:
-    """Return the damaged files that were set aside."""
+    """Return the damaged files of measurements, which were renamed."""
     return sorted(state_folder().glob(_ASIDE.format("*")))
 
 
 def figures_as(kind: type[T], figures: object) -> T | None:
-    """Return the figures of a record as an instance of a class; None if they are damaged."""
+    """Return the figures of a record as an instance of the class `kind`; None if they are damaged."""
     from pydantic import TypeAdapter, ValidationError
 
     with suppress(ValidationError):
@@ -176,8 +175,8 @@ def _read(db: "Connection", where: str, values: tuple[str, ...]) -> Iterator[Rec
 
 
 def _carry_out(work: "Callable[[Connection], T]", otherwise: T, *, makes_file: bool = False) -> T:
-    """Return the result of `work` on the file; `otherwise` if the file cannot be used, or does not exist and nothing is
-    to be written."""
+    """Return the result of `work` on the database, or `otherwise` if the file cannot be used. A missing file is created
+    only with `makes_file`."""
     path = records_file()
     if not (makes_file or path.exists()):
         return otherwise
@@ -205,7 +204,8 @@ def _carry_out(work: "Callable[[Connection], T]", otherwise: T, *, makes_file: b
 
 
 def _is_ready(db: "Connection") -> bool:
-    """Return whether the file has this version's table. A new file gets it; a later version's file is not changed."""
+    """Return whether the file has this version's table, which a new file gets. A later version's file is not
+    changed."""
     if (file_format := _format_of(db)) == 0:
         db.execute("BEGIN IMMEDIATE")
         if (file_format := _format_of(db)) == 0:  # another program was as quick
@@ -222,7 +222,7 @@ def _format_of(db: "Connection") -> int:
 
 
 def _is_set_aside(path: Path, inode: int, error: Exception) -> bool:
-    """Rename a damaged file unless another program did, and return True; return False if it cannot be renamed."""
+    """Rename a damaged file, unless another program already did. Return False if it cannot be renamed, else True."""
     aside = path.with_name(_ASIDE.format(utc_now()[:19].replace(":", "")))
     try:
         if path.stat().st_ino == inode:

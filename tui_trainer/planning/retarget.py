@@ -32,10 +32,10 @@ from tui_trainer.units import format_bytes, quantity
 
 
 def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]:
-    """Return the plan for this machine's device, and a clause about the differences, which may be empty.
+    """Return the plan for the chosen device of this machine, and a clause about the changes, which may be empty.
 
-    Without a choice a run stays on the CPU, or on its GPU if that is available; otherwise it moves to the GPU with the
-    most free memory. Raises ConfigError if it cannot resume here, and InputError for a choice that does not exist.
+    If `chosen` is None, a run stays on the CPU, or on its GPU if that is available, else it moves to the GPU with most
+    free memory. Raises ConfigError if the run cannot resume here, and InputError for a choice that does not exist.
     """
     if plan.device == "cpu":
         gpu = choose_gpu(hardware, chosen)[0] if isinstance(chosen, int) else None
@@ -64,9 +64,9 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
 
 
 def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int | None = None) -> tuple[Plan, str]:
-    """Return the plan with another number of processes per node, or of nodes, and a clause about it; empty if nothing
-    changes. None stands for the number in the plan, or for the number of GPUs. Raises ConfigError for more processes
-    than GPUs or rows."""
+    """Return the plan with `count` processes per node on `nodes` nodes, and a clause about the change, empty if there
+    is none. None keeps the plan's number of nodes, and its processes per node as far as there are GPUs. Raises
+    ConfigError for more processes than GPUs or rows."""
     old_count, gpu, nodes = plan.processes.value, _own_card(plan, hardware), nodes or plan.nodes
     cards = [card.cuda_uuid for card in cards_for(hardware, gpu)] if gpu else []
     per_node = count or (min(plan.processes_per_node, len(cards)) if cards else plan.processes_per_node)
@@ -97,7 +97,7 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
         "gradient_accumulation_steps": exact(-(-share // micro), words),
         "per_device_eval_batch_size": eval_batch,
         **_unknown_times(words, words),
-        # Measurements under the old key are of another number of processes.
+        # The old key is for measurements with another number of processes.
         "shape_key": "",
     }
     regrouped = plan.model_copy(update=changes)
@@ -109,11 +109,11 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
 
 
 def _shared(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
-    """Return the setup of one process of the plan, from a setup whose model and rows were divided by `before`."""
+    """Return the setup of one process of `plan`, from a setup of one of `before` processes."""
     strategy = plan.strategy.value if plan.is_group else "ddp"
     setup = split_over(setup, strategy, plan.processes.value, plan.processes_per_node)
     rows = -(-setup.most_rows * before // plan.processes.value)
-    # The measurements are of another number of processes.
+    # The old peaks were measured with another number of processes.
     return replace(setup, most_rows=rows, measured_peaks=())
 
 
@@ -129,10 +129,10 @@ def _unknown_times(step_reason: str, duration_reason: str) -> dict[str, Any]:
 
 
 def with_smaller_passes(plan: Plan, event: MicroBatchReduced, reason: str, packed_width: int = 0) -> Plan:
-    """Return the plan with smaller passes, after memory ran out. `packed_width` is the width of packed rows that were
-    made narrower.
+    """Return the plan with the smaller passes of `event`, after memory ran out. `packed_width` is the new width of
+    packed rows in tokens, 0 if unchanged.
 
-    The measured seconds of a step no longer belong to its key, so they are not stored.
+    The plan loses its step key, because the next measured steps belong to another key.
     """
     changes: dict[str, Any] = {"out_of_memory_events": plan.out_of_memory_events + 1}
     if event.what == "evaluation":
@@ -149,7 +149,7 @@ def with_smaller_passes(plan: Plan, event: MicroBatchReduced, reason: str, packe
 
 
 def setup_of(plan: Plan, target: TrainingDevice) -> tuple[ModelShape, TrainingSetup]:
-    """Return the model and the setup of the plan on another device, for computing memory."""
+    """Return the shape of the model and the training setup of the plan on another device, for computing memory."""
     shape = plan.model_shape()
     offloads = plan.cpu_offload.value and target.device == "cuda"
     setup = replace(plan.training_setup, device=target.device, cpu_offload=offloads, measured_peaks=())
@@ -197,7 +197,7 @@ def _onto(plan: Plan, hardware: Hardware, target: TrainingDevice, words: str) ->
 
 
 def _obstacles(plan: Plan, hardware: Hardware, target: TrainingDevice) -> list[tuple[str, str]]:
-    """Return features that the run needs and this device lacks, each with a hint."""
+    """Return (message, hint) for each feature that the run needs and this device lacks."""
     if target.device == "cuda":
         return _obstacles_on_gpu(plan, hardware, target)
     config, precision, optim = plan.config, plan.precision.value, plan.config.training.optim
@@ -233,7 +233,7 @@ def _split(
     plan: Plan, hardware: Hardware, shape: ModelShape, setup: TrainingSetup, room: MemoryBudget, words: str
 ) -> tuple[Plan, str]:
     """Return the plan with its forward passes if they fit into free memory, and otherwise with the largest equal parts
-    that fit; and the clause, which names a change. Raises ConfigError if one row does not fit."""
+    that fit. Also return `words`, extended if the passes change. Raises ConfigError if one row does not fit."""
     micro, eval_batch = plan.per_device_train_batch_size.value, plan.per_device_eval_batch_size.value
     accumulation = plan.gradient_accumulation_steps.value
     parts = parts_of_run(shape, setup, plan.config, micro, eval_batch)

@@ -42,8 +42,8 @@ class Steps:
             self.saves += self.evaluations
 
     def _eval_rows(self, limit: int | Auto, facts: DataFacts, cut: BatchCut) -> Planned[int]:
-        """Return the held-out rows of an evaluation. `auto` uses no measured time, so that equal runs are measured on
-        equal rows."""
+        """Return how many held-out rows an evaluation uses. `auto` does not depend on measured time, so that equal runs
+        are evaluated on equal rows."""
         reason, on_the_way, rows = "evaluation.max_eval_rows, evenly spaced", self.evaluations - 1, 0
         if limit != "auto":
             rows = limit
@@ -69,7 +69,7 @@ class Steps:
         return planned if planned.value else exact(0, "starts at the peak learning rate")
 
     def decay(self, scheduler: str, setting: float, warmup_steps: int) -> Planned[int] | None:
-        """Return the last steps of a schedule that decays only at its end; None for other schedules."""
+        """Return how many of the last steps lower the rate, if the schedule decays only at its end; None for others."""
         if not LR_SCHEDULES[scheduler].has_decay_steps:
             return None
         planned, left = self.cadence("num_decay_steps", setting), max(0, self.total.value - warmup_steps)

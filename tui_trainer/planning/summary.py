@@ -1,4 +1,4 @@
-"""A plan in words: what it learns from, where it computes, from which weights it starts, how many are trainable."""
+"""A plan in words: its data, its device, the weights that it starts from, and how many of them are trainable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOVED_SHARE = 0.05
 
 
 def data_words(config: Config, data: ResolvedData) -> list[str]:
-    """Describe a run's training and evaluation data, with form and column, from the beginnings of the files.
+    """Return sentences on the training and evaluation data, with form and columns, from the first rows of the files.
 
     Raises DataError if there is no data.
     """
@@ -43,7 +43,7 @@ def place_words(plan: Plan) -> str:
 
 
 def moved_words(before: Plan, now: Plan) -> str:
-    """Return why the same steps are now planned to take another time; empty if they are not, or if the steps differ.
+    """Return how the planned time of the same steps changed, and why; empty if it did not, or if the steps differ.
 
     `a step is now planned to take 914 ms instead of 138 ms: measured here, from 1 measured run of the same steps`.
     """
@@ -56,7 +56,7 @@ def moved_words(before: Plan, now: Plan) -> str:
 
 
 def threads_words(plan: Plan) -> str:
-    """Return the threads of the CPU kernels, in words."""
+    """Return the number of threads of the CPU kernels, in words."""
     threads, processes = plan.threads.value, plan.processes.value
     words = f"{threads} {'thread' if threads == 1 else 'threads'}"
     places = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""

@@ -17,16 +17,16 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 Precision = Literal["fp32", "bf16", "fp16"]
 
 LAYER_KEY: Final = "layer key"
-"""Marks a field that the memory of a layer depends on: each value needs a dry run (`planning/memory/dry_run.py`)."""
+"""Mark of a field that decides the memory of a layer: a new value needs a dry run (`planning/memory/dry_run.py`)."""
 RARE_LAYER_KEY: Final = "rare layer key"
-"""Marks such a field that is part of the key only if it is set, so that earlier dry runs stay valid."""
+"""Mark of a `LAYER_KEY` that joins the key of a dry run only if it is set, so that earlier dry runs stay valid."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerBytes:
-    """Bytes of one token in one layer, counted by a dry run: `kept` are saved for the backward pass, `made` are all
-    that a forward pass allocates. `wide` are fp32 bytes that are not saved, `evaluated` those of an evaluation.
-    `made_per_pair` is how much each further token of the row adds to `made`."""
+    """Bytes of one token in one layer, counted by a dry run. `kept`: saved for the backward pass. `made`: all that a
+    forward pass allocates. `wide`: fp32 bytes that are not saved. `evaluated`: allocated by an evaluation.
+    `made_per_pair`: what each further token of the row adds to `made`."""
 
     kept: int
     made: int
@@ -39,7 +39,7 @@ class LayerBytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredPeak:
-    """Peak memory, in bytes, of runs with these rows in a pass of training and of evaluation."""
+    """Peak memory, in bytes, of runs with `rows` rows in a training pass and `eval_rows` in an evaluation pass."""
 
     rows: int
     eval_rows: int
@@ -60,26 +60,26 @@ class TrainingSetup:
     weights: Annotated[Dtype, LAYER_KEY] = "float32"
     method: Annotated[str, LAYER_KEY] = "full"
     four_bits: FourBits | None = None
-    """Packing of frozen matrices with `qlora`; `weights` is then the data type of all other weights."""
+    """Settings of 4-bit weights with `qlora`, otherwise None. `weights` is then the data type of all other weights."""
     trained_parameters: int = 0
-    """Count of trained parameters: all with `full`, otherwise those of adapters and of modules that are saved."""
+    """Count of trained parameters: all with `full`, otherwise those of adapters and of modules that train in full."""
     saved_parameters: int = 0
-    """Count of the parameters in modules that train in full beside adapters; 16-bit ones have an fp32 copy."""
+    """Count of the parameters in modules that train in full beside adapters. 16-bit modules have an fp32 copy."""
     saves_head: bool = False
     """True if the head trains in full beside adapters or frozen layers."""
     trained_tokens: int = 0
-    """Count of new tokens whose rows of embedding and head train beside adapters, in a copy made by each pass."""
+    """Count of new tokens whose rows of embedding and head train beside adapters. Each pass copies both matrices."""
     freezes_layers: bool = False
     """True if `full` freezes a part of the model (`tuning.trainable_layers`)."""
     backward_layers: int = 0
-    """Count of the last layers, through which the backward pass goes, if `freezes_layers`."""
+    """Count of the last layers, which the backward pass goes through if `freezes_layers`."""
     lora_rank: Annotated[int, LAYER_KEY] = 0
     lora_targets: Annotated[tuple[str, ...], LAYER_KEY] = ()
     """Names of the linear layers with an adapter, as in `ModelShape.linears`, or a regular expression."""
     lora_linears: tuple[Linear, ...] = ()
-    """The same layers, if their names do not identify them (`models/adapter_targets.py`)."""
+    """Linear layers with an adapter, if names do not identify them (`models/adapter_targets.py`)."""
     lora_experts: tuple[ExpertTensor, ...] = ()
-    """Expert tensors with an adapter; each pass copies them with their update."""
+    """Expert tensors with an adapter. Each pass adds the adapter's update to a copy of them."""
     lora_parameters: Annotated[tuple[str, ...], RARE_LAYER_KEY] = ()
     """Names in `tuning.target_parameters`."""
     lora_dropout: Annotated[bool, LAYER_KEY] = False
@@ -87,37 +87,37 @@ class TrainingSetup:
     merged_parameters: int = 0
     """Count of the parameters of an adapter that is merged into the model before training; 0 without one."""
     mutates_weights: bool = False
-    """True for an adapter that is initialized from the frozen weights, and saved with twice its rank."""
+    """True if adapters are initialized from the frozen weights. They are then saved with twice their rank."""
     optim: str = DEFAULT_OPTIMIZER
     gradient_checkpointing: bool = False
     packed: Annotated[bool, LAYER_KEY] = False
-    """True for packed rows: attention has a mask of documents on a CPU, or their lengths on a GPU."""
+    """True for packed rows. Attention then gets a mask of documents on a CPU, and their lengths on a GPU."""
     eager_attention: Annotated[bool, LAYER_KEY] = False
     math_attention: Annotated[bool, RARE_LAYER_KEY] = False
-    """True if torch has no fused attention kernel on this GPU, so that all scores exist, in fp32."""
+    """True if torch has no fused attention kernel on this GPU, so that all attention scores exist at once, in fp32."""
     repeats_keys: Annotated[bool, RARE_LAYER_KEY] = False
-    """True if keys and values are copied for each query head."""
+    """True if attention copies keys and values for each query head."""
     loss_chunk_tokens: int = 0
     """Count of tokens whose logits exist at one time; 0 for the whole micro-batch."""
     router_logits: int = 0
     """Count of logits of all routers for each token; 0 without a router loss."""
     fused_loss: bool = False
-    """True if one kernel turns a chunk's logits into their gradient, in the data type of matmuls."""
+    """True if a fused kernel turns the logits of a chunk into their gradient, in the data type of matmuls."""
     compiled: Annotated[bool, LAYER_KEY] = False
     tf32: bool = True
     """True to use TF32 matmuls on GPUs that support them."""
     longest_row: int = 0
     """Count of tokens in the longest row of a pass; 0 for `data.max_length`."""
     row_documents: int = 1
-    """The most documents in a row of data. Packed, they share a row of a pass; padded, each has its own."""
+    """Largest count of documents in a row of data. Packed documents share a row of a pass; others do not."""
     most_rows: int = 0
-    """The most rows that a step can have; 0 for the effective batch."""
+    """Largest count of rows in a step; 0 for the effective batch."""
     document_tokens: float = 0.0
-    """Mean count of labels of a document in padded rows; 0 for full rows."""
+    """Mean length of a document in tokens; 0 for packed rows, and if it is unknown."""
     narrowest_pass: int = 0
-    """Count of tokens in the rows of the narrowest padded pass; 0 if unknown."""
+    """Width of the narrowest padded pass, in tokens; 0 if unknown."""
     label_share: float = 1.0
-    """Share of a causal model's tokens that have labels, as in a conversation the assistant turns."""
+    """Share of a causal model's tokens that have labels; in conversations, those of the assistant turns."""
     head: Annotated[Head, LAYER_KEY] = CAUSAL
     provider: str = "transformers"
     """Library that loads and adapts the model."""
@@ -136,26 +136,25 @@ class TrainingSetup:
     counted: LayerBytes | None = None
     """Counts of the dry run; None if it failed."""
     measured_peaks: tuple[MeasuredPeak, ...] = ()
-    """Memory peaks of runs with the same model, settings and machine."""
+    """Memory peaks of earlier runs with the same model, settings and machine."""
 
     def chunks_loss(self, labels: int) -> bool:
         """Return whether the logits of a pass with this count of labels are computed in chunks."""
         return in_chunks(labels, self.loss_chunk_tokens) or (self.fused_loss and self.loss_chunk_tokens > 0)
 
     def adapted(self, shape: ModelShape) -> tuple[Linear, ...]:
-        """Return the linear layers with an adapter."""
+        """Return the linear layers of the model that get an adapter."""
         looked_up = self.lora_linears or self.lora_experts
         return self.lora_linears if looked_up else adapted(shape, self.lora_targets)
 
     @property
     def towers_on_host(self) -> bool:
-        """True if towers stay in host memory. With `cpu_offload` the whole model does, which counts separately."""
+        """True if only towers stay in host memory, and not the whole model as with `cpu_offload`."""
         return self.host_towers and self.device == "cuda" and not self.cpu_offload
 
     @property
     def compiles_each_size(self) -> bool:
-        """True if each size of a matmul needs a kernel of its own, which oneDNN compiles and keeps for 16 bits on
-        a CPU."""
+        """True if oneDNN compiles and keeps a kernel for each size of a matmul, as on a CPU in 16 bits."""
         return self.device == "cpu" and self.precision != "fp32"
 
     @property

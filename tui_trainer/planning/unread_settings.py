@@ -22,7 +22,7 @@ _OF_SEVERAL = ("distributed.strategy", "distributed.cpu_offload", "distributed.r
 
 
 def unread_settings(config: Config, *, has_gpu: bool) -> dict[str, str]:
-    """Return the keys, each with the reason as the end of a sentence: `the task char_lm has no use for it`."""
+    """Return a reason for each setting that this run does not read, by key: `the task char_lm has no use for it`."""
     reasons: dict[str, str] = {}
     for reason, keys in _unread(config, has_gpu):
         for key in keys:

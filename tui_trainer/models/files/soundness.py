@@ -42,7 +42,7 @@ _PLAIN = re.compile(
 
 
 def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> list[str]:
-    """Return a sentence for each mismatch. One tensor stands for all of its kind."""
+    """Return a sentence for each mismatch of stored weights and shape. One tensor stands for all of its kind."""
     if shape.towers:
         tower_misfits = _tower_misfits(shape, headers)
         headers = {name: facts for name, facts in headers.items() if is_of_language_model(name, shape.towers)}

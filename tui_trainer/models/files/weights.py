@@ -103,7 +103,7 @@ class _Damage(Exception):
 
 
 def _header(path: Path) -> tuple[int, dict[str, Any]]:
-    """Return (bytes of data, header)."""
+    """Return (size of the data in bytes, header) of a safetensors file."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise _Damage("is not a file")
     size = path.stat().st_size
@@ -224,7 +224,7 @@ def is_embedding(name: str) -> bool:
 
 
 def has_head(headers: Mapping[str, TensorFacts]) -> bool:
-    """Return whether the head is stored separately, as a tied one is not."""
+    """Return whether the files contain a separate head. A tied head is not stored."""
     return any(map(is_head, headers))
 
 

@@ -24,7 +24,7 @@ from tui_trainer.units import MIB, format_bytes
 # What is loaded at first use, whatever the shape: 12 MB by a bare loop of steps, 11 to 17 MB more in a run, which also
 # writes text samples and checkpoints. With 20 MB the first runs of six recipes were planned 4 to 28 % too small.
 LIBRARY_BYTES = 28_000_000
-# From here on glibc maps a block by itself and gives it back whole (its M_MMAP_THRESHOLD grows up to this size).
+# From this size on glibc maps a block by itself and returns it whole (its M_MMAP_THRESHOLD grows up to this size).
 MAPPED_BLOCK_BYTES = 32 * MIB
 # The share of a forward pass's short-lived results whose freed blocks stay empty, and the share of the gradients that
 # these blocks take up.
@@ -139,7 +139,7 @@ def _plain_temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
 
 
 def _backward(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
-    """Return the most gradients that the last layer has at once: two of the MLP's width, or three of stored scores."""
+    """Return the memory of the last layer's gradients: two of the MLP's width, or three of stored scores."""
     shape = model.shape
     scores = 3 * shape.attention_heads * batch.row_tokens if model.keeps_scores else 0
     size = batch.tokens * model.compute_size * max(2 * shape.mlp_size, scores)
@@ -159,7 +159,7 @@ def _loss(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
 
 
 def _kernels(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
-    """Return the kernels of all row lengths but one, if documents differ in length.
+    """Return the memory of kernels for all row lengths but one, if documents differ in length.
 
     The kernels of one length are part of the measured shares."""
     setup, shape = model.setup, model.shape
@@ -180,7 +180,7 @@ def _kernels(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
 
 
 def _evaluation(model: ModelMemory, batch: BatchSizes, step_bytes: int) -> MemoryPart:
-    """Return what an evaluation needs beyond a step: one layer's results, without dropout, and the logits."""
+    """Return the memory that an evaluation needs beyond a step: results of a layer, without dropout, and logits."""
     adapters = model.adapter_temporaries(batch.row_tokens)
     own = model.counted.evaluated - adapters
     results = batch.eval_tokens * (EVALUATION_SHARE * own + model.EVALUATION_ADAPTER_SHARE * adapters)

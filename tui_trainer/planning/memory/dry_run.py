@@ -72,7 +72,7 @@ def _lengths(has_answers: bool, max_positions: int | None) -> list[tuple[int, in
 def _layer(
     counted: list[dict[str, float]], lengths: list[tuple[int, int]], row_tokens: int, answer_tokens: int, layers: int
 ) -> LayerBytes:
-    """Fit the counts by least squares; return the bytes of one token and layer for rows of `row_tokens`."""
+    """Return the bytes of one token and layer in rows of `row_tokens`, from a fit of the counts by least squares."""
     import numpy as np
 
     def powers(row: int, answer: int) -> list[int]:

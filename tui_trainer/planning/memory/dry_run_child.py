@@ -110,7 +110,7 @@ def _row_bytes(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int,
 
 
 def _compiled_row_bytes(config: dict[str, Any], setup: dict[str, Any], lengths: Lengths) -> list[Bytes]:
-    """Return the bytes that autograd saves of one row if layers are compiled, in all layers and in one."""
+    """Return the bytes that autograd saves for one row if layers are compiled: in all layers, and in a single one."""
     import torch
     from torch import nn
 

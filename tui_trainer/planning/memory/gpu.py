@@ -98,7 +98,7 @@ def _casts(model: ModelMemory) -> MemoryPart:
 
 
 def _update(model: ModelMemory) -> Moment:
-    """Return all gradients and the optimizer's temporary tensors, for Adafactor the square and step of one weight."""
+    """Return the memory of all gradients and of the optimizer's temporary tensors, such as Adafactor's."""
     gradients, optimizer = _gradients(model, with_sum=True, with_new=False), OPTIMIZERS[model.setup.optim]
     if optimizer.update_bytes:
         formula = f"{optimizer.update_bytes:g} bytes x trained parameters, only while weights are updated"
@@ -119,7 +119,7 @@ def _ends(model: ModelMemory, batch: BatchSizes) -> int:
 
 
 def _sum_of_gradients(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
-    """Return the sum of earlier gradients, which exists while the next micro-batch is computed."""
+    """Return the memory of the sum of earlier gradients, which exists while the next micro-batch is computed."""
     return (_gradients(model, with_sum=True, with_new=False),) if batch.accumulation > 1 else ()
 
 
@@ -139,7 +139,7 @@ def _gradients(model: ModelMemory, *, with_sum: bool, with_new: bool) -> MemoryP
 
 
 def _workspace(model: ModelMemory, batch: BatchSizes, always: bool = False) -> tuple[MemoryPart, ...]:
-    """Return four gradients as wide as the MLP (two with LoRA). Unchunked logits leave enough room for them."""
+    """Return the work memory of the backward pass; empty with unchunked logits, which leave enough room for it."""
     is_chunked = model.setup.chunks_loss(batch.labels)
     if not (is_chunked or always):
         return ()
@@ -153,7 +153,7 @@ def _workspace(model: ModelMemory, batch: BatchSizes, always: bool = False) -> t
 
 
 def _evaluation(model: ModelMemory, batch: BatchSizes, step_bytes: int) -> MemoryPart:
-    """Return what an evaluation needs beyond a step: a layer's input and results, logits, and a 16-bit weight."""
+    """Return the memory that an evaluation needs beyond a step: results of a layer, logits, and a 16-bit weight."""
     adapters = model.adapter_temporaries(batch.row_tokens)
     own = max(0, model.counted.evaluated - adapters)
     # Scores count in full, because they may be a single result as large as all others together.

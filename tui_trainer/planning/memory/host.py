@@ -1,7 +1,7 @@
 """Estimate the host memory of a run on a GPU. Weights are loaded to the GPU tensor by tensor and saved shard by shard:
 host memory never holds the whole model or the whole optimizer state.
 
-CPU offload is the exception: each process holds its part there, and the whole model while it loads.
+With CPU offload, host memory holds the part of each process, and the whole model while it loads.
 
 Prepared data is mapped from its file and does not count, because the system can evict it.
 """
@@ -52,7 +52,7 @@ def host_memory(
 
 
 def host_memory_problems(needed: Planned[int] | None, hardware: Hardware) -> list[Problem]:
-    """Report a run that needs more host memory than the machine has or the container allows."""
+    """Return a problem if a run needs more host memory than the machine has or the container allows."""
     total = hardware.memory_bytes
     if needed is None or total is None or needed.value <= total:
         return []

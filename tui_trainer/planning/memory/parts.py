@@ -15,7 +15,7 @@ from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
 FLOAT, HALF = 4, 2
 KERNELS = "kernels"
-"""Name of the part of kernels that are compiled for each size of a pass, and kept."""
+"""Name of the memory part for kernels that are compiled for each size of a pass, and kept."""
 # Results for each pair of tokens and head if attention is computed step by step: scores, and softmax's results.
 _RESULTS_OF_SCORES = 2.9
 
@@ -31,9 +31,9 @@ class MemoryPart:
 class BatchSizes:
     """Sizes of one pass through the model. Each row has `row_tokens` tokens.
 
-    The head computes logits for labels only, not for padding. `most_labels` is the most of a pass; 0 means that every
-    token has a label. `labels_each` is the count of labels of a row if it differs from the tokens: one for a text, the
-    tokens of the answer for an encoder-decoder; 0 otherwise.
+    The head computes logits for labels only, not for padding. `most_labels` is the largest count of labels in a pass; 0
+    means that every token has a label. `labels_each` is the count of labels of a row if it differs from the tokens: one
+    for a text, the tokens of the answer for an encoder-decoder; 0 otherwise.
     """
 
     rows: int
@@ -76,12 +76,12 @@ class AdapterMemory:
 
     @property
     def weight_size(self) -> int:
-        """Bytes of one of the model's own weights."""
+        """Bytes of one number in the model's own weights."""
         return FLOAT if self.setup.weights == "float32" else HALF
 
     @property
     def compute_size(self) -> int:
-        """Bytes of a number that matmuls are computed in."""
+        """Bytes of a number in the data type of matmuls."""
         return HALF if self.setup.precision != "fp32" else self.weight_size
 
     def adapter_matrices(self) -> Iterator[tuple[int, int, int]]:
@@ -100,7 +100,7 @@ class AdapterMemory:
         result, that result scaled, and its sum with the result of the layer."""
         if not self.setup.has_adapter:
             return 0
-        # The count of vectors that enter a matmul for each token of the input.
+        # Vectors that enter a matmul, for each token of the input.
         vectors = {"source": 1.0, "target": self.setup.target_tokens / row_tokens, "row": 1 / row_tokens}
         widened = (x.outputs * x.count * vectors[x.reads] for x in self.setup.adapted(self.shape))
         return int(3 * self.compute_size * sum(widened) / self.shape.layers)
@@ -181,7 +181,7 @@ class Static(AdapterMemory):
         return self.setup.method == "full" and self.weight_size == HALF
 
     def tokens_at_ends(self, batch: BatchSizes) -> int:
-        """Return the count of tokens that enter the first and leave the last layers, with the decoder's answers."""
+        """Return the count of tokens at the embedding and the head: those of the input and of the decoder's answers."""
         answers = self.setup.target_tokens if self.shape.decoder_layers else 0
         return batch.tokens + batch.rows * answers
 
@@ -234,8 +234,8 @@ class Static(AdapterMemory):
         return MemoryPart("optimizer", size, formula)
 
     def before_training(self, later_bytes: int) -> tuple[MemoryPart, ...]:
-        """Return what only the start needs, beyond the `later_bytes` of a step: the decomposition of a matrix, an
-        adapter that is merged layer by layer, and towers for the host, which are loaded to the GPU with the weights."""
+        """Return the memory that only the start needs, beyond the `later_bytes` of a step: decomposing a matrix,
+        merging an adapter layer by layer, and loading towers for the host to the GPU with the weights."""
         later_bytes += self.optimizer().bytes + sum(part.bytes for part in self.masters())
         needs: list[tuple[str, int, str]] = []
         if self.setup.mutates_weights:
@@ -268,7 +268,7 @@ class Static(AdapterMemory):
 
     @property
     def largest_cast_bytes(self) -> int:
-        """The 16-bit copy of one weight, as in an evaluation: torch's autocast keeps none in inference mode.
+        """Bytes of the largest 16-bit copy of a weight. In inference mode torch's autocast keeps no other copy.
 
         Source: torch's autocast_mode.cpp (issue 158232); under no_grad it keeps those of weights that train.
         """
@@ -328,7 +328,7 @@ class Static(AdapterMemory):
         return self.shape.logits is not None and self.shape.logits.soft_cap is not None
 
     def evaluation_logits(self, tokens: int) -> int:
-        """Return the bytes of an evaluation's logits, of their fp32 copy unless they are fp32, and of log-softmax."""
+        """Return the bytes of an evaluation's logits, of their fp32 copy if they have 16 bits, and of log-softmax."""
         chunk, vocabulary = self.setup.loss_chunk_tokens, self.classes
         copies = 0 if self.compute_size == FLOAT else self.compute_size
         if not self.setup.chunks_loss(tokens):
@@ -378,7 +378,7 @@ class ModelMemory(Static):
 
     @property
     def layer_input(self) -> int:
-        """Bytes of one token of a layer's input, in the weights' width, which gradient checkpointing stores."""
+        """Bytes of a layer's input for one token, which gradient checkpointing stores in the weights' data type."""
         layers = self.shape.layers + self.shape.decoder_layers * self._answer_share
         return int(self.weight_size * self.shape.hidden_size * layers / self.shape.layers)
 
@@ -395,7 +395,7 @@ def largest_parameter(shape: ModelShape) -> int:
 
 
 def begun_bytes(setup: TrainingSetup) -> int:
-    """Return the bytes of adapters' initial fp32 values, if the method takes these out of the weights; otherwise 0."""
+    """Return the bytes of adapters' initial fp32 values, if these are subtracted from the weights; otherwise 0."""
     return 4 * (setup.trained_parameters - setup.saved_parameters) if setup.mutates_weights else 0
 
 

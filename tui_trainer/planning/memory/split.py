@@ -21,7 +21,7 @@ def split_part(part: MemoryPart, shards: int) -> MemoryPart:
 
 
 def split_moments(static: Static, moments: Sequence[Moment]) -> tuple[Moment, ...]:
-    """Return the moments of a step (loss, layers, update) with what is gathered then, and the last sum of gradients."""
+    """Return the moments of a step in one process, with what is gathered at each; the last sums the gradients."""
     at_loss, *in_layers, update = moments
     shape, trains = static.shape, static.setup.method == "full"
     size, ends, layer = static.compute_size, static.end_numbers, static.layer_numbers
@@ -47,8 +47,8 @@ def split_moments(static: Static, moments: Sequence[Moment]) -> tuple[Moment, ..
 
 
 def _divided(static: Static, moment: Moment) -> Moment:
-    """Return the moment's parts for one process. New gradients are sharded at once: only their sum stays, on the GPU or
-    with CPU offload on the host."""
+    """Return the parts of a moment for one process. New gradients are sharded at once: only their sum stays, on the GPU
+    or, with CPU offload, on the host."""
     if static.setup.cpu_offload:
         return tuple(part for part in moment if part.name not in ("gradients", "update"))
     sums = MemoryPart("gradients", static.sum_bytes, "4 bytes x trained parameters")

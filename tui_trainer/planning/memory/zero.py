@@ -31,7 +31,7 @@ def zero_lasting(static: Static) -> Moment:
 
 
 def zero_moment(static: Static, moment: Moment) -> Moment:
-    """Return a moment of a step with its sharded gradients, the bucket, and the layers that are gathered."""
+    """Return the parts of a moment in one process, with sharded gradients, the bucket and the gathered layers."""
     setup = static.setup
     others = tuple(part for part in moment if part.name not in ("gradients", "update"))
     gradient_sums = 0 if setup.cpu_offload else 2 * -(-static.sum_bytes // setup.shards)
