@@ -35,7 +35,7 @@ _QUANTILE_POINTS: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Lowest, highest and smoothed value in each dot column; NaN if it is empty. `bad`: columns with NaN or infinity."""
+    """Lowest, highest and smoothed value in each dot column, or NaN. `bad` marks columns with NaN or infinity."""
 
     low: Floats
     high: Floats

@@ -1,8 +1,7 @@
-"""The command palette: a searchable list of actions, settings, runs and guides. Enter carries out the chosen one.
+"""The command palette: a searchable list of actions, settings, runs and guides. Enter does the chosen one.
 
 Textual's own palette (8.2) ends the application if keys come faster than it opens and closes: a page key before its
-list is drawn, Enter and a click at once, or a letter before Escape.
-"""
+list is drawn, Enter and a click at once, or a letter before Escape."""
 
 from __future__ import annotations
 

@@ -72,8 +72,7 @@ def domain_steps(last_step: int, total_steps: int) -> int:
 def window(domain: int, last_step: int, halvings: int, around: int | None) -> Bounds:
     """Return the steps to show: all, or after `halvings` a shorter range with `around` or with the newest step.
 
-    A shorter range starts at a multiple of half its length, so that it jumps now and then instead of sliding at each
-    step.
+    A shorter range starts at a multiple of half its length, so that it seldom jumps instead of sliding each step.
     """
     length = domain / 2**halvings
     if not halvings:
