@@ -40,7 +40,7 @@ def option(name: str, metavar: str | None, help: str, *, show_default: bool = Fa
 
 
 def _gpu_choice(word: str) -> "GpuChoice":
-    """Return the GPU for the argument of `--gpu`. Raises InputError if there is no such GPU, or for another word."""
+    """Return the GPU for the argument of `--gpu`. Raises InputError if the GPU does not exist or the word is invalid."""
     if word in ("", "none"):
         return "none" if word else None
     if not (word.isascii() and word.isdigit()):
@@ -228,7 +228,7 @@ class ScreenOptions:
 
 
 def shares_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the single options of its parameters of the types `ConfigOptions` and `ScreenOptions`.
+    """Replace parameters of the types `ConfigOptions` and `ScreenOptions` by the options in these classes.
 
     The options of `ConfigOptions` come before the command's other parameters, those of `ScreenOptions` after them."""
     own = inspect.signature(command).parameters.values()
@@ -275,7 +275,7 @@ UNTIL_THE_END = ExitStack()
 
 
 def run_in_use(reference: str, command: str) -> "RunFolder":
-    """Return the run that is named, locked until the command ends (no rename, no deletion). Raises FolderError."""
+    """Return the named run, locked against renaming and deleting until the command ends. Raises FolderError."""
     from tui_trainer.runs.lock import in_use
 
     folder = run_named(reference)

@@ -102,7 +102,7 @@ def _others(word: str) -> Iterator[list[str]]:
 
 
 def _rules() -> "tuple[tuple[Rule, ...], list[tuple[Symptom, Rule]]]":
-    """Return all checks, and each symptom that the doctor looks for with its rule."""
+    """Return all checks, and each symptom that the doctor looks for, paired with its rule."""
     from tui_trainer.advice.checklist import all_checks
     from tui_trainer.advice.contract import all_rules
 

@@ -80,7 +80,7 @@ def _single(title: str, name: str, points: Points, *, from_zero: bool = True) ->
 
 
 def _resumed_at(state: RunState) -> tuple[int, ...]:
-    """Return the steps at which the run resumed. A resume from an earlier step removes the steps after it."""
+    """Return the steps at which the run resumed, without those that a later resume from an earlier step undid."""
     steps = set[int]()
     for start in state.starts:
         if start.from_step:

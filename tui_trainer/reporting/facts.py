@@ -177,7 +177,7 @@ def _plan_of(folder: RunFolder) -> tuple[Plan | None, str]:
 
 
 def _changed_settings(folder: RunFolder) -> list[Difference]:
-    """Return the settings that differ from their defaults: of the plan, or without a plan of config.toml."""
+    """Return the settings that differ from their defaults, from the plan, or if there is none from config.toml."""
     settings = settings_of(folder)
     return [
         Difference(key=key, values=(settings[key], setting.default))

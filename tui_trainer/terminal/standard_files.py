@@ -56,11 +56,11 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 class PatientStream(threading.Thread):
-    """Output stream that never blocks its writers for longer than a second, even if nobody reads.
+    """Output stream that never blocks its writers for longer than a second, whatever its reader does.
 
     A thread does the writing. After a stall of a second, writers no longer wait until the reader has read something.
-    Text beyond the buffer's limit is dropped, and a line then says how many lines were. Polling the terminal before a
-    write would not suffice, because a terminal with room for a single character counts as writable.
+    Text beyond the buffer's limit is dropped, and a line reports how many lines are missing. Polling the terminal
+    before a write would not suffice, because a terminal with room for a single character counts as writable.
     """
 
     encoding, errors = "utf-8", "replace"

@@ -1,4 +1,4 @@
-"""Send a run's journal to one tracker. A file notes the count of sent events, where a resumed run continues.
+"""Send a journal to one tracker. A file notes how many events were sent, so that a resumed run continues there.
 
 After a failure, sending is retried after longer and longer pauses, and in the end given up."""
 

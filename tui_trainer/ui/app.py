@@ -215,7 +215,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
                 screen.redraw()
 
     def _by_clock(self) -> object:
-        """Return the state on the screen that changes without a key. `tick` redraws the screen only if it differs."""
+        """Return the state that can change without a key. `tick` redraws only if it differs from the last drawing."""
         return self.size, self.bench.by_clock(), [screen.by_clock() for screen in (self.page, self.dialog) if screen]
 
     @property
@@ -237,7 +237,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def tick(self) -> None:
         """Collect news of runs and commands and draw them. Called once a second, less often while the user is away."""
         if not self.is_running:
-            # While closing, Textual stops this clock only after the screens.
+            # Textual closes the screens before it stops this clock.
             return
         if self.guard is not None and hung_up():
             self.leave(ExitReason.LOST)
@@ -269,7 +269,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.bench.set_gauge_interval()
 
     def _notify_of_the_end(self) -> None:
-        """Plan again when the run has ended. Notify the terminal (OSC 9) if it does not have the focus."""
+        """When the run has ended, plan again, and notify the terminal (OSC 9) unless it has the focus."""
         run, was_alive = self.bench.run, self._run_was_alive
         self._run_was_alive = self.bench.run_is_alive
         if was_alive and not self._run_was_alive:
@@ -325,7 +325,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         await super().on_event(event)
 
     def _name_layout(self, letter: str, key: str) -> None:
-        """Explain once, if a letter of a foreign alphabet has no action, how to make it useful."""
+        """Report once that a letter of another alphabet is not a key here, and how to change that."""
         is_foreign = letter.isalpha() and "LATIN" not in name(letter, "LATIN")
         has_use = self.takes_text or self.keymap.find(self.page.place, key, letter)
         if is_foreign and not (has_use or self._has_named_layout):
@@ -357,7 +357,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if page is self.page:
             self.draw()
         else:
-            # A page that is not mounted yet draws itself then.
+            # A page that is not mounted yet is drawn when it is mounted.
             self._shown_by_clock = self._by_clock()
 
     def action_do(self, name: str) -> None:

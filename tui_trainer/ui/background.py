@@ -91,8 +91,7 @@ class Background:
             except Exception as error:  # reported in the event loop
                 callback = partial(self._failed, error)
             with self._changed:
-                # Under one lock: when the callback runs, the work counts as over; once it does, the callback is
-                # scheduled.
+                # Both under the lock: once the work counts as over, its callback is scheduled, and not before.
                 if callback and not self._is_over:
                     with suppress(RuntimeError):  # the event loop is closed
                         self._loop.call_soon_threadsafe(callback, context=self._context)

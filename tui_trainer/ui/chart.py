@@ -42,7 +42,7 @@ def _scaled(values: Floats, log: bool) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class ChartView:
-    """Settings of a chart. It shows the x axis halved `halvings` times, around the crosshair or at the newest steps."""
+    """Settings of a chart. Each of `halvings` halves the visible steps, around the crosshair or at the newest steps."""
 
     metric: str = "loss"
     smoothing: float = SMOOTHINGS[0]

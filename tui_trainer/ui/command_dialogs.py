@@ -64,7 +64,7 @@ class CommandDialog(Dialog):
         self, bench: Workbench, command: Measurement[Any] | Tool, heading: str, result: Draw, *,
         so_far: Draw = _newest_lines, about: Sequence[str] = (), apply: tuple[str, str] = ("", ""),
     ) -> None:  # fmt: skip
-        """Create the dialog. `about` describes the command, `apply` the change that it suggests: on a key, for undo."""
+        """Create the dialog. `about` describes the command. `apply` names its suggested change, for key and undo."""
         super().__init__()
         self.bench, self.command, self.heading = bench, command, heading
         self._result, self._so_far, self._about, self._apply = result, so_far, about, apply

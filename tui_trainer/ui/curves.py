@@ -54,7 +54,7 @@ class Series:
         self._mean = self._weight = 0.0
 
     def take(self, steps: Whole, values: Floats) -> bool:
-        """Replace the points by newer ones. Return whether a point was changed or removed, not only points added."""
+        """Replace the points. Return True if earlier points have changed, False if points were only added."""
         smoothed_count = len(self.steps)
         # Values are compared by their bits, because NaN does not equal NaN.
         same_values = np.array_equal(values[:smoothed_count].view(np.int64), self.values.view(np.int64))
@@ -200,7 +200,7 @@ def _quotients(name: str, divisor: str) -> Callable[[RunState], Points]:
 
 
 def _in_training(score: str) -> Callable[[RunState], Points]:
-    """Return a function for `Metric.points` with the steps at which a training score was measured."""
+    """Return a function for `Metric.points` that returns a training score at the steps where it was measured."""
 
     def points(state: RunState) -> Points:
         steps, values = _of_steps(lambda state: _copied(state.step_scores[score]))(state)

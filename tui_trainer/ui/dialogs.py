@@ -134,11 +134,11 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
         raise NotImplementedError
 
     def press(self, key: str, character: str | None) -> bool:
-        """Handle a key, unless it closes or scrolls every dialog. Return whether the dialog stays open."""
+        """Handle a key that does not scroll or close every dialog. Return False to close this dialog."""
         return True
 
     def takes(self, key: str) -> bool:
-        """Return whether the dialog handles a key itself that would otherwise do its action for all screens."""
+        """Return whether the dialog needs this key, so that the key must not do its action for all screens."""
         return self.focused is not None and self.focused.check_consume_key(key, key)
 
     def by_clock(self) -> object:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
 
     Form = dict[RunFolder, ExportChoice]
-    """One export format, with its choice for each run that has a model."""
+    """One export format. The keys are the runs that have a model; each value describes the export of that run."""
 
 _NAME_CELLS = 11
 

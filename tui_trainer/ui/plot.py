@@ -72,7 +72,7 @@ def domain_steps(last_step: int, total_steps: int) -> int:
 def window(domain: int, last_step: int, halvings: int, around: int | None) -> Bounds:
     """Return the steps to show: all, or after `halvings` a shorter range with `around` or with the newest step.
 
-    A shorter range starts at a multiple of half its length, so that it seldom jumps instead of sliding each step.
+    A shorter range starts at a multiple of half its length: it jumps now and then instead of sliding at each step.
     """
     length = domain / 2**halvings
     if not halvings:
@@ -118,7 +118,7 @@ def log_ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
 
 
 def labels(values: Sequence[float], step: float) -> list[str]:
-    """Format values with one unit and the digits that values `step` apart need, at most 7 characters each."""
+    """Return values as texts of at most 7 characters, with one unit and enough digits for values `step` apart."""
     largest = max(map(abs, values), default=0.0)
     if largest and (largest < 1e-2 or largest >= 1e12):
         digits = 1 if all(len(f"{value:.1e}") <= LABEL_CELLS for value in values) else 0
@@ -190,7 +190,7 @@ def _merged(cells: Iterable[Span]) -> Line:
 
 
 def _placed(labelled: dict[int, str], kept_free: Sequence[int], columns: int, unit: str, keeps_unit: bool) -> str:
-    """Return the line of labels around their columns, with the unit, where no cell is taken or `kept_free`."""
+    """Return a line with the labels around their columns. A label that overlaps others or `kept_free` is left out."""
     row, end = [" "] * columns, columns - (len(unit) + 1) * keeps_unit
     for column, label in labelled.items():
         begin = max(min(column - (len(label) - 1) // 2, end - len(label)), 0)

@@ -230,7 +230,7 @@ def harmless(line: Line, width: int) -> Line:
 
 
 def next_of(choices: Sequence[T], present: T) -> T:
-    """Return the choice after `present`. The first choice follows the last, and a value that is not a choice."""
+    """Return the choice after `present`; the first one after the last, or if `present` is no choice."""
     return choices[(choices.index(present) + 1) % len(choices)] if present in choices else choices[0]
 
 

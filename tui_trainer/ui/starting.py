@@ -166,7 +166,7 @@ def start(bench: Workbench) -> None:
 
 
 def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused: Callable[[InputError], None]) -> None:
-    """Open a run in the background, because this writes to the disk and takes locks. Then execute or refuse it."""
+    """Open a run in the background, as this writes to the disk and takes locks. Then execute it, or call `refused`."""
 
     def work() -> OpenRun | InputError:
         try:

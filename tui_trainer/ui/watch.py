@@ -63,7 +63,7 @@ class WatchedRun:
 
     @property
     def takes_requests(self) -> bool:
-        """Whether the run can be paused, saved or stopped: not while an ended run only writes its report."""
+        """Whether the run can be paused, saved or stopped. An ended run that still writes its report cannot."""
         # A Slurm job that is queued again may have a journal in which an earlier start has ended.
         return self.alive and (not self.state.has_ended or bool(self._job_words))
 

@@ -100,7 +100,7 @@ _DRAFT_SECONDS = 1.0
 
 
 def fitting_words(plain: LoadedConfig) -> str:
-    """Return the text about the work before the plan, such as `counting the parameters of org/model ...`."""
+    """Return what has to be done before planning, such as `counting the parameters of org/model ...`."""
     model, data = plain.config.model.model_name_or_path, plain.config.data.path
     if model and shapes_worker.is_asked:
         return f"counting the parameters of {one_line(model, _NAMED_CELLS)} ..."
@@ -336,7 +336,7 @@ class Workbench:
 
     @property
     def sparks(self) -> dict[str, list[float]]:
-        """The last minutes of each gauge."""
+        """Shares of each gauge in the last minutes, the oldest first, by the name of its curve."""
         return self.trail.sparks(monotonic())
 
     def tell(self, text: str, role: Role = "text") -> None:
@@ -588,7 +588,7 @@ class Workbench:
 
     def _start_if_wanted(self) -> None:
         if self.start_wanted and not self.app.takes_text:
-            self.notice = None  # The notice explained why the start had to wait.
+            self.notice = None  # the notice explained why the start had to wait
             self.app.draw()
             self.app.perform_action("app.start")
         self.app.draw()

@@ -22,7 +22,7 @@ _REASON_CHARACTERS = 200
 
 
 def answer_questions(names: Sequence[str]) -> None:
-    """Answer questions with these names until the input ends, or for 30 seconds no question has come.
+    """Answer questions with these names until the input ends, or until 30 seconds pass without a question.
 
     A question is the line `{"question": NAME, "input": INPUT}`. The reply is any number of lines `{"progress": {...}}`,
     and then a line `{"answer": ANSWER}` or `{"failed": REASON}`.
@@ -31,7 +31,7 @@ def answer_questions(names: Sequence[str]) -> None:
         sys.exit(f"usage: python -m tui_trainer.worker QUESTION...; questions: {', '.join(QUESTIONS)}; got {unknown}")
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    # Nothing that libraries print, also those in C, may get between the answers.
+    # Libraries, also those in C, must not print between the answers.
     _worker.answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     # If child processes inherited the socket, the asking program would wait for them too.
@@ -77,7 +77,7 @@ def _reason(error: Exception) -> str:
 
 
 def begin_anew(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Replace this process by `command`, a worker with the additional variables, and pass it the present question."""
+    """Replace this process by the worker `command` with additional variables, and pass it the present question."""
     question_fd = os.memfd_create("question")
     os.write(question_fd, _worker.line.encode())
     os.lseek(question_fd, 0, os.SEEK_SET)

@@ -86,7 +86,7 @@ class Child:
 
     @property
     def seconds(self) -> float:
-        """Time since the start of the process, in seconds."""
+        """Time since the start, in seconds."""
         return monotonic() - self._started
 
     @property
@@ -115,7 +115,7 @@ class Child:
             milliseconds = 0.0
             try:
                 new = self._channel.recv(_CHUNK_BYTES)
-            except OSError:  # the other end was closed with unread input
+            except OSError:  # the process closed its end without reading all its input
                 new = b""
             if not new and not self._rest:
                 return lines or None

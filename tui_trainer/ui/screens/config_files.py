@@ -155,7 +155,7 @@ def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
 
 
 def _in_foreground(pid: int) -> int:
-    """Wait for a foreground process, and return its exit code. Ctrl+C and Ctrl+Z reach it rather than the training."""
+    """Run a process in the foreground until it ends, so that Ctrl+C does not reach training. Return its exit code."""
     own_group = os.getpgrp()
     own_handler = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     try:

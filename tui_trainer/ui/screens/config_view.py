@@ -133,7 +133,7 @@ def memory_lines(use: MemoryUse | None, width: int, glyphs: Glyphs) -> list[Line
 
 
 def _bar(use: MemoryUse, total_bytes: int, cells: int, glyphs: Glyphs) -> list[Span]:
-    """Return the cells of the memory bar. A plan that is too large goes beyond a mark at the end of the memory."""
+    """Return the memory bar. What exceeds the memory is red, and a line marks the end of the memory."""
     sizes = [size for _, size in use.segments]
     scale = cells / max(total_bytes, sum(sizes))
     ends = _ends(sizes, scale, cells)

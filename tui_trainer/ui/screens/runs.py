@@ -382,7 +382,7 @@ class RunsPage(FilteredPage, ListPage):
         self, heading: str, words: str, text: str, parse: Callable[[str], Callable[[Path], T]],
         done: Callable[[T], object] = lambda _: None,
     ) -> None:  # fmt: skip
-        """Ask for a text. Then do the work that `parse` returns, and pass its result to `done`."""
+        """Ask for a text. `parse` returns the work for this text or raises InputError; `done` gets its result."""
         path = self._chosen.path
 
         def accept(text: str) -> str | None:
@@ -519,7 +519,7 @@ def _now() -> datetime:
 
 
 def _tried(work: Callable[[Path], T], path: Path) -> T | str:
-    """Return `work(path)`, or the message of an InputError or similar refusal, without the path."""
+    """Return the result of `work(path)`. For a FolderError, return its message, without the path."""
     try:
         return work(path)
     except FolderError as error:

@@ -128,7 +128,7 @@ class RunsModel:
     problem: str = ""
     """Error message about the filter, which lists the valid names; empty if the filter is valid."""
     without_list: str = ""
-    """Reason why no list of runs can be kept."""
+    """Reason why the list of runs cannot be stored; empty if it can be."""
     _cells: dict[str, int] = field(default_factory=dict)
     """Width of each column in cells, by title; 0 or missing for a column without any text."""
 
@@ -212,7 +212,7 @@ class RunsModel:
         self.marked = [*self.marked, *more] if more else [path for path in self.marked if path not in shown]
 
     def sign(self, path: Path, glyphs: Glyphs) -> str:
-        """Return the sign before a run: its letter or the changed sign if it is marked, the pointer, or a blank."""
+        """Return the sign before a run: its letter or a mark if it is marked, the pointer if it is chosen, or " "."""
         if path in self.marked:
             return SIGNS[self.marked.index(path)] if len(self.marked) <= MOST_RUNS else glyphs.changed
         return glyphs.pointer if path == self.path else " "

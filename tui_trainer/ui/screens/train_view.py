@@ -128,7 +128,7 @@ def run_line(scene: TrainScene, width: int, _: int) -> list[Line]:
     right: Line = [("  ETA ", "dim"), (f"{format_seconds(eta):>12}", "text")] if eta else []
     if width_of(line) + width_of(right) > width:
         right = []
-    # The journal has the run's first name; the folder also has a later one.
+    # The journal keeps the first name of a renamed run, so the folder's name is shown.
     run_name = PurePath(scene.run_folder).name or state.name
     name: Line = [(scene.shown(run_name[:_NAME_LIMIT]), "bold")]
     room = max(width - width_of(line) - width_of(right), 0)

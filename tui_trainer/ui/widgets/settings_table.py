@@ -152,7 +152,7 @@ class SettingsTable(Area):
             self._go(places[min(max(index + steps, 0), len(places) - 1)])
 
     def move_group(self, direction: int) -> None:
-        """Move to the first setting of the next group (1), or to the nearest first setting above (-1)."""
+        """Move to the first setting of the next group (1), or to the nearest first setting above the cursor (-1)."""
         starts = [place for place in self._settings if place and not self.rows[place - 1].key]
         further = [place for place in starts if (place - self._place) * direction > 0]
         if further:
