@@ -40,7 +40,7 @@ def option(name: str, metavar: str | None, help: str, *, show_default: bool = Fa
 
 
 def _gpu_choice(word: str) -> "GpuChoice":
-    """Return the GPU for the argument of `--gpu`. Raises InputError if the GPU does not exist or the word is invalid."""
+    """Return the GPU for the argument of `--gpu`. Raises InputError for an unknown GPU or an invalid word."""
     if word in ("", "none"):
         return "none" if word else None
     if not (word.isascii() and word.isdigit()):

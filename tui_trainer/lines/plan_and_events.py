@@ -376,7 +376,7 @@ def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> li
 
 
 def table_lines(rows: Sequence[Sequence[str]], width: int, right: Collection[str] = ()) -> list[str]:
-    """Return a table; `rows[0]` has its titles. Columns that do not fit are left out. `right`: titles to align right."""
+    """Return a table with the titles `rows[0]`. Columns that do not fit are left out; `right` are aligned right."""
     columns = [(max(map(cell_len, cells)), cells[0] in right) for cells in zip(*rows, strict=True)]
     right_edges = list(accumulate(column_width + 2 for column_width, _ in columns))
     visible_count = max(sum(end - 2 <= width for end in right_edges), 1)

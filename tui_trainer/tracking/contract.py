@@ -21,8 +21,7 @@ KEY = "logging.report_to"
 class TrackedRun:
     """A run as a tracker receives it. `run_id` stays the same when the run resumes; `folder` is the tracker's own.
 
-    If `is_resumed`, the tracker already has a part of the run. Metrics of steps after `from_step` are then sent again.
-    """
+    If `is_resumed`, the tracker already has a part of the run. Metrics after step `from_step` are then sent again."""
 
     name: str
     run_id: str
