@@ -197,7 +197,7 @@ def delete(
 
 
 def _to_delete(reference: str) -> Path:
-    """Return the folder to delete: of a run, or a listed folder whose run cannot be opened. Raises FolderError."""
+    """Return the folder of a run to delete, or a listed folder in which no run can be opened. Raises FolderError."""
     from tui_trainer.runs.overview import Overviews
 
     try:

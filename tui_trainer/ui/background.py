@@ -42,7 +42,7 @@ class Background:
         self._is_over = False
 
     def do(self, name: str, work: Work, answer: Answer, lane: str = "") -> None:
-        """Run `work` in the lane's thread, then `answer(result)` in the event loop unless newer work has its name."""
+        """Run `work` in the lane's thread, then `answer(result)` in the event loop unless newer work has this name."""
         with self._changed:
             if lane not in self._waiting:
                 self._waiting[lane] = OrderedDict()

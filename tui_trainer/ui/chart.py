@@ -101,7 +101,7 @@ class _Picture:
         return [*body, *axis]
 
     def _paint_curves(self, raster: Raster, bounds: Bounds) -> list[int]:
-        """Draw the values and their mean. Return the columns in which a value is NaN or infinite."""
+        """Draw the values and their mean, and mark values out of range. Return the columns with NaN or infinity."""
         series, log = self.series, self.view.log
         columns = series.columns(self.shown, raster.dots_across)
         low, high, smoothed = (_scaled(values, log) for values in (columns.low, columns.high, columns.smoothed))

@@ -31,7 +31,7 @@ def rows_as_text(texts: Sequence[str], width: int) -> list[Line]:
 
 
 def _newest_lines(process: JsonProcess, width: int, _: Glyphs) -> list[Line]:
-    """Return the newest output of a command, without its last line while it runs, as `now_line` shows that one."""
+    """Return the newest output lines. While the command runs, the last line is left out, as `now_line` shows it."""
     earlier = process.lines[:-1] if process.alive else process.lines
     return [line for text in earlier[-_SHOWN:] for line in paragraph(text, width)]
 

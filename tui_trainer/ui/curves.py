@@ -250,7 +250,7 @@ def metrics_of(state: RunState) -> dict[str, Metric]:
 
 
 def metric_of(state: RunState, name: str) -> Metric | None:
-    """Return a metric by its name. Those that every run has are found without reading all evaluations."""
+    """Return a metric by its name. Metrics that every run has are found without reading all evaluations."""
     return METRICS.get(name) or metrics_of(state).get(name)
 
 

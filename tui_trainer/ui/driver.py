@@ -174,7 +174,7 @@ class PatientDriver(LinuxDriver):
 
 
 def _is_in_foreground(fd: int) -> bool:
-    """Return whether this process is in the foreground of the terminal; True if the terminal does not control it."""
+    """Return whether this process is in the foreground of the terminal `fd`; True if `fd` does not control it."""
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()
     except OSError:

@@ -35,7 +35,7 @@ class GuideText(Markdown):
 class HelpDialog(Dialog):
     """The keys of a page with the section about it in the guide, or another section of a guide.
 
-    Enter or a click carries out an action. Textual would need a second for the layout of a whole guide.
+    Enter or a click carries out an action. A whole guide is not shown, as its layout would take a second.
     """
 
     app: Any

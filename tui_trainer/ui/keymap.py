@@ -322,7 +322,7 @@ class Keymap:
 
 
 def _refusal(key: str) -> str:
-    """Return why no action can have this key; empty if one can."""
+    """Return why no action can have this key; empty if the key can be used."""
     if why := FAILING_KEYS.get(key):
         return f"{key} {why} in terminals"
     if key in _NAMED_KEYS or (len(key) == 1 and key.isprintable()):
@@ -387,7 +387,7 @@ shown = Keymap()
 
 
 def in_keys(text: str) -> str:
-    """Replace commands in a message by their keys: `see tui-trainer preview` becomes `see v on Config`."""
+    """Return a message with commands replaced by keys: `see tui-trainer preview` becomes `see v on Config`."""
     if "tui-trainer " in text:
         for command, action in _DONE_HERE:
             text = re.sub(command, partial(_key_words, action), text)

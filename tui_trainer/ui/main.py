@@ -132,7 +132,7 @@ class Signals:
             self._app.leave_soon(ExitReason.TERMINATED if self.ask_for_stop else ExitReason.LOST)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """Record a signal and act on it. No lock may be used here, because the interrupted code may hold it."""
+        """Record a signal and act on it. A handler must not wait for a lock, which the interrupted code may hold."""
         self.received.append(number)
         if self._app.is_running:
             run = self._app.bench.own_run

@@ -185,7 +185,7 @@ def x_axis(
 
 
 def _merged(cells: Iterable[Span]) -> Line:
-    """Join neighbouring cells of the same role into one span."""
+    """Return a line of the cells, in which neighbouring cells of the same role are one span."""
     return [("".join(sign for sign, _ in same), role) for role, same in groupby(cells, key=itemgetter(1))]
 
 

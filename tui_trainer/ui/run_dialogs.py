@@ -85,7 +85,7 @@ class DoctorDialog(Dialog):
 class TryDialog(FieldDialog):
     """Dialog that sends a prompt to the model. The model runs in its own process.
 
-    In this process, its random numbers could change those of a run. All its memory is freed when its process ends.
+    Its random numbers thus cannot change those of a run in this process, and all its memory is freed at the end.
     """
 
     heading = "Try the model"

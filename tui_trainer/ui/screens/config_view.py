@@ -93,7 +93,7 @@ def figures(plan: Plan) -> dict[str, str]:
 
 
 def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None) -> MemoryBudget:
-    """Return the memory of the GPU in the plan; for a plan on the CPU, that of the machine with its free bytes."""
+    """Return the memory of the plan's GPU; for a plan on the CPU, the memory of the machine with its free bytes."""
     gpu = next((card for card in hardware.gpus if card.cuda_uuid == plan.gpu_uuid), None)
     if plan.device == "cuda" and gpu is not None:
         return MemoryBudget.of(hardware, TrainingDevice(device="cuda", reason=plan.device_reason, gpu=gpu))

@@ -162,7 +162,7 @@ class ChoiceList(LineList, Generic[T]):
             self.place = places[index % len(places) if wraps else min(max(index, 0), len(places) - 1)]
 
     def takes_key(self, key: str) -> bool:
-        """Choose another row if the key is one that does so. Return whether it is."""
+        """Choose another row if `key` moves the choice. Return whether it does."""
         page, whole = max(self.size.height - 1, 1), len(self.rows)
         steps = {"up": -1, "down": 1, "pageup": -page, "pagedown": page, "home": -whole, "end": whole}
         if key in steps:
