@@ -269,7 +269,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.bench.set_gauge_interval()
 
     def _notify_of_the_end(self) -> None:
-        """When the run has ended, plan again, and notify the terminal (OSC 9) unless it has the focus."""
+        """Plan again when the run has ended, and notify the terminal (OSC 9) unless it has the focus."""
         run, was_alive = self.bench.run, self._run_was_alive
         self._run_was_alive = self.bench.run_is_alive
         if was_alive and not self._run_was_alive:
