@@ -179,7 +179,7 @@ def tell(sentence: str) -> None:
 
 
 class Interrupts:
-    """Counter of Ctrl+C presses: after the first one the caller ends cleanly, the second one ends the process at once."""
+    """Counter of Ctrl+C presses: after the first the caller ends cleanly; the second ends the process at once."""
 
     def __init__(self) -> None:
         self._first: float | None = None

@@ -206,7 +206,7 @@ class ConfigModel:
             self.filter, self.only_changed, self.show_all = "", False, True
 
     def next_problem(self, key: str) -> tuple[str, str]:
-        """Return the key of the next setting with a problem, and after the last one a problem that concerns no setting."""
+        """Return the key of the next setting with a problem, and after the last a problem that concerns no setting."""
         keys = [setting.key for _, _, settings in groups() for setting in settings]
         with_problem = [index for index, name in enumerate(keys) if self.document.problems_of(name)]
         elsewhere = [one_line(str(problem)) for problem in self.document.problems if problem.key not in keys][:1]
