@@ -28,13 +28,13 @@ _NEEDS_NO_CHECK = frozenset(("-h", "--help", "--version"))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return the exit code: 0 done, 1 failed, 2 wrong input, 3 stopped on request."""
+    """Run the command line. Return the exit code: 0 done, 1 failed, 2 wrong input, 3 stopped on request."""
     open_standard_files()
     prepare_environment()
     with patient("stderr"):
         try:
             code = _run_and_report(sys.argv[1:] if arguments is None else arguments)
-            # The interpreter would flush too, but hide the reason of a failure.
+            # The interpreter would also flush, but not report the reason of a failure.
             flush_output()
         except KeyboardInterrupt:
             with suppress(KeyboardInterrupt):
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run_and_report(arguments: list[str]) -> int:
-    """Run a command and return its exit code. Errors are printed."""
+    """Run a command and print its errors. Return the exit code."""
     try:
         if not _NEEDS_NO_CHECK.intersection(arguments):
             check_environment(arguments)
@@ -70,7 +70,7 @@ def _run_and_report(arguments: list[str]) -> int:
 
 def _run(arguments: list[str]) -> int:
     if not arguments:
-        # The most common start does without typer, whose import takes a quarter of the time to the first screen.
+        # The most common start avoids typer, whose import takes a quarter of the time to the first screen.
         from tui_trainer.ui.main import run_screens
 
         return run_screens()
@@ -78,7 +78,7 @@ def _run(arguments: list[str]) -> int:
 
     from tui_trainer.cli.application import UNTIL_THE_END, app
 
-    # Importing a module adds its commands to the application.
+    # Importing a module of this package adds its commands to the application.
     for module in pkgutil.iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     try:

@@ -35,12 +35,12 @@ _SECTIONS = {
 
 
 def option(name: str, metavar: str | None, help: str, *, show_default: bool = False, **more: Any) -> Any:
-    """Return a typer option. By default its default value is not shown in the help."""
+    """Return a typer option. The help shows its default value only if `show_default` is set."""
     return typer.Option(name, metavar=metavar, help=help, show_default=show_default, **more)
 
 
 def _gpu_choice(word: str) -> "GpuChoice":
-    """Return the GPU that `--gpu` selects. Raises InputError for a GPU that does not exist, or a wrong word."""
+    """Return the GPU for the argument of `--gpu`. Raises InputError for an unknown GPU or an invalid word."""
     if word in ("", "none"):
         return "none" if word else None
     if not (word.isascii() and word.isdigit()):
@@ -80,8 +80,8 @@ RunReference = Annotated[
 def _refuse_wrong_arguments(command: Any, args: list[str]) -> None:
     """Raise InputError for arguments that the parser would misunderstand.
 
-    These are options for one value that are repeated (the parser keeps the last one), and a setting or a recipe that is
-    given without its option."""
+    These are an option for one value that is given several times (the parser would keep the last value), and a setting
+    or a recipe that is given without its option."""
     parser = command.make_parser(typer.Context(command, resilient_parsing=True))
     values, extra, parameters = parser.parse_args(list(args))
     if extra and any("--set" in parameter.opts for parameter in command.params):
@@ -100,7 +100,7 @@ def _refuse_wrong_arguments(command: Any, args: list[str]) -> None:
 
 
 class _TrainByDefault(TyperGroup):
-    """Command group in which `tui-trainer my.toml` means `tui-trainer train my.toml`."""
+    """Group of all commands. `tui-trainer my.toml` means `tui-trainer train my.toml`."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         if args[:1] == ["help"]:
@@ -119,7 +119,7 @@ class _TrainByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        """List commands in the order of their use, each with its whole first sentence."""
+        """List the commands by section, in the order of their use. Each has the whole first sentence of its help."""
         for title, names in _SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(1_000)) for name in names.split()])
@@ -161,7 +161,7 @@ def _root(
 
 @dataclass(frozen=True)
 class ConfigOptions:
-    """Options that all commands on a config share."""
+    """Options that are common to all commands on a config."""
 
     config: ConfigFile = None
     profile: ProfileName = ""
@@ -182,7 +182,7 @@ class ConfigOptions:
     def load(self, gpu: "GpuChoice" = None) -> "LoadedConfig":
         """Load the config for this machine. Raises ConfigError with all problems.
 
-        The task is detected from the data. If reading takes long, a message says so."""
+        The task is detected from the data. If reading takes long, a message is printed."""
         from tui_trainer.launching.open_run import load_config
 
         model = f"the model {self.model} and " if self.model else ""
@@ -197,7 +197,7 @@ class ConfigOptions:
             timer.cancel()
 
     def load_to_start(self, gpu: "GpuChoice" = None) -> "LoadedConfig":
-        """Load the config of a run to be started. Raises ConfigError also if its name is taken or not valid."""
+        """Load the config of a run to be started. Raises ConfigError, also if the run's name is taken or not valid."""
         from tui_trainer.launching.open_run import name_problems
 
         loaded = self.load(gpu)
@@ -208,7 +208,7 @@ class ConfigOptions:
 
 @dataclass(frozen=True)
 class ScreenOptions:
-    """Options that all commands share which show a run."""
+    """Options that are common to all commands that show a run."""
 
     no_ui: NoUi = False
     as_json: AsJson = False
@@ -216,22 +216,21 @@ class ScreenOptions:
     no_mouse: NoMouse = False
 
     def refuse_json_on_screens(self) -> None:
-        """Raise InputError if JSON is requested but screens would be shown."""
+        """Raise InputError if `--json` was given but the screens would be shown."""
         if self.as_json and not self.no_ui:
             raise InputError("--json prints the journal of a run instead of showing the screens", hint="add --no-ui")
 
     def on_screens(self, *request: Any, **more: Any) -> typer.Exit:
-        """Show the screens until the user leaves them. Return the exit of the command."""
+        """Show the screens until the user leaves them. Return typer's exit with the exit code."""
         from tui_trainer.ui.main import run_screens
 
         return typer.Exit(run_screens(*request, ascii_only=self.ascii_only, mouse=not self.no_mouse, **more))
 
 
 def shares_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace parameters of the types `ConfigOptions` and `ScreenOptions` by their options.
+    """Replace parameters of the types `ConfigOptions` and `ScreenOptions` by the options in these classes.
 
-    Those of `ConfigOptions` come before the other parameters of the command, and those of `ScreenOptions` after
-    them."""
+    The options of `ConfigOptions` come before the command's other parameters, those of `ScreenOptions` after them."""
     own = inspect.signature(command).parameters.values()
     groups = {it.name: it.annotation for it in own if it.annotation in (ConfigOptions, ScreenOptions)}
     parts: dict[Any, list[inspect.Parameter]] = {ConfigOptions: [], None: [], ScreenOptions: []}
@@ -251,14 +250,14 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def run_named(reference: str) -> "RunFolder":
-    """Return the run that a RUN argument names. Raises FolderError."""
+    """Return the run that the argument RUN names. Raises FolderError."""
     from tui_trainer.runs.registry import find_run
 
     return find_run(reference)
 
 
 def detach_run(folder: "RunFolder", *, as_json: bool, **how: Any) -> None:
-    """Start a background process that continues the run. Print how to follow it. Raises RunError, FolderError."""
+    """Continue a run in a background process, and print how to follow it. Raises RunError and FolderError."""
     from tui_trainer.launching.detached import resume_detached
     from tui_trainer.runs.wording import come_back_words
 
@@ -272,11 +271,11 @@ def detach_run(folder: "RunFolder", *, as_json: bool, **how: Any) -> None:
 
 
 UNTIL_THE_END = ExitStack()
-"""Locks that a command holds until it ends."""
+"""Locks that the command holds until it ends."""
 
 
 def run_in_use(reference: str, command: str) -> "RunFolder":
-    """Return the run that is named, locked against renaming and deleting until the command ends. Raises FolderError."""
+    """Return the named run, locked against renaming and deleting until the command ends. Raises FolderError."""
     from tui_trainer.runs.lock import in_use
 
     folder = run_named(reference)
@@ -285,7 +284,7 @@ def run_in_use(reference: str, command: str) -> "RunFolder":
 
 
 def trained_model(folder: "RunFolder", *, unfinished: bool = False) -> "TrainedModel":
-    """Return the model of a run and print notes on settings that are no longer used. Raises FolderError."""
+    """Return the trained model of a run. Print notes on its settings that are no longer used. Raises FolderError."""
     from tui_trainer.exporting.trained_model import TrainedModel
 
     trained = TrainedModel.of(folder, unfinished=unfinished)
@@ -295,7 +294,7 @@ def trained_model(folder: "RunFolder", *, unfinished: bool = False) -> "TrainedM
 
 
 def print_json(value: object) -> None:
-    """Print a value as JSON. Numbers that JSON does not have become strings."""
+    """Print a value as JSON. Numbers that JSON does not have, such as NaN, become strings."""
     from tui_trainer.runs.json_fields import finite
 
     print(json.dumps(finite(value), default=str, indent=1, allow_nan=False))

@@ -35,7 +35,7 @@ Only = Annotated[
 
 
 class _ModelByDefault(TyperGroup):
-    """Command group in which `bench my-run` means `bench run my-run`, unless the first word is a command."""
+    """Command group in which `bench my-run` means `bench run my-run`. Names of its commands take precedence."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         if not args or (args[0] not in self.commands and args[0] not in ("--help", "-h")):
@@ -106,7 +106,7 @@ def bench_train(
         name = "--steps" if steps else "--minutes"
         raise InputError(f"--whole cannot be combined with {name}", hint="remove one of them")
     seconds = math.inf if whole else 60.0 * (minutes or MINUTES)
-    # Names of parts of the start are not names of variants of a step.
+    # Words that name parts of the start must not select variants of a step.
     step_variants = [word for word in only or () if not any(word in name for name in starting.NAMES)]
     training = TrainingBench(
         config.request, steps, rounds, gpu, tell, step_variants or ([BASELINE] if only else ()), seconds, whole
@@ -166,7 +166,7 @@ def tune(
 
 
 def _end(figures: list[dict[str, Any]], cut_short: str) -> None:
-    """End the command with an exit code for its results."""
+    """Report why measuring was cut short. Exit with an error code if it was interrupted or measured nothing."""
     if cut_short:
         tell(f"{cut_short}: the results so far are shown")
     if cut_short == "interrupted":

@@ -1,6 +1,6 @@
 """The command `explain`: what a setting, a check, a finding of the doctor, a command or an exit code means.
 
-Each explanation comes from the declaration of the thing itself."""
+Each explanation comes from where the thing is declared."""
 
 import json
 import signal
@@ -54,7 +54,7 @@ def explain(
     try:
         print("\n".join(explanation(word, load)))
     except InputError as unknown:
-        # The words may be several things, instead of one title or command with blanks.
+        # The words may name several things, rather than one title or command that contains blanks.
         try:
             several = [explanation(name, load) for name in key or ()]
         except InputError:
@@ -65,9 +65,9 @@ def explain(
 
 
 def explanation(word: str, load: "Callable[[], LoadedConfig]") -> list[str]:
-    """Return lines on everything that `word` names. `load` returns the config for the values of settings.
+    """Return lines about everything that `word` names. `load` returns the config, for the values of settings.
 
-    Raises InputError with the nearest words if it names nothing."""
+    If `word` names nothing, raises InputError with the nearest words."""
     from tui_trainer.config.explain import describe, find_settings
 
     others = list(_others(word)) if word else []
@@ -86,7 +86,7 @@ def explanation(word: str, load: "Callable[[], LoadedConfig]") -> list[str]:
 
 
 def _others(word: str) -> Iterator[list[str]]:
-    """Yield lines on everything but settings that `word` names."""
+    """Yield lines about each thing that `word` names, except settings."""
     name = word.lower()
     if name in _LISTS:
         yield [f"{item}: {title}" if title else item for item, title in _names(name).items()]
@@ -102,7 +102,7 @@ def _others(word: str) -> Iterator[list[str]]:
 
 
 def _rules() -> "tuple[tuple[Rule, ...], list[tuple[Symptom, Rule]]]":
-    """Return all checks, and all symptoms that the doctor looks for with the rule of each."""
+    """Return all checks, and each symptom that the doctor looks for, paired with its rule."""
     from tui_trainer.advice.checklist import all_checks
     from tui_trainer.advice.contract import all_rules
 
@@ -133,7 +133,7 @@ def _finding_lines(symptom: "Symptom", rule: "Rule") -> list[str]:
 
 
 def _commands() -> dict[str, Callable[[], str]]:
-    """Return the help of each command by its name; names of `bench` commands have two words."""
+    """Return the help of each command by name. A subcommand has a name of two words, such as `bench train`."""
     context = typer.Context(typer.main.get_command(app), info_name="tui-trainer")
     help_by_name: dict[str, Callable[[], str]] = {}
     groups = [("", context)]
@@ -149,7 +149,7 @@ def _commands() -> dict[str, Callable[[], str]]:
 
 
 def _meaning_of_code(code: int) -> str:
-    """Return the meaning of an exit code; empty if there is none."""
+    """Return the meaning of an exit code; empty if it has none."""
     if code in EXIT_CODES:
         return EXIT_CODES[code]
     try:
@@ -161,7 +161,7 @@ def _meaning_of_code(code: int) -> str:
 
 
 def _names(kind: str) -> dict[str, str]:
-    """Return all names of a kind in `_LISTS`, with their titles."""
+    """Return the titles of all checks, findings, commands or exit codes (`kind`), by name."""
     checks, symptoms = _rules()
     if kind == "checks":
         return {check.name: check.title for check in checks}
@@ -173,7 +173,7 @@ def _names(kind: str) -> dict[str, str]:
 
 
 def _near_words(word: str) -> str:
-    """Return a hint with the nearest names of all kinds, settings first."""
+    """Return a hint with the names that are most similar to `word`. Similar settings come first."""
     from tui_trainer.config.explain import near_settings
 
     name = word.lower().replace(" ", "_")

@@ -118,7 +118,7 @@ def preview(
 
 
 def preview_lines(made: "Preview", signs: "Signs", width: int, *, in_colour: bool) -> Iterator[str]:
-    """Yield the sample rows, and then the statistics, which stay visible above the prompt."""
+    """Yield the lines of the sample rows, and then the statistics, which stay visible above the shell's prompt."""
     from tui_trainer.launching.preview import legend, sample_lines, summary_lines
 
     yield _printed(legend(signs), in_colour)
@@ -137,7 +137,7 @@ def _printed(line: "Sequence[Marked]", in_colour: bool) -> str:
 
 
 def _signs(in_colour: bool) -> "Signs":
-    """Return the marks that the encoding of standard output supports."""
+    """Return the marks for tokens. ASCII marks are used if standard output cannot encode the others."""
     from tui_trainer.launching.preview import ASCII_SIGNS, NO_SIGNS, UNICODE_SIGNS
 
     signs = NO_SIGNS if in_colour else UNICODE_SIGNS

@@ -82,9 +82,9 @@ def install(
 
 
 def user_confirms(verb: str, lines: Sequence[str], *, yes: bool, as_json: bool = False) -> bool:
-    """Print what would be done and return whether the user confirms it. Raises InputError without a terminal.
+    """Print what would be done, and return whether the user confirms it. Raises InputError without a terminal.
 
-    With `as_json` nobody is asked: the lines are printed as the result, and the command ends."""
+    With `as_json` nobody is asked: the lines are printed as JSON, and the command ends."""
     if not as_json:
         print("\n".join(lines), flush=True)
     if yes:
@@ -105,7 +105,7 @@ def print_done(lines: Sequence[str], *, as_json: bool, **more: str) -> None:
 
 
 def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]", progress: "Progress") -> list[str]:
-    """Download a data set. Return lines on its folder, splits and data.path; empty if the user declined."""
+    """Download a data set. Return lines about its folder, splits and data.path; empty if the user declines."""
     from tui_trainer.config.editing import toml_text
     from tui_trainer.data.sources.hub import parse_hub_path
     from tui_trainer.data.sources.source import open_source
@@ -133,7 +133,7 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
 
 
 def offer_lines(offer: "DownloadOffer") -> list[str]:
-    """Return what would be downloaded: size, licence, source and target."""
+    """Return lines about what would be downloaded: name, size, licence, source and target."""
     from tui_trainer.downloading.hub import host
     from tui_trainer.hardware.storage import read_place
     from tui_trainer.units import format_bytes
@@ -154,7 +154,7 @@ def offer_lines(offer: "DownloadOffer") -> list[str]:
 
 
 def size_words(offer: "DownloadOffer | PublishOffer") -> str:
-    """Return a size in words: `1.2 GiB in 4 files`."""
+    """Return the size of a transfer in words, such as `1.2 GiB in 4 files`."""
     from tui_trainer.downloading.hub import counted
     from tui_trainer.units import format_bytes
 
@@ -162,12 +162,12 @@ def size_words(offer: "DownloadOffer | PublishOffer") -> str:
 
 
 def labelled(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Return one line for each pair with a text, safe for a terminal."""
+    """Return a line for each pair of label and text, safe for a terminal. Pairs without text are left out."""
     return [f"{label:<8} {one_line(text)}" for label, text in rows if text]
 
 
 def transfer_progress(as_json: bool = False) -> "Progress":
-    """Return how progress is shown: as JSON, in place on a terminal, or as a line per tenth."""
+    """Return the function that shows progress: as JSON, in place on a terminal, or as a line for each tenth."""
     if as_json:
         return write_progress
     if sys.stderr is not None and sys.stderr.isatty():

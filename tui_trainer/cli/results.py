@@ -101,7 +101,7 @@ def export(
             seconds = expected_seconds(trained, form)
             takes = f", about {format_seconds(seconds)}, judging by earlier exports on this machine" if seconds else ""
             print(f"{form.name}: about {format_bytes(form.needed_bytes(trained))}{takes}", flush=True)
-        with redirect_stdout(sys.stderr):  # libraries print warnings, and with --json only JSON may go out
+        with redirect_stdout(sys.stderr):  # libraries print warnings, but with --json standard output must be JSON only
             written, certificate = write(trained, form, target, certifier, write_progress if as_json else show_progress)
         is_good &= not certificate.faults
         if as_json:
@@ -136,7 +136,7 @@ def publish(
     if export:
         from tui_trainer.exporting.export import target_lock
 
-        # Otherwise a new export could replace the folder during the upload.
+        # Without the lock, a new export could replace the folder during the upload.
         UNTIL_THE_END.enter_context(target_lock(source, f"publish {folder.name}"))
     offer = make_offer(folder, source, to, private=private)
     if not user_confirms("publish", _offer_lines(offer), yes=yes, as_json=as_json):
@@ -147,7 +147,7 @@ def publish(
 
 
 def _offer_lines(offer: "PublishOffer") -> list[str]:
-    """Return what would be published where, who could see it, and what was removed."""
+    """Return lines about what would be published and where, who could see it, and what was removed."""
     from tui_trainer.units import format_bytes
 
     existing = "" if offer.exists is None else ", which already exists"

@@ -93,7 +93,7 @@ def attach(
 
 
 def watch(folder: "RunFolder", screen: ScreenOptions, *, view: bool = False) -> None:
-    """Show a run and end the command. Without screens, the exit code is that of the run."""
+    """Show a run, and end the command when the user leaves. Without screens, the exit code is the run's."""
     if screen.no_ui:
         from tui_trainer.lines import headless
 
@@ -115,7 +115,7 @@ def runs(as_json: AsJson = False) -> None:
     overviews = Overviews()
     for run in overviews.read():
         overviews.measure(run.path)
-    # Listed runs whose folder no longer exists are not shown.
+    # Listed runs whose folder is gone are not shown.
     listed = [run for run in overviews.read() if run.status != "gone"]
     if not listed and (problem := list_problem()):
         raise FolderError(problem)
@@ -197,7 +197,7 @@ def delete(
 
 
 def _to_delete(reference: str) -> Path:
-    """Return the folder of a run, or of a listed folder in which no run can be opened. Raises FolderError."""
+    """Return the folder of a run to delete, or a listed folder in which no run can be opened. Raises FolderError."""
     from tui_trainer.runs.overview import Overviews
 
     try:
@@ -212,7 +212,7 @@ def _to_delete(reference: str) -> Path:
 
 
 def _refuse_link(reference: str, folder: "RunFolder", verb: str) -> None:
-    """Raise FolderError if a link to the run was named, because either the link or the run may be meant."""
+    """Raise FolderError if the user named a link to the run, because the link or the run may be meant."""
     from tui_trainer.files.local_paths import from_the_root
     from tui_trainer.runs.registry import listed_roots
 

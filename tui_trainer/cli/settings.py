@@ -132,7 +132,7 @@ def guide(
             print(f"{name:<{longest}}  {title}")
         print("\n`tui-trainer guide TOPIC` prints one; start with `tui-trainer guide start`")
         return
-    # Links between guides contain file names.
+    # Links between guides have file names, so `NAME.md` is accepted too.
     name = topic.lower().removesuffix(".md")
     if name not in guides():
         raise InputError(f"there is no guide {one_line(topic, 40)!r}", hint=name_hint(name, guides()))
@@ -144,8 +144,8 @@ def guide(
     from rich.markdown import Markdown
     from rich.theme import Theme
 
-    # Only the terminal's own colours, because those of rich need a dark background.
+    # Only the terminal's own colours are used, because those of rich need a dark background.
     console = Console(theme=Theme({"markdown.code": "bold"}))
-    # Links are shown as text: their targets cannot be opened from a terminal.
+    # Links are shown as plain text, because their targets cannot be opened from a terminal.
     shown = Markdown(text, code_theme="ansi_light", hyperlinks=False)
     console.print(shown, width=min(console.width, WIDEST_COLUMNS))

@@ -32,7 +32,7 @@ def train(config: ConfigOptions, screen: ScreenOptions, gpu: GpuName = None, det
         raise typer.Exit(_train(config.load(gpu), gpu, screen.as_json))
     screen.refuse_json_on_screens()
     if any(vars(config).values()):
-        # Errors are printed before the screens take the terminal.
+        # Errors must be printed before the screens take the terminal.
         config.load(gpu)
     raise screen.on_screens(lambda: config.request, gpu=gpu)
 

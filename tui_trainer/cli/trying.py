@@ -56,7 +56,7 @@ def generate(
     folder = run_in_use(run, "generate")
     from tui_trainer.exporting.trained_model import source_words, weights_of
 
-    # Errors are reported before torch is loaded, which takes seconds.
+    # Errors must be reported before torch is loaded, which takes seconds.
     source = source_words(weights_of(folder))
     trained = trained_model(folder, unfinished=True)
     if temperature is None:
@@ -75,7 +75,7 @@ def generate(
 
 
 def _refuse_useless_beams(trained: "TrainedModel", sampling: Sampling) -> None:
-    """Raise InputError if beams are combined with sampling, or the model generates no text."""
+    """Raise InputError if beams are requested with sampling, or for a model that generates no text."""
     if sampling.num_beams == 1:
         return
     if sampling.temperature:
@@ -103,7 +103,7 @@ def chat(
     folder = run_in_use(run, "chat")
     from tui_trainer.exporting.trained_model import source_words, weights_of
 
-    # Errors are reported before torch is loaded, which takes seconds.
+    # Errors must be reported before torch is loaded, which takes seconds.
     source = source_words(weights_of(folder))
     trained = trained_model(folder, unfinished=True)
     if trained.head != CAUSAL:
@@ -159,12 +159,12 @@ def evaluate(
     from tui_trainer.lines.evaluation import evaluation_lines
 
     for name in {*models, against} - {"base", "none", ""}:
-        # A folder may not belong to a run. Models that cannot be evaluated are refused below.
+        # A folder may belong to no run. Models that cannot be evaluated are refused below.
         with suppress(FolderError):
             run_in_use(str(run_of(name).root), "evaluate")
     trained = trained_model(run_of(models[0]))
     evaluator = Evaluator(trained, inference_device(gpu), write_progress if as_json else show_progress)
-    with redirect_stdout(sys.stderr):  # libraries print warnings, and with --json only JSON may go out
+    with redirect_stdout(sys.stderr):  # libraries print warnings, but with --json standard output must be JSON only
         result = evaluator.evaluate(models, file=data, against=against, rows=rows, changed=changed)
     for note in result.notes:
         tell(note)
@@ -258,7 +258,7 @@ def predict(
 
 
 def _progress(as_json: bool) -> Callable[[str, float, float | None, str], None]:
-    """Return how progress is shown: as JSON, in place on a terminal, or as one line per half minute."""
+    """Return the function that shows progress: as JSON, in place on a terminal, or as a line each half minute."""
     if as_json:
         return write_progress
     if sys.stderr is not None and sys.stderr.isatty():
@@ -275,7 +275,7 @@ def _progress(as_json: bool) -> Callable[[str, float, float | None, str], None]:
 
 
 def _batch_size(word: str) -> int:
-    """Return the number of rows; 0 for auto. Raises InputError for other words."""
+    """Return the number of rows for `--batch-size`; 0 for auto. Raises InputError for another word."""
     if word == "auto":
         return 0
     if not (word.isascii() and word.isdigit() and 0 < int(word) <= 65_536):

@@ -9,13 +9,13 @@ from tui_trainer.cli.application import AsJson, app
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes
 
-# A file server may be unreachable, and the hub's cache may have many files.
+# An unreachable file server may not respond, and the hub's cache may have many files.
 _DEADLINE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """File or folder that this program writes. `exists` and `bytes` are None if the disk did not respond."""
+    """File or folder that this program writes. `exists` and `bytes` are None if the disk did not respond in time."""
 
     name: str
     path: str
@@ -24,7 +24,7 @@ class Place:
 
 
 def paths() -> Mapping[str, Path]:
-    """Return the path of each kind of file, from the rooms that write it."""
+    """Return the path of each kind of file that this program writes, by name."""
     from tui_trainer.config.sections import OutputSection
     from tui_trainer.config.toml_files import own_profiles
     from tui_trainer.files.hub_layout import cache_folder
@@ -55,7 +55,7 @@ def paths() -> Mapping[str, Path]:
 
 
 def look_at(name: str, path: Path) -> Place:
-    """Return whether the path exists, and its size in bytes."""
+    """Return whether a path exists, and its size in bytes, as a `Place` called `name`."""
     from tui_trainer.hardware.storage import is_there, within
     from tui_trainer.runs.folder import folder_size
 

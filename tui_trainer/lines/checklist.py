@@ -31,9 +31,9 @@ def print_checks(
     progress: Progress | None = None,
     gpu: GpuChoice = None,
 ) -> int:
-    """Print the findings of all checks. With `fix`, write a config with all fixes to this path first, and check it.
+    """Print the findings of all checks. With `fix`, first write a config with all fixes to this path, and check it.
 
-    Returns the exit code: 0, or 1 if a check fails. Raises InputError if `fix` exists or cannot be written.
+    Return the exit code: 1 if a check fails, else 0. Raises InputError if `fix` exists or cannot be written.
     """
     gather_evidence = partial(gather, progress=progress, gpu=gpu, counts=True)
     changes: dict[str, Any] = {}
@@ -48,7 +48,7 @@ def print_checks(
 
 
 def check_lines(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None) -> list[str]:
-    """Return a line for each check followed by its remedies, and the counts: `27 pass, 1 warn, 0 fail, 9 n/a`."""
+    """Return the lines about each check and its remedies, then the counts: `27 pass, 1 warn, 0 fail, 9 n/a`."""
     width = max((len(finding.title) for finding in findings), default=0)
     lines = []
     for finding in findings:
@@ -107,7 +107,7 @@ def _as_object(finding: Finding) -> dict[str, Any]:
 
 
 def _measured(finding: Finding) -> dict[str, Any] | None:
-    """Return the measurements whose median is `measured_gain`; None if there are none."""
+    """Return the measurement behind `measured_gain` for JSON; None if the gain was not measured."""
     gain = finding.gain
     if gain is None:
         return None

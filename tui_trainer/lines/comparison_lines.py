@@ -1,4 +1,4 @@
-"""A comparison of runs as plain lines, with a column for each run, or a line for each value if the width is small."""
+"""A comparison of runs as lines: one column for each run, or if the width is too small, one line for each value."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -26,7 +26,7 @@ _ROWS: tuple[tuple[str, Callable[[ComparedRun], str]], ...] = (
 
 
 def comparison_lines(comparison: Comparison, width: int, signs: Sequence[str] = ()) -> list[str]:
-    """Return the comparison without its curves. `signs` replace the names of the runs in the heads of the columns."""
+    """Return the figures, scores and settings of the compared runs. `signs` replace run names as column titles."""
     runs = comparison.runs
     rows = [[label, *map(words, runs)] for label, words in _ROWS]
     if all(run.metric == "loss" for run in runs):

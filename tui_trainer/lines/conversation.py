@@ -1,4 +1,4 @@
-"""Prompts to a model in a terminal. The output appears while the model generates it."""
+"""Prompts to a model in a terminal. The answer is printed while the model generates it."""
 
 import sys
 from contextlib import suppress
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_answer(writer: "Writer", prompt: str, sampling: "Sampling") -> None:
-    """Print the prompt with its continuation, or the model's answer. stderr gets notes about ignored parts."""
+    """Print the prompt and its continuation, or the model's answer. Print notes about ignored parts to stderr."""
     if not writer.continues:
         print(writer.answer(prompt, sampling))
         return
@@ -27,7 +27,7 @@ def print_answer(writer: "Writer", prompt: str, sampling: "Sampling") -> None:
 
 
 def answer_lines(writer: "Writer", sampling: "Sampling") -> None:
-    """Treat each line of the input as a separate prompt. An empty line quits if the input is a terminal."""
+    """Answer each line of standard input as a separate prompt. In a terminal, an empty line quits."""
     interactive = sys.stdin.isatty()
     if interactive:
         noun = "the beginning of a text" if writer.continues else "a text"
@@ -43,7 +43,7 @@ def answer_lines(writer: "Writer", sampling: "Sampling") -> None:
 
 
 def hold_conversation(conversation: "ChatSession") -> None:
-    """Hold a conversation with one turn per line, until the end of the input or /quit."""
+    """Hold a conversation, one turn for each line of standard input, until its end or /quit."""
     interactive = sys.stdin.isatty()
     if interactive:
         with suppress(ImportError):

@@ -27,7 +27,7 @@ _MARKS = {"bad": "bad ", "warn": "warn", "info": "note"}
 
 
 def print_diagnosis(*, gpu: GpuChoice, as_json: bool) -> int:
-    """Print the diagnosis. Returns 1 if there is a serious problem, else 0. Raises InputError for an unknown GPU."""
+    """Print the diagnosis. Return 1 if there is a serious problem, else 0. Raises InputError for an unknown GPU."""
     hardware = probe()
     diagnosis = diagnose(hardware, gpu)
     chosen, reason = choose_hardware_profile("auto", hardware, gpu)
@@ -54,7 +54,7 @@ def diagnosis_lines(
     trial: Trial | None = None,
     measured: Sequence[Row] = (),
 ) -> list[str]:
-    """Return the diagnosis as lines. A line is wider than `width` only if one word is."""
+    """Return the diagnosis as lines of at most `width` characters, except for longer words, which stay whole."""
     benchmarks = [("not run", "tui-trainer diagnose --try runs quick tests (a few seconds)")]
     if trial is not None:
         benchmarks = [*trial_rows(trial, hardware), *_problem_rows(trial_problems(trial))]
@@ -90,7 +90,7 @@ def _sections(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -> 
 
 
 def clear_measured(names: Sequence[str]) -> str:
-    """Delete the records of these kinds, or of `all`, and return a message. Raises InputError for other names."""
+    """Delete the stored measurements of these kinds, or of `all`, and return a message. Raises InputError."""
     allowed = [*KINDS, _ALL]
     for name in names:
         if name not in allowed:
@@ -100,7 +100,7 @@ def clear_measured(names: Sequence[str]) -> str:
 
 
 def _record_rows(kinds: Sequence[KindCount]) -> list[Row]:
-    """Return rows about the stored measurements of each kind: their number, the time and the subject of the newest."""
+    """Return a row for each kind of stored measurements: how many there are, and when and what was measured last."""
     rows = []
     for kind in kinds:
         subject = ", ".join(filter(None, (kind.newest.task, kind.newest.shape, kind.newest.device)))
@@ -137,7 +137,7 @@ def _section(title: str, rows: Iterable[Row], width: int) -> Iterator[str]:
             width,
             initial_indent=start,
             subsequent_indent=" " * len(start),
-            # Users copy commands and paths, which must therefore stay whole.
+            # Commands and paths must stay whole, because users copy them.
             break_long_words=False,
             break_on_hyphens=False,
         ) or [start.rstrip()]
@@ -150,7 +150,7 @@ _FACTS = (
 
 
 def as_document(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -> dict[str, Any]:
-    """Return the diagnosis for JSON. The keys are always the same. None means not reported, and shares are 0 to 1."""
+    """Return the diagnosis for JSON. All keys are always present. Shares are 0 to 1, and unreported values are None."""
     return {name: getattr(hardware, name) for name in _FACTS} | {
         "device": diagnosis.device,
         "device_reason": diagnosis.device_reason,

@@ -1,4 +1,4 @@
-"""The doctor's findings in a run as lines or JSON, and the writing of a config with its remedies."""
+"""The doctor's findings about a run as lines or JSON, and writing a config with its remedies."""
 
 import json
 from dataclasses import asdict
@@ -23,7 +23,7 @@ _COST_WIDTH = 7
 
 
 def print_verdict(folder: RunFolder, *, as_json: bool, fix: Path | None = None) -> None:
-    """Read the journal of a run and print the doctor's findings. With `fix`, write a config with the remedies there.
+    """Print the doctor's findings about a run. With `fix`, write a config with the remedies to this path.
 
     Raises InputError if `fix` exists or cannot be written, or if no remedy changes a setting.
     """
@@ -44,7 +44,7 @@ def print_verdict(folder: RunFolder, *, as_json: bool, fix: Path | None = None) 
 
 
 def verdict_lines(name: str, state: RunState, verdict: Examination, fix: Path | None = None) -> list[str]:
-    """Return a line about the run, then the lines of each finding with its evidence and remedy, costliest first."""
+    """Return a line about the run, then the lines of each finding with evidence and remedy, costliest first."""
     lines = [f"{one_line(name)}: {state.status}, step {state.step} of {state.total_steps}", ""]
     for cause in verdict.findings:
         lines += _finding_lines(cause)

@@ -12,7 +12,7 @@ _NAME_WIDTH, _TEXT_WIDTH, _ANSWER_WIDTH = 40, 100, 150
 
 
 def evaluation_lines(evaluation: Mapping[str, Any], width: int = 160) -> list[str]:
-    """Return a table of the models and the rows with the largest changes. `evaluation` is as in `evaluate --json`."""
+    """Return the table of the models, and the rows whose loss changed most. `evaluation` is as in `evaluate --json`."""
     reference, models = evaluation["reference"], evaluation["models"]
     names = list(models[0]["scores"])
     table = [["", "loss", *map(plain, names)]]

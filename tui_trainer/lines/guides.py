@@ -1,4 +1,4 @@
-"""The guides, divided into sections that are short enough for a screen."""
+"""The guides, divided into sections that fit a screen."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _PICTURE = re.compile(r"^!\[.*\]\(.*\)\n", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class GuideSection:
-    """A section as Markdown, without its title. The `title` of the introduction of a guide is empty."""
+    """A section of a guide as Markdown, without its heading. `title` is empty for the introduction of a guide."""
 
     guide: str
     title: str
@@ -23,13 +23,13 @@ class GuideSection:
 
 @cache
 def guides() -> dict[str, str]:
-    """Return the title of each guide by its name."""
+    """Return the titles of all guides, by name."""
     return {path.stem: _text(path.stem).partition("\n")[0].strip("# ") for path in sorted(FOLDER.glob("*.md"))}
 
 
 @cache
 def sections(guide: str) -> tuple[GuideSection, ...]:
-    """Return a guide's sections in order, without pictures."""
+    """Return the sections of a guide in their order, without pictures."""
     first, *others = re.split(r"^## ", _PICTURE.sub("", _text(guide)), flags=re.MULTILINE)
     parts = [("", first.partition("\n")[2])]
     parts += [(title.strip(), body) for title, _, body in (section.partition("\n") for section in others)]

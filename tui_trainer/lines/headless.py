@@ -1,8 +1,8 @@
-"""Runs without a screen, and the watching of a run that another process executes.
+"""Runs without screens, and watching a run that another process executes.
 
-The run continues after a hang-up, a closed output, or a reader that stalls. SIGTERM and Ctrl+C stop it after saving, in
-any state of output and disk. A second Ctrl+C quits at once. Slurm sends SIGUSR1 before the time limit; the run then
-saves and stops too, and a job that resumed a run is queued again.
+The run continues after a hang-up, a closed output, or a reader that stalls. SIGTERM and Ctrl+C stop it after saving,
+whatever the state of output and disk. A second Ctrl+C quits at once. Slurm sends SIGUSR1 before the time limit; the run
+then saves and stops too, and a job that resumed a run is queued again.
 """
 
 import signal
@@ -29,7 +29,7 @@ _POLL_SECONDS = 0.2
 
 
 def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
-    """Execute a run in a thread, and print its journal in another until it ends. Returns the exit code."""
+    """Execute a run in a thread, and print its journal in another thread until it ends. Return the exit code."""
     thread, reported_reasons = RunThread(run), set[str]()
     with _Signals(thread.stop) as signals:
         follower = Follower(run.folder, as_json=as_json, greeting=greeting)
@@ -67,11 +67,11 @@ def _report_unread(folder: RunFolder) -> None:
 
 def _queue_again(allocation: slurm.Allocation, step: int) -> None:
     if not step:
-        # Without a new checkpoint the job would be queued again forever.
+        # Without a new checkpoint, the job would make no progress and be queued again forever.
         words = "reached its time limit before it saved a new checkpoint: submit it with a longer --time"
         tell(f"job {allocation.job} {words}")
         return
-    # The report comes before the requeue, because Slurm then ends this process.
+    # Printed before the requeue, because Slurm then ends this process.
     tell(f"job {allocation.job} is near its time limit: the run is saved at step {step}, and the job is queued again")
     try:
         slurm.requeue(allocation.job)
@@ -80,19 +80,19 @@ def _queue_again(allocation: slurm.Allocation, step: int) -> None:
 
 
 def join_run(folder: RunFolder, node_rank: int) -> int:
-    """Join a run as a node other than the first. Returns the exit code of the run."""
+    """Join a run on a node other than the first. Return the exit code of the run."""
     stop = Event()
 
     def request_stop() -> None:
         try:
             controls.request(folder.control, "stop")
         except FolderError:
-            # The processes of this node pass the stop on to the first node.
+            # The processes of this node forward the stop to the first node.
             stop.set()
 
     tell(f"the logs of node {node_rank} of the run {folder.name} are in {folder.logs}")
     with _Signals(request_stop) as signals, ThreadPoolExecutor(1) as pool:
-        # The first node gets this signal too, and stops the run.
+        # The first node gets this signal too, and it stops the run.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         exit_code = pool.submit(join, folder, node_rank, show_progress, stop)
         while not exit_code.done():
@@ -102,9 +102,9 @@ def join_run(folder: RunFolder, node_rank: int) -> int:
 
 
 def watch(folder: RunFolder, *, as_json: bool) -> int:
-    """Print the journal of a run that another process executes, until it ends or until Ctrl+C.
+    """Print the journal of a run that another process executes, until the run ends or the user presses Ctrl+C.
 
-    Ctrl+C does not stop the run. Returns the exit code of the run, or 0 if it continues.
+    Ctrl+C does not stop the run. Return the exit code of the run, or 0 if the run continues.
     """
     follower, job, reported_words, is_over = Follower(folder, as_json=as_json), slurm.WatchedJob(folder), "", False
     try:
@@ -124,7 +124,7 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
             return EXIT_DONE
     if not is_read:
         _report_unread(folder)
-    # The follower's state may be older than the journal.
+    # If the follower could not print everything, its state is older than the journal.
     state = follower.state if is_read else read_run(folder)
     if state.finished is None:
         unknown_reason = "the process of the run has ended for an unknown reason"
@@ -135,7 +135,7 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
 
 
 class _Signals:
-    """Handlers of the main thread that only record a signal. A loop calls `pass_on`, which requests the stop."""
+    """Signal handlers that only record a signal. The main loop calls `pass_on`, which then requests the stop."""
 
     def __init__(self, request_stop: Callable[[], None]) -> None:
         self._request_stop = request_stop

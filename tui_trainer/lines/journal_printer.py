@@ -1,6 +1,6 @@
-"""Printing of a run's journal while it grows: as text in a terminal or a pipe, or as the lines of the journal itself.
+"""Print a run's journal while it grows: as text in a terminal or a pipe, or as the journal's own JSON lines.
 
-A closed output ends only the printing, and an output that nobody reads blocks only the thread that prints.
+If the output is closed, only the printing ends. If nobody reads it, only the thread that prints is blocked.
 """
 
 import os
@@ -33,20 +33,20 @@ from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.terminal.standard_files import fd_of, silence_output, tell, write_all
 
 _SECONDS_BETWEEN_LINES = 5.0
-"""Interval between two lines about steps in a pipe, and between two lines about epochs."""
+"""Least time between two printed steps in a pipe, and between two printed epochs."""
 _STEPS_BETWEEN_GAUGE_LINES = 100
 _SECONDS_BETWEEN_CORRECTIONS = 60.0
 _POLL_SECONDS = 0.2
-# Limits to the waiting for a slow reader at the end of a run: in one wait, and in all waits after a signal to stop.
+# Longest wait for a slow reader at the end of a run: for one write, and in total after a signal to stop.
 _PATIENCE_SECONDS = 30.0
 _HURRIED_SECONDS = 3.0
 
 
 class Output:
-    """Standard output, which discards everything after its reader is gone."""
+    """Standard output. After its reader is gone, everything is discarded."""
 
     def __init__(self) -> None:
-        # sys.stdout may be replaced later to capture the output of libraries.
+        # Kept here, because sys.stdout may be replaced later to capture the output of libraries.
         self._stream, self._fd = sys.stdout, fd_of(sys.stdout)
         self.open = self._stream is not None
         self.is_terminal = self.open and self._stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -55,13 +55,13 @@ class Output:
 
     @property
     def seconds_of_this_wait(self) -> float:
-        """Seconds since the present write began to wait for the reader; 0 if there is none."""
+        """Time that the present write has waited for the reader, in seconds; 0 without a write."""
         start = self._waits_since
         return 0.0 if start is None else monotonic() - start
 
     @property
     def seconds_waited(self) -> float:
-        """Seconds of all waits for the reader."""
+        """Time of all waits for the reader, in seconds."""
         return self._waited_seconds + self.seconds_of_this_wait
 
     def write(self, text: str) -> None:
@@ -73,7 +73,7 @@ class Output:
                 self._stream.write(text)
                 self._stream.flush()
             else:
-                # The stream's buffer is bypassed, because the interpreter would flush it at its exit and wait.
+                # Bypasses the stream's buffer, which the interpreter would flush at exit, waiting for the reader.
                 write_all(self._fd, text.encode(self._stream.encoding, "replace"))
         except (OSError, ValueError):
             self.open = False
@@ -84,7 +84,7 @@ class Output:
 class Follower(threading.Thread):
     """A thread that prints the journal of a run as it grows, until `end`. Events of earlier starts are not printed.
 
-    On a terminal the last line shows the newest step or the progress of a long operation. A slow reader gets every
+    On a terminal, the last line shows the newest step or the progress of a long operation. A slow reader misses no
     line, because the journal is on the disk.
     """
 
@@ -127,7 +127,7 @@ class Follower(threading.Thread):
             if isinstance(event, PhaseChanged | DataPrepared):
                 self._live = ""
             if isinstance(event, EpochDone):
-                # Small data has several epochs per second, too many to print.
+                # With small data, there are several epochs per second, too many to print all.
                 if monotonic() - self._last_epoch_line < _SECONDS_BETWEEN_LINES:
                     return
                 self._last_epoch_line = monotonic()
@@ -157,10 +157,10 @@ class Follower(threading.Thread):
         self._refresh()
 
     def _correct_time(self, step: int) -> None:
-        """Print a new estimate if the run takes clearly more or less time than the plan or the last estimate."""
+        """Print a new estimate of the time if it differs clearly from the plan or from the estimate printed last."""
         state = self.state
         if self._reported_seconds is None and state.plan is not None and state.plan.duration_seconds is not None:
-            # `whole_seconds` excludes the time before the first step too.
+            # The plan includes the time before the first step, but `whole_seconds` does not.
             self._reported_seconds = state.plan.duration_seconds - (state.plan.beginning_seconds or 0.0)
         is_soon = monotonic() - self._last_correction < _SECONDS_BETWEEN_CORRECTIONS
         if is_soon or not is_off_plan(state, self._reported_seconds) or state.step >= state.total_steps:
@@ -176,14 +176,14 @@ class Follower(threading.Thread):
         self._gauges = GaugeSummary()
 
     def _show_passing(self, line: str) -> None:
-        """Show a line until the next one of this kind. In a pipe, print it if the last one is a few seconds old."""
+        """Show a line that the next one of its kind replaces. In a pipe, print such a line every few seconds."""
         self._live = line
         if not self.output.is_terminal and monotonic() - self._last_step_line >= _SECONDS_BETWEEN_LINES:
             self.print(line)
             self._last_step_line = monotonic()
 
     def print(self, text: str) -> None:
-        """Print a line of text, unless the output is JSON."""
+        """Print a text, unless the output is JSON."""
         if self._as_json:
             return
         if self.output.is_terminal:
@@ -195,7 +195,7 @@ class Follower(threading.Thread):
             self.output.write(text + "\n")
 
     def note(self, text: str) -> None:
-        """Add a message to print between the lines of the journal, from any thread."""
+        """Queue a message to be printed between the lines of the journal. Any thread may call this."""
         self._notes.append(text)
 
     def run(self) -> None:
@@ -205,7 +205,7 @@ class Follower(threading.Thread):
                 is_over, patience_seconds = self._over.wait(patience_seconds), _POLL_SECONDS
                 while self._notes:
                     self.print(self._notes.popleft())
-                # When memory is short, the run frees some, and the events are printed at the next attempt.
+                # If memory is short, the events are printed at the next attempt, after the run has freed some memory.
                 with suppress(MemoryError):
                     self.show_new()
             if self._has_ending:
@@ -214,9 +214,9 @@ class Follower(threading.Thread):
             tell(f"stopped printing lines: {type(error).__name__}: {error}; `tui-trainer attach` shows the run")
 
     def end(self, is_hurried: Callable[[], bool], *, has_ending: bool = True) -> bool:
-        """Print the rest, with or without the result of the run, and end the thread.
+        """Print what is left, also the result of the run if `has_ending`, and end the thread.
 
-        Returns False if the reader was too slow to read all of it. `is_hurried` returns whether to wait only briefly.
+        Return False if the reader was too slow to read all of it. If `is_hurried()`, wait only a few seconds.
         """
         output, seconds_waited_before, self._has_ending = self.output, self.output.seconds_waited, has_ending
         self._over.set()

@@ -1,4 +1,4 @@
-"""Plans, events, results and tables of runs as plain lines. The functions return text and print nothing."""
+"""Plans, events, results and tables of runs as plain lines of text. Nothing is printed here."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _PHASES = {"loading": "loading torch and transformers, building the model", "sav
 
 
 def event_line(event: events.Event, state: RunState) -> str | None:
-    """Return the line for an event, or None for an event that is not shown."""
+    """Return the line to print for an event; None for an event that is not printed."""
     match event:
         case events.RunStarted(resumed_from_step=int(step)):
             verb = f"resumes from step {step}" if step else "starts over: it had no checkpoint"
@@ -114,7 +114,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             verb = "writes" if not labels_rows(state.task) else "reads"
             text = sample_words(event.prompt, event.text, _PROMPT_CHARACTERS)
             return f"step {event.step}: {verb}: {one_line(text, _SAMPLE_CHARACTERS)}"
-        case events.ControlApplied(action="resume" | "stop"):  # other actions have their own events
+        case events.ControlApplied(action="resume" | "stop"):  # other actions are reported by their own events
             return f"step {event.step}: {event.action} (requested)"
         case events.RunProblem():
             return f"step {event.step}: " + "; ".join(one_line(text) for text in (event.message, event.hint) if text)
@@ -167,7 +167,7 @@ def step_line(event: events.StepDone, state: RunState) -> str:
 
 
 def progress_line(event: events.Progress) -> str:
-    """Return the progress of an operation as text: `tokenising 42 % of 1.2 M characters`."""
+    """Return the progress of an operation as a line, such as `tokenising 42 % of 1.2 M characters`."""
     operation = one_line(event.what, 60)
     if event.total:
         return f"{operation} {event.done / event.total:4.0%} of {format_count(event.total)} {event.unit}"
@@ -175,15 +175,15 @@ def progress_line(event: events.Progress) -> str:
 
 
 def gauges_line(step: int, summary: GaugeSummary) -> str | None:
-    """Return the readings since the last such line, after `step 1200: `; None if nothing was reported."""
+    """Return the summary of recent gauges, such as `step 1200: GPU 93 %, ...`; None if no gauge was reported."""
     words = gauges_words(summary)
     return f"step {step}: {words}" if words else None
 
 
 def gauges_words(summary: GaugeSummary) -> str:
-    """Return the peaks of memory and temperature and the means of other gauges; empty if nothing was reported.
+    """Return the peaks of memory and temperature, and the means of other gauges; empty if no gauge was reported.
 
-    For example `GPU 93 %, 61.3 of 139.8 GiB, 512 W, 71 \u00b0C; process 3.2 GiB, CPU 1.4 of 2 cores`.
+    For example `GPU 93 %, 61.3 of 139.8 GiB, 512 W, 71 °C; process 3.2 GiB, CPU 1.4 of 2 cores`.
     """
     mean, peak = summary.mean, summary.peak
 
@@ -205,11 +205,11 @@ def gauges_words(summary: GaugeSummary) -> str:
 
 
 REHEARSAL_SECONDS = 600.0
-"""Planned duration from which a rehearsal, which takes a minute, is suggested."""
+"""A rehearsal takes a minute, so it is suggested only for runs that are planned to take at least this long."""
 
 
 def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
-    """Return the lines at the start of a run, before the data is prepared and the plan is exact."""
+    """Return the lines to print when a run starts. The data is not prepared yet, so the plan is estimated."""
     from tui_trainer.planning.summary import place_words, tuning_words
 
     profiles = ", ".join(
@@ -224,7 +224,7 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
 
 
 def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -> list[str]:
-    """Return the result of a run. `adapter_base` is the base model of an adapter; empty for a whole model."""
+    """Return the lines about the result of a run. `adapter_base` is the adapter's base model; empty without adapter."""
     finished, name = state.finished, one_line(name)
     if finished is None:
         return []
@@ -261,7 +261,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
 
 
 def left_line(state: RunState, name: str, *, is_active: bool) -> str:
-    """Return the state of a run whose screens were left, and the commands that show or stop it."""
+    """Return a line about a run after its screens were closed: its state, and the commands that show or stop it."""
     name = one_line(name)
     if not is_active:
         how = ending_words(state) or gone_words(state)
@@ -274,7 +274,7 @@ _ADDED = "what training needs in addition to the loaded libraries"
 
 
 def plan_lines(plan: Plan, data_lines: Sequence[str] = (), notes: Sequence[str] = ()) -> list[str]:
-    """Return the whole plan, each number with its reason, and `~` for an estimate.
+    """Return the whole plan as lines. Each figure has a reason, and `~` if it is an estimate.
 
     `data_lines` describe the data, and `notes` report changed or ignored settings.
     """
@@ -296,7 +296,7 @@ def plan_lines(plan: Plan, data_lines: Sequence[str] = (), notes: Sequence[str] 
 
 
 def _figure_lines(plan: Plan) -> Iterator[str]:
-    """Yield a line for each figure, and after each memory figure a line for each of its parts."""
+    """Yield a line for each figure of a plan. A memory figure is followed by a line for each of its parts."""
     parts = {"memory_bytes": plan.memory_parts, "host_memory_bytes": plan.host_memory_parts}
     for name, figure, planned in plan.shown_figures():
         text = plan_time(plan) if name == "duration_seconds" else figure_text(figure, planned.value)
@@ -307,13 +307,13 @@ def _figure_lines(plan: Plan) -> Iterator[str]:
 
 
 def profile_line(profile: Profile, reason: str) -> str:
-    """Return the line of `tui-trainer profiles`. A `reason` for matching this machine adds `*`."""
+    """Return a profile's line for `tui-trainer profiles`. A `reason` says why it matches this machine, and adds `*`."""
     suffix = f"  [{reason}]" if reason else ""
     return f"{'*' if reason else ' '} {profile.name:<19} {profile.title}{suffix}"
 
 
 def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
-    """Return a table of plans for several GPUs, and the smallest GPU that is large enough."""
+    """Return a table of the plans for several GPUs, and a line that names the smallest GPU that is large enough."""
     from tui_trainer.launching.estimate_other_gpus import smallest_that_fits
 
     head = ("GPU", "memory", "step", "time", "precision", "rows/step", "lr", "profile")
@@ -368,7 +368,7 @@ _RUN_COLUMNS: dict[str, Callable[[RunOverview, datetime], str]] = {
 
 
 def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> list[str]:
-    """Return the table of `tui-trainer runs`, with the columns that fit, without empty columns for rare values."""
+    """Return the table of `tui-trainer runs`. Columns are left out if they do not fit, or are rarely used and empty."""
     columns = [[title, *(text(run, now) for run in overviews)] for title, text in _RUN_COLUMNS.items()]
     visible = [column for column in columns if any(column[1:]) or column[0] not in ("score", "tags and note", "from")]
     rows = [[cell or "--" for cell in row] for row in zip(*visible, strict=True)]
@@ -376,7 +376,7 @@ def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> li
 
 
 def table_lines(rows: Sequence[Sequence[str]], width: int, right: Collection[str] = ()) -> list[str]:
-    """Return a table with the columns that fit. The columns with the titles `right` are aligned to the right."""
+    """Return a table with the titles `rows[0]`. Columns that do not fit are left out; `right` are aligned right."""
     columns = [(max(map(cell_len, cells)), cells[0] in right) for cells in zip(*rows, strict=True)]
     right_edges = list(accumulate(column_width + 2 for column_width, _ in columns))
     visible_count = max(sum(end - 2 <= width for end in right_edges), 1)
@@ -390,13 +390,13 @@ def table_lines(rows: Sequence[Sequence[str]], width: int, right: Collection[str
 
 
 def age_words(run: RunOverview, now: datetime) -> str:
-    """Return the time since a run's last event, or `clock ahead` if the event is from a machine with a later clock."""
+    """Return the age of a run's last event, or `clock ahead` if the clock of the run's machine is ahead."""
     seconds = run.age_seconds(now)
     return "clock ahead" if seconds is not None and seconds < 0 else format_seconds(seconds)
 
 
 def steps_words(run: RunResult) -> str:
-    """Return `120/500`, or `40/102, kept 30` if the model has the weights of an earlier step."""
+    """Return the steps of a run as `120/500`, or `40/102, kept 30` if the model has the weights of step 30."""
     steps = f"{run.step}/{run.total_steps}" if run.total_steps else str(run.step or "--")
     return steps if run.kept_step is None else f"{steps}, kept {run.kept_step}"
 

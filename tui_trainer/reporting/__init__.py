@@ -1,1 +1,1 @@
-"""Reports of a run for people: Markdown, one HTML page, and the facts of model cards."""
+"""Reports of a run as Markdown and HTML, and the facts for reports and model cards."""

@@ -1,4 +1,4 @@
-"""Charts of a run. 100,000 steps are reduced to a few hundred points."""
+"""Charts of a run for reports. Curves are reduced to a few hundred points, even for 100,000 steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Points = list[tuple[float, float]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """One line of a chart. Points that are not finite are omitted."""
+    """One line of a chart. It contains only finite points."""
 
     name: str
     points: Points
@@ -26,7 +26,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """Curves over the same x axis. `levels` are values to compare with, and `stacked` curves are added to those below.
+    """Curves over one x axis. `levels` are named values to compare with. A `stacked` curve is added to those before it.
 
     `from_zero` says whether the y axis starts at zero. `resumed_at` are the steps at which the run resumed."""
 
@@ -40,7 +40,7 @@ class Chart:
 
 
 def charts_of(state: RunState) -> list[Chart]:
-    """Return the charts of a run that have any points."""
+    """Return the charts of a run. A chart without any points is left out."""
     losses = (
         Curve(name="training", points=[(point.step, point.loss) for point in train_curve(state, MOST_POINTS)]),
         Curve(name="held out", points=[(point.step, point.loss) for point in eval_curve(state, MOST_POINTS)]),
@@ -90,7 +90,7 @@ def _resumed_at(state: RunState) -> tuple[int, ...]:
 
 _UNITS, _LEAST_UNITS = {"hour": 3600, "minute": 60, "second": 1}, 3
 _SHARED_TITLES: dict[Unit, str] = {"bytes": "Memory, GiB", "share": "Use, 0 to 1"}
-"""Titles of the charts that show all gauges of one unit."""
+"""Titles of the charts that show all gauges with the same unit, by unit."""
 
 
 def _gauge_charts(gauges: GaugeSummary) -> Iterator[Chart]:

@@ -1,6 +1,6 @@
-"""All facts of a run that a report contains, read once from its journal, its plan and its folder.
+"""All facts of a run that reports contain, read once from its journal, its plan and its folder.
 
-The JSON report contains values as measured, in bytes and seconds; the other reports contain formatted text."""
+The JSON report has values as measured, in bytes and seconds. The other reports have formatted text."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -35,10 +35,10 @@ _JOULES_IN_KWH = 3.6e6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportedModel:
-    """Facts of a run's model for reports and model cards. `ending` says how the run ended; empty if it has not.
+    """Facts of a run's model, for reports and model cards. `ending` says how the run ended; empty if it has not.
 
     Losses are in nats per token. `weights_step` is the step of the final weights, and `training_seconds` the time of
-    all steps. Baselines have the names of `BaselinesMeasured`."""
+    all steps. Baselines are named as in `BaselinesMeasured`."""
 
     step: int
     weights_step: int
@@ -56,7 +56,7 @@ class ReportedModel:
         return [(name, "--" if loss is None else f"{loss:.4f}") for name, loss in losses]
 
     def score_rows(self) -> Rows:
-        """Return scores on the held-out rows; empty if the task has none besides the loss."""
+        """Return (name, value) of each score on the held-out rows; empty if the task has no scores besides the loss."""
         return [(score.name, score.words) for score in score_words(self.scores, self.baseline_scores)]
 
     def setting_rows(self, plan: Plan) -> Rows:
@@ -90,7 +90,7 @@ class ReportedModel:
 
 
 def _added_tokens(model: ModelSection) -> str:
-    with suppress(ConfigError):  # older runs name a file, which may be gone
+    with suppress(ConfigError):  # older runs name a file of tokens, which may no longer exist
         if tokens := tokens_in(model.add_tokens):
             shown = ", ".join(tokens[:_MOST_TOKENS]) + (", ..." if len(tokens) > _MOST_TOKENS else "")
             return f"{len(tokens):,}: {one_line(shown, 160)}"
@@ -121,16 +121,16 @@ def _tuning_words(plan: Plan) -> str:
 
 _FILE_LIMIT_BYTES = MIB
 CERTIFICATE_FILE = "certificate.json"
-# Location and name of a run do not affect what it learns.
+# A run's name and location do not affect what it learns.
 _NOT_REPORTED = frozenset({"schema_version", "output.runs_dir", "output.name"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """Facts of a run that is finished or active. `plan` is None if it is missing or cannot be read; `plan_fault` has
-    the reason.
+    """Facts of a finished or active run. `plan` is None if the run has no plan or an unreadable one; `plan_fault` is
+    then the reason.
 
-    `changed_settings` has the settings that differ from their defaults, with value and default."""
+    `changed_settings` has the settings that differ from their defaults, each with its value and its default."""
 
     folder: RunFolder
     about: RunOverview
@@ -146,7 +146,7 @@ class RunFacts:
 
 
 def facts_of(folder: RunFolder) -> RunFacts:
-    """Read all facts of a report. The whole journal takes about two seconds for 100,000 steps."""
+    """Read all facts of a report. A journal of 100,000 steps takes about two seconds."""
     journal = FollowedJournal(folder)
     about, state = overview(folder, journal), journal.state
     plan, fault = _plan_of(folder)
@@ -177,7 +177,7 @@ def _plan_of(folder: RunFolder) -> tuple[Plan | None, str]:
 
 
 def _changed_settings(folder: RunFolder) -> list[Difference]:
-    """Return settings of the plan, in which profiles are resolved, or of config.toml if there is no plan yet."""
+    """Return the settings that differ from their defaults, from the plan, or if there is none from config.toml."""
     settings = settings_of(folder)
     return [
         Difference(key=key, values=(settings[key], setting.default))
@@ -193,7 +193,7 @@ def _text(path: Path) -> str:
 
 
 def certificates(folder: RunFolder) -> dict[str, dict[str, Any]]:
-    """Return the comparison of each export with its model, by the name of its folder. Damaged ones are omitted."""
+    """Return the certificate of each export, which compares it with the model, by folder name. Skip damaged ones."""
     paths = sorted(folder.exports.glob(f"*/{CERTIFICATE_FILE}"))
     return {path.parent.name: certificate for path in paths if (certificate := read_fields(path))}
 
@@ -215,7 +215,7 @@ def _model_facts(about: RunOverview, state: RunState, plan: Plan | None) -> Repo
 
 
 def to_json(facts: RunFacts) -> str:
-    """Return the report as one JSON object. Unknown values are null, and values that JSON lacks are strings."""
+    """Return the report as JSON. Unknown values are null, and values that JSON does not have are strings."""
     return json.dumps(finite(_object(facts)), default=str, indent=1, allow_nan=False)
 
 
@@ -261,8 +261,8 @@ Cost = tuple[str, Any, str, Callable[[Any], str]]
 def costs_of(facts: RunFacts) -> list[Cost]:
     """Return what the run used: name in the JSON report, value (None if unknown), title, and function that formats it.
 
-    A name or title is empty if only the other kind of report shows the row. Energy and power are those of the GPUs.
-    GPU-hours are those of all starts."""
+    The name is empty if the JSON report omits the row, the title if the other reports omit it. Energy and power are
+    those of the GPUs. GPU-hours include all starts."""
     state, plan, seconds = facts.state, facts.state.plan, facts.state.seconds
     processes = plan.processes if plan else 1
     hours = seconds * processes / 3600 if state.device == "cuda" and seconds is not None else None
@@ -293,7 +293,7 @@ def costs_of(facts: RunFacts) -> list[Cost]:
 
 
 def _verdict(facts: RunFacts) -> dict[str, Any] | None:
-    """Return the diagnosis; None before the first step."""
+    """Return the doctor's diagnosis; None if no step was trained."""
     if not facts.state.steps:
         return None
     verdict = examine(facts.state)

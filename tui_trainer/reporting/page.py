@@ -1,6 +1,6 @@
-"""Reports as Markdown and as one HTML page, which contains no script and makes no request.
+"""Reports of a run as Markdown and as one HTML page. The page has no script and requests nothing.
 
-Text of a run is escaped, so that it cannot become a heading, a link, a cell or HTML."""
+Text of a run is escaped, so that it cannot become a heading, a link, a table cell or HTML."""
 
 import math
 import re
@@ -33,9 +33,9 @@ from tui_trainer.tasks import labels_rows
 from tui_trainer.terminal.safe_text import as_markdown, one_line, shell_word, visible
 from tui_trainer.units import format_bytes, format_number, format_seconds
 
-# Sections have plain text that may contain anything. The writers at the end of this file escape it.
+# Sections contain plain text from anywhere. The functions at the end of this file escape it.
 
-# Rows of evaluations, and rows of epochs.
+# Most rows in the table of evaluations, and in that of epochs.
 _MOST_ROWS = 20
 _MOST_PROBLEMS = 50
 _MOST_SAMPLES = 3
@@ -45,7 +45,7 @@ _VALUE_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Table with the titles `head`; without titles, pairs of a name and a value."""
+    """Table with the column titles `head`. Without titles, each row is a name and a value."""
 
     rows: Sequence[tuple[str, ...]]
     head: tuple[str, ...] = ()
@@ -59,11 +59,11 @@ class Code:
 
 
 Block = str | Table | Code | Chart
-"""A string is a paragraph."""
+"""Part of a section. A string is a paragraph."""
 
 
 def sections(facts: RunFacts) -> list[tuple[str, list[Block]]]:
-    """Return the title and the content of each section that has any."""
+    """Return (title, content) of each section that is not empty."""
     return [(title, blocks) for title, make in _SECTIONS.items() if (blocks := list(make(facts)))]
 
 
@@ -139,7 +139,7 @@ def _training(facts: RunFacts) -> Iterator[Block]:
 
 
 def _evenly_spaced(rows: Sequence[tuple[str, ...]], head: tuple[str, ...], noun: str) -> Iterator[Block]:
-    """Yield a table with at most `_MOST_ROWS` of the rows, and a note if rows are left out."""
+    """Yield a table of at most `_MOST_ROWS` rows, evenly spaced, and a note if rows are left out."""
     if rows:
         chosen = [rows[end - 1] for end in spread_ends(len(rows), _MOST_ROWS)]
         yield Table(chosen, head)
@@ -176,7 +176,7 @@ def _history(facts: RunFacts) -> Iterator[Block]:
         rows = []
         for start in starts:
             came_from = "new" if start.from_step is None else f"{start.from_step:,}"
-            # A start that recorded no end was killed, or is the newest one.
+            # A start without a recorded end was killed, unless it is the newest one.
             ended = start.ending or (silent if start is starts[-1] else "killed")
             taken = format_seconds(start.seconds)
             rows.append((start.at[:19].replace("T", " "), came_from, f"{start.last_step:,}", taken, ended))
@@ -249,7 +249,7 @@ def _export_row(name: str, certificate: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _from_to(certificate: dict[str, Any], name: str, words: Callable[[float], str]) -> str:
-    """Return a value of the trained model and of the export, with an arrow between them."""
+    """Return a figure of the trained model and the same of its export, such as `0.4120 → 0.4131`."""
     models = (certificate.get(key) for key in ("trained", "exported"))
     values = [model.get(name) if isinstance(model, dict) else None for model in models]
     return " \u2192 ".join(words(value) if isinstance(value, int | float) else "--" for value in values)
@@ -304,7 +304,7 @@ _SECTIONS: dict[str, Callable[[RunFacts], Iterator[Block]]] = {
 
 
 def chart_summary(chart: Chart) -> Table:
-    """Return a table that replaces a chart in Markdown: the first, last, lowest and highest value of each curve."""
+    """Return the table that replaces a chart in Markdown: first, last, lowest and highest value of each curve."""
     rows = []
     for curve in chart.curves:
         if curve.points:
@@ -315,14 +315,14 @@ def chart_summary(chart: Chart) -> Table:
 
 
 def short_number(value: float) -> str:
-    """Return four significant digits without superfluous zeros: `1.5e-4` for 0.00015."""
+    """Return a value with four significant digits, without trailing zeros: `1.5e-4` for 0.00015."""
     if 0 < abs(value) < 1e-3:
         digits, _, power = f"{value:.3e}".partition("e")
         return f"{float(digits):g}e{int(power)}"
     return f"{value:.4g}" if math.isfinite(value) else "--"
 
 
-# Charts are inline SVG. Fonts and colours come from the style of the page.
+# Charts are inline SVG. The style of the page has their fonts and colours.
 
 COLOURS = 6
 _WIDTH, _HEIGHT = 480, 230
@@ -333,7 +333,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Ranges of both axes, and the conversion of values to positions."""
+    """Ranges of a chart's axes, and the conversion of values to positions in the picture."""
 
     x_low: float
     x_high: float
@@ -385,7 +385,7 @@ def _curve(frame: _Frame, lines: Sequence[Points], index: int, *, stacked: bool)
 
 
 def _stacked(curves: Sequence[Curve]) -> list[Points]:
-    """Add to each curve those before it. All have the same x values."""
+    """Return the points of stacked curves: each curve is added to the sum of those before it. All have the same x."""
     heights, lines = [0.0] * min(len(curve.points) for curve in curves), []
     for curve in curves:
         heights = [height + y for height, (_, y) in zip(heights, curve.points, strict=False)]
@@ -409,14 +409,14 @@ def _axes(frame: _Frame, y_ticks: Sequence[float]) -> str:
 
 
 def axis_number(value: float) -> str:
-    """Return `20k` for 20000 and `1.5e-4` for 0.00015."""
+    """Return the label of a tick: `20k` for 20000, and `1.5e-4` for 0.00015."""
     if 0 < abs(value) < 1e-3:
         return short_number(value)
     return f"{value / 1000:g}k" if abs(value) >= 10_000 else f"{value:.6g}"
 
 
 def nice_ticks(low: float, high: float) -> list[float]:
-    """Return at most seven round numbers. The first is at most `low`, the last at least `high`."""
+    """Return at most seven round numbers at equal distances. They cover the range from `low` to `high`."""
     if not high - low > 1e-9 * max(abs(low), abs(high)):
         margin = abs(low) * 0.1 or 1.0
         low, high = low - margin, high + margin
@@ -460,14 +460,14 @@ def _markdown(block: Block) -> list[str]:
             lines = ["| " + " | ".join(map(as_markdown, row)) + " |" for row in cells]
             return [*lines[:1], "| " + " | ".join(["---"] * len(cells[0])) + " |", *lines[1:], ""] if rows else []
         case Code(text=text):
-            # The fence must be longer than any row of backticks in the text.
+            # The fence must be longer than any sequence of backticks in the text.
             fence = "`" * max(3, *(len(ticks) + 1 for ticks in _TICKS.findall(text)), 3)
             return [fence, visible(text), fence, ""]
         case str():
             return [as_markdown(block), ""]
 
 
-# The browser must not load or run anything, even if the text of a run contains markup.
+# The browser must load and run nothing, even if text of a run contained markup.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = "\n" + Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 _COLOURS = "".join(
@@ -520,7 +520,7 @@ def _html(block: Block) -> str:
 
 
 def write_report(folder: RunFolder, out: Path | None = None) -> list[Path]:
-    """Write the Markdown and the HTML report into the folder `out` or the run folder, readable only by the user.
+    """Write the Markdown and the HTML report to the folder `out`, or to the run folder. Only the user can read them.
 
     Return the paths of the files. Raises OSError."""
     facts, paths = facts_of(folder), [(out or folder.root) / name for name in NAMES]

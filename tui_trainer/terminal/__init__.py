@@ -1,1 +1,1 @@
-"""Standard input, output and error, and foreign text on its way to them."""
+"""Standard input, output and error, and making text from outside the program safe to show."""

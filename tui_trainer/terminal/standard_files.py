@@ -1,4 +1,4 @@
-"""Standard input, output and error, safe to use if one is closed or if its reader is gone or stalled.
+"""Standard input, output and error, made safe: each may be closed, and a reader may be gone or stalled.
 
 A reader stalls after Ctrl+S, in `| less`, or when a connection hangs.
 """
@@ -21,25 +21,25 @@ from tui_trainer.terminal.safe_text import one_line
 
 _PATIENCE_SECONDS = 1.0
 _LIMIT_CHARACTERS = 64_000
-# A terminal that sends Ctrl+C to a whole process group may reach this process twice, once through its parent.
+# A terminal sends Ctrl+C to a whole process group, so one press may arrive twice, once through the parent.
 ONE_PRESS_SECONDS = 0.3
 
 
 def open_standard_files() -> None:
-    """Open closed standard files on /dev/null. Otherwise the next opened file would get their number, and prints."""
+    """Open /dev/null for closed standard files. Otherwise the next opened file would get their number, and prints."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # many libraries use its attributes
+        if getattr(sys, name) is None:  # many libraries use attributes of the stream
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
         getattr(sys, name).reconfigure(errors="replace")
 
 
 def fd_of(stream: Any) -> int | None:
-    """Return the file descriptor of a text stream; None if it is closed or not backed by a file."""
+    """Return the file descriptor of a text stream; None if the stream is closed or has no descriptor."""
     if isinstance(stream, io.TextIOWrapper):
         with suppress(OSError, ValueError):
             return stream.fileno()
@@ -51,16 +51,16 @@ def write_all(fd: int, data: bytes) -> None:
     while view:
         try:
             view = view[os.write(fd, view) :]
-        except BlockingIOError:  # another program left the terminal in non-blocking mode
+        except BlockingIOError:  # another program has left the terminal in non-blocking mode
             select.select([], [fd], [])
 
 
 class PatientStream(threading.Thread):
     """Output stream that never blocks its writers for longer than a second, whatever its reader does.
 
-    A thread writes. After a stall of a second nobody waits again until the reader has read something. Text beyond the
-    buffer's limit is dropped, and a line then reports how much. Polling the terminal before a write is not enough: it
-    is reported as writable when it has room for one character.
+    A thread does the writing. After a stall of a second, writers no longer wait until the reader has read something.
+    Text beyond the buffer's limit is dropped, and a line reports how many lines are missing. Polling the terminal
+    before a write would not suffice, because a terminal with room for a single character counts as writable.
     """
 
     encoding, errors = "utf-8", "replace"
@@ -70,20 +70,20 @@ class PatientStream(threading.Thread):
         self._fd, self._process = fd, os.getpid()
         self._pending: deque[str] = deque()
         self._pending_characters = 0
-        # Its lock is reentrant, because a signal handler may print while the lock is held.
+        # The condition's lock is reentrant, because a signal handler may print while the lock is held.
         self._changed = threading.Condition()
         self._is_stalled = self._stopping = self._gone = False
         self._lost_lines, self._drops_text = 0, False
 
     def write(self, text: str) -> int:
-        if os.getpid() != self._process:  # a fork has no threads
+        if os.getpid() != self._process:  # after a fork, the writing thread does not exist
             with suppress(OSError):
                 write_all(self._fd, text.encode(self.encoding, self.errors))
             return len(text)
         with self._changed:
             if self._gone or self._stopping:
                 return len(text)
-            # One text always has room. print() writes the line break separately: it shares the fate of its line.
+            # One text always has room. print() writes a line break separately: it is kept or dropped as its line was.
             if text != "\n":
                 pending = self._pending_characters
                 self._drops_text = pending > 0 and pending + len(text) > _LIMIT_CHARACTERS
@@ -100,13 +100,13 @@ class PatientStream(threading.Thread):
         self._lost_lines += text.count("\n")
 
     def _wait(self) -> None:
-        """Wait until the text is written, so that the next print to another stream comes after it."""
+        """Wait until the text is written, so that a later print to another stream appears after it."""
         if not self._is_stalled:
             is_written = self._changed.wait_for(lambda: self._gone or not self._pending_characters, _PATIENCE_SECONDS)
             self._is_stalled = not is_written
 
     def flush(self) -> None:
-        """Do nothing: the thread writes text at once."""
+        """Do nothing, because the thread writes text as soon as it can."""
 
     def isatty(self) -> bool:
         return os.isatty(self._fd)
@@ -143,7 +143,7 @@ class PatientStream(threading.Thread):
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """Write the pending text; give up after a second if nobody reads."""
+        """Write the pending text and end the thread. Give up after a second if nobody reads."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -153,7 +153,7 @@ class PatientStream(threading.Thread):
 
 @contextmanager
 def patient(name: Literal["stdout", "stderr"]) -> Iterator[None]:
-    """Replace the stream by a `PatientStream` within the block, for all threads and libraries, unless it is a file."""
+    """Replace a stream by a `PatientStream` within the block, also for libraries, unless it is a regular file."""
     stream = getattr(sys, name)
     fd = fd_of(stream)
     if fd is None or stat.S_ISREG(os.fstat(fd).st_mode):
@@ -172,14 +172,14 @@ def patient(name: Literal["stdout", "stderr"]) -> Iterator[None]:
 
 
 def tell(sentence: str) -> None:
-    """Print a sentence as one line on standard error. If that fails, no exit code changes."""
-    if sys.stderr is not None:  # print() would take None for standard output
+    """Print a sentence as one line on standard error. A failure to print is ignored."""
+    if sys.stderr is not None:  # print() would replace None by standard output
         with suppress(OSError, ValueError):
             print(f"tui-trainer: {one_line(sentence)}", file=sys.stderr, flush=True)
 
 
 class Interrupts:
-    """Counts presses of Ctrl+C: the first one asks for a clean end, the second one ends the process at once."""
+    """Counter of Ctrl+C presses: after the first the caller ends cleanly; the second ends the process at once."""
 
     def __init__(self) -> None:
         self._first: float | None = None
@@ -196,7 +196,7 @@ class Interrupts:
 
 
 def show_progress(what: str, done: float, total: float | None, unit: str) -> None:
-    """Show the progress of work on the last line of a terminal, which is cleared when the work is done."""
+    """Show the progress of work on the last line of a terminal. The line is cleared when the work is done."""
     if sys.stderr is None or not sys.stderr.isatty():
         return
     share = f"{done / total:4.0%} of " if total else ""
@@ -207,30 +207,30 @@ def show_progress(what: str, done: float, total: float | None, unit: str) -> Non
 
 
 def write_progress(what: str, done: float, total: float | None, unit: str) -> None:
-    """Write the progress of work as a line of JSON on standard error, for programs."""
+    """Write the progress of work as a JSON line on standard error, for a program that reads it."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
             print(json.dumps({"what": what, "done": done, "total": total, "unit": unit}), file=sys.stderr, flush=True)
 
 
 def leave_output(exit_code: int) -> None:
-    """Flush standard output after Ctrl+C, or end the process after a second if nobody reads."""
+    """Flush standard output after Ctrl+C. If nobody reads it for a second, end the process with `exit_code`."""
     flushing = threading.Thread(target=flush_output, daemon=True)
     flushing.start()
     flushing.join(_PATIENCE_SECONDS)
     if flushing.is_alive():
-        # At its end the interpreter would wait for the same reader.
+        # An ordinary exit would wait for the same reader.
         os._exit(exit_code)
 
 
 def flush_output() -> None:
     if sys.stdout is not None:
-        with suppress(ValueError):  # closed
+        with suppress(ValueError):  # the stream is closed
             sys.stdout.flush()
 
 
 def silence_output() -> None:
-    """Discard buffered output, which would raise again when the interpreter flushes it at exit."""
+    """Send buffered and later output to /dev/null, so that flushing it at exit does not raise again."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

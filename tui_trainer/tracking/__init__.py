@@ -1,1 +1,1 @@
-"""Experiment trackers: what a run has written to its journal is sent to TensorBoard and others."""
+"""Experiment trackers: the journal of a run is sent to TensorBoard and others."""

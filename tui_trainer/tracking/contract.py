@@ -1,4 +1,4 @@
-"""Interface of a tracker. Each file of `trackers/` defines one tracker and is found by its name.
+"""Interface of a tracker. Each file of `trackers/` defines one tracker and has the tracker's name.
 
 A tracker may raise any exception and may hang, because it never runs in the process that trains."""
 
@@ -19,9 +19,9 @@ KEY = "logging.report_to"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrackedRun:
-    """A run as a tracker receives it. `run_id` is the same after each resume. `folder` belongs to the tracker.
+    """A run as a tracker receives it. `run_id` stays the same when the run resumes; `folder` is the tracker's own.
 
-    With `is_resumed` the tracker already has a part of the run; rows after `from_step` are then sent again."""
+    If `is_resumed`, the tracker already has a part of the run. Metrics after step `from_step` are then sent again."""
 
     name: str
     run_id: str
@@ -33,7 +33,7 @@ class TrackedRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metrics:
-    """Values measured after a step. `seconds` are since 1970."""
+    """Values measured after a step. `seconds` is their time in seconds since 1970."""
 
     step: int
     seconds: float
@@ -42,16 +42,16 @@ class Metrics:
 
 class Tracker(Protocol):
     name: str
-    """Name of the tracker, which is also the name of its library."""
+    """Name of the tracker, and of its library."""
 
     def begin(self, run: TrackedRun) -> str:
-        """Create or continue the run. Return a sentence for the user, such as how to upload local data, or ""."""
+        """Create or continue the run in the tracker. Return a sentence for the user, such as how to upload, or ""."""
 
     def log(self, rows: Sequence[Metrics]) -> None:
-        """Send rows. If it raises, it is called again with the same rows."""
+        """Send the metrics. If this raises, it is called again with the same metrics."""
 
     def end(self, status: str) -> None:
-        """Send all that is left, and the status: `finished`, `stopped`, `failed` or `interrupted`."""
+        """Send all pending data, and the status: `finished`, `stopped`, `failed` or `interrupted`."""
 
 
 def tracker_names() -> list[str]:

@@ -1,6 +1,6 @@
-"""Feed one tracker from a journal. A file notes which events were sent, so that a resumed run continues there.
+"""Send a journal to one tracker. A file notes how many events were sent, so that a resumed run continues there.
 
-After a failure, sending is repeated after longer and longer pauses, and in the end abandoned."""
+After a failure, sending is retried after longer and longer pauses, and in the end given up."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ class Feeder:
     given_up: bool = False
     most_failures: int = _MOST_FAILURES
     busy_since: float | None = None
-    """Start of the current call of the tracker; None while there is none."""
+    """Time of the monotonic clock when the present call of the tracker began; None without a call."""
 
     def __post_init__(self) -> None:
         self.folder_of_tracker = self.folder.root / "tracking" / self.tracker.name
@@ -51,13 +51,13 @@ class Feeder:
         self._failures, self._try_again_at = 0, 0.0
 
     def feed(self) -> None:
-        """Send new events. Errors of the tracker are not raised."""
+        """Send new events to the tracker. An error of the tracker is reported, not raised."""
         self._read_journal()
         if self._rows:
             self._try(self._send)
 
     def end(self, status: str) -> bool:
-        """Send the rest and the end of the run. Return False if this must be tried again."""
+        """Send the remaining events and the run's status. Return False if this must be tried again."""
         self._read_journal()
         if self._status != status or self.sent_events < self._seen:
             self._try(lambda: self._send(status))
@@ -73,7 +73,7 @@ class Feeder:
             if not is_new:
                 self._from_step = event.step
             elif isinstance(event, RunStarted):
-                # Steps after a resume are sent again. They replace the first ones if the tracker supports that.
+                # Steps after a resume are sent again. They replace earlier values if the tracker supports that.
                 self._from_step = event.resumed_from_step or 0
 
     def _send(self, status: str = "") -> None:
@@ -118,7 +118,7 @@ class Feeder:
             self.busy_since = None
 
     def _failed(self, error: Exception) -> None:
-        """Report the first failure, and later only that it was given up."""
+        """Schedule the next attempt after an error. Report the first error, and finally that the upload is given up."""
         self._failures += 1
         pause = min(_FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1), _LONGEST_PAUSE_SECONDS)
         self._try_again_at = monotonic() + pause
@@ -143,7 +143,7 @@ _STEP_METRICS = ("loss", "grad_norm", "epoch", "step_seconds", "tokens_per_secon
 
 
 def metrics_of(event: Event) -> Metrics | None:
-    """Return the metrics of an event, named so that trackers group them; None for events without metrics.
+    """Return the metrics of an event, with names that trackers group; None for events without metrics.
 
     Values that are not finite are omitted, because not every tracker accepts them."""
     match event:

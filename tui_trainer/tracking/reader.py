@@ -27,21 +27,21 @@ _LAST_SECONDS = 90.0
 def main(arguments: Sequence[str]) -> None:
     root, *names = arguments
     tell = _tell_through(os.dup(1))
-    # Libraries print to standard output too. This sends it to the log.
+    # Libraries print to standard output too. Their output goes to the log.
     os.dup2(2, 1)
     os.nice(10)
     folder = RunFolder(Path(root))
     tracking_folder = folder.root / "tracking"
     with suppress(FileExistsError):
         make_private_folder(tracking_folder)
-    # The reader of an earlier start of the run may still be sending.
+    # Wait for the reader of an earlier start of the run, which may still be sending.
     lock = os.open(tracking_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX)
     for problem in tracker_problems(names):
         tell(problem.message, problem.hint)
     feeders = [Feeder(folder, find_tracker(name), tell) for name in names if not tracker_problems([name])]
     follow(feeders, lambda: owner(folder.lock) is not None, lambda: overview(folder).status)
-    # An ordinary exit would wait for threads that hang.
+    # An ordinary exit would wait for a thread that hangs.
     os._exit(0)
 
 
@@ -54,7 +54,7 @@ def follow(
     hangs_after_seconds: float = _HANGS_AFTER_SECONDS,
     last_seconds: float = _LAST_SECONDS,
 ) -> None:
-    """Feed until the run is over, and then until everything is sent, but no longer than `last_seconds`."""
+    """Send events to all trackers until the run has ended, then what is left, for at most `last_seconds`."""
     over = threading.Event()
 
     def work(feeder: Feeder) -> None:
@@ -84,7 +84,7 @@ def _tell_through(fd: int) -> Tell:
     def tell(message: str, hint: str) -> None:
         line = json.dumps({"message": message, "hint": hint}) + "\n"
         print(line, end="", file=sys.stderr, flush=True)
-        with suppress(OSError):  # the reader of the pipe has ended
+        with suppress(OSError):  # the process that reads the pipe has ended
             os.write(fd, line.encode())
 
     return tell

@@ -1,1 +1,1 @@
-"""The screens, the only package that uses Textual. Pure functions over plain data compute what the views show."""
+"""The screens, the only package that uses Textual. Pure functions over plain data compute the lines that it shows."""

@@ -1,6 +1,6 @@
-"""The application: a screen for each subject, dialogs on top, and one tick a second.
+"""The application: one screen per page, dialogs above them, and a tick each second.
 
-It shows what the screens compute, and passes keys on to them. Runs belong to `main`, which waits for them.
+It draws what the screens compute, and passes keys to them. Runs belong to `main`, which waits for their end.
 """
 
 import asyncio
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = SEEN_SECONDS
 UNATTENDED_TICK_SECONDS = 7.0
-# After a request to the run, its journal is read at these times, because the answer should not wait for a tick.
+# After a request to the run, its journal is read at these times, so that the answer does not wait for a tick.
 _ANSWER_SECONDS = (0.1, 0.3, 0.6)
 # The terminal's own colours: they fit light and dark terminals, and a changed cell costs few bytes.
 TERMINAL_THEME = "ansi-dark"
 _NEWS_SECONDS, _UNTIL_A_KEY = 6.0, 1e6
-# Toasts held back while a dialog is open, which may be open for a night.
+# Most toasts that are kept while a dialog is open, which may be for a whole night.
 _MOST_HELD = 3
 _NO_KEY = "unbound"
 _TOO_SMALL = "too small"
@@ -71,7 +71,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     DEFAULT_MODE: ClassVar[Place] = PLACES[1]
     BINDINGS = bindings("app")
     INLINE_PADDING = 0
-    # Set from the beginning: with a theme that is set later, all widgets are styled twice.
+    # The theme is set at once: setting it later would style all widgets twice.
     theme: Reactive[str] = Reactive(TERMINAL_THEME)
 
     def __init__(self, bench: Workbench, keymap: Keymap) -> None:
@@ -86,7 +86,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.add_mode(_TOO_SMALL, partial(TooSmall, bench))
         self.guard: TerminalGuard | None = None
         self.terminal: PatientDriver | None = None
-        # Textual would write pages about an error to the log. `main` writes a file and prints one sentence.
+        # Textual would write pages about an error to the log. `main` writes them to a file and prints one sentence.
         self.error_console.quiet = True
         self.crash, self._has_begun = "", False
         self.preferences = Preferences.load()
@@ -104,12 +104,12 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         return colours if self.current_theme.ansi else readable(colours)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return Textual's filters, and for ASCII terminals one that also covers Textual's own widgets."""
+        """Return Textual's filters. On ASCII terminals, a further filter covers the text of Textual's own widgets."""
         filters = super().get_line_filters()
         return [*filters, AsciiOnly()] if self.bench.glyphs.ascii else filters
 
     def get_default_screen(self) -> Screen[None]:
-        # If the mode were added before, all style sheets would be parsed twice.
+        # The mode is added later: if it existed before this, all style sheets would be parsed twice.
         return self.page
 
     async def on_mount(self) -> None:
@@ -190,7 +190,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.switch_mode(_TOO_SMALL)
 
     def show_toast(self, text: str, severity: SeverityLevel, page: int) -> None:
-        """Show a toast about a page. An error stays until a key is pressed."""
+        """Show a toast with the title of a page. An error stays until a key is pressed."""
         if self.dialog:
             # The toast would hide the text or the keys of the dialog, so it waits until the dialog is closed.
             self._held_news.append(partial(self.show_toast, text, severity, page))
@@ -200,13 +200,13 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.notify(text, title=TITLES[PLACES[1 + page]], severity=severity, timeout=seconds, markup=False)
 
     def delay_update(self, delay: float = 0.05) -> None:
-        """Hide a page while it is built for the first time. Textual would do that at each change of pages."""
+        """Hide a page while it is built for the first time. Textual would hide it at every change of pages."""
         if not self.page.is_mounted:
             super().delay_update(delay)
 
     def draw(self) -> None:
         if not self.is_running:
-            # An answer of the background can arrive while the screens are being closed.
+            # The background may deliver a result while the screens are being closed.
             return
         self._shown_by_clock = self._by_clock()
         # Pages below a dialog are drawn too, because a run continues behind it.
@@ -215,7 +215,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
                 screen.redraw()
 
     def _by_clock(self) -> object:
-        """Return what changes on the screen without a key. While this is equal, the screen is not drawn again."""
+        """Return the state that can change without a key. `tick` redraws only if it differs from the last drawing."""
         return self.size, self.bench.by_clock(), [screen.by_clock() for screen in (self.page, self.dialog) if screen]
 
     @property
@@ -227,7 +227,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         return [*self.keymap.of(self.page.place), *self.keymap.of("app")]
 
     def refusal(self, action: Action) -> str:
-        """Return why an action of this page or of `app` is not possible now; empty if it is."""
+        """Return why an action of this page, or of `app`, is not possible now; empty if it is possible."""
         if self.bench.is_view and action.id in CHANGES_RUNS:
             return "this is a read-only view (attach --view)"
         if action.id == "app.start":
@@ -235,7 +235,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         return "" if action.place == "app" else self.page.refusal(action)
 
     def tick(self) -> None:
-        """Collect news and draw them. Called once a second, and less often while the user is away."""
+        """Collect news of runs and commands and draw them. Called once a second, less often while the user is away."""
         if not self.is_running:
             # Textual closes the screens before it stops this clock.
             return
@@ -269,7 +269,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.bench.set_gauge_interval()
 
     def _notify_of_the_end(self) -> None:
-        """Notify the terminal (OSC 9) of a run that ended while the terminal did not have the focus."""
+        """Plan again when the run has ended, and notify the terminal (OSC 9) unless it has the focus."""
         run, was_alive = self.bench.run, self._run_was_alive
         self._run_was_alive = self.bench.run_is_alive
         if was_alive and not self._run_was_alive:
@@ -296,7 +296,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.call_after_refresh(self.draw)
 
     def poll_soon(self) -> None:
-        """Poll the run soon after a request to it."""
+        """Read the run's journal several times soon after a request, to show the answer quickly."""
         for seconds in _ANSWER_SECONDS:
             self.set_timer(seconds, self.bench.poll_run)
 
@@ -307,7 +307,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
                 self.tick()
         if isinstance(event, Key) and not event.is_forwarded:
             if self.bench.start_wanted and event.key == "enter" and not self.dialog:
-                return  # the user pressed it for the question that is about to open
+                return  # the user pressed Enter for the question that is about to open
             old_notice, self.bench.notice = self.bench.notice, None
             if self._has_lasting_news:
                 self._has_lasting_news = False
@@ -325,7 +325,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         await super().on_event(event)
 
     def _name_layout(self, letter: str, key: str) -> None:
-        """Report once why a letter of another alphabet does nothing."""
+        """Report once that a letter of another alphabet is not a key here, and how to change that."""
         is_foreign = letter.isalpha() and "LATIN" not in name(letter, "LATIN")
         has_use = self.takes_text or self.keymap.find(self.page.place, key, letter)
         if is_foreign and not (has_use or self._has_named_layout):
@@ -334,13 +334,13 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.draw()
 
     def _is_above(self, dialog: Dialog, action: Action, event: Key) -> bool:
-        """Return whether a key of all screens does its action although a dialog is open."""
+        """Return whether a key that works on all pages keeps its action while this dialog is open."""
         if action.name in ("jump", "command"):
             return not dialog.takes(event.character or event.key)
         return action.name in _ABOVE_DIALOGS and not event.is_printable
 
     def on_resize(self) -> None:
-        # After Textual's own handler, which stores the size.
+        # Deferred until Textual's own handler has stored the new size.
         self.call_next(self.show_page, self.bench.current)
         self.call_after_refresh(self.draw)
 
@@ -357,7 +357,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if page is self.page:
             self.draw()
         else:
-            # A page draws itself when it is mounted.
+            # A page that is not mounted yet is drawn when it is mounted.
             self._shown_by_clock = self._by_clock()
 
     def action_do(self, name: str) -> None:
@@ -368,7 +368,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         super().copy_to_clipboard(text.encode("utf-8", "replace").decode())
 
     def open(self, dialog: Dialog) -> None:
-        # Toasts would cover the keys of the dialog. The mark on the tab stays.
+        # Toasts would cover the keys of the dialog. The mark on the tab remains.
         self.clear_notifications()
         self.push_screen(dialog, mode=self.page.place)
 
@@ -376,7 +376,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.open(ChoiceDialog(heading, rows, answers))
 
     def close_question(self, heading: str) -> bool:
-        """Close the open question with this heading. Return whether there was one."""
+        """Close the open question if it has this heading. Return whether it was closed."""
         dialog = self.dialog
         if not (isinstance(dialog, ChoiceDialog) and dialog.heading == heading):
             return False
@@ -394,13 +394,13 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         return self.keymap.key_of(action_id, ascii_only=self.bench.glyphs.ascii)
 
     def leave(self, how: ExitReason = ExitReason.QUIT) -> None:
-        """Close the screens. `main` handles a run that is active."""
+        """Close the screens for the reason `how`. `main` takes care of an active run."""
         if self.bench.leaving is None:
             self.bench.leaving = how
         self.exit()
 
     def leave_soon(self, how: ExitReason) -> None:
-        """Close the screens. Safe to call from a signal handler or another thread."""
+        """Close the screens soon. Unlike `leave`, this is safe in a signal handler or another thread."""
         if self._event_loop is not None:
             self._event_loop.call_soon_threadsafe(self.leave, how)
 
@@ -420,7 +420,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.open(DataDialog(self.bench))
 
     def do_on_page(self, place: Place, do: Callable[[], object]) -> None:
-        """Open a page, and call a function once the page is complete."""
+        """Open a page, and call `do` once the page is complete."""
         self.bench.go(PLACES[1:].index(place))
         if self.page.is_mounted:
             self.call_next(do)
@@ -521,10 +521,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.call_next(fail)
 
     def bell(self) -> None:
-        """Ring the bell. Textual also calls this for an uncaught error, which is recorded here for `main`."""
+        """Ring the bell. Textual also calls this for an uncaught error, which is stored in `crash` for `main`."""
         error = sys.exc_info()[1]
         if error is None:
             super().bell()
         elif self.bench.leaving is None or not isinstance(error, NoMatches | ScreenStackError):
-            # While the screens are closed, Textual creates no more widgets, so a page may lack its parts.
+            # While the screens close, Textual creates no widgets, so errors about missing parts of a page are ignored.
             self.crash = self.crash or traceback.format_exc()

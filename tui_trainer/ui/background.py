@@ -1,7 +1,7 @@
-"""Work in threads, one piece after another, so that no key press has to wait for it.
+"""Threads for slow work, so that no key press has to wait. Each thread does one piece of work after another.
 
-The threads never touch the screen: results are handled in the event loop. They are daemons, because no work has to be
-finished before the program ends.
+The threads never touch the screen: results are handled in the event loop. They are daemon threads, because no work has
+to be finished before the program ends.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ Answer = Callable[[Any], None]
 
 
 class GivenUp(Exception):
-    """Raised by work whose result is not needed any more: no callback is called."""
+    """Raised by work whose result is no longer needed. The answer callback is not called then."""
 
 
 class Background:
-    """Named pieces of work. New work replaces work of the same name that has not begun.
+    """Queues of named work. New work replaces waiting work of the same name.
 
-    Each lane has its own thread, so a disk or a process that does not answer delays only its own lane.
+    Each lane has its own thread, so a disk or a process that does not respond delays only its own lane.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, failed: Callable[[Exception], None]) -> None:
         self._loop = loop
-        # Callbacks run in this context, because Textual looks there for its application.
+        # Callbacks run in this context, because Textual finds its application there.
         self._context = copy_context()
         self._failed = failed
         self._waiting: dict[str, OrderedDict[str, tuple[Work, Answer]]] = {}
         self._busy_with: dict[str, str] = {}
         self._newest: Counter[str] = Counter()
-        """Requests so far, by the name of the work."""
+        """Number of requests so far, by the name of the work."""
         self._changed = threading.Condition()
         self._is_over = False
 
     def do(self, name: str, work: Work, answer: Answer, lane: str = "") -> None:
-        """Run `work` in the lane's thread, then `answer(result)` in the event loop, unless newer work has this name."""
+        """Run `work` in the lane's thread, then `answer(result)` in the event loop unless newer work has this name."""
         with self._changed:
             if lane not in self._waiting:
                 self._waiting[lane] = OrderedDict()
@@ -53,7 +53,7 @@ class Background:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Stop calling callbacks."""
+        """Call no more callbacks."""
         self._is_over = True
 
     def is_busy(self, name: str) -> bool:
@@ -66,7 +66,7 @@ class Background:
             return not self._names
 
     def finish(self, name: str, patience_seconds: float) -> None:
-        """Wait for work that must not be lost. Call only after the screens have closed: this blocks the event loop."""
+        """Wait until the named work is over. Call only after the screens have closed: this blocks the event loop."""
         with self._changed:
             self._changed.wait_for(lambda: name not in self._names, patience_seconds)
 
@@ -91,7 +91,7 @@ class Background:
             except Exception as error:  # reported in the event loop
                 callback = partial(self._failed, error)
             with self._changed:
-                # Both under the lock: when the callback runs, the work is over, and if it is over, the callback is due.
+                # Both under the lock: once the work counts as over, its callback is scheduled, and not before.
                 if callback and not self._is_over:
                     with suppress(RuntimeError):  # the event loop is closed
                         self._loop.call_soon_threadsafe(callback, context=self._context)
@@ -103,5 +103,5 @@ class Background:
             return
         try:
             answer(result)
-        except Exception as error:  # otherwise it would end in asyncio's log
+        except Exception as error:  # asyncio would only log the error
             self._failed(error)

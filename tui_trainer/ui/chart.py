@@ -1,4 +1,4 @@
-"""A chart of one metric over the steps of a run. `curves.py` has the metrics, `plot.py` the axes and dots."""
+"""A chart of one metric over the steps of a run. `curves.py` provides the metrics, `plot.py` the axes and dots."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMOOTHINGS: Final = (0.9, 0.98, 0.0, 0.6)
 MOST_HALVINGS: Final = 12
 _SMALLEST = (GUTTER + 10, 3)
 _TICKS_TALL: Final = 5
-# A chart with fewer rows has its x labels within the axis.
+# A chart with fewer rows has the labels of the x axis within the axis line.
 _LABELS_FROM: Final = 11
 _TAIL_HALVINGS = 2
 
@@ -36,13 +36,13 @@ def _scaled(values: Floats, log: bool) -> Floats:
     if not log:
         return values
     with np.errstate(divide="ignore", invalid="ignore"):
-        # Values without a logarithm lie below every range.
+        # Values that have no logarithm are drawn below every range.
         return np.where(values > 0, np.log10(values), np.where(np.isnan(values), np.nan, -np.inf))
 
 
 @dataclass(frozen=True, slots=True)
 class ChartView:
-    """Settings of a chart. The x axis is halved `halvings` times, around the crosshair or at the newest steps."""
+    """Settings of a chart. Each of `halvings` halves the visible steps, around the crosshair or at the newest steps."""
 
     metric: str = "loss"
     smoothing: float = SMOOTHINGS[0]
@@ -54,7 +54,7 @@ class ChartView:
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    """One drawing of a chart. Later parts cover earlier ones: steps, mean, evaluations, baselines, crosshair."""
+    """One drawing of a chart. Layers, each above the one before: steps, mean, evaluations, baselines, crosshair."""
 
     state: RunState
     view: ChartView
@@ -64,18 +64,18 @@ class _Picture:
     glyphs: Glyphs
 
     def _evaluations(self) -> list[tuple[int, float]]:
-        """Return step and value of the evaluations that have the metric."""
+        """Return `(step, value)` for each evaluation that measured the metric."""
         marked = ((done.step, self.metric.marked(done)) for done in self.state.evals)
         return [(step, value) for step, value in marked if value is not None]
 
     def _evals(self) -> list[tuple[int, float]]:
-        """Return step and value of the evaluations in the window, as logarithms on a logarithmic axis."""
+        """Return `(step, value)` for each evaluation in the window. On a logarithmic axis, values are logarithms."""
         low, high = self.shown.low, self.shown.high
         finite = [(step, value) for step, value in self._evaluations() if low <= step <= high and math.isfinite(value)]
         return [(step, math.log10(value)) for step, value in finite if value > 0] if self.view.log else finite
 
     def wanted_bounds(self) -> Bounds | None:
-        """Return the range of the values and of the evaluations near them; None without values."""
+        """Return the range that the y axis should show: the curve, and evaluations near it. None without values."""
         core = self.series.core(self.shown, self.metric.is_noisy, self.view.log)
         values = [value for _, value in self._evals()]
         if core is None:
@@ -101,7 +101,7 @@ class _Picture:
         return [*body, *axis]
 
     def _paint_curves(self, raster: Raster, bounds: Bounds) -> list[int]:
-        """Draw values and mean, and mark values outside the range. Return the columns with NaN or infinite values."""
+        """Draw the values and their mean, and mark values out of range. Return the columns with NaN or infinity."""
         series, log = self.series, self.view.log
         columns = series.columns(self.shown, raster.dots_across)
         low, high, smoothed = (_scaled(values, log) for values in (columns.low, columns.high, columns.smoothed))
@@ -119,7 +119,7 @@ class _Picture:
         return cells_of(columns.bad)
 
     def _mark_evaluations(self, raster: Raster, bounds: Bounds) -> None:
-        """Mark only the newest evaluation in each few columns, because a row of marks would hide the curve."""
+        """Draw the marks of evaluations, at most one in each few columns, because more would hide the curve."""
         glyphs, per_step = self.glyphs, raster.width / self.shown.span / _MARK_EVERY
         newest = {int((step - self.shown.low) * per_step): (step, value) for step, value in self._evals()}
         for step, value in newest.values():
@@ -128,9 +128,9 @@ class _Picture:
             raster.mark(column, row, sign, "chart_eval")
 
     def _name_baselines(self, raster: Raster, bounds: Bounds) -> None:
-        """Write the names of baselines at the right end of their rows, because full lines would look like a curve.
+        """Write the name of each baseline at the right end of its row, because a full line would look like a curve.
 
-        A name is left out if its loss is outside the range, if the curve is there, or if a lower loss has the row.
+        A name is left out if its value is out of range, if its cells are taken, or if a lower baseline has the row.
         """
         drawn, line = set[int](), "---" if self.glyphs.ascii else "┈┈┈"
         for name, loss in sorted(self.metric.to_beat(self.state).items(), key=itemgetter(1)):
@@ -141,7 +141,7 @@ class _Picture:
                 raster.label(row, f"{line} {self.glyphs.only(one_line(name[:_LABEL_LIMIT]))}", "dim")
 
     def title(self, width: int, bounds: Bounds | None) -> Line:
-        """Return the title line: the newest value, the values at the crosshair, an alarm about NaN, or the legend."""
+        """Return the title line: the newest value, the values at the crosshair, a warning about NaN, or the legend."""
         view, series, glyphs = self.view, self.series, self.glyphs
         if view.compact:
             value = self.metric.show(float(series.values[-1])) if len(series.values) else "--"
@@ -172,7 +172,7 @@ class _Picture:
 
     @property
     def _marks(self) -> list[tuple[int, float]]:
-        """Evaluations to mark beside the curve; none if the curve itself consists of evaluations."""
+        """Evaluations to mark beside the curve, as `(step, value)`; none if the curve itself shows evaluations."""
         return self._evaluations() if self.metric.is_noisy else []
 
     def _legend(self, bounds: Bounds | None) -> Line:
@@ -195,7 +195,7 @@ _ALL = ChartView()
 
 
 class LossChart(Pane):
-    """Chart of the run that `state()` returns. Setting `view` draws it again."""
+    """Chart of the run that `state()` returns. Assigning `view` redraws the chart."""
 
     DEFAULT_CSS = "LossChart { height: 1fr; min-height: 4; }"
     ALLOW_SELECT = False
@@ -209,7 +209,7 @@ class LossChart(Pane):
         self.disabled = disabled
         self._state = state
         self.beside: LossChart | None = None
-        """Another chart of the same steps, which shares the x axis and the smoothing."""
+        """Another chart of the same run, which gets this chart's zoom, crosshair and smoothing."""
         self._drawn_view = view
         self._series: Series | None = None
         self._bounds: Bounds | None = None
@@ -217,7 +217,7 @@ class LossChart(Pane):
         self.set_reactive(LossChart.view, view)
 
     def forget(self) -> None:
-        """Prepare for another run: reset zoom, crosshair and axes, and a metric that only some runs have."""
+        """Reset zoom, crosshair and axes for another run. A metric that not every run has is replaced by the loss."""
         self._series = self._bounds = None
         metric = self.view.metric if self.view.metric in METRICS else LOSS
         self.set_reactive(LossChart.view, replace(self.view, metric=metric, halvings=0, cross_step=None, log=False))
@@ -232,7 +232,7 @@ class LossChart(Pane):
         series = self._take(metric.points(state), view, metric.is_noisy)
         if view.cross_step is not None:
             view = replace(view, cross_step=series.nearest_step(view.cross_step))
-        # The axis follows the run's steps even for rare evaluations, so that two charts have the same axis.
+        # The x axis follows the run's steps even for rare evaluations, so that charts side by side have the same axis.
         last_step = max([*series.steps[-1:].tolist(), *state.steps[-1:]], default=0)
         domain = plot.domain_steps(last_step, state.total_steps)
         self._shown = plot.window(domain, last_step, view.halvings, view.cross_step)
@@ -272,7 +272,7 @@ class LossChart(Pane):
         self.show_metric(next_of(list(metrics_of(self._state())), self.view.metric))
 
     def toggle_log(self) -> str:
-        """Switch the y axis. Return why a logarithmic axis is impossible, or an empty string."""
+        """Switch the y axis between linear and logarithmic. Return why that is impossible, or an empty string."""
         name, state = self.view.metric, self._state()
         metric = metric_of(state, name) or METRICS[LOSS]
         if not self.view.log and not (metric.values(state) > 0).any():
@@ -287,7 +287,7 @@ class LossChart(Pane):
         self.view = replace(self.view, halvings=0 if self.view.halvings else _TAIL_HALVINGS, cross_step=None)
 
     def move_cross(self, columns: int) -> None:
-        """Move the crosshair by columns, at least to the next point. The first move shows it at the last point."""
+        """Move the crosshair by columns, at least to the next point. The first call shows it at the newest point."""
         if self._series is None or not len(steps := self._series.steps):
             return
         index = len(steps) - 1

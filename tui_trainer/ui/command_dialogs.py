@@ -1,6 +1,6 @@
-"""The dialog of a command that runs in its own process: what it does, its progress, and its result.
+"""The dialog of a command that runs in its own process: what the command does, its progress, and its result.
 
-One class serves all commands. A function of the process draws the result of each.
+One class serves all commands. The caller passes a function that draws the result.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from tui_trainer.launching.command_process import JsonProcess
     from tui_trainer.ui.workbench import Workbench
 
-# Lines that are shown of a command while it runs.
+# Most output lines to show while a command runs.
 _SHOWN: Final = 12
 _SLOWS: Final = "A run is training: this slows it down and uses memory."
 Draw = Callable[[Any, int, Glyphs], list[Line]]
-"""Draws a process: (process, width, glyphs) -> lines."""
+"""Function that draws the output or the result of a process: (process, width, glyphs) -> lines."""
 
 
 def rows_as_text(texts: Sequence[str], width: int) -> list[Line]:
-    """Return rows of tables with their blanks, and longer sentences wrapped."""
+    """Return texts as lines. Rows of tables keep their blanks, and longer sentences are wrapped."""
     return [[(row, "text")] for text in texts for row in rows_of(one_line(text), width) or [""]]
 
 
 def _newest_lines(process: JsonProcess, width: int, _: Glyphs) -> list[Line]:
-    """Return the newest lines of a command. While it runs, the last line is not included: `now_line` shows it."""
+    """Return the newest output lines. While the command runs, the last line is left out, as `now_line` shows it."""
     earlier = process.lines[:-1] if process.alive else process.lines
     return [line for text in earlier[-_SHOWN:] for line in paragraph(text, width)]
 
 
 def now_line(process: JsonProcess, width: int, glyphs: Glyphs) -> Line:
-    """Return what the command does now, its progress and the elapsed time."""
+    """Return a line with the present work of the command, its progress and the elapsed time."""
     done, total, unit = process.progress
     if total and not process.is_cancelled:
         return progress_line(process.part, done, total, unit, width, glyphs)
@@ -47,7 +47,7 @@ def now_line(process: JsonProcess, width: int, glyphs: Glyphs) -> Line:
 
 
 def clock_state(process: JsonProcess | None) -> object:
-    """Return what `now_line` and the lines of a process depend on, to compare: see `Dialog.by_clock`."""
+    """Return the state of a process that its lines depend on, for `Dialog.by_clock`."""
     if process is None:
         return None
     seconds = int(process.seconds) if process.alive else 0
@@ -55,16 +55,16 @@ def clock_state(process: JsonProcess | None) -> object:
 
 
 class CommandDialog(Dialog):
-    """A command and its progress. The command continues if the dialog is closed, which shows it when opened again.
+    """A command, its progress and its result. If the dialog is closed, the command continues.
 
-    A command that asks first reports what it would do, and Enter confirms.
+    A command that asks first reports what it would do; Enter then confirms.
     """
 
     def __init__(
         self, bench: Workbench, command: Measurement[Any] | Tool, heading: str, result: Draw, *,
         so_far: Draw = _newest_lines, about: Sequence[str] = (), apply: tuple[str, str] = ("", ""),
     ) -> None:  # fmt: skip
-        """Show a command. `about` describes it before it starts; `apply` names its patch on the key and for undo."""
+        """Create the dialog. `about` describes the command. `apply` names its suggested change, for key and undo."""
         super().__init__()
         self.bench, self.command, self.heading = bench, command, heading
         self._result, self._so_far, self._about, self._apply = result, so_far, about, apply
@@ -124,13 +124,13 @@ class CommandDialog(Dialog):
         return True
 
     def start(self) -> str:
-        """Start the command. Return why it cannot be started, or an empty string."""
+        """Start the command. Return why it cannot be started; empty if it was started or is running."""
         other = self.bench.measurement_beside(self.command) if self.command.measures else None
         return f"{other.what} is still running and would distort the measurement" if other else self.command.start()
 
 
 def begin(dialog: CommandDialog) -> None:
-    """Start a measurement and show it. A measurement that is running is only shown."""
+    """Start the measurement of a dialog, unless it is running already, and open the dialog."""
     if reason := dialog.start():
         dialog.bench.tell(reason, "warn")
     else:
@@ -141,7 +141,7 @@ def open_tool(
     bench: Workbench, tool: Tool, heading: str, about: Sequence[str] = (),
     show: Callable[[Mapping[str, Any], int], list[str]] = lambda _, width: [],
 ) -> None:  # fmt: skip
-    """Open the box of a command. A command that still runs, or has ended, is shown rather than started again."""
+    """Open the dialog of a tool. A tool that was opened before is shown again rather than restarted."""
 
     def result(process: JsonProcess, width: int, _: Glyphs) -> list[Line]:
         lines = rows_as_text(show(process.result or {}, width), width)
@@ -151,7 +151,7 @@ def open_tool(
     if before is None or not before.alive:
         bench.tools[tool.what] = tool
     tool = bench.tools[tool.what]
-    # A command that asks first starts at once, because it only looks.
+    # A command that asks first can start at once, because it changes nothing until the user confirms.
     if tool.process is None and not about and (reason := tool.start()):
         bench.tell(reason, "warn")
         return
@@ -159,7 +159,7 @@ def open_tool(
 
 
 def menu(heading: str, answers: Sequence[Answer]) -> ChoiceDialog:
-    """Return a question whose answers do not fit into the line of keys: one answer in each row."""
+    """Return a question with one answer in each row, for answers that do not fit into the line of keys."""
     dialog = ChoiceDialog(heading, [[(f"{key}  ", "key"), (label, "text")] for key, label, _ in answers], answers)
     dialog.keys = dialog.keys[-1:]
     return dialog

@@ -30,7 +30,7 @@ _SHOWN_LINES: Final = 40
 
 
 def _gpu_option(bench: Workbench) -> list[str]:
-    """Return the command's `--gpu` option: the CPU while a run is training."""
+    """Return the `--gpu` option for a command. While a run is training, the command uses the CPU."""
     chosen = "none" if bench.run_is_alive else bench.chosen_gpu
     return [] if chosen is None else ["--gpu", str(chosen)]
 
@@ -50,7 +50,7 @@ def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
 
 
 def _out_for(folder: RunFolder, data: str) -> Path:
-    """Return a new file for predictions, beside the data if it is a file, else in the working directory."""
+    """Return a path for predictions that does not exist yet: beside the data file, or in the working directory."""
     source = at_home(data).absolute()
     parent = source.parent if source.exists() else Path.cwd()
     words = re.sub(r"[^\w-]+", "-", source.name.partition(".")[0]) or "rows"
@@ -95,7 +95,7 @@ def bench_run(bench: Workbench, folder: RunFolder) -> None:
 
 
 def report(bench: Workbench, folder: RunFolder) -> None:
-    """Write the run's report in the background, without a box."""
+    """Write the report of a run in the background, without opening a dialog."""
 
     def write() -> str | OSError:
         from tui_trainer.reporting.page import write_report
@@ -127,7 +127,7 @@ def _ask_name(
 
 
 def _agreed_tool(bench: Workbench, what: str, heading: str, arguments: Sequence[str], done: str) -> None:
-    """Open the box of a command that says what it would do, and does it after the user has confirmed."""
+    """Open the dialog of a command that first shows what it would do, and asks the user to confirm."""
     tool = Tool(bench, what, arguments, yes=["--yes"], done=lambda _: done)
     open_tool(bench, tool, heading, show=lambda result, _: result["words"])
 
@@ -144,7 +144,7 @@ def publish(bench: Workbench, folder: RunFolder) -> None:
 
 
 def download(bench: Workbench, kind: str, name: str = "") -> None:
-    """Ask for the name of a model or a data set (`kind`), show its size, and download it once the user confirms."""
+    """Ask for the name of a model or a data set (`kind`), show its size, and download it if the user confirms."""
 
     def use(name: str) -> None:
         arguments, shown = ["download", *(["--data"] if kind == "data set" else []), name], one_line(name, 60)
@@ -174,7 +174,7 @@ def offer_install(bench: Workbench) -> None:
 
 
 def more_answers(bench: Workbench, folder: RunFolder, *, has_model: bool) -> list[Answer]:
-    """Return the answers of the menu `more`: actions on a run that have no key of their own."""
+    """Return the items of the menu `more`: actions on a run that have no key of their own."""
     from tui_trainer.ui.own_commands import own_answers
 
     answers: list[Answer] = []
@@ -194,7 +194,7 @@ def offer_more(bench: Workbench, folder: RunFolder, answers: Sequence[Answer]) -
 
 
 class FileDialog(DataDialog):
-    """Dialog for data that is not for a new run."""
+    """Dialog to choose data for a command rather than for a new run. `use` gets the chosen path."""
 
     def __init__(self, bench: Workbench, heading: str, use: Callable[[str], None]) -> None:
         super().__init__(bench)
@@ -209,7 +209,7 @@ def _ask_for_data(bench: Workbench, heading: str, use: Callable[[str], None]) ->
 
 
 class ImportedDialog(Dialog):
-    """The settings that a config of another tool becomes, and the keys left out. Enter applies them."""
+    """The settings that another tool's config is converted to, and its keys that are ignored. Enter applies them."""
 
     def __init__(self, bench: Workbench, path: str) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class ImportedDialog(Dialog):
         self._imported: Imported | None = None
         self._problems: tuple[Problem, ...] = ()
         self._refused: list[str] = []
-        """Unsupported keys of the file. The rest can be imported without them."""
+        """Unsupported keys of the file. The other keys can be imported without them."""
 
     def on_mount(self) -> None:
         self._read([])

@@ -1,7 +1,7 @@
-"""Metrics of a run that can be drawn, and their points, smoothed and reduced to the columns of a chart.
+"""Metrics of a run that can be drawn: their points, smoothed, and reduced to the columns of a chart.
 
-Each drawing reduces all points again, because numpy needs only a few milliseconds for 100,000 of them. The smoothing
-cannot be vectorised, so it continues from the points before.
+Each drawing reduces all points again, because numpy needs only a few milliseconds for 100,000 points. The moving
+average cannot be vectorised, so it is continued from the points that were smoothed before.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tui_trainer.units import GIB, Figure, Unit, format_count, format_seconds, p
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 Points = tuple[Whole, Floats]
-"""Steps and values."""
+"""Steps, and the value at each step."""
 
 _TAIL_SHARE: Final = 2.0  # percent
 _MARGIN: Final = 0.5
-# Quantiles of all points would cost more than the rest of a drawing.
+# Quantiles of more points would take longer than the rest of a drawing.
 _QUANTILE_POINTS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Values in each dot column, NaN in empty columns. `bad` marks columns with a value that is not finite."""
+    """Lowest, highest and smoothed value in each dot column, or NaN. `bad` marks columns with NaN or infinity."""
 
     low: Floats
     high: Floats
@@ -44,7 +44,7 @@ class Columns:
 
 
 class Series:
-    """Strictly increasing steps, their values, and the exponential moving average of the values."""
+    """Points of one metric (steps increase strictly), and the exponential moving average of its values."""
 
     def __init__(self, smoothing: float) -> None:
         self.smoothing = smoothing
@@ -54,7 +54,7 @@ class Series:
         self._mean = self._weight = 0.0
 
     def take(self, steps: Whole, values: Floats) -> bool:
-        """Replace the points. Return whether earlier points have changed or are missing."""
+        """Replace the points. Return True if earlier points have changed, False if points were only added."""
         smoothed_count = len(self.steps)
         # Values are compared by their bits, because NaN does not equal NaN.
         same_values = np.array_equal(values[:smoothed_count].view(np.int64), self.values.view(np.int64))
@@ -66,7 +66,7 @@ class Series:
         return not same
 
     def _smooth(self, values: Floats) -> Floats:
-        """Return the moving average, bias-corrected as in Adam (arXiv:1412.6980). Values not finite leave gaps."""
+        """Return the moving average, bias-corrected as in Adam (arXiv:1412.6980); NaN where a value is not finite."""
         if not self.smoothing:
             return np.where(np.isfinite(values), values, np.nan)
         beta, mean, weight = self.smoothing, self._mean, self._weight
@@ -79,7 +79,7 @@ class Series:
         return np.array(smoothed, dtype=np.float64)
 
     def columns(self, window: Bounds, dots: int) -> Columns:
-        """Reduce the points of the window to `dots` columns of equal length, with lines between distant points."""
+        """Reduce the points in the window to `dots` columns of equal length. Gaps between points are interpolated."""
         begin, end = np.searchsorted(self.steps, [window.low, window.high], side="left")
         end += end < len(self.steps) and self.steps[end] == window.high
         position = (self.steps[begin:end] - window.low) * (dots / window.span)
@@ -99,7 +99,7 @@ class Series:
         return Columns(low, high, last, bad)
 
     def core(self, window: Bounds, robust: bool, log: bool) -> Bounds | None:
-        """Return the range of the window's values, `robust` without outliers. With `log`, that of their logarithms."""
+        """Return the range of the values in the window (`log`: of their logarithms). If `robust`, ignore outliers."""
         values = self._within(window)
         values = np.log10(values[values > 0]) if log else values
         if not len(values):
@@ -121,7 +121,7 @@ class Series:
         return None if index is None else int(self.steps[index])
 
     def outside(self, window: Bounds, bounds: Bounds) -> tuple[int, int]:
-        """Count the values of the window that are below and above the bounds."""
+        """Return how many values in the window are below the bounds, and how many above."""
         values = self._within(window)
         return int((values < bounds.low).sum()), int((values > bounds.high).sum())
 
@@ -136,7 +136,7 @@ class Series:
 
 
 def _join(filled: Whole, *rows: Floats) -> None:
-    """Interpolate the columns between filled ones. Columns next to a value that is not finite stay empty."""
+    """Interpolate the empty columns between `filled` columns in each row, except next to a NaN."""
     between = np.setdiff1d(np.arange(filled[0], filled[-1] + 1), filled, assume_unique=True)
     if len(between):
         for row in rows:
@@ -145,10 +145,10 @@ def _join(filled: Whole, *rows: Floats) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Figure of a run at the steps where it was measured (`points`).
+    """A metric that can be drawn. `points` returns its steps and values, and `show` formats a value.
 
-    A noisy metric is smoothed, and its outliers may leave the range. `marked` returns the value of an evaluation, and
-    `to_beat` the values of baselines by name.
+    If `is_noisy`, the curve is smoothed, and outliers may be outside the range. `marked` returns the metric's value in
+    an evaluation, and `to_beat` the values of baselines by name.
     """
 
     points: Callable[[RunState], Points]
@@ -166,12 +166,12 @@ class Metric:
 
 
 def _copied(column: array[Any]) -> NDArray[Any]:
-    # One call copies the column. A view would lock it against the thread that appends to it.
+    # `tobytes` copies in one call. A view would lock the column against the thread that appends to it.
     return np.frombuffer(column.tobytes(), column.typecode)
 
 
 def _of_steps(values_of: Callable[[RunState], Floats]) -> Callable[[RunState], Points]:
-    """Return the points of a metric with one value per step."""
+    """Return a function for `Metric.points` from a function that returns one value per step."""
 
     def points(state: RunState) -> Points:
         steps, values = _copied(state.steps), values_of(state)
@@ -187,7 +187,7 @@ def _column(name: str, unit: float = 1.0) -> Callable[[RunState], Points]:
 
 
 def _quotients(name: str, divisor: str) -> Callable[[RunState], Points]:
-    """Divide two columns of steps; NaN where the divisor is 0."""
+    """Return a function for `Metric.points` that divides two columns of the state; NaN where the divisor is 0."""
 
     def values_of(state: RunState) -> Floats:
         values, by = _copied(getattr(state, name)), _copied(getattr(state, divisor))
@@ -200,7 +200,7 @@ def _quotients(name: str, divisor: str) -> Callable[[RunState], Points]:
 
 
 def _in_training(score: str) -> Callable[[RunState], Points]:
-    """Return the points of a score of training. Steps without the score have NaN in its column."""
+    """Return a function for `Metric.points` that returns a training score at the steps where it was measured."""
 
     def points(state: RunState) -> Points:
         steps, values = _of_steps(lambda state: _copied(state.step_scores[score]))(state)
@@ -211,7 +211,7 @@ def _in_training(score: str) -> Callable[[RunState], Points]:
 
 
 def _measured(pairs: Callable[[RunState], Iterable[tuple[int, float | None]]]) -> Callable[[RunState], Points]:
-    """Return the points of a metric measured at some steps. The last of several values at one step counts."""
+    """Return a function for `Metric.points` from pairs (step, value). The last value at a step counts."""
 
     def points(state: RunState) -> Points:
         by_step = sorted({step: value for step, value in pairs(state) if value is not None}.items())
@@ -234,7 +234,7 @@ _PEAK_MEMORY: Final = Metric(_column("peaks", GIB), "{:.2f}".format, is_noisy=Fa
 
 
 def metrics_of(state: RunState) -> dict[str, Metric]:
-    """Return all metrics of a run by name: those of every run, and those that this run has measured."""
+    """Return all metrics of a run by name: those that every run has, and those that this run has measured."""
     metrics = dict(METRICS)
     if state.evals:
         metrics[HELD_OUT_LOSS] = _held_out(METRICS[LOSS])
@@ -250,7 +250,7 @@ def metrics_of(state: RunState) -> dict[str, Metric]:
 
 
 def metric_of(state: RunState, name: str) -> Metric | None:
-    """Return a metric by its name. Metrics of every run are found without reading all evaluations."""
+    """Return a metric by its name. Metrics that every run has are found without reading all evaluations."""
     return METRICS.get(name) or metrics_of(state).get(name)
 
 
@@ -262,13 +262,13 @@ def _score(name: str) -> Metric:
 
 
 def _held_out(metric: Metric) -> Metric:
-    """Return the metric as evaluations measure it."""
+    """Return the metric with its values in evaluations as points."""
     points = _measured(lambda state: ((done.step, metric.marked(done)) for done in state.evals))
     return replace(metric, points=points, is_noisy=False)
 
 
 def _of_readings(name: str, figure: Figure) -> Metric:
-    """Return the metric of a gauge, such as GPU memory, over the last hour."""
+    """Return the metric of a gauge, such as GPU memory. Its points are the readings of the last hour."""
 
     def value_of(reading: GaugesRead) -> float | None:
         return None if (value := reading.figure(name)) is None else plotted(figure, value)

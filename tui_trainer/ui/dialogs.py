@@ -1,4 +1,4 @@
-"""Dialogs, which are modal screens that take all keys, and the line of keys at the end of every screen."""
+"""Dialogs, which are modal screens that take all keys, and the line of key hints at the bottom of every screen."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ _BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 _FRAME_LINES, _FRAME_CELLS = 3, 4
 T = TypeVar("T")
 Answer = tuple[str, str, Callable[[], object]]
-"""A key, its label, and the action."""
+"""An answer of a question: its key, its label, and the function to call."""
 Row = str | Span | Line
-"""A line: plain text, one span, or several spans."""
+"""One line: plain text, one span, or several spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class KeyHint:
     at_end: bool = False
 
     def key_at(self, x: int, glyphs: Glyphs) -> str:
-        """Return the key whose sign is at this cell; on the label, the last key."""
+        """Return the key whose sign is at cell `x` of the hint. A cell of the label belongs to the last key."""
         keys = self.key.split()
         ends = [cell_len(key_sign(" ".join(keys[:count]), ascii_only=glyphs.ascii)) for count in range(1, len(keys))]
         return keys[sum(x >= end for end in ends)]
@@ -51,7 +51,7 @@ class KeyHint:
 
 
 def hints_line(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> Line:
-    """Return as many hints as fit. Hints at the end of the line come first."""
+    """Return a line with as many hints as fit. A hint with `at_end` has precedence and is at the right end."""
     left, right = Line(), Line()
     for _, hint in _placed(hints, width, glyphs):
         (right if hint.at_end else left).extend(hint.line(glyphs))
@@ -59,7 +59,7 @@ def hints_line(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> Line:
 
 
 def _placed(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> list[tuple[int, KeyHint]]:
-    """Return the hints that fit, each with its first cell."""
+    """Return `(first cell, hint)` for each hint that fits."""
     placed = [(width - width_of(hint.line(glyphs)), hint) for hint in hints if hint.at_end][:1]
     begin, end = 0, placed[0][0] if placed else width
     for hint in hints:
@@ -71,7 +71,7 @@ def _placed(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> list[tuple[
 
 
 class KeyLine(Pane):
-    """Line of the hints for its width. A click on a hint presses its key."""
+    """Line with key hints. `hints(width)` returns the hints to show. A click on a hint presses its key."""
 
     DEFAULT_CSS = "KeyLine { height: 1; }"
     ALLOW_SELECT = False
@@ -97,7 +97,7 @@ class KeyLine(Pane):
 
 
 def footer_hints(actions: Sequence[Action], label_of: Callable[[Action], str], width: int) -> list[KeyHint]:
-    """Return hints for the most useful keys of a screen by their rank, and `? help` at the end."""
+    """Return hints for the most useful actions, best rank first, and `? help` at the end of the line."""
     shown = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
     del shown[_KEYS_NARROW if width < _WIDE else _KEYS_WIDE :]
     hints = [KeyHint(action.keys[0], label_of(action) + action.dots) for action in shown]
@@ -110,12 +110,12 @@ def lines_of(rows: Sequence[Row]) -> list[Line]:
 
 
 class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
-    """A box with a heading, content, and its keys in the last line. Escape and q close it."""
+    """A box with a heading, its content, and a last line of key hints. Escape and q close the box."""
 
     HORIZONTAL_BREAKPOINTS = _BREAKPOINTS
     heading = ""
     keys: Sequence[tuple[str, str]] = (("escape", "close"),)
-    """Keys of the last line with their labels."""
+    """Pairs of key and label for the last line."""
     is_closed = False
     command_words: Sequence[str] = ()
     """Arguments of the equivalent `tui-trainer` command; empty if there is no such command."""
@@ -134,19 +134,19 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
         raise NotImplementedError
 
     def press(self, key: str, character: str | None) -> bool:
-        """Handle a key that does not close the dialog. Return whether the dialog stays open."""
+        """Handle a key that does not scroll or close every dialog. Return False to close this dialog."""
         return True
 
     def takes(self, key: str) -> bool:
-        """Return whether the dialog uses a key that has a meaning on every screen."""
+        """Return whether the dialog needs this key, so that the key must not do its action for all screens."""
         return self.focused is not None and self.focused.check_consume_key(key, key)
 
     def by_clock(self) -> object:
-        """Return what changes without a key or an answer, to compare: see `Page.by_clock`."""
+        """Return state that changes without a key or an answer: see `Page.by_clock`."""
         return ()
 
     def redraw(self) -> None:
-        """Draw what has changed, while the dialog is shown."""
+        """Draw the content again, if the dialog is shown."""
         if self.is_attached:
             for pane in self.query(Pane):
                 pane.redraw()
@@ -183,7 +183,7 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
 
 
 class DialogKeys(KeyLine):
-    """The keys of a dialog, in several lines if they do not fit into one."""
+    """The key hints of a dialog, on several lines if one line is too short."""
 
     DEFAULT_CSS = "DialogKeys { width: auto; min-width: 100%; max-width: 100%; height: auto; margin-top: 1; }"
 
@@ -200,7 +200,7 @@ class DialogKeys(KeyLine):
         return list(rows)
 
     def get_content_width(self, container: object, viewport: object) -> int:
-        # On the frame, a blank is on each side of the heading.
+        # The frame has a blank on each side of the heading.
         heading = cell_len(one_line(self._dialog.heading)) + 2
         return max(sum(width_of(hint.line(self.glyphs)) for hint in self.hints(0)), heading)
 
@@ -227,7 +227,7 @@ class ChoiceDialog(Dialog):
         return any(key in keys.split() for keys, _, _ in self._answers)
 
     def take_key(self, event: Key) -> bool:
-        # Checked first, because an answer may have the key that closes other dialogs.
+        # The answers are checked first, because an answer may have a key that closes other dialogs.
         for keys, _, do in self._answers:
             if not {event.key, event.character}.isdisjoint(keys.split()):
                 self.close()
@@ -245,7 +245,7 @@ class FieldDialog(Dialog):
 
     @cached_property
     def field(self) -> LineInput:
-        """Field that takes text before it is shown. Textual can create it only in a running application."""
+        """Text field, created on first access, because Textual can create it only in a running application."""
         return LineInput(self._text)
 
     def take(self) -> None:
@@ -272,7 +272,7 @@ class SearchDialog(FieldDialog, Generic[T]):
         self.list: ChoiceList[T] = ChoiceList(self.row, is_heading=is_heading, wraps=wraps, empty=self.empty_words)
 
     def row(self, row: T, width: int) -> Line:
-        """Return the content of a row, without the pointer."""
+        """Return the line of a row, without the pointer that marks the chosen row."""
         raise NotImplementedError
 
     def about(self, width: int, height: int) -> list[Line]:
@@ -286,7 +286,7 @@ class SearchDialog(FieldDialog, Generic[T]):
         return "No matches"
 
     def on_choice(self) -> None:
-        """Handle a choice, which may be the same row as before."""
+        """Handle a choice in the list. The chosen row may be the same as before."""
 
     def inside(self) -> Iterable[Widget]:
         yield self.field
@@ -309,7 +309,7 @@ class SearchDialog(FieldDialog, Generic[T]):
             self.take()
 
     def take_key(self, event: Key) -> bool:
-        # Home and End move in the text.
+        # Home and End are left to the text field.
         if event.key in ("up", "down", "pageup", "pagedown"):
             self.list.takes_key(event.key)
             self.choose(self.list.place)
@@ -320,8 +320,8 @@ class SearchDialog(FieldDialog, Generic[T]):
 class TextDialog(FieldDialog):
     """Question for one line of text.
 
-    `accept` returns why the text is refused, or an empty string. It returns None if that is known later, and then
-    `answered` is called.
+    `accept(text)` returns the reason for refusing the text, or an empty string to accept it. If `accept` needs more
+    time, it returns None, and its caller later passes the reason to `answered`.
     """
 
     keys = (("enter", "ok"), ("escape", "back"))
@@ -344,7 +344,7 @@ class TextDialog(FieldDialog):
             self.answered(refusal)
 
     def answered(self, refusal: str) -> None:
-        """Show why the text was refused; close the dialog if `refusal` is empty."""
+        """Show why the text was refused. An empty `refusal` accepts the text and closes the dialog."""
         self._refusal, self._waits = refusal, False
         if not refusal:
             self.close()

@@ -23,26 +23,26 @@ from textual.drivers.linux_driver import LinuxDriver
 
 from tui_trainer.ui.terminal import PatientWriter, hung_up
 
-# A pipe that can be written to has room for this, even if each byte becomes a character of three bytes.
+# A pipe with room for PIPE_BUF bytes accepts this many, even if each becomes a character of three bytes.
 _INPUT_BYTES = select.PIPE_BUF // 3
 _BACK_SECONDS = 0.25
-# Mouse reports of old terminals. Their coordinates are raw bytes, which would be read as letters.
+# Mouse reports of old terminals contain raw bytes as coordinates, which would be read as letters.
 _OLD_MOUSE = re.compile(rb"\x1b\[M[\x20-\xff]{3}")
 
 
 class PatientDriver(LinuxDriver):
-    """`LinuxDriver` whose input thread reads a pipe with the terminal's input as valid UTF-8.
+    """`LinuxDriver` that passes the terminal's input to Textual through a pipe, as valid UTF-8.
 
-    It writes to `sys.__stderr__`, which `TerminalGuard` has replaced by a `PatientWriter`.
+    Output goes to `sys.__stderr__`, which `TerminalGuard` has replaced by a `PatientWriter`.
     """
 
     def __init__(self, app: Any, **options: Any) -> None:
         super().__init__(app, **options)
         self._show_again = partial(app.refresh, layout=True)
         app.terminal = self
-        # Whether the application has the terminal. Otherwise a shell or an editor has it, or it is closed.
+        # Whether this application uses the terminal now, rather than a shell or an editor. False if it is closed.
         self._is_up = False
-        # Whether the shell has the terminal until this process is in the foreground again.
+        # Whether the terminal was left to the shell until this process is in the foreground again.
         self._is_away = False
         self._back: asyncio.TimerHandle | None = None
         self._tty = self.fileno
@@ -50,26 +50,26 @@ class PatientDriver(LinuxDriver):
         self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._input_ended = Event()
         for number in (signal.SIGTSTP, signal.SIGCONT):
-            # The kernel's handling is right before the screens are shown and after they are closed.
+            # Before the screens are shown and after they are closed, the kernel must handle these signals.
             signal.signal(number, signal.SIG_DFL)
 
     def write(self, data: str) -> None:
-        # Textual asserts that its application mode could be started.
+        # Textual asserts in `write` that its application mode was started.
         with suppress(AssertionError):
             if self._is_up:
                 super().write(data)
 
     def start_application_mode(self) -> None:
-        """Take the terminal, at once or when a shell brings this process to the foreground."""
+        """Take the terminal now, or later when a shell brings this process to the foreground."""
         loop = asyncio.get_running_loop()
-        # The loop removes the handlers when it ends.
+        # The event loop removes these handlers when it ends.
         loop.add_signal_handler(signal.SIGTSTP, self._stop)
         loop.add_signal_handler(signal.SIGCONT, self._go_on)
         if self._back is not None:
             self._back.cancel()
         self._is_away = not _is_in_foreground(self._tty)
         if self._is_away:
-            # A shell sends no signal when it brings a running background job to the foreground.
+            # A shell sends no signal when it brings a running job to the foreground, so this is polled.
             self._back = loop.call_later(_BACK_SECONDS, self._come_back)
         else:
             self._is_up = True
@@ -87,7 +87,7 @@ class PatientDriver(LinuxDriver):
             super().disable_input()
 
     def switch_mouse(self) -> bool:
-        """Leave the mouse to the terminal, or take it back. Return whether this program has it now."""
+        """Switch whether this program or the terminal handles the mouse. Return whether this program does now."""
         self._disable_mouse_support()
         self._mouse = not self._mouse
         self._enable_mouse_support()
@@ -99,13 +99,13 @@ class PatientDriver(LinuxDriver):
             sys.__stderr__.drain_output()
 
     def suspend(self, note: str) -> bool:
-        """Stop this process's job, as Ctrl+Z does in a shell, with a note on the terminal.
+        """Stop the process group of this process with SIGTSTP, as Ctrl+Z does in a shell, after printing `note`.
 
-        Return False and do nothing if no shell could continue the job.
+        Return False and do nothing if no shell could continue the group.
         """
         if _is_orphaned():
             return False
-        # Before the signal, because the shell takes the terminal as soon as the job's leader, such as `uv run`, stops.
+        # This must precede the signal: the shell takes the terminal once the job's leader, such as `uv run`, stops.
         self._give_back(note)
         os.kill(0, signal.SIGTSTP)
         return True
@@ -118,7 +118,7 @@ class PatientDriver(LinuxDriver):
             if note:
                 super().write(f"{note}\r\n")
         else:
-            # Changing a terminal that belongs to the shell would stop this process again.
+            # The terminal belongs to the shell: changing its mode would stop this process again.
             self._is_up = False
             asyncio.get_running_loop().remove_reader(self._tty)
             self.exit_event.set()
@@ -131,13 +131,13 @@ class PatientDriver(LinuxDriver):
         loop = asyncio.get_running_loop()
         self._give_back()
         loop.remove_signal_handler(signal.SIGTSTP)
-        # Unlike SIGSTOP, this signal does nothing if no shell could continue the process.
+        # Unlike SIGSTOP, SIGTSTP does nothing if no shell could continue the process.
         os.kill(os.getpid(), signal.SIGTSTP)
         loop.add_signal_handler(signal.SIGTSTP, self._stop)
         self._back = loop.call_later(_BACK_SECONDS, self._come_back)
 
     def _go_on(self) -> None:
-        """Take the terminal again after SIGCONT. A SIGSTOP left no time to give it back."""
+        """Take the terminal again after SIGCONT. If SIGSTOP was the cause, the terminal was not given back before."""
         if not hung_up(self._tty):
             self._give_back()
         self._come_back()
@@ -148,9 +148,9 @@ class PatientDriver(LinuxDriver):
             self._show_again()
 
     def _read(self) -> None:
-        """Write the terminal's input to the pipe, with U+FFFD for bytes that are not UTF-8."""
+        """Copy the terminal's input to the pipe, with U+FFFD for bytes that are not UTF-8."""
         if not select.select([], [self._writable], [], 0)[1]:
-            return  # a long paste is still being read
+            return  # the input thread has not read a long paste yet
         received = b""
         with suppress(OSError):
             received = os.read(self._tty, _INPUT_BYTES)
@@ -159,7 +159,7 @@ class PatientDriver(LinuxDriver):
         os.write(self._writable, self._decode(_OLD_MOUSE.sub(b"", received)).encode())
 
     def run_input_thread(self) -> None:
-        """Read keys from the pipe until the application ends."""
+        """Read keys from the pipe until the application ends. An exception of Textual's parser only goes to the log."""
         self._input_ended.clear()
         self.fileno = self._readable
         try:
@@ -174,7 +174,7 @@ class PatientDriver(LinuxDriver):
 
 
 def _is_in_foreground(fd: int) -> bool:
-    """Return whether this process is in the foreground. True if it is not the terminal that controls the process."""
+    """Return whether this process is in the foreground of the terminal `fd`; True if `fd` does not control it."""
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()
     except OSError:
@@ -182,7 +182,7 @@ def _is_in_foreground(fd: int) -> bool:
 
 
 def _is_orphaned() -> bool:
-    """Return whether no process of this session, such as a shell, started the process group and can continue it."""
+    """Return whether no shell, or other process of this session outside the process group, could continue the group."""
     group, pid = os.getpgrp(), os.getpid()
     with suppress(OSError, psutil.Error):
         while os.getpgid(pid) == group:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
 
     Form = dict[RunFolder, ExportChoice]
-    """One format for each run that has a model."""
+    """One export format. The keys are the runs that have a model; each value describes the export of that run."""
 
 _NAME_CELLS = 11
 
@@ -32,14 +32,14 @@ def _possible(form: Form) -> list[RunFolder]:
 
 
 def _choice(form: Form) -> ExportChoice:
-    """Return the format of the first run. Its name and its title are the same for all runs."""
+    """Return the choice of the first run. Name and title of a format are the same for all runs."""
     return next(iter(form.values()))
 
 
 class ExportDialog(Dialog):
-    """List of formats with their sizes, and details of the chosen one.
+    """List of export formats with their sizes, and details of the chosen format.
 
-    The dialog follows the export of one run. Several runs are exported one after another in the background.
+    For one run, the dialog shows the progress of its export. Several runs are exported one by one in the background.
     """
 
     def __init__(self, bench: Workbench, folders: Sequence[RunFolder]) -> None:
@@ -48,10 +48,10 @@ class ExportDialog(Dialog):
         self.heading = f"Export {f'{len(folders)} runs' if self._has_several else one_line(folders[0].name, 60)}"
         self._list: ChoiceList[Form] = ChoiceList(self._row, id="formats")
         self._without: dict[RunFolder, str] = {}
-        """Runs that cannot be exported at all, and why."""
+        """Runs that cannot be exported to any format, each with the reason."""
         self._is_ready = False
         self._listed_at: object = None
-        """State of the export when the formats were listed last: an export that ended changes the list."""
+        """State of the export when the formats were last listed. They are listed again when it changes."""
 
     def inside(self) -> Iterable[Widget]:
         yield self._list
@@ -97,7 +97,7 @@ class ExportDialog(Dialog):
 
     @property
     def _process(self) -> ExportProcess | None:
-        """The newest export of the run; None without an export, or for several runs."""
+        """The newest export of the run; None if there is none, or if the dialog is about several runs."""
         export = self._bench.exports.process
         return export if export is not None and [export.run] == list(self._folders) else None
 
@@ -188,7 +188,7 @@ class ExportDialog(Dialog):
         return True
 
     def _start(self) -> bool:
-        """Export to the chosen format if that is possible. Return whether the dialog stays open."""
+        """Start the export to the chosen format, if it is possible. Return whether the dialog stays open."""
         form = self._list.chosen
         if form is None or not (folders := _possible(form)):
             return True

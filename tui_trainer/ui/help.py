@@ -1,4 +1,4 @@
-"""The help dialog: the keys of a page, and the guides, one section at a time."""
+"""The help dialog: the keys of a page, and the sections of the guides, one at a time."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -24,7 +24,7 @@ _SCREENS = "screens"
 
 
 def page_of(place: Place) -> GuideSection:
-    """Return the section of the guide `screens` about a page."""
+    """Return the section about a page in the guide `screens`."""
     return next(section for section in sections(_SCREENS) if section.title == TITLES[place])
 
 
@@ -33,9 +33,9 @@ class GuideText(Markdown):
 
 
 class HelpDialog(Dialog):
-    """The keys of a page with the guide's section about it, or one section of another guide.
+    """The keys of a page with the section about it in the guide, or another section of a guide.
 
-    Enter or a click on an action does it. Textual would need a second to lay out a whole guide.
+    Enter or a click carries out an action. A whole guide is not shown, as its layout would take a second.
     """
 
     app: Any
@@ -100,7 +100,7 @@ class HelpDialog(Dialog):
 
     @property
     def _chosen_rows(self) -> list[int]:
-        """Visible rows of the chosen action."""
+        """Rows of the chosen action that are visible now."""
         if not self._has_keys:
             return []
         inside = self.query_one("#inside")
@@ -111,7 +111,7 @@ class HelpDialog(Dialog):
         return [row for row, (other, _) in enumerate(self._rows(self._actions.size.width)) if other is action]
 
     def scrolls(self, key: str) -> bool:
-        """Choose the next action while the chosen one is visible, else scroll."""
+        """Choose the next or previous action while the chosen one is visible, otherwise scroll."""
         chosen = self._chosen + {"up": -1, "down": 1}.get(VI_KEYS.get(key, key), len(self._entries))
         if not (0 <= chosen < len(self._entries) and self._chosen_rows):
             return super().scrolls(key)
@@ -126,7 +126,7 @@ class HelpDialog(Dialog):
         self.app.call_next(self.app.perform_action, action.id)
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
-        """Open a link to a guide, such as `scripts.md#exit-codes`."""
+        """Show the section that a link such as `scripts.md#exit-codes` points to."""
         guide, _, anchor = event.href.removesuffix("/").partition("#")
         name = guide.removesuffix(".md") or self.section.guide
         if name in guides():

@@ -1,4 +1,4 @@
-"""Jump mode: letters over everything on a screen that can be pressed."""
+"""Jump mode, which shows a letter over everything on a screen that can be pressed."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,20 +13,20 @@ from textual.widgets import Input, Static
 
 from tui_trainer.ui.dialogs import Dialog
 
-# The keyboard's middle row comes first.
+# The letters of the keyboard's middle row come first.
 _LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 _SIGNS = _LETTERS + _LETTERS.upper()
 
 
 @runtime_checkable
 class Pressable(Protocol):
-    """A widget that knows where it can be clicked."""
+    """A widget that knows the cells where it can be clicked. `spots()` returns their (x, y)."""
 
     def spots(self) -> Iterator[tuple[int, int]]: ...
 
 
 class Spot(NamedTuple):
-    """A cell of the screen, and the function that a click there calls."""
+    """A cell of the screen that can be clicked. `press` does what a click there does."""
 
     x: int
     y: int
@@ -34,7 +34,7 @@ class Spot(NamedTuple):
 
 
 def spots_on(screen: Screen[Any]) -> list[Spot]:
-    """Return the visible keys, tabs, rows, column titles and fields, line by line."""
+    """Return a spot for each visible key, tab, row, column title and field, sorted from top to bottom."""
     spots: dict[tuple[int, int], Spot] = {}
     for widget in screen.query("*"):
         region = widget.region
@@ -57,12 +57,12 @@ def _spots_of(widget: Widget) -> Iterator[Spot]:
 def _click(widget: Widget, x: int, y: int) -> None:
     inside = x - widget.region.x, y - widget.region.y
     click = Click(widget, *inside, 0, 0, 1, False, False, False, x, y, widget.screen.get_style_at(x, y))
-    # A click that bubbles up to the application would be handled again, by the screen on top.
+    # If the click also reached the application, the screen on top would handle it again.
     widget.post_message(click.stop())
 
 
 class JumpDialog(Dialog):
-    """Letters over the controls. A letter presses its control, and any other key closes the dialog."""
+    """Letters above everything that can be pressed. Typing a letter presses it; any other key closes the dialog."""
 
     DEFAULT_CSS = """
     JumpDialog { align: left top; background: $background 40%; }
@@ -101,7 +101,7 @@ class JumpDialog(Dialog):
         return True
 
     def _press_below(self, spot: Spot) -> None:
-        # Keys go to the screen on top, so this dialog must have closed first.
+        # The screen on top gets all keys, so this dialog must be closed first.
         if self.app.screen is self:
             self.app.call_later(self._press_below, spot)
         else:

@@ -44,9 +44,9 @@ _OPENING: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    """An action of a page or, with the place `app`, of all pages.
+    """An action of a page, or with the place `app` of all pages.
 
-    `keys` have Textual's names, or are the character itself. `footer` is the rank in the footer, 0 for none.
+    `keys` are Textual's names, or single characters. `footer` is the rank among the key hints, 0 for none.
     """
 
     place: Place
@@ -62,7 +62,7 @@ class Action:
 
     @property
     def dots(self) -> str:
-        """Dots behind the label in the footer if the action opens a dialog."""
+        """Dots after the label in the footer, if the action opens a dialog; otherwise empty."""
         return "..." if self.name in _OPENING.get(self.place, "").split() else ""
 
 
@@ -232,13 +232,13 @@ def key_sign(key: str, *, ascii_only: bool = False) -> str:
 
 
 def key_of_sign(sign: str) -> str:
-    """Return the key that has this sign; empty for the palette name of an action without a key."""
+    """Return the key that is shown as `sign`. Empty for a palette name, which replaces the sign of a missing key."""
     named = next((key for signs in (SIGNS, _ASCII_SIGNS) for key, shown in signs.items() if shown == sign), "")
     return named or (sign if len(sign) == 1 else "" if sign.startswith(":") else sign.lower())
 
 
 _LIMIT_BYTES = 100_000
-# Terminals send the same byte for these keys as for another key.
+# Terminals send the same byte for such a key as for another key.
 FAILING_KEYS: Final = {
     "ctrl+m": "is Enter", "ctrl+i": "is Tab", "ctrl+h": "is Backspace", "ctrl+j": "is Enter", "ctrl+[": "is Escape",
     "ctrl+left_square_bracket": "is Escape",
@@ -251,11 +251,11 @@ class TakesKeys(Protocol):
     """A screen or a field that handles keys before its bindings do."""
 
     def take_key(self, event: Key) -> bool:
-        """Handle a key. Return whether it was used."""
+        """Handle a key. Return False to leave it to the bindings."""
 
 
 class KeysInOrder(App[None], inherit_bindings=False):
-    """An application that handles keys itself for screens with `take_key`. Textual handles them for other screens."""
+    """An application that passes each key to `take_key` of the screen, and to the bindings if that returns False."""
 
     async def on_event(self, event: Event) -> None:
         is_done = isinstance(event, Key) and not event.is_forwarded and await self._carry_out(event)
@@ -273,19 +273,19 @@ class KeysInOrder(App[None], inherit_bindings=False):
         return bound is not None and await self.run_action(bound.binding.action, bound.node)
 
     def simulate_key(self, key: str) -> None:
-        """Send a key with its character, which Textual leaves out and dialogs need, for example for `/`."""
+        """Send a key event. It contains the character, for example `/`, which dialogs need and Textual leaves out."""
         self.post_message(Key(textual_key(key), key if len(key) == 1 else None))
 
 
 class Keymap:
-    """Actions with the user's keys. `problems` explains what could not be used of the user's file."""
+    """Actions with the user's keys. `problems` says which entries of the user's file could not be used, and why."""
 
     def __init__(self, own: dict[str, tuple[str, ...]] | None = None, problems: list[str] | None = None) -> None:
         self.problems = list(problems or [])
         self._by_key: dict[tuple[Place, str], Action] = {}
         own = own or {}
         keys: dict[str, tuple[str, ...]] = {}
-        # The user's keys come first, so that a default key gives way.
+        # The user's keys are assigned first, so that they replace default keys.
         for action in sorted(ACTIONS, key=lambda action: action.id not in own):
             # Textual's names are `ctrl+x` for `Ctrl+X`, and `space` for a blank.
             wanted = dict.fromkeys("space" if key == " " else key if len(key) == 1 else key.strip().lower()
@@ -297,7 +297,7 @@ class Keymap:
         self.changed = [now for now, before in zip(self.actions, ACTIONS, strict=True) if now.keys != before.keys]
 
     def _assign(self, key: str, action: Action) -> bool:
-        """Assign a key to an action. Return False and note a problem if that is not possible."""
+        """Assign a key to an action. If that is not possible, note a problem and return False."""
         places = PLACES if action.place == "app" else ("app", action.place)
         taken = next((self._by_key[place, key] for place in places if (place, key) in self._by_key), None)
         if taken is None and not (refusal := _refusal(key)):
@@ -308,12 +308,12 @@ class Keymap:
         return False
 
     def find(self, place: Place, key: str, character: str | None) -> Action | None:
-        """Return the action of a key on a page, of the page itself before those of all pages."""
+        """Return the action of a key on a page; None if the key has none. The page's own actions take precedence."""
         names = [(where, name) for where in (place, "app") for name in (character, key) if name]
         return next((self._by_key[name] for name in names if name in self._by_key), None)
 
     def key_of(self, action_id: str, *, ascii_only: bool = False) -> str:
-        """Return the sign of an action's key, for messages; without a key, its name in the palette."""
+        """Return the sign of an action's key, for messages. An action without a key is named as in the palette."""
         action = next(action for action in self.actions if action.id == action_id)
         return key_sign(action.keys[0], ascii_only=ascii_only) if action.keys else f":{action.label}"
 
@@ -322,7 +322,7 @@ class Keymap:
 
 
 def _refusal(key: str) -> str:
-    """Return why no action can have this key; empty if it can be used."""
+    """Return why no action can have this key; empty if the key can be used."""
     if why := FAILING_KEYS.get(key):
         return f"{key} {why} in terminals"
     if key in _NAMED_KEYS or (len(key) == 1 and key.isprintable()):
@@ -331,7 +331,7 @@ def _refusal(key: str) -> str:
 
 
 def keys_file() -> Path:
-    """Return `keys.toml` in `TUI_TRAINER_HOME` if it exists, else the one of the user's folder for settings."""
+    """Return the path of `keys.toml`: in `TUI_TRAINER_HOME` if it exists there, else in the user's settings folder."""
     home = os.environ.get("TUI_TRAINER_HOME")
     if home and (own := at_home(home) / "keys.toml").is_file():
         return own
@@ -339,7 +339,7 @@ def keys_file() -> Path:
 
 
 def load_keymap() -> Keymap:
-    """Return the actions with the user's keys. A file that cannot be read changes nothing and is reported."""
+    """Return the keymap with the user's keys. If the file cannot be read, the default keys stay, with a problem."""
     try:
         path = keys_file()
         if not path.is_file():
@@ -387,7 +387,7 @@ shown = Keymap()
 
 
 def in_keys(text: str) -> str:
-    """Replace commands in a message by their keys: `see tui-trainer preview` becomes `see v on Config`."""
+    """Return a message with commands replaced by keys: `see tui-trainer preview` becomes `see v on Config`."""
     if "tui-trainer " in text:
         for command, action in _DONE_HERE:
             text = re.sub(command, partial(_key_words, action), text)

@@ -1,7 +1,7 @@
 """The program with screens: it prepares the terminal, runs the application, and then takes care of the run.
 
-The run may outlive the screens, whether they are closed, lose their terminal or fail. `run_screens` waits for the run,
-and stops it only if the user asked for that.
+The run outlives the screens if they lose their terminal or fail, or if the user lets it continue. `run_screens` waits
+for the run, and stops it only if the user asked for that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _TEXTUAL = {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
 _WAIT_SECONDS = 0.5
 _OPENING_SECONDS = 60.0
-# Time for a step, a checkpoint, and the start of a process that loads torch.
+# Time for a step, a checkpoint, and the start of a process that loads torch, in seconds.
 _DETACHING_SECONDS = 3_600.0
 _LEFT_BY_SIGNAL = 128
 
@@ -43,19 +43,19 @@ def run_screens(
     make_request: Callable[[], Request] | None = None, *, gpu: GpuChoice = None, ascii_only: bool = False,
     mouse: bool = True, attach_to: RunFolder | None = None, view: bool = False, resumed: OpenRun | None = None,
 ) -> int:  # fmt: skip
-    """Show the screens until the user leaves. Return the exit code. Raise InputError for an unsuitable terminal.
+    """Show the screens until the user leaves, and return the exit code. Raise InputError for an unsuitable terminal.
 
-    `make_request` is called after the first screen is shown, because its modules take longer to load than the screen.
-    `resumed` is an open run to continue, and `attach_to` a run to show; a `view` has no actions that change runs.
+    `make_request` is called after the first screen is shown, because its modules load more slowly than the screen.
+    `resumed` is an open run to continue, `attach_to` a run to show. A `view` has no actions that change runs.
     """
     refuse_unfit(os.environ, f"resume {resumed.folder.name}" if resumed else "")
-    # Imported modules are never garbage. Collecting among them is a tenth of the time to the first screen.
+    # Imported modules are never garbage. Looking for garbage among them takes a tenth of the time to the first screen.
     gc.disable()
     for name, value in _TEXTUAL.items():
         os.environ.setdefault(name, value)
     with suppress(OSError):
         if all(os.get_terminal_size(2)):
-            # Textual would trust these rather than the terminal, and they do not follow the window's size.
+            # Textual would prefer these variables to the terminal's size, but they do not follow a resize.
             for name in ("COLUMNS", "LINES"):
                 os.environ.pop(name, None)
     from tui_trainer.hardware.probe import probe
@@ -88,12 +88,12 @@ def run_screens(
             with TerminalGuard(logs) as guard:
                 app.guard = bench.guard = guard
                 app.run(mouse=mouse and has_mouse(os.environ))
-        except Exception:  # the code below must still take care of an active run
+        except Exception:  # the code below must still run, because it takes care of an active run
             app.crash = app.crash or traceback.format_exc()
         if bench.leaving is None and not app.crash:
             app.crash = "Textual stopped without an error message"
         for number in (signal.SIGTTOU, signal.SIGTTIN):
-            # With `stty tostop`, a background run would be stopped by its next line of output.
+            # With `stty tostop`, the first output of a background run would stop it.
             signal.signal(number, signal.SIG_IGN)
         gc.enable()
         with patient("stdout"):
@@ -102,7 +102,7 @@ def run_screens(
 
 
 class Signals:
-    """Handlers of SIGHUP, SIGTERM and SIGINT. They stay after the screens, so a second SIGHUP does not kill a run."""
+    """Handlers of SIGHUP, SIGTERM and SIGINT. They outlast the screens, so that a second SIGHUP does not kill a run."""
 
     def __init__(self, app: TrainerApp) -> None:
         self._app = app
@@ -121,23 +121,23 @@ class Signals:
 
     @property
     def ask_for_stop(self) -> bool:
-        """Whether a signal requests a stop, rather than reporting a lost connection."""
+        """Whether a received signal asks to stop the run. SIGHUP does not; it reports a lost connection."""
         return signal.SIGTERM in self.received or signal.SIGINT in self.received
 
     def pass_on(self) -> None:
-        """Close the screens if a signal has arrived, also one from before they were shown."""
+        """Close the screens if a signal has arrived, even before they were shown."""
         from tui_trainer.ui.workbench import ExitReason
 
         if self.received:
             self._app.leave_soon(ExitReason.TERMINATED if self.ask_for_stop else ExitReason.LOST)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """Record a signal. A handler must not wait for a lock, which the interrupted code may hold."""
+        """Record a signal and act on it. A handler must not wait for a lock, which the interrupted code may hold."""
         self.received.append(number)
         if self._app.is_running:
             run = self._app.bench.own_run
             if run is not None and self.ask_for_stop:
-                # Before the screens close, because giving a stalled terminal back takes a second.
+                # Request the stop first, because closing the screens on a stalled terminal takes a second.
                 run.ask("stop")
             self.pass_on()
         elif number == signal.SIGINT:
@@ -145,12 +145,12 @@ class Signals:
 
 
 def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path) -> int:
-    """Finish the run and print its end, after the screens have closed. Return the exit code."""
+    """Wait for the run and print how it ended, after the screens have closed. Return the exit code."""
     from tui_trainer.ui.workbench import ExitReason
 
     if app.crash:
         _tell_crash(app.crash, logs)
-    if hasattr(bench, "background"):  # set once the screens are shown
+    if hasattr(bench, "background"):  # the attribute exists once the screens were shown
         if _is_detached(bench):
             return EXIT_DONE
         if app.crash or bench.leaving in (ExitReason.LOST, ExitReason.TRAINING_ON):
@@ -170,7 +170,7 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
 
 
 def _is_detached(bench: Workbench) -> bool:
-    """Wait for a run that is being detached. Return whether a process has taken it; otherwise continue it here."""
+    """Wait until a run that is being detached has its own process, and return True. If that fails, continue it here."""
     from tui_trainer.launching.open_run import reopen_run
     from tui_trainer.ui.watch import CurrentRun
     from tui_trainer.ui.workbench import DETACHING
@@ -189,7 +189,7 @@ def _is_detached(bench: Workbench) -> bool:
 
 
 def _start_opened_run(bench: Workbench) -> None:
-    """Start a run that was being opened when the screens closed. Raise InputError if it is refused."""
+    """Start the run that was being opened when the screens closed. Raise InputError if the run is refused."""
     from tui_trainer.ui.watch import CurrentRun
     from tui_trainer.ui.workbench import OPENING
 
@@ -202,7 +202,7 @@ def _start_opened_run(bench: Workbench) -> None:
 
 
 def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines: bool) -> None:
-    """Wait until the run has ended, and print its end."""
+    """Wait until the run has ended, and print how. `wants_stop` stops the run first; `has_lines` prints its journal."""
     from tui_trainer.lines.journal_printer import Follower
 
     is_asked, printing = False, None
@@ -222,7 +222,7 @@ def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines:
 
 
 def _tell_end(run: CurrentRun, *, has_lines: bool = False) -> None:
-    """Print the run's last lines, if they have not been printed yet, and its problems."""
+    """Print the last lines of a run, unless `has_lines` says that they have been printed, and its problems."""
     from tui_trainer.lines.journal_printer import ending
 
     run.poll()

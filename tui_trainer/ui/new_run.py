@@ -1,6 +1,6 @@
-"""The new-run dialog: choose data and see its rows, choose a model and see the plan, start.
+"""The new-run dialogs: choose data and see its rows, choose a model and see the plan, then start.
 
-It asks for the same values as `--data` and `--model` on the command line.
+They ask for the same values as `--data` and `--model` on the command line.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 LOOKING = "what is here"
 _PREVIEW = "preview of a choice"
-# Letters are for the field. Zellij takes Ctrl+T, so F2 comes first.
+# Letters go to the text field. Zellij takes Ctrl+T, so F2 comes first.
 _COLUMNS_KEYS = ("f2", "ctrl+t")
 _WIDEST_COLUMN, _NAME_CELLS = 40, 44
-# A new run drops these settings; where runs are kept and how the machine is used stays.
+# A new run drops the user's values of these settings, but keeps where runs are stored and how the machine is used.
 _OF_A_RUN = ("profile", "task.", "data.", "model.", "tuning.", "training.", "evaluation.", "output.name")
 
 
 class ChoiceOfPath(SearchDialog[Choice]):
     """Dialog for the path or name of data or a model: a search line, matching choices, and facts about the chosen one.
 
-    `here` lists the choices and `look` finds the facts. Both are called in other threads.
+    `here()` lists all choices, and `look(value)` finds facts. Both are called in other threads.
     """
 
     keys = (("enter", "select"), ("up down", "choose"), ("tab", "complete"), ("escape", "back"))
@@ -61,11 +61,11 @@ class ChoiceOfPath(SearchDialog[Choice]):
         self._known: dict[str, object] = {}
 
     def look(self, value: str) -> object:
-        """Return the facts about a value. The method is called in another thread."""
+        """Return facts about a value, for `facts`. Called in another thread, because it may be slow."""
         raise NotImplementedError
 
     def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
-        """Return lines about a value. `result` is what `look` has returned, or None before that."""
+        """Return lines about a value. `result` is what `look` returned; None while `look` is running."""
         raise NotImplementedError
 
     def use(self, value: str) -> None:
@@ -83,7 +83,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
         yield from super().inside()
 
     def narrow(self) -> None:
-        """List the matching choices, the best first. The chosen row stays chosen while the text is the same."""
+        """List the matching choices, the best first. If the text has not changed, the chosen row stays chosen."""
         text, (of_text, paths) = self.field.value.strip(), self._completed
         moved = self.list.chosen if text == self._narrowed_by and self.list.place else None
         rows = matching(text, local_choices.each_path_once([*(self._all or ()), *(paths if of_text == text else ())]))
@@ -98,7 +98,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
 
     @property
     def _is_looking(self) -> bool:
-        """Whether the choices for the text are still being listed. A whole path does not wait for slow disks."""
+        """Whether choices for the text are still being looked up. A complete path does not wait for slow disks."""
         text, (of_text, paths) = self.field.value.strip(), self._completed
         if self._all is None and not any(path.value in (text, f"{text}/") for path in paths):
             return True
@@ -106,7 +106,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
 
     @property
     def value(self) -> str:
-        """The chosen value, or the typed text if there is no match."""
+        """The chosen value; if no choice matches, the typed text."""
         return self.list.chosen.value if self.list.chosen else self.field.value.strip()
 
     def empty_words(self) -> str:
@@ -149,8 +149,8 @@ class ChoiceOfPath(SearchDialog[Choice]):
             self._bench.background.do("paths", lambda: completions(setting, text), show_paths, "paths")
 
     def take(self) -> None:
-        """Use the chosen row, once all choices for the text are listed."""
-        # Letters typed last have not been looked for yet.
+        """Use the chosen row, but only after all choices for the typed text have been listed."""
+        # The last letters may not have been searched for yet.
         self.narrow()
         self._takes_soon = self._is_looking
         if self._takes_soon:
@@ -170,7 +170,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
 
 
 def matching(text: str, choices: Sequence[Choice]) -> list[Choice]:
-    """Return the choices that match a text, the best first. The choice whose path is the text itself is the best."""
+    """Return the choices that match a text, the best first. A choice whose path equals the text is the best."""
     path = Path(text).absolute()
     hits = [(hit.rank, choice) for choice in choices if (hit := match(text, choice.value, choice.note))]
     hits.sort(key=lambda pair: (Path(pair[1].value).absolute() != path, pair[0]))
@@ -206,7 +206,7 @@ class ModelDialog(ChoiceOfPath):
         super().__init__(bench, MODEL_KEY, words, local_choices.models_here)
         self._data = data
         self._columns: dict[str, str] = {}
-        """Columns that the user has chosen, by their settings."""
+        """Columns that the user has chosen, by setting, such as `data.text_column`."""
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
@@ -281,7 +281,7 @@ def model_of(value: str) -> str:
 
 
 class ColumnsDialog(Dialog):
-    """A choice of the columns that the task reads. `take` is called with the changed columns by their settings."""
+    """Dialog to choose the columns that the task reads. `take` gets the changed columns by setting."""
 
     heading = "Choose the columns"
     keys = (("enter", "apply"), ("up down", "choose"), ("left right", "another column"), ("escape", "back"))
@@ -319,7 +319,7 @@ class ColumnsDialog(Dialog):
         elif key == "enter":
             named = {role: column for role, column in self._columns.items() if column != self._found[role]}
             if SECOND_TEXT_KEY in named:
-                # The first text must be named too: otherwise both texts would be looked for again.
+                # With only the second text named, both text columns would be detected again.
                 named[TEXT] = self._columns[TEXT]
             self._take({role: column or all_settings()[role].default for role, column in named.items()})
             return False
@@ -328,7 +328,7 @@ class ColumnsDialog(Dialog):
 
 
 def table_lines(first: FirstRows, width: int, columns: Sequence[str] = ()) -> list[Line]:
-    """Return the first rows as a table of all columns, or of the named ones. Cells that do not fit are cut."""
+    """Return the first rows as a table of all columns, or of `columns`. Texts that do not fit are cut."""
     indices = [first.columns.index(name) for name in columns or first.columns if name in first.columns]
     names = [one_line(first.columns[index]) for index in indices]
     cells = [[row[index] for index in indices] for row in first.rows]
@@ -339,7 +339,7 @@ def table_lines(first: FirstRows, width: int, columns: Sequence[str] = ()) -> li
 
 
 def column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Return the width in cells of each column that fits, with a blank between columns. The widest shrinks first."""
+    """Return the width of each column that fits, in cells, with one cell between columns. Wide columns shrink first."""
     wanted = [max(1, *map(cell_len, [name, *(row[index] for row in rows)])) for index, name in enumerate(columns)]
     while sum(wanted) + len(wanted) - 1 > width and max(wanted) > _WIDEST_COLUMN:
         wanted[wanted.index(max(wanted))] = max(max(wanted) - (sum(wanted) + len(wanted) - 1 - width), _WIDEST_COLUMN)

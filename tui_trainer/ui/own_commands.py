@@ -27,7 +27,7 @@ from tui_trainer.ui.own_processes import Tool
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.worker.child import Child, ending
 
-# `${NAME}` and `{print $1}` are for the command itself.
+# Placeholders with a `$` or a blank, as in `${NAME}` and `{print $1}`, are left to the command.
 _PLACEHOLDER: Final = re.compile(r"(?<!\$)\{(\w+)\}")
 _SHELLS: Final = ("sh", "bash", "dash", "zsh", "fish")
 _KEYS: Final = "1234567890" + ascii_uppercase.replace("E", "")
@@ -39,7 +39,7 @@ def commands_file() -> Path:
 
 
 def command_line(text: object, folder: RunFolder) -> list[str]:
-    """Return the words of a command for this run. Raise ValueError with the reason if the command is invalid."""
+    """Return the words of a user's command for this run. Raise ValueError if the command is not valid."""
     values = {"path": str(folder.root.absolute()), "name": folder.name}
     words = shlex.split(text) if isinstance(text, str) else []
     if not words:
@@ -54,7 +54,7 @@ def command_line(text: object, folder: RunFolder) -> list[str]:
 
 
 def own_answers(bench: Workbench, folder: RunFolder) -> list[Answer]:
-    """Return the user's commands for a menu about this run; if the file cannot be used, an answer that says why."""
+    """Return the user's commands as items of a menu. If the file is not valid, return one item that says why."""
     try:
         commands = tomllib.loads(commands_file().read_text(encoding="utf-8")).get("commands")
         if not isinstance(commands, dict):
@@ -71,7 +71,7 @@ def own_answers(bench: Workbench, folder: RunFolder) -> list[Answer]:
 
 
 def _offer(bench: Workbench, folder: RunFolder, name: str, text: object) -> None:
-    """Show the exact command line; Enter runs it."""
+    """Show the exact command line. Enter runs it."""
     try:
         words = command_line(text, folder)
     except ValueError as error:
@@ -88,7 +88,7 @@ class _OwnCommand(Tool):
 
 
 class _Program(JsonProcess):
-    """Any program. Its output is only shown."""
+    """Process of any program, whose output is shown but not interpreted."""
 
     part = "running"
 

@@ -1,4 +1,4 @@
-"""Commands that run in their own process: exports, measurements and tools, one process of each at a time."""
+"""Commands that the screens run in processes of their own: exports, measurements and tools. Each has at most one."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Bench(Protocol):
 
 
 class OwnProcess(Generic[P]):
-    """A command with one process at a time. Its end is reported on the page where it was started.
+    """A command that runs in at most one process at a time. Its end is reported on the page where it was started.
 
-    `what` names it in messages. A command that `measures` does not start while a run is active, and a run ends it.
+    `what` is its name in messages. A command that `measures` cannot start during a run, and is cancelled by a run.
     """
 
     def __init__(self, bench: Bench, what: str, *, measures: bool = False) -> None:
@@ -55,12 +55,12 @@ class OwnProcess(Generic[P]):
             self.process.cancel()
 
     def end(self) -> None:
-        """End the process, because the screens have closed."""
+        """End the process. Called after the screens have closed."""
         if process := self.alive:
             process.end()
 
     def _begin(self, make: Callable[[], P | str]) -> str:
-        """Start the process that `make` returns, unless one is running. Return why not; empty if one is running."""
+        """Start the process that `make` returns, unless one is running. Return why the start failed, or ""."""
         if self.alive:
             return ""
         if self.measures and self._bench.run_is_alive:
@@ -78,7 +78,7 @@ class OwnProcess(Generic[P]):
         return ""
 
     def poll(self) -> bool:
-        """Read the process's output, and report its end. Return whether it has just ended."""
+        """Read the output of the process, and report its end. Return whether the process has just ended."""
         if (process := self.process) is None:
             return False
         is_in_the_way = self.measures and self._bench.run_is_alive
@@ -98,13 +98,13 @@ class OwnProcess(Generic[P]):
 
 
 class Exports(OwnProcess["ExportProcess"]):
-    """Exports, one after another. The running one continues after the screens have closed; waiting ones do not."""
+    """Exports, one at a time. After the screens have closed, only the running export continues."""
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench, "an export")
         self.waiting: deque[tuple[RunFolder, str]] = deque()
         self._several, self._failures = 0, list[str]()
-        """Count of exports that were requested together, and the reasons of those that failed."""
+        """Number of exports in the present batch, and a message for each of them that failed."""
 
     def start(self, folder: RunFolder, name: str) -> None:
         from tui_trainer.launching.export_process import ExportProcess
@@ -113,7 +113,7 @@ class Exports(OwnProcess["ExportProcess"]):
             self._bench.tell(reason, "bad")
 
     def start_all(self, wanted: list[tuple[RunFolder, str]]) -> None:
-        """Queue the exports."""
+        """Add exports, as pairs of run and format, to the queue."""
         if not self.waiting and not self.alive:
             self._several, self._failures = 0, []
         self.waiting += wanted
@@ -137,7 +137,7 @@ class Exports(OwnProcess["ExportProcess"]):
 
     @property
     def words(self) -> str:
-        """Progress of several exports: `exporting 2 of 4: chat to gguf, 40%`; empty if none is running."""
+        """Progress of a batch, such as `exporting 2 of 4: chat to gguf, 40%`; empty for a single export or none."""
         if (export := self.alive) is None or self._several < 2:
             return ""
         done, total, _ = export.progress
@@ -164,14 +164,14 @@ class Exports(OwnProcess["ExportProcess"]):
 
 
 class Measurement(OwnProcess[C]):
-    """A measurement of the config: a process of the class named `kind`. It ends with the screens."""
+    """Measurement of the config in a process of the class named `kind`. The process ends with the screens."""
 
     def __init__(self, bench: Bench, what: str, kind: str) -> None:
         super().__init__(bench, what, measures=True)
         self._kind = kind
 
     def start(self, *names: str) -> str:
-        """Start with the present config, for checks with these names. Return why not; empty if it is running."""
+        """Start measuring the present config, for the named checks. Return why this failed, or an empty string."""
 
         def make() -> C | str:
             document = self._bench.document
@@ -196,7 +196,7 @@ class Measurement(OwnProcess[C]):
 
 
 class Gains(Measurement["GainProcess"]):
-    """Measurements of what checks gain on this machine. The checklist shows each gain once it is measured."""
+    """Measurements of what the fixes of checks gain here. The checklist shows each gain as soon as it is measured."""
 
     _shown_check = ""
 
@@ -223,10 +223,10 @@ class Gains(Measurement["GainProcess"]):
 
 
 class Tool(OwnProcess["JsonProcess"]):
-    """A command that does not depend on the config. It ends with the screens.
+    """A command that does not depend on the config. Its process ends with the screens.
 
-    A command with `yes` first reports what it would do, and runs with these arguments after the user has agreed.
-    `done(result)` is the message at its end.
+    If `yes` has arguments, the command first only reports what it would do. After the user has agreed, it runs again
+    with these arguments. `done(result)` returns the message about its result.
     """
 
     def __init__(
@@ -239,12 +239,12 @@ class Tool(OwnProcess["JsonProcess"]):
 
     @property
     def asks(self) -> dict[str, Any] | None:
-        """Report of what the command would do, if the user still has to agree; otherwise None."""
+        """Report of what the command would do, while the user has not agreed; None at other times."""
         result = self.process.result if self.process and not self.process.alive else None
         return result if result and not self._agreed and "offer" in result else None
 
     def start(self) -> str:
-        """Start the command. Return why not; empty if it is running."""
+        """Start the command, or continue after the user has agreed. Return why it could not be started, or ""."""
         from tui_trainer.launching.command_process import JsonProcess
 
         def make() -> JsonProcess:

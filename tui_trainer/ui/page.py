@@ -1,4 +1,4 @@
-"""Base classes of the pages: the first line, the last line with keys, a method `action_NAME` for each action."""
+"""Base classes of the pages. A page has a top line with tabs, its body, a notice, and a last line of key hints."""
 
 import math
 from collections import Counter
@@ -41,7 +41,7 @@ _CURVE_SAMPLES = 600
 PROGRAM = "tui-trainer"
 Tab = tuple[str, str]
 """Title and state of a page."""
-# More than any list has.
+# More lines than any list has.
 _MOST_LINES = 1_000_000
 NOTHING_TO_DO = "nothing to do now"
 NO_REPORT = "no report yet: a run writes its report at its end; `tui-trainer report` writes one at any time"
@@ -49,7 +49,7 @@ _SCREENS = "tui_trainer.ui.screens"
 
 
 class TopLine(Pane):
-    """The first line: the machine, and a tab with title and state for each page. A click on a tab opens its page."""
+    """First line of every page: the machine, and a tab with title and state for each page. A click opens that page."""
 
     DEFAULT_CSS = "TopLine { height: 1; }"
     ALLOW_SELECT = False
@@ -73,7 +73,7 @@ class TopLine(Pane):
         return [beside(left, right, width)]
 
     def spots(self) -> Iterator[tuple[int, int]]:
-        """Yield the first cell of each tab, from the last to the first."""
+        """Yield the position of each tab's first cell, from the last tab to the first."""
         begin = self.size.width
         for page, tab in reversed(list(enumerate(_tabs(self._bench, begin)))):
             begin -= cell_len(_tab_text(page, *tab))
@@ -108,9 +108,9 @@ def _tabs(bench: Workbench, width: int) -> list[Tab]:
 
 
 def _loss_curve(state: "RunState", glyphs: Glyphs) -> str:
-    """Return a sparkline of the mean losses of equal parts of the run. Parts have fixed steps, so it does not slide."""
+    """Return a sparkline of the mean losses of equal parts of the run. The steps of a part never change."""
     parts: list[list[float]] = [[] for _ in range(_CURVE_PARTS)]
-    # In a long run, a sample of the steps of each part is enough.
+    # For a long run, a sample of the steps of each part is enough.
     count = len(state.loss_sums)
     for index in range(0, count, max(count // _CURVE_SAMPLES, 1)):
         part = (state.steps[index] - 1) * _CURVE_PARTS // max(state.total_steps, state.steps[-1])
@@ -143,17 +143,17 @@ def machine_summary(hardware: Hardware, width: int) -> str:
 
 
 def bindings(place: Place) -> list[BindingType]:
-    """Return Textual's bindings for the actions of a place."""
+    """Return Textual's key bindings for the actions of a page, or of `app`."""
     return [Binding(",".join(action.keys), f"do('{action.name}')", action.label, id=action.id, show=False)
             for action in ACTIONS if action.place == place]  # fmt: skip
 
 
 class Page(Screen[None], inherit_bindings=False):
-    """A page. The action `config.undo` calls `action_undo()` of the Config page."""
+    """A page. Its method `action_undo()` carries out the action `undo` of this page."""
 
     place: ClassVar[Place]
     ACTS: ClassVar[Mapping[str, Callable[[Any], object]]] = {}
-    """Short actions by name. Each becomes a method, for example `action_undo()`."""
+    """Functions for short actions by the action's name. The name `undo` defines the method `action_undo()`."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -162,7 +162,7 @@ class Page(Screen[None], inherit_bindings=False):
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__()
-        # Textual adds these classes only once it knows the size, and would then style the whole page twice.
+        # Textual would add these classes when it knows the size, and style the whole page a second time.
         for length, points in zip(self.app.size, (self.HORIZONTAL_BREAKPOINTS, self.VERTICAL_BREAKPOINTS), strict=True):
             self.add_class(*[name for least, name in points or () if length >= least][-1:], update=False)
         self.bench = bench
@@ -195,7 +195,7 @@ class Page(Screen[None], inherit_bindings=False):
 
     @property
     def is_shown(self) -> bool:
-        """Whether this is the current page, which may lie below a dialog."""
+        """Whether this is the current page, with or without a dialog above it."""
         return PLACES[1 + self.bench.current] == self.place
 
     @property
@@ -204,11 +204,11 @@ class Page(Screen[None], inherit_bindings=False):
 
     @property
     def typing_keys(self) -> list[tuple[str, str]]:
-        """Pairs of key and label for the last line while the user types."""
+        """Pairs of key and label for the last line of the page while the user types in a field."""
         return []
 
     def refusal(self, action: Action) -> str:
-        """Return why the action is not possible now; empty if it is."""
+        """Return why an action is not possible now; empty if it is possible."""
         return ""
 
     def label_of(self, action: Action) -> str:
@@ -218,14 +218,14 @@ class Page(Screen[None], inherit_bindings=False):
         """Update the page. Called once a second while the page is shown."""
 
     def by_clock(self) -> object:
-        """Return what changes on the page without a key, an answer or an event of the run.
+        """Return the page's state that changes without a key, an answer or an event of the run.
 
-        The page is drawn again only if this changes, so computing it must be cheap.
+        The page is redrawn when this value has changed. It is computed at each tick, so it must be cheap.
         """
         return ()
 
     def on_screen_resume(self, event: ScreenResume) -> None:
-        # Textual would apply all styles again, half the work of opening a page. Only a new theme changes them.
+        # Textual would apply all styles again, half the work of opening a page. Only a new theme needs that.
         theme = self.app.theme
         event.refresh_styles, self._styled_for = theme != self._styled_for, theme
         self.redraw()
@@ -254,9 +254,9 @@ class Page(Screen[None], inherit_bindings=False):
 
 
 class Pages(dict[Place, Page]):
-    """The pages. Each is imported and created on first access, and its style sheet is read then.
+    """The pages by name. A page is imported and created, and its style sheet read, when it is accessed first.
 
-    With `CSS_PATH`, Textual would parse all other style sheets again.
+    If pages had a `CSS_PATH`, Textual would parse all other style sheets again for each page.
     """
 
     def __init__(self, bench: Workbench, styles: Stylesheet) -> None:
@@ -288,7 +288,7 @@ class ListPage(Page):
 
 
 class FilteredPage(Page):
-    """A page with a field that filters its list. The field is hidden while it is empty and has no focus."""
+    """A page with a field that filters its list. The field is visible while it has text or the focus."""
 
     filter_words: ClassVar[str]
     """Placeholder of the field."""
@@ -306,7 +306,7 @@ class FilteredPage(Page):
         return [("enter", "done"), ("escape", "clear"), ("up down", self.choose_words)]
 
     def action_filter(self) -> None:
-        # Shown directly and not by a class, which takes effect later: fast letters would be taken as keys of actions.
+        # A class would take effect later, and letters typed meanwhile would be taken as keys of actions.
         self._filter.display = True
         self.set_focus(self._filter, scroll_visible=False)
 
@@ -336,7 +336,7 @@ class KeyHints(KeyLine):
             return [KeyHint(key, label) for key, label in page.typing_keys]
         offered = page.bench.app.offered_actions
         if page.bench.run_is_alive:
-            # These stay possible, but are rarely the next step.
+            # These actions stay possible, but are rarely the next step.
             offered = [action for action in offered if action.id not in ("app.start", "app.new")]
         return footer_hints(offered, page.label_of, width)
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
 
 _NAME_CELLS = 44
-# These are useless from another page, because they act on what the user sees there.
+# These actions act on what the user sees on their own page, so they are useless from another page.
 _MOVES = ("up", "down", "page_up", "page_down", "first", "last", "clear", "cancel", "older", "newer")
 _READING = "runs for the palette"
-# Command lines that do the same as an action.
+# Arguments of the `tui-trainer` command that does the same as an action.
 _COMMANDS: Final = {
     "app.start": "train {settings}", "hardware.look_again": "diagnose", "hardware.try_out": "diagnose --try",
     "config.edit": "plan {settings}", "config.preview": "preview {settings}", "config.rehearse": "rehearse {settings}",
@@ -48,10 +48,10 @@ _COMMANDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A row of the palette, found by its name, its help and the further words of `text`. All texts are safe to show.
+    """An entry of the palette, found by its `name`, its `help` and the words of `text`. All texts are safe to show.
 
-    `show` previews the command while it is chosen. A command `elsewhere` is listed only for a search. A command with a
-    `refusal` is not possible now.
+    `show` previews the entry while it is chosen. If `elsewhere`, the entry is listed only for a search. `refusal` says
+    why the command is not possible now.
     """
 
     name: str
@@ -65,11 +65,11 @@ class Command:
 
 
 Hit = tuple[Command, Sequence[int]]
-"""A command, and the positions of the letters found in its name."""
+"""A command, and the positions of the letters of its name that matched."""
 
 
 def found(commands: Iterable[Command], letters: str) -> list[Hit]:
-    """Return the commands that match, the best first. Without letters, return those of this page in their order."""
+    """Return the commands that match, the best first. Without letters, return those that are not `elsewhere`."""
     if not letters.strip():
         return [(command, ()) for command in commands if not command.elsewhere]
     hits = [(hit, command) for command in commands
@@ -82,7 +82,7 @@ class Palette(SearchDialog[Hit]):
     keys: Sequence[tuple[str, str]] = (("enter", "select"), ("up down", "choose"), ("escape", "close"))
 
     def __init__(self, heading: str, commands: Sequence[Command], back: Callable[[], object] | None = None) -> None:
-        """Show the commands. `back` is called if the palette is closed without one."""
+        """Create the palette. `back` is called if the user closes it without choosing a command."""
         super().__init__()
         self.heading, self._commands, self._back = heading, commands, back
         self.list.show(found(commands, ""))
@@ -91,18 +91,18 @@ class Palette(SearchDialog[Hit]):
         self.list.show(found(self._commands, self.field.value), self.list.place)
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        # One click is enough.
+        # One click chooses and carries out; the base class needs two.
         message.prevent_default()
         self.choose(message.place)
         self.take()
 
     @property
     def chosen(self) -> Command | None:
-        """The chosen command; None without a match."""
+        """The chosen command; None if no command matches."""
         return self.list.chosen[0] if self.list.chosen else None
 
     def add(self, commands: Sequence[Command]) -> None:
-        """Add commands that are known later, such as the runs on a slow disk."""
+        """Add commands that became known after the palette was opened, such as runs on a slow disk."""
         self._commands = [*self._commands, *commands]
         if self.field.value and not self.is_closed:
             self.narrow()
@@ -145,9 +145,9 @@ class Palette(SearchDialog[Hit]):
 
 
 class MarkingPalette(Palette):
-    """A palette in which Space marks up to `most` commands. Enter calls `take_names` with the names of the marked ones.
+    """A palette in which Space marks up to `most` commands. Enter passes their names to `take_names`.
 
-    If the user has not changed the marks, Enter takes the chosen command.
+    If the user has not changed the marks, Enter passes the name of the chosen command instead.
     """
 
     keys = (("enter", "draw"), ("space", "mark"), ("up down", "choose"), ("escape", "close"))
@@ -168,7 +168,7 @@ class MarkingPalette(Palette):
         return self.glyphs.changed if command.name in self._marked else " "
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        # Unlike in the base class, one click only marks.
+        # In the base class, one click also carries out the command.
         message.prevent_default()
         self.choose(message.place)
         if message.opens and self.chosen:
@@ -187,7 +187,7 @@ class MarkingPalette(Palette):
         if name in self._marked:
             self._marked.remove(name)
         else:
-            # If there are too many marks, the oldest is removed.
+            # Beyond the limit, the mark that was set first is removed.
             self._marked = [*self._marked, name][-self._most :]
         self.redraw()
 
@@ -202,7 +202,7 @@ class MarkingPalette(Palette):
 
 
 def _command(app: Any, action: Action, refusal: str | None = None) -> Command:
-    """Return the command for an action. One of another page first opens that page."""
+    """Return the palette's entry for an action. For an action of another page, the entry first opens that page."""
     keys = " ".join(key_sign(key, ascii_only=app.bench.glyphs.ascii) for key in action.keys)
     do = partial(app.call_next, app.perform_action, action.id)
     if action.place not in ("app", app.page.place):
@@ -212,12 +212,12 @@ def _command(app: Any, action: Action, refusal: str | None = None) -> Command:
 
 
 def actions_here(app: Any) -> list[Command]:
-    """Return the actions that are possible now, those of the footer first."""
+    """Return entries for the actions that are possible now. The actions of the footer come first."""
     return [_command(app, action) for action in sorted(app.offered_actions, key=lambda action: action.footer or 100)]
 
 
 def all_commands(app: Any) -> list[Command]:
-    """Return actions of this page and of the others, settings, recipes, sections of guides, and themes."""
+    """Return all entries: actions of this page and of others, settings, recipes, sections of guides, and themes."""
     others = [(action, refusal) for action in app.page_actions if (refusal := app.refusal(action))]
     others += [(action, "") for place in PLACES[1:] if place != app.page.place for action in app.keymap.of(place)]
     actions = [_command(app, action, refusal) for action, refusal in others if action.name not in _MOVES]
@@ -227,7 +227,7 @@ def all_commands(app: Any) -> list[Command]:
 
 
 def _more_here(app: Any) -> list[Command]:
-    """Return the answers of the menu `more`, for the run of this page."""
+    """Return entries for the items of the menu `more`, if this page shows a run."""
     more = next((action for action in app.offered_actions if action.id in ("runs.more", "train.more")), None)
     if more is None:
         return []
@@ -256,7 +256,7 @@ def _of_the_config(app: Any) -> list[Command]:
 
 
 def guide_commands(app: Any) -> list[Command]:
-    """Return every section of every guide, found by its title and its text."""
+    """Return an entry for each section of each guide. Its search words are the whole text of the section."""
     commands = []
     for name, title in guides().items():
         for section in sections(name):
@@ -270,7 +270,7 @@ def guide_commands(app: Any) -> list[Command]:
 
 
 def theme_commands(app: Any, *, shows: bool = False) -> list[Command]:
-    """Return all themes, the terminal's own colours first. With `shows`, the chosen theme is previewed."""
+    """Return an entry for each theme, the terminal's own colours first. With `shows`, a chosen theme is previewed."""
     commands = []
     for name, theme in sorted(app.available_themes.items(), key=lambda pair: (not pair[1].ansi, pair[0])):
         take = partial(setattr, app, "theme", name)
@@ -281,7 +281,7 @@ def theme_commands(app: Any, *, shows: bool = False) -> list[Command]:
 
 
 def command_lines(app: Any) -> list[Command]:
-    """Return the command lines that do the same as the dialog on top, or else as the actions of this page."""
+    """Return entries that copy command lines: that of the open dialog, or else those of this page's actions."""
     from tui_trainer.measure.config_process import config_options
 
     bench, page, lines = app.bench, app.page, dict[str, str]()
@@ -304,7 +304,7 @@ def _copy(app: Any, line: str) -> None:
 
 
 def add_runs(app: Any, palette: Palette) -> None:
-    """Add all runs to the palette in the background, because a disk may be slow."""
+    """Add an entry for each run to the palette. Runs are listed in the background, because a disk may be slow."""
     from tui_trainer.runs.registry import known_runs
 
     def add(runs: list[RunFolder]) -> None:

@@ -20,11 +20,11 @@ FIRST_DOMAIN_STEPS: Final = 32
 LABEL_CELLS: Final = 7
 GUTTER: Final = LABEL_CELLS + 1
 _PADDING: Final = 0.08
-# The range is narrowed when the values fill less than this share of it.
+# The range is narrowed when the values fill less than this share of the range.
 _KEPT_FILL: Final = 0.6
 _NEARLY: Final = 1e-9
 _CELLS_PER_LABEL: Final = 13
-# The bits of U+2800 by row and column of the cell.
+# The bit of each dot in the code points from U+2800 on, by the row and column of the dot in its cell.
 _BRAILLE_BITS: Final = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 _BRAILLE: Final = np.array([chr(0x2800 + bits) for bits in range(256)])
 _ASCII_BITS: Final = np.array([[1], [2]])
@@ -34,7 +34,7 @@ _ASCII_THICK: Final = np.array([" ", "*", "*", "*"])
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Range of an axis in the axis's unit, which is the exponent of ten on a logarithmic axis."""
+    """Range of an axis. On a logarithmic axis, both ends are exponents of ten."""
 
     low: float
     high: float
@@ -46,33 +46,33 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A position on an axis, in the axis's unit, and its label."""
+    """A labelled position on an axis, in the units of its `Bounds`."""
 
     at: float
     label: str
 
 
 def stable_bounds(present: Bounds | None, low: float, high: float) -> Bounds:
-    """Return the range of the axis for values from `low` to `high`: the present one while they fill most of it."""
+    """Return the range of the axis for values from `low` to `high`. `present` stays while they fill most of it."""
     fits = present is not None and present.low <= low and high <= present.high
     if present is not None and fits and high - low >= _KEPT_FILL * present.span:
         return present
-    # A span as small as the rounding error of its ends cannot be divided into rows.
+    # A range as small as the rounding error of its ends cannot be divided into rows.
     padding = (high - low) * _PADDING if high - low > 1e-12 * max(abs(low), abs(high)) else abs(low) * 0.1 or 1.0
     return Bounds(low - padding, high + padding)
 
 
 def domain_steps(last_step: int, total_steps: int) -> int:
-    """Return the length of the x axis in steps. It doubles when it is full, and ends with the run."""
-    # The next power of two.
+    """Return the length of the x axis in steps: a power of two from `last_step` on, at most the run's last step."""
+    # The next power of two, so that the axis doubles when it is full.
     steps = max(1 << (last_step - 1).bit_length(), FIRST_DOMAIN_STEPS)
     return total_steps if last_step <= total_steps < steps else steps
 
 
 def window(domain: int, last_step: int, halvings: int, around: int | None) -> Bounds:
-    """Return the visible steps: all, or after `halvings` a part with the step `around` or with the newest step.
+    """Return the steps to show: all, or after `halvings` a shorter range with `around` or with the newest step.
 
-    A part begins at a multiple of half its length, so that it jumps now and then instead of sliding at each step.
+    A shorter range starts at a multiple of half its length: it jumps now and then instead of sliding at each step.
     """
     length = domain / 2**halvings
     if not halvings:
@@ -100,7 +100,7 @@ def ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
 
 
 def log_ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
-    """Return ticks at 1, 2 and 5 times powers of ten, or only at powers of ten, or at round values on a short range."""
+    """Return at most `max_ticks` ticks at 1, 2 and 5 times powers of ten, at powers of ten, or at round values."""
 
     def short(value: float) -> str:
         return labels([value], 10.0 ** math.floor(math.log10(value)))[0]
@@ -118,7 +118,7 @@ def log_ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
 
 
 def labels(values: Sequence[float], step: float) -> list[str]:
-    """Format values with one unit and as many digits as their step needs, at most 7 characters each."""
+    """Return values as texts of at most 7 characters, with one unit and enough digits for values `step` apart."""
     largest = max(map(abs, values), default=0.0)
     if largest and (largest < 1e-2 or largest >= 1e12):
         digits = 1 if all(len(f"{value:.1e}") <= LABEL_CELLS for value in values) else 0
@@ -130,17 +130,17 @@ def labels(values: Sequence[float], step: float) -> list[str]:
 
 
 def row_of(value: float, bounds: Bounds, rows: int) -> int:
-    """Return the row of a value, counted from the top; the first or the last row if it is out of bounds."""
+    """Return the row in which to draw a value, counted from the top. Values out of bounds get the first or last row."""
     return min(max(int((bounds.high - value) / bounds.span * rows), 0), rows - 1)
 
 
 def column_of(step: float, window: Bounds, columns: int) -> int:
-    """Return the column of a step; the first or the last column if it is outside the window."""
+    """Return the column in which to draw a step. Steps outside the window get the first or the last column."""
     return min(max(int((step - window.low) / window.span * columns), 0), columns - 1)
 
 
 def _labelled_rows(bounds: Bounds, rows: int, max_ticks: int, *, log: bool) -> dict[int, str]:
-    """Return labels by row: round values with a row between them, evenly if possible; else the two ends."""
+    """Return the y labels by row: round values at even distances if possible, or only the values at both ends."""
     options: list[tuple[bool, dict[int, str]]] = []
     for count in range(max_ticks, 1, -1):
         marks = (log_ticks if log else ticks)(bounds, count)
@@ -157,7 +157,7 @@ def _labelled_rows(bounds: Bounds, rows: int, max_ticks: int, *, log: bool) -> d
 
 
 def with_y_axis(plot: Sequence[Line], bounds: Bounds, max_ticks: int, glyphs: Glyphs, *, log: bool) -> list[Line]:
-    """Put the y axis before each row of a plot: `GUTTER` cells with a label, if the row has a tick, and the line."""
+    """Return the rows of a plot, each after its part of the y axis: a label or blanks, and the axis line."""
     names = _labelled_rows(bounds, len(plot), max_ticks, log=log)
     signs = [glyphs.tick_left if row in names else glyphs.vertical for row in range(len(plot))]
     return [[(names.get(row, "").rjust(LABEL_CELLS), "dim"), (signs[row], "rule"), *plot[row]]
@@ -168,9 +168,9 @@ def x_axis(
     columns: int, window: Bounds, unit: str, glyphs: Glyphs, *,
     keeps_unit: bool = True, bad_columns: Sequence[int] = (), inline: bool = False,
 ) -> list[Line]:  # fmt: skip
-    """Return the x axis with red marks at `bad_columns`, and its labels in the same line (`inline`) or below it.
+    """Return the x axis as one line with its labels in it (`inline`), or as two lines with the labels below.
 
-    The unit is at the end. Without `keeps_unit`, a label there replaces it.
+    `bad_columns` get red marks. The unit is at the right end; without `keeps_unit`, a label there replaces the unit.
     """
     marks = [tick for tick in ticks(window, max(columns // _CELLS_PER_LABEL, 2)) if tick.at == int(tick.at)]
     labelled = {column_of(tick.at, window, columns): tick.label for tick in marks}
@@ -185,12 +185,12 @@ def x_axis(
 
 
 def _merged(cells: Iterable[Span]) -> Line:
-    """Join neighbouring cells of one role into one span."""
+    """Return a line of the cells, in which neighbouring cells of the same role are one span."""
     return [("".join(sign for sign, _ in same), role) for role, same in groupby(cells, key=itemgetter(1))]
 
 
 def _placed(labelled: dict[int, str], kept_free: Sequence[int], columns: int, unit: str, keeps_unit: bool) -> str:
-    """Return a line with the labels around their columns, as far as they overlap neither `kept_free` nor each other."""
+    """Return a line with the labels around their columns. A label that overlaps others or `kept_free` is left out."""
     row, end = [" "] * columns, columns - (len(unit) + 1) * keeps_unit
     for column, label in labelled.items():
         begin = max(min(column - (len(label) - 1) // 2, end - len(label)), 0)
@@ -205,7 +205,7 @@ def _placed(labelled: dict[int, str], kept_free: Sequence[int], columns: int, un
 
 
 class Raster:
-    """An area of `width` x `height` cells. Dot rows are counted from the top, dot columns from the left."""
+    """Drawing area of `width` x `height` cells. Dots are counted by row from the top and by column from the left."""
 
     def __init__(self, width: int, height: int, glyphs: Glyphs) -> None:
         self.width, self.height, self.glyphs = width, height, glyphs
@@ -216,7 +216,7 @@ class Raster:
         self._roles = np.full((height, width), "text", object)
 
     def curve(self, low: NDArray[np.float64], high: NDArray[np.float64], bounds: Bounds, role: Role) -> None:
-        """Draw all dots from `low` to `high` in each dot column, connected with the column before."""
+        """Draw a curve that goes from `low` to `high` in each dot column, connected with the column before."""
         top, bottom = (np.rint((bounds.high - values) / bounds.span * (self.dots_down - 1)) for values in (high, low))
         before_top, before_bottom = np.roll(top, 1), np.roll(bottom, 1)
         before_top[0] = before_bottom[0] = np.nan
@@ -226,7 +226,7 @@ class Raster:
         self.dots((rows >= top) & (rows <= bottom), role)
 
     def dots(self, mask: NDArray[np.bool_], role: Role) -> None:
-        """Draw the dots of a mask with the shape dot rows x dot columns. Cells without a dot do not change."""
+        """Draw the dots of `mask`, which has the shape dot rows x dot columns. Cells without a dot do not change."""
         cells = mask.reshape(self.height, self.cell_rows, self.width, self.cell_columns)
         bits = np.einsum("hrwc,rc->hw", cells.astype(np.int64), self._bits)
         table = _BRAILLE if not self.glyphs.ascii else _ASCII_THICK if role == "chart_smooth" else _ASCII_THIN
@@ -238,7 +238,7 @@ class Raster:
         self._signs[row, column], self._roles[row, column] = sign, role
 
     def cross(self, column: int, sign: str) -> None:
-        """Draw a vertical line through a column of cells. Cells that are not empty keep their sign."""
+        """Draw a vertical line through a column of cells. Only empty cells get the sign of the line."""
         empty = self._signs[:, column] == " "
         self._signs[empty, column] = sign
         self._roles[:, column] = "chart_cross"

@@ -1,4 +1,4 @@
-"""The user's choices for the screens, saved in the state folder."""
+"""The user's preferences for the screens, saved in the state folder."""
 
 import json
 from contextlib import suppress
@@ -11,9 +11,9 @@ from tui_trainer.runs.registry import state_folder
 
 @dataclass(kw_only=True, slots=True)
 class Preferences:
-    """Saved choices: `theme` is a Textual theme, empty for the terminal's own colours.
+    """Saved preferences. `theme` is the name of a Textual theme, or empty for the terminal's own colours.
 
-    `curves` has the metrics that Train draws, by task. `bell` rings when a run ends while the terminal has no focus.
+    `curves` has the metrics that Train draws, by task. `bell` rings if a run ends while the terminal has no focus.
     """
 
     theme: str = ""
@@ -23,7 +23,7 @@ class Preferences:
 
     @classmethod
     def load(cls) -> "Preferences":
-        """Read the file. A choice that is missing or invalid has its default."""
+        """Return the saved preferences. A preference that is missing or invalid gets its default."""
         saved, plain = read_fields(preferences_file()), asdict(cls())
         return cls(**{name: saved[name] for name, value in plain.items() if type(saved.get(name)) is type(value)})
 
@@ -32,7 +32,7 @@ class Preferences:
         return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
     def save(self) -> None:
-        """Write the file. If that is impossible, the choices last until the program ends."""
+        """Save the preferences. If the file cannot be written, they last until the program ends."""
         with suppress(OSError):
             preferences_file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(preferences_file(), json.dumps(asdict(self)).encode(), durable=False)

@@ -1,4 +1,4 @@
-"""A dialog with the processes that use GPUs and CPU, in which users can end their own processes."""
+"""Dialog with the processes that use GPUs and CPU. Users can end their own processes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 PROCESSES: Final = "processes"
 _PERIOD_SECONDS, _UNATTENDED_SECONDS, _SECOND_LOOK_SECONDS = 2.0, 7.0, 0.5
-# Reading thousands of processes may use this share of a core.
+# Reading may take at most this share of a core, which matters with thousands of processes.
 _SHARE_OF_A_CORE = 0.02
-# After this time, a process that was asked to end may be killed.
+# A process that was asked to end may be killed after this time, in seconds.
 PATIENCE_SECONDS = 5.0
 _COMMAND_CHARACTERS = 300
 _NEVER = -1.0
@@ -48,18 +48,18 @@ SORTS: Final[dict[str, Callable[[ProcessUse], float]]] = {
 
 
 def in_order(processes: Iterable[ProcessUse], name: str) -> list[ProcessUse]:
-    """Sort processes by a column, the largest first, then by memory and by process id."""
+    """Return the processes sorted by a column, the largest first. Ties are sorted by memory and process id."""
     return sorted(processes, key=lambda use: (-SORTS[name](use), -(use.memory_bytes or 0), use.pid))
 
 
 def _card_words(use: ProcessUse) -> str:
-    """Return the memory used on each GPU, such as `0: 12.0 GiB`."""
+    """Return the memory that a process uses on each GPU, such as `0: 12.0 GiB`."""
     sizes = sorted(use.card_bytes.items())
     return " ".join(f"{index}: {'--' if size is None else format_bytes(size)}" for index, size in sizes)
 
 
 def since_words(started_at: float, now: float) -> str:
-    """Return the start as `14:05` if it was today, `27 Nov` if it was this year, else `2025-11-27`."""
+    """Return a start time as `14:05` if it is today, `27 Nov` if it is in this year, else `2025-11-27`."""
     began, today = datetime.fromtimestamp(started_at), datetime.fromtimestamp(now)
     if began.date() == today.date():
         return f"{began:%H:%M}"
@@ -67,10 +67,10 @@ def since_words(started_at: float, now: float) -> str:
 
 
 def cells(use: ProcessUse, now: float) -> dict[str, str]:
-    """Return the texts of a process by column, safe to show."""
+    """Return the texts of a process by column. They are safe to show."""
     is_outside = use.started_at is None
     program, _, rest = use.command.partition(" ")
-    # The whole path is shown for the chosen process.
+    # The path of the program is cut here. It is shown for the chosen process.
     command = f"{program.rpartition('/')[2]} {rest}" if program.startswith("/") else use.command
     return {
         "user": one_line(use.user or "?", 10),
@@ -84,7 +84,7 @@ def cells(use: ProcessUse, now: float) -> dict[str, str]:
 
 
 class ProcessTable(ChoiceList[ProcessUse]):
-    """Sorted table of processes. After each reading, the same process stays chosen."""
+    """Sorted table of processes. A chosen process stays chosen when a new reading is shown."""
 
     def __init__(self) -> None:
         super().__init__(self._row, titles=lambda _: self._titled, id="processes")
@@ -104,12 +104,12 @@ class ProcessTable(ChoiceList[ProcessUse]):
         self.show(rows, keys.index(chosen.key) if chosen and chosen.key in keys else self.place)
 
     def _heading(self, name: str) -> str:
-        # The room for the mark of sorting is reserved, so columns keep their width.
+        # Each heading reserves room for the sort mark, so that columns keep their width.
         return HEADINGS[name] + f" {'v' if name == self.sorted_by else ' '}" * (name in SORTS)
 
     @property
     def _titled(self) -> list[tuple[str, Span]]:
-        # The last title is not padded, because commands are longer than the screen.
+        # The last title is not padded, because the column of commands may be wider than the screen.
         titles = {name: pad(self._heading(name), width) for name, width in self._widths.items()}
         return [(name, (f" {title.rstrip() if name == 'command' else title} ", "bold"))
                 for name, title in titles.items()]  # fmt: skip
@@ -132,7 +132,7 @@ class ProcessTable(ChoiceList[ProcessUse]):
 
 
 class ProcessesDialog(Dialog):
-    """The table of processes with notes. Before a process is ended, the user is asked."""
+    """The table of processes, with notes below it. Ending a process needs the user's confirmation."""
 
     heading = "Processes"
     keys = (("k", "end"), ("s", "sort"), ("up down", "choose"), ("escape", "close"))
@@ -180,7 +180,7 @@ class ProcessesDialog(Dialog):
         chosen, lines = self.table.chosen, list[Line]()
         message, role = self._message
         if chosen is not None and chosen.command:
-            # The row cuts a long command.
+            # The row may show only the beginning of the command.
             lines = paragraph(one_line(chosen.command, 2 * width), width, "dim")
         lines += paragraph(message, width, role) if message else []
         return [*lines, *(line for note in self._look.notes for line in paragraph(one_line(note), width, "warn"))]
@@ -203,7 +203,7 @@ class ProcessesDialog(Dialog):
         return True
 
     def _refusal(self, process: ProcessUse) -> str:
-        """Return why a process cannot be ended from here; empty if it can."""
+        """Return why a process cannot be ended from this dialog; empty if it can be ended."""
         stop, leave = self._bench.app.key_of("train.stop"), self._bench.app.key_of("app.quit")
         ours = descendants({use.pid: use for use in self._look.processes}, os.getpid()) if self._look else {os.getpid()}
         if process.started_at is None:
@@ -266,7 +266,7 @@ class ProcessesDialog(Dialog):
 
 
 def run_of(pid: int) -> RunFolder | None:
-    """Return the run that a process trains, among the newest runs; None if there is no such run."""
+    """Return the run that a process trains; None if it trains none of the newest runs."""
     from tui_trainer.runs.lock import owner
     from tui_trainer.runs.registry import newest_runs
 

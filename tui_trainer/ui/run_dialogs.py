@@ -1,4 +1,4 @@
-"""Dialogs about a run: the doctor's diagnosis, and trying the model with a prompt."""
+"""Dialogs about a run: the doctor's diagnosis, and trying the model on a prompt."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NEW_TOKENS, _TEMPERATURE = 240, 0.8
 
 
 class DoctorDialog(Dialog):
-    """The doctor's present diagnosis, which is updated while the dialog is open."""
+    """The doctor's diagnosis of a run. It is updated while the dialog is open."""
 
     heading = "Doctor"
 
@@ -50,7 +50,7 @@ class DoctorDialog(Dialog):
 
     @property
     def _fix(self) -> Patch | None:
-        """Changes of settings that would help the next run."""
+        """Changes of settings that would help the next run; None if there are none."""
         return self._verdict.fix if self._verdict else None
 
     def lines(self, width: int) -> list[Line]:
@@ -83,9 +83,9 @@ class DoctorDialog(Dialog):
 
 
 class TryDialog(FieldDialog):
-    """A prompt for the model, which runs in its own process.
+    """Dialog that sends a prompt to the model. The model runs in its own process.
 
-    Its random numbers must not change those of a run in this process, and all its memory is freed when it ends.
+    Its random numbers thus cannot change those of a run in this process, and all its memory is freed at the end.
     """
 
     heading = "Try the model"
@@ -99,7 +99,7 @@ class TryDialog(FieldDialog):
         task = find_task(state.task)
         self._chats = task.holds_conversations
         if self._chats:
-            # A prompt of the run's samples would contain tokens of the chat template.
+            # The prompts of the run's samples contain tokens of the chat template, so none is proposed.
             self._text = ""
         newest = f"step {state.checkpoints[-1].step:,}" if state.checkpoints else "not written yet"
         self._newest = f"latest checkpoint: {newest}, training continues; " if bench.run.alive else ""
@@ -121,7 +121,7 @@ class TryDialog(FieldDialog):
         yield Pane(lambda width, _: paragraph(self._status, width, "dim"), classes="status")
 
     def on_mount(self) -> None:
-        # The text is an example: what is typed replaces it.
+        # The text is an example. It is selected, so that typing replaces it.
         self.field.select_all()
         self._status = f"{self._newest}looking for free memory ..."
         self._bench.background.do("place", self._find_place, self._show_place, lane=TRYING)
@@ -153,7 +153,7 @@ class TryDialog(FieldDialog):
 
     def take(self) -> None:
         if self._chats and self._is_writing:
-            return  # otherwise the answer to the previous question would appear below this one
+            return  # otherwise the earlier answer would be printed below the new prompt
         prompt, self._seed = self.field.value, self._seed + 1
         self._is_writing = True
         if self._chats:
@@ -183,7 +183,7 @@ class TryDialog(FieldDialog):
             self.call_after_refresh(self.scrolls, "end")
 
     def _generate(self, prompt: str, seed: int) -> tuple[str, str]:
-        """Generate an answer. Return the text and the status line."""
+        """Return the generated text and the new status line. The text is empty for a chat or an error."""
         from tui_trainer.models.writing import Sampling
 
         sampling = Sampling(max_new_tokens=_NEW_TOKENS, temperature=_TEMPERATURE, seed=seed)
@@ -201,7 +201,7 @@ class TryDialog(FieldDialog):
 
     @property
     def _source(self) -> str:
-        """Folder of the weights, and the device that they are on."""
+        """Words for the folder of the weights and the device that they are on."""
         assert self._process is not None, "they were loaded"
         device = self._process.place.words
         if any(writer.moved for writer in self._writers.values()):
@@ -209,13 +209,13 @@ class TryDialog(FieldDialog):
         return f"{one_line(self._writers['tuned'].source)}, {device}"
 
     def _load(self) -> None:
-        """Load the models that are not loaded yet. Raise TuiTrainerError if that fails."""
+        """Load the models that are needed and not loaded yet. Raise TuiTrainerError if that fails."""
         from tui_trainer.runs.lock import in_use
 
         names = [*["base"] * self._with_base, "tuned"]
         is_there = self._process is not None and all(name in self._writers for name in names)
         if self._process is None or (self._process.place.card_uuid and not is_there):
-            # The memory of the old process on the GPU would count as used.
+            # End the old process first, because its GPU memory would count as used.
             self._end_process()
             self._process, self._writers = ModelProcess(self._find_place(len(names))), {}
         with in_use(self._folder, "trying the model"):
@@ -223,7 +223,7 @@ class TryDialog(FieldDialog):
             base = {"base": self._writers.get("base") or self._base()} if self._with_base else {}
         writers = {**base, "tuned": tuned}
         if writers.keys() != self._writers.keys():
-            # A conversation is not continued by other models.
+            # Other models start a new conversation.
             self._writers, self._conversation = writers, None
 
     def _base(self) -> ChildWriter:
@@ -235,7 +235,7 @@ class TryDialog(FieldDialog):
             raise
 
     def _converse(self, line: str, sampling: Sampling) -> None:
-        """Answer a line of a conversation, as `tui-trainer chat` does."""
+        """Answer one line of the conversation, as `tui-trainer chat` does."""
         from tui_trainer.exporting.chat_session import ChatSession
 
         if self._conversation is None:
@@ -271,11 +271,11 @@ def offer_try(bench: Workbench) -> None:
     run = bench.run
     if run is not None:
         samples = run.state.samples
-        # The first prompt is the end of the last sample's prompt: whole words of its last line that has several.
+        # The proposed prompt is the end of the last sample's prompt: whole words of its last line with several words.
         lines = [line.strip() for line in samples[-1].prompt.split("\n") if len(line.split()) > 1] if samples else []
         last = one_line(lines[-1]) if lines else ""
         words = last[-_PROMPT_CHARACTERS:].partition(" ")[2] if len(last) > _PROMPT_CHARACTERS else last
         try:
             bench.app.open(TryDialog(bench, run.folder, words))
-        except InputError as error:  # the run has a task that this program does not know
+        except InputError as error:  # this program does not know the run's task
             bench.tell(str(error), "bad")

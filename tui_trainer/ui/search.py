@@ -1,9 +1,9 @@
-"""One ranking for every search: the palette, settings, recipes, data and models."""
+"""The ranking that every search uses: in the palette, settings, recipes, data and models."""
 
 import re
 from typing import Final, NamedTuple
 
-# Other words for actions (by label) and settings (by key). They count as words of the name.
+# Other words for actions (by label) and settings (by key). Searches treat them as words of the name.
 SYNONYMS: Final = {
     "copy command": "cli, shell", "delete": "remove", "doctor": "slow, bottleneck",
     "export": "gguf, onnx, int8, merge, convert, ollama, llama.cpp", "help": "keys, manual", "open": "attach",
@@ -22,21 +22,21 @@ SYNONYMS: Final = {
     "training.weight_decay": "wd", "tuning.method": "lora, qlora, peft", "tuning.r": "rank, lora rank, lora r",
 }  # fmt: skip
 IN_TEXT: Final = 3
-"""Least rank of words that were found only in the description."""
+"""From this rank on, a word was found only in the description."""
 
 
 class Match(NamedTuple):
-    """Rank of a match (smaller is better), and the places of the found letters in the name."""
+    """Rank of a match, smaller if it is better, and the positions of the found letters in the name."""
 
     rank: tuple[int, bool, bool]
     places: tuple[int, ...]
 
 
 def match(query: str, name: str, text: str = "") -> Match | None:
-    """Return how well a name or its description matches all words of a query; None if a word is missing.
+    """Return how well a name with its description matches all words of a query; None if a word is missing.
 
     Whole words of the name are best, then starts of its words, then other parts of it, then whole words and starts of
-    words of the description. Among equal matches, the query itself is best, then a name with the words in a row.
+    words of the description. Among equals, a name equal to the query is best, then one with its words in a row.
     """
     words = _words(query) or query.lower().split()
     tail = name.rpartition(": ")[2]
@@ -56,7 +56,7 @@ def _words(text: str) -> list[str]:
 
 
 def _find(word: str, names: str, text: str) -> tuple[int, tuple[int, int]] | None:
-    """Return the rank of a word, and its first and last place in the names."""
+    """Return the rank of a word, and where it starts and ends in the names; None if it is not found."""
     whole, begin = rf"(?<![^\W_]){word}(?![^\W_])", rf"(?<![^\W_]){word}"
     ways = ((whole, names), (begin, names), (word, names), (whole, text), (begin, text))
     hits = ((rank, re.search(pattern, where)) for rank, (pattern, where) in enumerate(ways))

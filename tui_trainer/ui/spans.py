@@ -1,7 +1,7 @@
 """Lines of styled text as plain data, and the characters to draw them, so that views are tested without a terminal.
 
-A span is a text with a role, and `theme.py` decides how a role looks. Widths are in terminal cells. Foreign text must
-pass `safe_text` before it becomes a span.
+A span is a text with a role, and `theme.py` gives each role its style. Widths are in terminal cells. Text from outside
+the program must pass `safe_text` before it becomes a span.
 """
 
 import math
@@ -18,10 +18,10 @@ from tui_trainer.units import format_bytes
 
 Role = Literal[
     "text", "dim", "bold", "accent", "good", "warn", "bad", "rule",
-    "title",  # the heading of a part of a screen
+    "title",  # heading of a section
     "key",  # a key that can be pressed
     "cursor",  # the chosen row
-    "edit",  # a field that is being typed into
+    "edit",  # a field in which the user types
     "chart_raw", "chart_smooth", "chart_eval", "chart_cross",
 ]  # fmt: skip
 # `textwrap` needs room for an indent and an ellipsis.
@@ -34,7 +34,7 @@ Line = list[Span]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Glyphs:
-    """A set of characters. `eighths` fill a cell from empty to full, and `levels` are the bars of a sparkline."""
+    """Characters to draw with. `eighths` fill a cell from empty to full; `levels` are the bars of a sparkline."""
 
     ascii: bool = False
     eighths: str = " ▏▎▍▌▋▊▉█"
@@ -60,7 +60,7 @@ class Glyphs:
     arrow: str = "→"
 
     def only(self, text: str) -> str:
-        """Return the text, with question marks if only ASCII may be shown."""
+        """Return the text. In ASCII mode, question marks replace all other characters."""
         return text.encode("ascii", "replace").decode() if self.ascii else text
 
 
@@ -92,7 +92,7 @@ def progress_line(activity: str, done: float, total: float, unit: str, width: in
 def sparkline(
     values: Sequence[float | None], width: int, glyphs: Glyphs, *, low: float | None = None, high: float | None = None
 ) -> str:
-    """Draw values in exactly `width` cells, the newest at the right end. If there are more values, groups are averaged.
+    """Return a sparkline of exactly `width` cells with the newest value at the right end. Surplus values are averaged.
 
     None, NaN and infinity are gaps. Without `low` and `high`, the range is that of the values.
     """
@@ -120,7 +120,7 @@ def width_of(line: Line) -> int:
 
 
 def fit(line: Line, width: int, ellipsis: str = "\u2026") -> Line:
-    """Pad a line with blanks to exactly `width` cells, or cut it with an ellipsis at its end."""
+    """Return the line with exactly `width` cells: padded with blanks, or cut with an ellipsis at its end."""
     missing = width - width_of(line)
     if missing >= 0:
         return [*line, (" " * missing, "text")] if missing else line
@@ -136,17 +136,17 @@ def fit(line: Line, width: int, ellipsis: str = "\u2026") -> Line:
 
 
 def cursor_line(line: Line) -> Line:
-    """Return a line in the style of the chosen row."""
+    """Return the line in the style of a chosen row."""
     return [(text, "cursor") for text, _ in line]
 
 
 def pad(text: str, width: int) -> str:
-    """Pad or cut a text to exactly `width` cells, without an ellipsis."""
+    """Return the text with exactly `width` cells: padded with blanks, or cut without an ellipsis."""
     return set_cell_size(text, width)
 
 
 def beside(left: Line, right: Line, width: int) -> Line:
-    """Return one line with `left` at its beginning and `right` at its end. If there is no room, `left` is cut."""
+    """Return a line with `left` at its start and `right` at its end. If both do not fit, `left` is cut."""
     room = width - width_of(right)
     has_blank = any(text.endswith(" ") for text, _ in left[-1:]) or any(text.startswith(" ") for text, _ in right[:1])
     if room > 1 and width_of(left) > room - (not has_blank):
@@ -168,9 +168,9 @@ def title_rule(title: str | Line, width: int, glyphs: Glyphs, note: str | Line =
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Wrap a text at its words, and replace commands by their keys. A word wider than `width` is broken.
+    """Return the text as lines of at most `width` cells, with commands replaced by their keys.
 
-    An empty text is one empty line.
+    A word that is too long is broken. An empty text is one empty line.
     """
     lines, line = list[str](), ""
     for word in in_keys(text).split():
@@ -188,7 +188,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def rows_of(text: str, width: int, **how: Any) -> list[str]:
-    """Wrap a text with `textwrap`, which keeps blanks, or with `wrapped` if it has wide characters."""
+    """Return the text as lines of at most `width` cells. Blanks in it are kept, unless it has wide characters."""
     rows = textwrap.wrap(text, max(width, _NARROWEST), break_on_hyphens=False, **how)
     return rows if all(cell_len(row) <= width for row in rows) else wrapped(text, width)
 
@@ -198,7 +198,7 @@ def paragraph(text: str, width: int, role: Role = "text") -> list[Line]:
 
 
 def hanging(start: Line, rows: Iterable[Line]) -> list[Line]:
-    """Put `start` before the first row, and indent the other rows by its width."""
+    """Return the rows with `start` before the first one, and the others indented by the width of `start`."""
     indent: Line = [(" " * width_of(start), "text")]
     return [[*(indent if index else start), *row] for index, row in enumerate(rows)]
 
@@ -208,7 +208,7 @@ def labelled(label: str, text: str, cells: int, width: int, role: Role = "text")
 
 
 def change_lines(changes: Sequence[Sequence[str]], width: int, glyphs: Glyphs) -> list[Line]:
-    """Return rows for changes (setting, old value, new value), as `training.seed  1 -> 2`."""
+    """Return lines such as `training.seed  1 -> 2` for changes, which are (setting, old value, new value)."""
     cells = max((cell_len(key) for key, _, _ in changes), default=0) + 2
     rows = ((key, one_line(f"{old} {glyphs.arrow} {new}"), min(cells, max(cell_len(key) + 2, width // 2)))
             for key, old, new in changes)  # fmt: skip
@@ -216,21 +216,21 @@ def change_lines(changes: Sequence[Sequence[str]], width: int, glyphs: Glyphs) -
 
 
 def folded(line: Line, width: int) -> list[Line]:
-    """Wrap a line that is too long, if it is a single span."""
+    """Return the line, wrapped if it is too long. A line of several spans is not wrapped."""
     if len(line) != 1 or width_of(line) <= width:
         return [line]
     return paragraph(line[0][0], width, line[0][1])
 
 
 def harmless(line: Line, width: int) -> Line:
-    """Replace control characters in a line by visible ones. A safe line is returned unchanged."""
+    """Return the line with visible signs instead of control characters. A safe line is returned unchanged."""
     if all(visible(text) == text and "\n" not in text and "\t" not in text for text, _ in line):
         return line
     return fit([(one_line(text), role) for text, role in line], width)
 
 
 def next_of(choices: Sequence[T], present: T) -> T:
-    """Return the choice after `present`, or the first one if `present` is the last or no choice."""
+    """Return the choice after `present`; the first one after the last, or if `present` is no choice."""
     return choices[(choices.index(present) + 1) % len(choices)] if present in choices else choices[0]
 
 

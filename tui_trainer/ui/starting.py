@@ -41,7 +41,7 @@ def offer_start(bench: Workbench) -> None:
     if _is_refused_now(bench) or (not bench.start_wanted and bench.offer_draft()):
         return
     if bench.document is None or bench.is_planning or (bench.plan and bench.is_checking):
-        # A new user may press the key at once: the question follows when the plan and the checks are ready.
+        # A new user may press the key at once. The question follows as soon as plan and checks are ready.
         bench.start_wanted = True
         bench.tell(bench.start_words, "dim")
         return
@@ -63,7 +63,7 @@ def offer_start(bench: Workbench) -> None:
 
 
 def _is_refused_now(bench: Workbench) -> bool:
-    """Return whether a run is active or starting, and report it."""
+    """Return whether no run can start now because one is active, starting or being detached, and report this."""
     reason = bench.active_run_words if bench.run_is_ours_and_alive else ""
     for work, words in ((OPENING, "a run is being started"), (DETACHING, "a run is being detached")):
         reason = reason or words * bench.background.is_busy(work)
@@ -83,7 +83,7 @@ def offer_lines(plan: "Plan") -> list[str]:
 
 
 def _model_rows(plan: "Plan") -> list[tuple[str, str]]:
-    """Return the model and the trainable weights. A model from scratch has no name."""
+    """Return labelled rows about the model and its trainable weights. A model from scratch has no name."""
     model, tuning = plan.config.model, plan.config.tuning
     if not model.model_name_or_path or model.init == "scratch":
         return [("model", tuning_words(plan))]
@@ -127,14 +127,14 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
 
 
 def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
-    """Show why a run cannot start, with keys to open the settings and to use suggested values."""
+    """Show why a run cannot start. Keys open the first wrong setting, or apply the suggested values."""
 
     def use() -> None:
         if bench.apply(patch, words):
             offer_start(bench)
 
     rows = [row for problem in problems for row in ("", *wrapped(one_line(str(problem)), _PROBLEM_CELLS))]
-    # An error in a data file names no setting, but the document's problems do.
+    # A problem with a data file names no setting. The problems of the config may still name one.
     located = [*problems, *(bench.document.problems if bench.document else ())]
     keys = [problem.key for problem in located if problem.key in all_settings()]
     answers: list[Answer] = [("c", "open settings", lambda: bench.app.show_setting(keys[0]) if keys else bench.go(1))]
@@ -154,9 +154,9 @@ def start(bench: Workbench) -> None:
     if loaded is None:
         show_problems(bench, _NOT_YET, bench.plan_problems)
         return
-    # Files may have been added since the plan was made, so the data is resolved again.
+    # The data is resolved again, because files may have been added since the plan was made.
     loaded, plan = replace(loaded, data=ResolvedData()), None if bench.is_planning else bench.plan
-    # Train shows what the start waits for, in the place of an earlier run.
+    # Train shows what the start waits for, instead of an earlier run.
     bench.show_run(None)
     bench.go(TRAIN_PAGE)
     _open(
@@ -166,7 +166,7 @@ def start(bench: Workbench) -> None:
 
 
 def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused: Callable[[InputError], None]) -> None:
-    """Open a run in the background, because that writes to the disk and takes locks."""
+    """Open a run in the background, as this writes to the disk and takes locks. Then execute it, or call `refused`."""
 
     def work() -> OpenRun | InputError:
         try:
@@ -184,7 +184,7 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
 
     def start_or_refuse(opened: OpenRun | InputError) -> None:
         bench.notice = bench.opened = None
-        # The page changes, and an open question would stay on the old page.
+        # The page changes, but a dialog would stay on the old page.
         wants_to_leave = bench.app.close_question(LEAVE)
         if isinstance(opened, InputError):
             refused(opened)
@@ -199,7 +199,7 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
 
 
 def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
-    """Ask to resume a run from its newest checkpoint; without `folder`, the run on the Train screen."""
+    """Ask whether to resume a run from its newest checkpoint. Without `folder`, it is the run on the Train screen."""
     if folder is None and bench.run is not None and not bench.run.alive:
         folder = bench.run.folder
     if folder is None or _is_refused_now(bench):
@@ -235,7 +235,7 @@ def execute_run(bench: Workbench, opened: "OpenRun") -> None:
 
 
 def offer_stop(bench: Workbench, folder: RunFolder | None = None) -> None:
-    """Ask to save and stop a run; without `folder`, the run on the Train screen."""
+    """Ask whether to save and stop a run. Without `folder`, it is the run on the Train screen."""
 
     def stop() -> None:
         if folder is None or (bench.run is not None and bench.run.folder == folder):
@@ -319,9 +319,9 @@ def offer_detach(bench: Workbench) -> None:
 
 
 def detach(bench: Workbench, *, then_leave: bool = False) -> None:
-    """Stop the run of this process at its next step, and continue it in a process of its own.
+    """Stop the run of this process at its next step, and continue the run in a separate process.
 
-    If that process cannot start, this process continues the run.
+    If the new process cannot start, this process continues the run.
     """
     from tui_trainer.launching.detached import resume_detached
 
@@ -367,16 +367,16 @@ def stop_and_leave(bench: Workbench) -> None:
 
 
 def ask_to_apply(bench: Workbench, heading: str, changes: Sequence[Change], do: Callable[[], object]) -> None:
-    """Ask before settings change that the user may not have seen. The question lists the old and the new values."""
+    """Show changes of settings with their old and new values. If the user agrees, call `do`."""
     texts = [(change.key, value_words(change.old), value_words(change.new)) for change in changes]
     rows = partial(change_lines, texts, glyphs=bench.glyphs)
     bench.app.open(ChoiceDialog(heading, rows, [("enter", "apply", do)]))
 
 
 def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = None) -> None:
-    """Load the settings of a run into the config, which undo reverts. Ask first about the changes in `patch`, if any.
+    """Load a run's settings into the config as one undoable step. If `patch` has changes to them, ask first.
 
-    A message says why the settings cannot be loaded.
+    If the settings cannot be loaded, a message says why.
     """
     if bench.document is None:
         bench.tell("the config is still loading", "dim")

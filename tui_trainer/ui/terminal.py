@@ -1,8 +1,8 @@
-"""The terminal: whether it can show the screens, how other output is kept off it, and how screens are written to it.
+"""The terminal: whether it can show the screens, how to keep other output off it, and how to write screens to it.
 
-The screens are written to a duplicate of the terminal's descriptor. File descriptors 1 and 2 are a log file meanwhile,
-so that warnings of C libraries, child processes and stray prints do not appear on the screen. The program never waits
-for a slow or closed terminal: frames that are not read are dropped, and the screen is drawn again later.
+The screens are written to a duplicate of the terminal's descriptor. Meanwhile, descriptors 1 and 2 are a log file, so
+that warnings of C libraries, child processes and stray prints do not appear on the screen. The program never waits for
+a slow or closed terminal: frames that are not read are dropped, and the screen is drawn again later.
 """
 
 import os
@@ -20,7 +20,7 @@ from typing import IO
 from tui_trainer.errors import InputError
 from tui_trainer.terminal.standard_files import PatientStream
 
-# Texts this short are mode switches and brackets around a frame. They are not dropped, so that no mode stays on.
+# Texts up to this length switch a mode, or start or end a frame. They are kept, so that no mode stays on.
 _ALWAYS_KEPT_CHARACTERS = 64
 _SWITCHES_KEPT = 200
 SMALLEST_WIDTH = 60
@@ -29,9 +29,9 @@ _LOGS_KEPT = 5
 
 
 class PatientWriter(PatientStream):
-    """A stream for frames that never waits, and drops frames that the terminal does not read.
+    """Output stream for frames. Writing never waits: frames that the terminal does not read are dropped.
 
-    It holds about two frames of a large terminal. With more, a slow link would show outdated frames for seconds.
+    It holds about two frames of a large terminal. With more, a slow link would show frames that are seconds old.
     """
 
     def __init__(self, fd: int) -> None:
@@ -39,7 +39,7 @@ class PatientWriter(PatientStream):
         self._lost = False
 
     def _drop(self, text: str) -> None:
-        # Outdated frames are useless once the terminal reads again, so only the newest mode switches stay.
+        # Old frames are useless once the terminal reads again, so only the newest mode switches are kept.
         short = [piece for piece in (*self._pending, text) if len(piece) <= _ALWAYS_KEPT_CHARACTERS]
         self._pending = deque(short[-_SWITCHES_KEPT:])
         self._pending_characters = sum(map(len, self._pending))
@@ -49,12 +49,12 @@ class PatientWriter(PatientStream):
         pass
 
     def drain_output(self) -> None:
-        """Wait at most a second until the terminal has read everything, before another program writes to it."""
+        """Wait up to a second until the terminal has read all output. Call before another program uses the terminal."""
         with self._changed:
             super()._wait()
 
     def consume_lost_flag(self) -> bool:
-        """Return whether frames were dropped and the terminal reads again, so that the whole screen must be redrawn."""
+        """Return whether the screen must be redrawn, because frames were dropped and the terminal now reads again."""
         with self._changed:
             if not self._lost or self._pending or self._gone:
                 return False
@@ -78,26 +78,26 @@ def refuse_unfit(environment: Mapping[str, str], command: str = "") -> None:
 
 
 def speaks_unicode(environment: Mapping[str, str]) -> bool:
-    """Return whether the terminal is likely to show more than ASCII, by the encoding that the user's locale names."""
-    if environment.get("TERM") == "linux":  # the console's font has 512 characters, and no Braille
+    """Return whether the terminal probably shows more than ASCII, judged by the encoding in the user's locale."""
+    if environment.get("TERM") == "linux":  # the font of the Linux console has 512 characters and no Braille
         return False
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         value = environment.get(name)
-        # Python sets LC_CTYPE to this for the locale C and for locales that are not installed (PEP 538).
+        # Python sets LC_CTYPE to this value if the locale is C or not installed (PEP 538).
         if value and (name, value) != ("LC_CTYPE", "C.UTF-8"):
             return "utf" in value.lower()
-    # Containers usually have no locale, and their terminals are on another machine with UTF-8.
+    # Containers usually have no locale, but the terminal is on another machine that uses UTF-8.
     return True
 
 
 def ends_with_its_connection(environment: Mapping[str, str]) -> bool:
-    """Return whether the terminal belongs to an SSH connection without a terminal multiplexer."""
+    """Return whether a lost connection closes the terminal: it belongs to SSH, without a multiplexer such as tmux."""
     is_remote = any(map(environment.get, ("SSH_CONNECTION", "SSH_TTY", "SSH_CLIENT")))
     return is_remote and not any(map(environment.get, ("TMUX", "STY", "ZELLIJ")))
 
 
 def has_mouse(environment: Mapping[str, str]) -> bool:
-    """Return whether the terminal reports the mouse. tmux does so only if its user has enabled that."""
+    """Return whether the terminal reports mouse events. tmux reports them only if its user has enabled that."""
     if "TMUX" not in environment:
         return True
     command = ["tmux", "display-message", "-p", "#{mouse}"]
@@ -108,7 +108,7 @@ def has_mouse(environment: Mapping[str, str]) -> bool:
 
 
 def hung_up(fd: int = 0) -> bool:
-    """Return whether the terminal has been closed, with or without SIGHUP."""
+    """Return whether the terminal has been closed, even if no SIGHUP was sent."""
     poll = select.poll()
     poll.register(fd, 0)
     with suppress(OSError):
@@ -117,7 +117,7 @@ def hung_up(fd: int = 0) -> bool:
 
 
 class TerminalGuard:
-    """Context in which descriptors 1 and 2 are a log file and `sys.__stderr__` is the terminal."""
+    """Context in which descriptors 1 and 2 are a log file, and `sys.__stderr__` writes to the terminal."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -162,7 +162,7 @@ class TerminalGuard:
                     self.log_path.unlink()
 
     def _open_log(self) -> int:
-        """Open a private log in the state folder, or a temporary file if that folder cannot be written."""
+        """Return the descriptor of a private log in the state folder, or of a temporary file if that fails."""
         try:
             self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._delete_old_logs()
@@ -176,7 +176,7 @@ class TerminalGuard:
         return fd
 
     def _delete_old_logs(self) -> None:
-        """Delete the logs of processes that have ended, except for the newest."""
+        """Delete logs whose process has ended, except for the newest few."""
         ended: list[tuple[float, Path]] = []
         for path in self._logs.glob("screen-*.log"):
             number = path.stem.removeprefix("screen-")

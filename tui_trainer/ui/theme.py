@@ -1,7 +1,7 @@
-"""Styles of the roles of `spans.py`, for terminals with 256 or more colours, with 16, and with none.
+"""Styles of the roles in `spans.py`, for terminals with 256 or more colours, with 16, and with none.
 
 The terminal's own background and foreground stay, so that light and dark terminals both work and a changed cell costs
-few bytes. The colours of the 256-colour set are middle tones, readable on black and on white.
+few bytes. The 256-colour styles use middle tones, which are readable on black and on white.
 """
 
 import re
@@ -17,7 +17,7 @@ from textual.filter import LineFilter
 
 from tui_trainer.ui.spans import ASCII, UNICODE, Glyphs, Role
 
-# Styles with 256 or more colours, with 16, with none, and in Textual's variables for its themes.
+# Styles with 256 or more colours, with 16, without colours, and in the variables of a Textual theme.
 _LOOKS: Final[dict[Role, tuple[str, str, str, str]]] = {
     "text": ("", "", "", "foreground"),
     "dim": ("color(245)", "white", "", "foreground-muted"),
@@ -40,21 +40,21 @@ _LOOKS: Final[dict[Role, tuple[str, str, str, str]]] = {
 
 @cache
 def styles_for(color_system: str | None, *, no_color: bool) -> dict[str, Style]:
-    """Return a style for every role. `color_system` is Rich's: `truecolor`, `256`, `standard`, `windows` or None."""
+    """Return the style of each role. `color_system` is Rich's: `truecolor`, `256`, `standard`, `windows` or None."""
     colours = 2 if no_color or color_system is None else 1 if color_system in ("standard", "windows") else 0
     return {role: Style.parse(looks[colours]) for role, looks in _LOOKS.items()}
 
 
 _THEMED: Final[dict[str, dict[str, Style]]] = {}
-"""Styles of the roles, by the name of a Textual theme."""
+"""Style of each role, by the name of a Textual theme."""
 
 
 def role_styles(app: App[Any]) -> dict[str, Style]:
-    """Return the style of every role in the application's theme, as the same object until the theme changes."""
+    """Return the style of each role in the application's theme. The same object is returned until the theme changes."""
     if app.native_ansi_color:
         return styles_for(app.console.color_system, no_color=app.no_color)
     if app.theme not in _THEMED:
-        # `theme_variables` would still be those of the old theme while a new one is being set.
+        # While a theme is being set, `theme_variables` still has the values of the old theme.
         colours = app.get_css_variables()
         _THEMED[app.theme] = {
             role: Style.parse(" ".join(colours.get(word, word) for word in themed.split()))
@@ -64,13 +64,13 @@ def role_styles(app: App[Any]) -> dict[str, Style]:
 
 
 _IS_INK: Final = re.compile(r"primary|warning|(text-|foreground-?)[a-z]*|markdown-h\d-color").fullmatch
-# Sources: WCAG 2.2, 1.4.3 for text and 1.4.11 for lines and bars.
+# Least contrast of text. Sources: WCAG 2.2, 1.4.3 for text and 1.4.11 for lines and bars.
 LEAST_CONTRAST: Final = 4.5
 _LEAST_OF_LINES: Final = 3.0
 
 
 def readable(colours: dict[str, str]) -> dict[str, str]:
-    """Lighten or darken the text colours of a theme until each has enough contrast on all backgrounds of the theme."""
+    """Return a theme's colours, with text lightened or darkened until its contrast suffices on all backgrounds."""
     grounds = [Color.parse(colours[name]) for name in ("background", "surface", "panel")]
     end = max((BLACK, WHITE), key=lambda extreme: contrast(extreme, grounds[0]))
     for name in filter(_IS_INK, colours):
@@ -84,7 +84,7 @@ def readable(colours: dict[str, str]) -> dict[str, str]:
 
 
 def contrast(first: Color, second: Color) -> float:
-    """Return the ratio of the luminances of two colours, 1 to 21."""
+    """Return the contrast ratio of two colours as WCAG defines it, 1 to 21."""
     low, high = sorted(map(_luminance, (first, second)))
     return (high + 0.05) / (low + 0.05)
 
@@ -103,7 +103,7 @@ class HasGlyphs:
 
 
 class AsciiOnly(LineFilter):
-    """Filter that draws question marks for characters outside ASCII, for example in typed text, and `~` for `…`."""
+    """Filter that replaces characters outside ASCII, for example in typed text, by question marks, and `…` by `~`."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [Segment(in_ascii(text), style, control) for text, style, control in segments]

@@ -1,4 +1,4 @@
-"""Runs that the screens show: state and events from the journal, requests through the control file.
+"""Runs that the screens show. Their state and events come from the journal; requests go through the control file.
 
 `CurrentRun` trains in a thread of this process. It belongs to `main` and outlives the screens.
 """
@@ -30,13 +30,13 @@ _LOG_TAIL_BYTES = 16_384
 
 
 class WatchedRun:
-    """A run and its state. `look` reads new events from a disk that may be slow, and `take` applies them.
+    """A run that the screens show. `look` reads new events from a disk that may be slow, and `take` applies them.
 
-    `take` must be called in the thread that draws. `poll` does both.
+    `take` must be called in the thread that draws. `poll` calls both.
     """
 
     is_ours = False
-    """Whether this process trains it."""
+    """Whether this process trains the run."""
     has_report = False
 
     def __init__(self, folder: RunFolder) -> None:
@@ -52,30 +52,30 @@ class WatchedRun:
         self._shown = (False, False)
         self._last_kind: type[events.Event] | None = None
         self.news: list[tuple[str, SeverityLevel]] = []
-        """Messages for a user who looks at another screen. The workbench removes them when it shows them."""
+        """Pairs of message and severity for a user who looks at another page. The workbench empties the list."""
         self.has_gone = False
-        """Whether its process was killed while it was watched. The workbench resets it when it reports that."""
+        """Whether the run's process was killed while it was watched. The workbench reports this and resets it."""
 
     @property
     def alive(self) -> bool:
-        """Whether a process owns it, or a Slurm job that runs or waits, as of the last look."""
+        """Whether a process owned the run, or a Slurm job for it ran or waited, at the last `look`."""
         return self._is_alive
 
     @property
     def takes_requests(self) -> bool:
-        """Whether it can be paused, saved or stopped. A run that has ended stays alive while its report is written."""
-        # An earlier start of a queued Slurm job may have ended.
+        """Whether the run can be paused, saved or stopped. An ended run that still writes its report cannot."""
+        # A Slurm job that is queued again may have a journal in which an earlier start has ended.
         return self.alive and (not self.state.has_ended or bool(self._job_words))
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether no process owns it although its journal has no end."""
+        """Whether the run has begun and not ended, although no process owns it."""
         return not self.alive and bool(self.state.phase) and not self.state.has_ended
 
     def look(self) -> None:
-        """Read new events. Another thread may apply them with `take`; until then they are kept."""
+        """Read new events and keep them until `take` applies them, possibly in another thread."""
         with self._looking:
-            # Before the journal: if the run is gone by now, all that it has written is read below.
+            # Read before the journal: if the run has ended by now, the journal read below is complete.
             self._is_alive = is_under_way(self.folder.lock, self._job)
             self._new.extend(self._reader.read_new())
             self.has_report = self.folder.report.is_file()
@@ -85,7 +85,7 @@ class WatchedRun:
         return self.take()
 
     def take(self) -> bool:
-        """Apply what `look` has read. Return whether there is anything new to show."""
+        """Apply the events that `look` has read. Return whether there is something new to show."""
         shown, was_alive = (self.alive, self.has_report), self._shown[0]
         news, self._shown = bool(self._new) or shown != self._shown, shown
         while self._new:
@@ -106,7 +106,7 @@ class WatchedRun:
         return news
 
     def ask(self, action: controls.Action) -> str:
-        """Request pause, resume, save, evaluate or stop. Return why that failed; empty if it did not."""
+        """Request pause, resume, save, evaluate or stop. Return why the request failed; empty if it did not."""
         if owner(self.folder.lock) is None and self._job.is_active():
             if action != "stop":
                 return f"{self._job.words}: the run can only be stopped, which removes it from the queue"
@@ -129,7 +129,7 @@ class WatchedRun:
             self.news.append((f"the run failed: {event.message}", "error"))
         elif isinstance(event, events.RunFinished):
             words, loss = f"the run {ending_words(self.state)}", event.eval_loss
-            # If an earlier step's weights are kept, the words contain their score.
+            # If the weights of an earlier step are kept, the words already contain a score.
             words += f", held-out loss {loss:.4f}" if loss is not None and kept_step(self.state) is None else ""
             self.news.append((words, "information"))
         elif text := lines.event_line(event, self.state):
@@ -142,7 +142,7 @@ class WatchedRun:
             again = passing and self._last_kind is type(event)
             for line in text.split("\n"):
                 if again and self.events:
-                    # Repeated events replace each other, or they would push everything else out of the list.
+                    # Repeated events of one kind replace each other: many would push all others out of the list.
                     self.events.pop()
                 self._add(one_line(line), role)
             self._last_kind = type(event)
@@ -153,7 +153,7 @@ class WatchedRun:
 
 
 def tail_of(path: Path | None, max_lines: int) -> list[str]:
-    """Return the last lines of a log that are not blank, at most `max_lines`."""
+    """Return the last lines of a log file, at most `max_lines` and without blank lines."""
     if path is None:
         return []
     try:
@@ -181,7 +181,7 @@ class CurrentRun(WatchedRun):
         self._thread = RunThread(run)
 
     def start(self) -> None:
-        """Start the thread. It is no daemon, so the process lives until the run has ended."""
+        """Start the thread. The thread is no daemon, so the process lives until the run has ended."""
         self._thread.start()
 
     @property
@@ -194,12 +194,12 @@ class CurrentRun(WatchedRun):
 
     @property
     def refusals(self) -> tuple[Problem, ...]:
-        """Problems with the input of a run that this process has refused."""
+        """Problems with the input for which this process refused the run; empty if it did not."""
         return self.outcome.problems if self.outcome else ()
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the program, as without screens: 0 done, 1 failed, 2 invalid input, 3 stopped on request."""
+        """Exit code of the program for this run: 0 done, 1 failed, 2 invalid input, 3 stopped on request."""
         return self.outcome.exit_code if self.outcome else EXIT_FAILED
 
     def ask(self, action: controls.Action) -> str:

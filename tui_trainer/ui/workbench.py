@@ -83,7 +83,7 @@ class Application(Protocol):
 
 _NOTICE_SECONDS = 6
 _NAMED_CELLS = 60
-# A message has two lines, at least 60 cells each, and names the key that undoes as well.
+# A message has room for two lines of at least 60 cells each, which must also name the key that undoes the change.
 _PATCH_CHARACTERS = 90
 CONFIG_PAGE, TRAIN_PAGE = 1, 3
 _NEWS_SECONDS, _MOST_NEWS, _NEWS_CHARACTERS = 10.0, 3, 160
@@ -100,7 +100,7 @@ _DRAFT_SECONDS = 1.0
 
 
 def fitting_words(plain: LoadedConfig) -> str:
-    """Return what the workbench waits for while it fits presets to the model and the data."""
+    """Return what has to be done before planning, such as `counting the parameters of org/model ...`."""
     model, data = plain.config.model.model_name_or_path, plain.config.data.path
     if model and shapes_worker.is_asked:
         return f"counting the parameters of {one_line(model, _NAMED_CELLS)} ..."
@@ -112,12 +112,12 @@ def _ask_name(action: controls.Action) -> str:
 
 
 def _lane_of(folder: RunFolder) -> str:
-    """Return the lane for reading a run, which is its own because its disk may not answer."""
+    """Return the lane for reading a run. Each run has its own lane, because its disk may not respond."""
     return f"run {folder.root}"
 
 
 def fitted(plain: LoadedConfig) -> tuple[LoadedConfig, list[Problem]]:
-    """Return the config with presets that fit the model and the data, and the settings that contradict them."""
+    """Return the config with presets that fit the model and the data, and the problems of its settings and its name."""
     from tui_trainer.launching.fitted_presets import with_columns_found
     from tui_trainer.launching.open_run import fit_presets, name_problems
     from tui_trainer.planning.conflicts import setting_problems
@@ -127,7 +127,7 @@ def fitted(plain: LoadedConfig) -> tuple[LoadedConfig, list[Problem]]:
 
 
 class Workbench:
-    """State of the screens. Plans and checks are computed in the background, and those for an older config dropped."""
+    """State of the screens. Plans and checks are computed in the background; those for an older config are dropped."""
 
     def __init__(
         self, make_request: Callable[[], Request] | None, hardware: Hardware, glyphs: Glyphs, *, gpu: GpuChoice = None
@@ -141,7 +141,7 @@ class Workbench:
         self.old_edits: Edits = {}
         """Unsaved edits of an earlier session that the user has neither restored nor discarded yet."""
         self._draft: Draft | None = None
-        """The same edits until they are offered to the user."""
+        """Draft with `old_edits`; None once it was offered to the user."""
         self.has_no_runs = False
         """Whether the index of runs is empty; False until it was read."""
         self.start_wanted = False
@@ -151,7 +151,7 @@ class Workbench:
         self._has_looked_for_a_draft = False
         self._planned_revision = self._checked_revision = self._noted_revision = -1
         self._followed: LoadedConfig | None = None
-        """Config for which the last message about a changed recipe or task was shown."""
+        """Config that `_tell_what_followed` compared last."""
         self.glyphs = glyphs
         self.guard: TerminalGuard | None = None
         self.current = self._notice_seconds = 0
@@ -168,12 +168,12 @@ class Workbench:
         self.switches: Measurement[ConfigProcess] = Measurement(self, "bench train", "SwitchesProcess")
         self.measuring = Gains(self, "the measurement", "GainProcess")
         self.tools: dict[str, Tool] = {}
-        """Commands about runs, models and this program, by their description."""
+        """Commands about runs, models and this program. The key is the command's description."""
         self.leaving: ExitReason | None = None
         self.opened: OpenRun | InputError | None = None
         """Result of opening a run, until the screens have handled it."""
         self.detached: int | Exception | None = None
-        """Process that continues a detached run, or the reason for its failure, until the screens have handled it."""
+        """Result of detaching a run until the screens have handled it: the id of the new process, or an error."""
         self.leave_when_over = self._stop_pending = False
         self._make_request = make_request
         self._sampler = GaugeSampler()
@@ -232,14 +232,14 @@ class Workbench:
             self._notify(CONFIG_PAGE, "unsaved edits of an earlier session can be restored here", "information")
 
     def offer_draft(self) -> bool:
-        """Ask once about unsaved edits of an earlier session. Return whether there is a question."""
+        """Offer once to restore unsaved edits of an earlier session. Return whether there was a draft to offer."""
         draft, self._draft = self._draft, None
         if draft:
             self.ask_when_free(partial(self.app.offer_draft, draft))
         return draft is not None
 
     def _keep_draft(self) -> None:
-        """Save unsaved edits, so that they survive a lost connection, on top of those of an earlier session."""
+        """Save unsaved edits, so that they survive a lost connection. Edits of an earlier session are kept as well."""
         from tui_trainer.launching.drafts import draft_writer
 
         if self.document is not None and self._has_looked_for_a_draft:
@@ -247,12 +247,12 @@ class Workbench:
 
     @property
     def measurements(self) -> tuple[Measurement[Any] | Tool, ...]:
-        """Commands of which only one may run at a time, because each would distort the other."""
+        """Commands that measure. Only one of them may run at a time, because each would distort the other's results."""
         tools = [tool for tool in self.tools.values() if tool.measures]
         return self.measuring, self.rehearsals, self.tunings, self.sizes, self.switches, *tools
 
     def measurement_beside(self, command: Measurement[Any] | Tool) -> Measurement[Any] | Tool | None:
-        """Return another measurement that is running."""
+        """Return a running measurement other than `command`; None if there is none."""
         return next((other for other in self.measurements if other is not command and other.alive), None)
 
     @property
@@ -295,17 +295,17 @@ class Workbench:
         return self.notice != notice
 
     def by_clock(self) -> object:
-        """Return what all pages show of a run that changes without an event in its journal."""
+        """Return the state that every page shows and that can change without an event in the run's journal."""
         return self.run_is_alive, self.run is not None and self.run.is_interrupted, tuple(self.unseen)
 
     @property
     def _is_waited_for(self) -> bool:
-        """Whether the notice announces something that has not happened yet: a plan, an open or a detached run."""
+        """Whether the notice must stay because it announces unfinished work: planning, opening or detaching a run."""
         return self.start_wanted or self.background.is_busy(OPENING) or self.background.is_busy(DETACHING)
 
     @property
     def start_words(self) -> str:
-        """Reason why a requested start has to wait; empty without a request."""
+        """Reason why a requested start has to wait; empty if no start was requested."""
         if self.background.is_busy(OPENING):
             return "opening the run ..."
         if not self.start_wanted:
@@ -316,7 +316,7 @@ class Workbench:
 
     @property
     def active_run_words(self) -> str:
-        """Reason why no second run can be started, and what to do instead."""
+        """Message that a run is already active, with the keys that stop it, detach it or prepare the next run."""
         stop, detach, new = map(self.app.key_of, ("train.stop", "train.detach", "app.new"))
         return f"a run is already active: on Train, {stop} stops it, {detach} detaches it; {new} prepares the next run"
 
@@ -336,7 +336,7 @@ class Workbench:
 
     @property
     def sparks(self) -> dict[str, list[float]]:
-        """The last minutes of each gauge."""
+        """Shares of each gauge in the last minutes, the oldest first, by the name of its curve."""
         return self.trail.sparks(monotonic())
 
     def tell(self, text: str, role: Role = "text") -> None:
@@ -345,7 +345,7 @@ class Workbench:
         self._notice_seconds = _NOTICE_SECONDS
 
     def tell_end(self, page: int, text: str, role: Role) -> None:
-        """Show how a command of a page has ended: as a message on that page, else as a toast with a mark on its tab."""
+        """Report the end of a command of `page`: on that page by a message, elsewhere by a toast and a marked tab."""
         if page == self.current:
             self.tell(text, role)
         else:
@@ -378,7 +378,7 @@ class Workbench:
         return self.run_is_alive and self.run is not None and self.run.is_ours
 
     def poll_run(self) -> None:
-        """Read the run's new events in the background, because its disk may be slow, and draw them."""
+        """Read the run's new events in the background, because its disk may be slow, and then draw the screens."""
         if (run := self.run) is None or self.background.is_busy(lane := _lane_of(run.folder)):
             return
 
@@ -400,7 +400,7 @@ class Workbench:
         if self.current == TRAIN_PAGE or not news:
             return
         self.unseen.add(TRAIN_PAGE)
-        # A run may evaluate once a second.
+        # A run may evaluate once a second, so ordinary news is limited to one toast per interval.
         is_due = run.state.finished is not None or monotonic() - self._news_at > _NEWS_SECONDS
         toasts = [item for item in news if item[1] != "information" or (is_due and item is news[-1])]
         for text, severity in toasts[-_MOST_NEWS:]:
@@ -428,7 +428,7 @@ class Workbench:
     def attach_to(
         self, folder: RunFolder, *, go: bool = True, words: str = "", then: Callable[[], object] = lambda: None
     ) -> None:
-        """Read a run's journal, which can take seconds. Then `go` to Train, and show the message `words`."""
+        """Read a run's journal in the background. Then show the run, with `go` on Train, and the message `words`."""
         from tui_trainer.ui.watch import WatchedRun
 
         run = WatchedRun(folder)
@@ -449,7 +449,7 @@ class Workbench:
         self.background.do("a run", run.poll, show, _lane_of(folder))
 
     def ask_run(self, action: controls.Action) -> None:
-        """Send a request to the run, which answers in its journal. A stop that fails is repeated at each tick."""
+        """Send a request to the run in the background. A stop request that fails is sent again at each tick."""
         if (run := self.run) is None or not run.alive:
             return
         self._stop_pending |= action == "stop"
@@ -469,7 +469,7 @@ class Workbench:
 
     @property
     def memory_free_bytes(self) -> int:
-        """Available memory now, in bytes. The other facts of `hardware` are read only on request."""
+        """Available memory of the machine at this moment, in bytes."""
         return memory_available_now()
 
     @property
@@ -488,7 +488,7 @@ class Workbench:
 
     @property
     def fitting(self) -> str:
-        """Reason why the plan has to wait; empty if it does not."""
+        """Text about fitting presets, for which the plan has to wait; empty if no presets are being fitted."""
         plain = self.document.plain if self.document else None
         return fitting_words(plain) if plain and self.background.is_busy("fit") else ""
 
@@ -522,7 +522,7 @@ class Workbench:
             self.app.draw()
 
     def _fitted(self, result: tuple[LoadedConfig, list[Problem]]) -> None:
-        """Store the presets that fit the model and the data, and plan with them."""
+        """Store a config whose presets fit the model and the data, and make a plan for it."""
         document, gpu = self.document, self.chosen_gpu
         assert document is not None, "its presets were fitted"
         document.set_fitted(*result)
@@ -560,7 +560,7 @@ class Workbench:
     def _work_out(
         self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], lane: str = PLANNING
     ) -> None:
-        """Run `work` on the present config in the background, and drop its result if the config changes meanwhile."""
+        """Run `work` in the background and pass its result to `answer`, unless the config changes meanwhile."""
         document = self.document
         assert document is not None
         revision = document.revision
@@ -588,7 +588,7 @@ class Workbench:
 
     def _start_if_wanted(self) -> None:
         if self.start_wanted and not self.app.takes_text:
-            self.notice = None  # it explained why the start had to wait
+            self.notice = None  # the notice explained why the start had to wait
             self.app.draw()
             self.app.perform_action("app.start")
         self.app.draw()
@@ -613,7 +613,7 @@ class Workbench:
         self._start_if_wanted()
 
     def checks_mark(self) -> tuple[str, Role]:
-        """Return the count of open checks, as `1 fail 2 warn` or `ok`, with a role. Empty before the first check."""
+        """Return the mark on the Checklist tab, such as `1 fail 2 warn` or `ok`, and its role; empty without checks."""
         if not self.findings:
             return "", "dim"
         bad = sum(finding.status in ("fail", "error") for finding in self.findings)
@@ -622,7 +622,7 @@ class Workbench:
         return " ".join(marks) or "ok", "bad" if bad else "warn" if warned else "good"
 
     def apply(self, patch: Mapping[str, Any], label: str) -> bool:
-        """Change settings as one step, and report them or what is wrong. Return whether they were changed."""
+        """Change settings as one undoable step, and show the changes or the first problem. Return whether it worked."""
         problems = self.document.patch(patch, label) if self.document else ()
         if problems:
             self.tell(str(problems[0]), "bad")
@@ -631,7 +631,7 @@ class Workbench:
         return not problems
 
     def patch_words(self, patch: Mapping[str, Any]) -> str:
-        """Return the new values of settings, or how many settings there are if a message has no room for the values."""
+        """Return the changed settings with their new values, or their count if that is too long for a message."""
         from tui_trainer.config.changes import settings_count, settings_words
 
         words = one_line(settings_words(patch))

@@ -1,4 +1,4 @@
-"""The worker's side: read questions, answer them, and end when no more come."""
+"""The worker's side: read questions, answer them, and end when there are no more."""
 
 import json
 import logging
@@ -22,10 +22,10 @@ _REASON_CHARACTERS = 200
 
 
 def answer_questions(names: Sequence[str]) -> None:
-    """Answer questions with these names until the input ends or no question has come for 30 seconds.
+    """Answer questions with these names until the input ends, or until 30 seconds pass without a question.
 
-    A question is the line `{"question": NAME, "input": INPUT}`. The reply is any number of lines
-    `{"progress": {...}}`, then `{"answer": ANSWER}` or `{"failed": REASON}`.
+    A question is the line `{"question": NAME, "input": INPUT}`. The reply is any number of lines `{"progress": {...}}`,
+    and then a line `{"answer": ANSWER}` or `{"failed": REASON}`.
     """
     if unknown := [name for name in names if name not in QUESTIONS] or not names:
         sys.exit(f"usage: python -m tui_trainer.worker QUESTION...; questions: {', '.join(QUESTIONS)}; got {unknown}")
@@ -34,7 +34,7 @@ def answer_questions(names: Sequence[str]) -> None:
     # Libraries, also those in C, must not print between the answers.
     _worker.answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    # Processes that the worker starts must not hold the socket, or the asking program would wait for them too.
+    # If child processes inherited the socket, the asking program would wait for them too.
     questions = os.fdopen(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     threading.Thread(target=_end_with_the_program, daemon=True).start()
@@ -44,7 +44,7 @@ def answer_questions(names: Sequence[str]) -> None:
 
 
 class _Worker:
-    """The pipe to the asking program, and the question that is being answered."""
+    """State of the worker: the pipe to the asking program, and the line of the present question."""
 
     answers: TextIO
     line = ""
@@ -65,19 +65,19 @@ def _answer(question: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
         module, _, function = QUESTIONS[name].partition(":")
         answer = getattr(import_module(module), function)
         return {"answer": answer(question["input"], lambda **figures: _write(progress=figures))}
-    except Exception as error:  # whatever torch, a model, its config or the libraries of a format raise
+    except Exception as error:  # torch, a model, its config or an export library may raise anything
         return {"failed": _reason(error)}
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of the error, with the name of its class unless it is a sentence for users."""
+    """Return the first line of the error's message. For an error that is not meant for users, add the class name."""
     words = (str(error).strip().splitlines() or ["no message"])[0]
     is_sentence = isinstance(error, InputError) or type(error) is ValueError
     return one_line(words if is_sentence else f"{type(error).__name__}: {words}", _REASON_CHARACTERS)
 
 
 def begin_anew(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Replace this process by the worker that `command` starts, with additional variables, and repeat the question."""
+    """Replace this process by the worker `command` with additional variables, and pass it the present question."""
     question_fd = os.memfd_create("question")
     os.write(question_fd, _worker.line.encode())
     os.lseek(question_fd, 0, os.SEEK_SET)
@@ -87,7 +87,7 @@ def begin_anew(command: Sequence[str], environment: Mapping[str, str]) -> NoRetu
 
 
 def _end_with_the_program() -> None:
-    """Kill this process and its children as soon as the asking program is gone, because nobody reads the answer."""
+    """Kill this process and its children once the asking program has ended, because nobody needs the answer."""
     wait_for_hang_up(_worker.answers.fileno())
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
@@ -95,7 +95,7 @@ def _end_with_the_program() -> None:
 
 
 def wait_for_hang_up(fd: int) -> None:
-    """Return once every process that holds the other end of a socket has closed it or ended."""
+    """Return once all processes that hold the other end of a socket have closed it or ended."""
     hang_up = select.poll()
     hang_up.register(fd, 0)
     while not hang_up.poll():

@@ -1,4 +1,4 @@
-"""The program's side: ask a worker, wait within a time limit, cancel, and report why there is no answer."""
+"""The program's side: ask a worker, wait within a time limit, cancel, and report why there was no answer."""
 
 import atexit
 import json
@@ -24,10 +24,10 @@ OnProgress = Callable[[dict[str, Any]], None]
 
 
 class WorkerFailed(Exception):
-    """A worker gave no answer. The message is the end of a sentence whose subject is the worker's task.
+    """A worker gave no answer. The message continues a sentence about the question, such as `took more than 5 s`.
 
-    `reason` is what the worker reported, or empty after a timeout. `is_killed`: the system killed it, usually because
-    memory ran out. `is_cancelled`: this program ended it, so nothing is known about the answer.
+    `reason` is what the worker reported, or empty after a timeout. `is_killed`: the system killed the worker, usually
+    because memory ran out. `is_cancelled`: this program ended it, so the question remains open.
     """
 
     def __init__(self, message: str, reason: str = "", *, is_killed: bool = False, is_cancelled: bool = False) -> None:
@@ -43,12 +43,12 @@ def ask(
     sees_gpus: bool = False,
     progress: OnProgress | None = None,
 ) -> Any:
-    """Return the answer of a fresh process; input and answer are JSON.
+    """Ask a new process one question, and return its answer. Input and answer are JSON.
 
-    The process has no network, and no GPU unless it `sees_gpus`. `progress` is called with its progress reports; an
-    exception raised there ends the worker. Blocks, so do not call it on the screens' thread. Raises WorkerFailed.
+    The process has no network, and no GPU unless it `sees_gpus`. `progress` gets its progress reports; an exception
+    raised there ends the worker. This blocks, so do not call it on the screens' thread. Raises WorkerFailed.
     """
-    # Free the memory of the idle worker for the new one.
+    # Free the memory of the idle worker for the new process.
     shapes_worker.close()
     with closing(Worker(question, sees_gpus=sees_gpus)) as worker:
         return worker.ask(question, question_input, timeout_seconds=timeout_seconds, progress=progress)
@@ -57,7 +57,7 @@ def ask(
 class Worker:
     """A process that answers several questions in turn, so that its libraries are loaded only once.
 
-    It starts with the first question, and ends after a while without questions.
+    The process starts with the first question, and ends after a while without questions.
     """
 
     def __init__(self, *questions: str, sees_gpus: bool = False) -> None:
@@ -79,13 +79,13 @@ class Worker:
         timeout_seconds: float | None = None,
         progress: OnProgress | None = None,
     ) -> Any:
-        """Return the answer. Raises WorkerFailed."""
+        """Ask a question and return its answer, both JSON. Raises WorkerFailed."""
         _refuse_the_thread_of_an_event_loop()
         line = json.dumps({"question": question, "input": question_input}).encode() + b"\n"
         until = inf if timeout_seconds is None else monotonic() + timeout_seconds
         with self._lock:
             try:
-                # A worker without a reply usually ended, idle, just when it was asked: ask a new one.
+                # An idle worker may end just when it is asked, and gives no reply. The question is then asked again.
                 reply = self._reply(line, until, progress) or self._reply(line, until, progress)
             except TimeoutError:
                 self._end()
@@ -99,7 +99,7 @@ class Worker:
         return reply["answer"]
 
     def _reply(self, line: bytes, until: float, progress: OnProgress | None) -> dict[str, Any] | None:
-        """Return the worker's reply; None if it ended without one but with exit code 0.
+        """Return the worker's reply; None if the worker ended with exit code 0 without a reply.
 
         Raises TimeoutError and WorkerFailed.
         """
@@ -114,7 +114,7 @@ class Worker:
             child.process.wait(timeout=_ENDS_WITHIN_SECONDS)
         if child.is_cancelled:
             raise WorkerFailed("was cancelled", "cancelled", is_cancelled=True)
-        # A process that still runs has no exit code; it is ended below.
+        # A process that still runs has no exit code. It is ended below.
         if code := child.exit_code:
             reason, is_killed = child.failure, code == -signal.SIGKILL
             raise WorkerFailed(f"{'was' if is_killed else 'failed:'} {reason}", reason, is_killed=is_killed)
@@ -123,7 +123,7 @@ class Worker:
 
     def _running(self) -> Child:
         is_slow = self._has_little_priority and not self._gives_way
-        # A process that was cancelled before this question may take a moment to end.
+        # A process that was cancelled earlier may take a moment to end.
         if (child := self._child) and (is_slow or child.is_cancelled or child.exit_code is not None):
             self._end()
         if self._child is None:
@@ -136,7 +136,7 @@ class Worker:
 
     @contextmanager
     def giving_way(self) -> Iterator[None]:
-        """Let the worker run at the lowest priority within the block, so that it does not slow down a training."""
+        """Run the worker at the lowest priority within the block, so that it does not slow down training."""
         self._gives_way = True
         self._set_priority()
         try:
@@ -145,25 +145,25 @@ class Worker:
             self._gives_way = False
 
     def _set_priority(self) -> None:
-        """Lower the priority if needed. It cannot be raised again, so a later question starts a new process."""
+        """Lower the priority if needed. It cannot be raised again, so a later question needs a new process."""
         if self._gives_way and (child := self._child):
             self._has_little_priority = True
             with suppress(OSError):
                 os.setpriority(os.PRIO_PGRP, child.process.pid, _LEAST_PRIORITY)
 
     def close(self) -> None:
-        """End the process after its current answer."""
+        """End the process once it has answered the present question."""
         with self._lock:
             self._end()
 
     def cancel(self) -> None:
-        """End the process at once, without waiting; the thread that waits for an answer gets WorkerFailed."""
+        """Kill the process without waiting. The thread that waits for its answer gets WorkerFailed."""
         if child := self._child:
             child.is_cancelled = True
             child.kill()
 
     def forget(self) -> None:
-        """Drop the worker after a fork: it belongs to the parent process, and its answers must not be read here."""
+        """Drop the process after a fork: it belongs to the parent, and its answers must not be read here."""
         if self._child:
             self._child.forget()
         self._child, self._lock = None, threading.Lock()
@@ -194,7 +194,7 @@ os.register_at_fork(after_in_child=_forget_workers)
 
 
 def _refuse_the_thread_of_an_event_loop() -> None:
-    """Raise AssertionError on a thread with an event loop: the screens would freeze until the answer comes."""
+    """Raise AssertionError on a thread with an event loop, because the screens would freeze while it waits."""
     if asyncio := sys.modules.get("asyncio"):
         with suppress(RuntimeError):
             asyncio.get_running_loop()
@@ -202,7 +202,7 @@ def _refuse_the_thread_of_an_event_loop() -> None:
 
 
 def _command(questions: tuple[str, ...], sees_gpus: bool) -> tuple[list[str], dict[str, str]]:
-    """Return the command and its environment. -P: do not import a `torch.py` from the current folder."""
+    """Return the command of a worker and its environment. `-P`: do not import a `torch.py` of the current folder."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     if not sees_gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ""

@@ -1,4 +1,4 @@
-"""Start a process, read what it prints, end it, and report why it failed."""
+"""Start a process, read its output, end it, and report why it failed."""
 
 import json
 import os
@@ -16,17 +16,17 @@ from typing import IO, Any, Final, Literal, Self
 from tui_trainer.terminal.safe_text import one_line
 
 KILLED: Final = "killed, probably because memory ran out"
-# From a cancel until the process is killed.
+# Time between the cancelling of a process and its killing, in seconds.
 _PATIENCE_SECONDS: Final = 5.0
 _CHUNK_BYTES: Final = 1 << 16
-# Limits the memory that a library can fill by printing without line breaks.
+# A library that prints without line breaks cannot fill more memory than this.
 _LINE_BYTES: Final = 1 << 26
 _LAST_BYTES: Final = 4096
 _WORDS_CHARACTERS: Final = 600
 
 
 class Child:
-    """A process with a socket as its standard output, and as its standard input if it `is_asked`."""
+    """A child process. Its standard output is a socket, and so is its standard input if it `is_asked`."""
 
     is_cancelled = False
 
@@ -40,12 +40,12 @@ class Child:
         output: IO[bytes] | None = None,
         errors: IO[bytes] | int | None = None,
     ) -> None:
-        """Start it. Raises OSError.
+        """Start the process. Raises OSError.
 
-        A process `group` is ended as a whole, and Ctrl+C in the terminal does not reach it. A process in its own
-        `session` also outlives the terminal, but its priority only counts within the session (sched(7), autogroup).
-        `output`: a file to print to instead of the socket, because /dev/stdout cannot be opened on a socket. `errors`:
-        a file or a file descriptor; None for a temporary file.
+        A process that leads its own `group` is ended together with its children, and Ctrl+C in the terminal does not
+        reach it. A process with its own `session` also outlives the terminal, but its priority only counts within the
+        session (sched(7), autogroup). `output` is a file to print to instead of the socket, because /dev/stdout cannot
+        be opened on a socket. `errors` is a file or a descriptor for standard error; None for a temporary file.
         """
         self._started, self._kill_at = monotonic(), inf
         self._rest = self._last_line = b""
@@ -76,7 +76,7 @@ class Child:
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        """Wait until the process ends. After an error, for example Ctrl+C, it is killed after five seconds."""
+        """Wait until the process has ended. If an exception was raised, kill the process after five seconds."""
         self.stop_reading()
         if raised[0]:
             with suppress(subprocess.TimeoutExpired):
@@ -91,56 +91,56 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code; negative for a signal, None while the process runs."""
+        """Exit code of the process; the negative signal number if a signal ended it, None while it runs."""
         return self.process.poll()
 
     def write(self, words: bytes) -> None:
-        """Write to a process that `is_asked`; do nothing if it has ended."""
+        """Write to the standard input of a process that `is_asked`. Do nothing if the process has ended."""
         with suppress(OSError):
             self._channel.sendall(words)
 
     def read_lines(self, seconds: float | None = 0.0) -> list[bytes] | None:
-        """Return the new lines, waiting up to `seconds` for the first one (None: without a limit).
+        """Return new lines of output. Wait up to `seconds` for the first one, or without a limit for None.
 
-        Return None once every process that holds the other end of the socket has closed it.
+        Return None once all processes that hold the other end of the socket have closed it.
         """
         if self._channel.fileno() < 0:
             return None
         lines: list[bytes] = []
         readable = select.poll()
-        # `poll` takes no more than 2**31 milliseconds.
+        # `poll` accepts at most 2**31 milliseconds.
         milliseconds = None if seconds is None else 1000 * min(max(seconds, 0.0), 1e6)
         readable.register(self._channel, select.POLLIN)
         while readable.poll(milliseconds):
             milliseconds = 0.0
             try:
                 new = self._channel.recv(_CHUNK_BYTES)
-            except OSError:  # the other end was closed before all was read from it
+            except OSError:  # the process closed its end without reading all its input
                 new = b""
             if not new and not self._rest:
                 return lines or None
             *whole, self._rest = (self._rest + (new or b"\n")).split(b"\n")
             if len(self._rest) > _LINE_BYTES:
                 self._rest = b""
-            # JSON and the frames of a traceback do not explain a failure.
+            # A line of JSON or of a traceback's frames does not explain a failure.
             self._last_line = next((line for line in reversed(whole) if line[:1].strip(b" \t{}")), self._last_line)
             lines += whole
         return lines
 
     def all_lines(self, until: float = inf) -> Iterator[bytes]:
-        """Yield all lines until the end. Raises TimeoutError when the monotonic clock reaches `until`."""
+        """Yield all lines of output. Raises TimeoutError when the monotonic clock reaches `until`."""
         while (lines := self.read_lines(None if until == inf else until - monotonic())) is not None:
             if not lines and monotonic() >= until:
                 raise TimeoutError
             yield from lines
 
     def objects(self, until: float = inf) -> Iterator[dict[str, Any]]:
-        """Yield the lines that are JSON objects. Raises TimeoutError."""
+        """Yield the lines of output that are JSON objects. Raises TimeoutError when the clock reaches `until`."""
         return filter(None, map(json_object, self.all_lines(until)))
 
     @property
     def last_words(self) -> str:
-        """The last line of standard error, or of the output if both go to the same place."""
+        """Last line of standard error; if that goes to the socket too, the last line of output that is no JSON."""
         words = self._last_line
         if self._errors:
             words = b""
@@ -151,7 +151,7 @@ class Child:
 
     @property
     def failure(self) -> str:
-        """Why the process ended: it was killed, or its last words, or its exit code."""
+        """Reason why the process ended: that it was killed, or its last words, or its exit code."""
         code = self.process.wait()
         return KILLED if code == -signal.SIGKILL else self.last_words or exit_words(code)
 
@@ -160,7 +160,7 @@ class Child:
             os.killpg(self.process.pid, number)
 
     def cancel(self) -> None:
-        """Send the signal of Ctrl+C, so that the process can clean up. The owner kills it once it `is_overdue`."""
+        """Send SIGINT, so that the process can clean up. The owner must kill a process that `is_overdue`."""
         if self.exit_code is None and not self.is_cancelled:
             self.is_cancelled, self._kill_at = True, monotonic() + _PATIENCE_SECONDS
             self.send_signal(signal.SIGINT)
@@ -174,7 +174,7 @@ class Child:
         self.process.kill()
 
     def end(self) -> None:
-        """Cancel the process without waiting. A shell kills it if it does not end, even after this program."""
+        """Cancel the process without waiting for it. A shell kills it if it does not end within a few seconds."""
         self.cancel()
         if self.exit_code is None:
             later = f"sleep {_PATIENCE_SECONDS:.0f}; kill -s KILL -- -{self.process.pid}"
@@ -182,13 +182,13 @@ class Child:
         self.forget()
 
     def forget(self) -> None:
-        """Let the process run alone: do not wait for it. After a fork it belongs to the parent process."""
+        """Let the process run without waiting for it. After a fork, this drops the parent's process."""
         self.stop_reading()
         if self.process.returncode is None:
             self.process.returncode = 0
 
     def stop_reading(self) -> None:
-        """Close the socket, so that the process does not wait for a reader."""
+        """Close the socket, so that the process is not blocked by output that nobody reads."""
         self._channel.close()
         if self._owned_errors:
             self._owned_errors.close()
@@ -201,7 +201,7 @@ class Child:
 
 
 def json_object(line: bytes | str) -> dict[str, Any] | None:
-    """Return the JSON object in a line; None for any other line, such as a library's warning."""
+    """Return the JSON object in a line; None for any other line, such as the warning of a library."""
     with suppress(ValueError, RecursionError):
         if isinstance(value := json.loads(line), dict):
             return value
@@ -209,7 +209,7 @@ def json_object(line: bytes | str) -> dict[str, Any] | None:
 
 
 def exit_words(code: int) -> str:
-    """Return `exit code 3`, or `SIGTERM` for a process ended by a signal."""
+    """Return an exit code in words: `exit code 3`, or `SIGTERM` if this signal ended the process."""
     if code >= 0:
         return f"exit code {code}"
     try:

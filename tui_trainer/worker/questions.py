@@ -1,7 +1,7 @@
 """The questions that a worker answers, by name, each with the function that answers it.
 
 The function has the form `function(input, report) -> answer`. Input and answer are JSON; `report(**figures)` sends
-progress to the asking program. Only the worker imports its module, when the question is asked.
+progress to the asking program. Only the worker imports the function's module, when the question is asked.
 """
 
 from collections.abc import Callable
@@ -27,5 +27,5 @@ QUESTIONS: Final = {
     "try_model": "tui_trainer.exporting.generate:try_model",
     "compare_export": "tui_trainer.exporting.measured:measure",
 }
-# Questions about models without weights. Planning asks them often, so one process with torch answers them all.
+# Questions about models without weights. Planning asks them often, so all share one process that has loaded torch.
 OF_SHAPES: Final = ("count_model", "count_trained", "find_adapted", "find_routers", "dry_run", "rope_types")

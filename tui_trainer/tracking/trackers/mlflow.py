@@ -8,7 +8,7 @@ from tui_trainer.tracking.contract import Metrics, TrackedRun
 
 _EXPERIMENT = "tui-trainer"
 _TAG = "tui-trainer.run_id"
-# Limits of its REST API: metrics and params per request, characters per param.
+# Limits of MLflow's REST API: metrics and params per request, characters per param.
 _MOST_METRICS, _MOST_PARAMS, _MOST_LETTERS = 1000, 100, 6000
 _STATUS = {"finished": "FINISHED", "stopped": "KILLED"}
 

@@ -20,7 +20,7 @@ class TensorBoardTracker:
         params = text_pb("params", "\n".join(lines))
         self._writer = EventFileWriter(str(run.folder))
         if run.is_resumed:
-            # Invalidates later steps in older files of this folder.
+            # Makes TensorBoard ignore later steps in older files of this folder.
             start = SessionLog(status=SessionLog.START)
             self._writer.add_event(Event(wall_time=0.0, step=run.from_step + 1, session_log=start))
         self._writer.add_event(Event(summary=params, step=run.from_step))

@@ -1,4 +1,4 @@
-"""Weights & Biases: online if the user is logged in and the server responds, or else in the run folder."""
+"""Weights & Biases: data goes to its server if the user is logged in and it responds, else to the run folder."""
 
 import os
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class WandbTracker:
             if mode == "offline":
                 raise
             self._run, mode = self._begin(wandb, run, "offline"), "offline"
-        # A resumed run sends steps again. wandb's own step counter would refuse them.
+        # A resumed run sends steps again, which wandb's own step counter would refuse.
         self._run.define_metric("*", step_metric=_STEP)
         if mode != "offline":
             return ""
@@ -37,7 +37,7 @@ class WandbTracker:
         return f"wandb data stays on this machine; to upload it later, log in, go online and run {send}"
 
     def _begin(self, wandb: Any, run: TrackedRun, mode: str) -> Any:
-        # wandb's system metrics would be those of this process, not of training.
+        # wandb would measure the system metrics of this process, not those of the training process.
         settings = wandb.Settings(
             silent=True, console="off", init_timeout=_ANSWERS_WITHIN_SECONDS, x_disable_stats=True, disable_git=True
         )

@@ -1,1 +1,1 @@
-"""One file, one screen: `x.py` has the keys, `x_view.py` computes the picture."""
+"""The screens, one file each: `x.py` has the page with its keys, `x_view.py` the functions that compute its lines."""

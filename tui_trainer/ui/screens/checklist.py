@@ -1,4 +1,4 @@
-"""The Checklist screen: what the checks find in the config, fixes for it, and the measured gain of each fix."""
+"""The Checklist screen: findings of the checks about the config, their fixes, and the measured gain of each fix."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -31,9 +31,9 @@ _ROLES: Final[dict[Status, Role]] = {"pass": "good", "warn": "warn", "fail": "ba
 _COUNTED: Final[tuple[Status, ...]] = ("pass", "warn", "fail", "n/a", "error")
 _GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 _LEAST_EVIDENCE: Final = 12
-# Cells of the heading line besides its note.
+# Cells of the heading line that its note cannot use.
 _HEADING_CELLS: Final = 16
-# Checks advise to install a library with this command.
+# The command with which checks advise to install a library.
 _INSTALLS: Final = re.compile(r"uv pip install ([a-z][\w-]*)")
 
 
@@ -43,7 +43,7 @@ def _mark(status: Status, glyphs: Glyphs) -> str:
 
 
 def finding_lines(finding: Finding, width: int, glyphs: Glyphs, config: Config | None = None) -> list[Line]:
-    """Return the finding, then the settings of its check, and what the check looks for during a run."""
+    """Return the details of a finding, the settings of its check, and what the check looks for during a run."""
     rule, verdict, mark = finding.rule, finding.verdict, _mark(finding.status, glyphs)
     status: Line = [(f"{'' if mark == 'ok' else f'{mark} '}{finding.status}", _ROLES[finding.status])]
     title = fit([(finding.title, "bold")], max(width - width_of(status), 0), glyphs.ellipsis)
@@ -81,7 +81,7 @@ class ChecklistPage(ListPage):
         super().__init__(bench)
         self._findings: list[Finding] = []
         self._order: dict[str, int] = {}
-        """Position of each check at the last sort, by name. A fix does not move its row."""
+        """Position of each check, by name, when the list was last sorted. Applying a fix does not move its row."""
         self._open_only, self._chosen_name = False, ""
         self._list: ChoiceList[Finding | str] = ChoiceList(self._row, is_heading=lambda row: isinstance(row, str))
         self._finding = Scroller(Pane(self._finding_lines), id="chosen")
@@ -98,7 +98,7 @@ class ChecklistPage(ListPage):
                 yield self._finding
 
     def _heading(self) -> tuple[str, str]:
-        # The progress of a measurement is cut, because a heading shows no note that is too long.
+        # The progress of a measurement is cut here, because a note that is too long would not be shown at all.
         return "checks", one_line(self.bench.measuring.words, max(self._list.size.width - _HEADING_CELLS, 0))
 
     def on_line_list_scrolled(self) -> None:
@@ -167,14 +167,14 @@ class ChecklistPage(ListPage):
 
     def found(self, findings: list[Finding]) -> None:
         self._findings = list(findings)
-        # The list is sorted again only while it is not shown, so that rows do not move under the user's eyes.
+        # Rows must not move under the user's eyes, so the list is sorted again only while it is not shown.
         if not self.is_shown or any(finding.name not in self._order for finding in findings):
             self._sort()
         self._findings.sort(key=lambda finding: self._order[finding.name])
         self._show_list()
 
     def _sort(self) -> None:
-        """Sort groups and their findings by status, the worst first, and choose the first finding."""
+        """Sort the groups and the findings in each group, the worst status first. Choose the first finding."""
         self._findings.sort(key=lambda finding: (STATUSES.index(finding.status), finding.rule.order))
         worst = {finding.rule.group: STATUSES.index(finding.status) for finding in reversed(self._findings)}
         self._findings.sort(key=lambda finding: (worst[finding.rule.group], _GROUPS.index(finding.rule.group)))
@@ -182,7 +182,7 @@ class ChecklistPage(ListPage):
         self._chosen_name = self._findings[0].name if self._findings else ""
 
     def _show_list(self) -> None:
-        """List the findings. The pointer stays on its check, or moves to the next one if that is not listed."""
+        """Show the findings. The chosen check stays chosen; if it is not listed any more, the next one is chosen."""
         listed = [finding for finding in self._findings if finding.is_open or not self._open_only]
         rows = [row for group, part in groupby(listed, lambda finding: finding.rule.group) for row in (group, *part)]
         order, first = self._order, self._order.get(self._chosen_name, 0)
@@ -263,7 +263,7 @@ class ChecklistPage(ListPage):
 
     @property
     def _named_libraries(self) -> list[str]:
-        """Libraries that the chosen check suggests to install."""
+        """Libraries that the chosen check advises to install."""
         verdict = self._chosen.verdict if self._chosen else None
         command = _INSTALLS.search(f"{verdict.evidence}\n{verdict.advice}") if verdict else None
         return [command[1]] if command else []

@@ -1,4 +1,4 @@
-"""The comparison dialog of the Runs screen: curves of two to six runs, and a table of their differences."""
+"""The comparison dialog of the Runs screen: curves of two to six runs, and a table of the differences between them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FIELDS: Final = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}
 
 @dataclass(frozen=True, slots=True)
 class ComparedCurve:
-    """Curve of one run. `points` (x, y) are sorted by x and joined; `marks` are not joined. `sign` is one character."""
+    """Curve of one run with the letter `sign`. `points` (x, y) are sorted and joined; `marks` are single points."""
 
     sign: str
     points: _Points = ()
@@ -50,7 +50,7 @@ class ComparedCurve:
 def curves_lines(
     curves: Sequence[ComparedCurve], unit: str, width: int, height: int, glyphs: Glyphs, *, log: bool = False
 ) -> list[Line]:
-    """Return the curves with axes in `width` x `height` cells. Their colours are those of `ROLES`, in order."""
+    """Return a chart of the curves with axes, in `width` x `height` cells. `ROLES` gives each curve its colour."""
     drawn = [(curve.scaled(log), role) for curve, role in zip(curves, ROLES, strict=False)]
     all_points = [point for curve, _ in drawn for point in (*curve.points, *curve.marks)]
     if not all_points or height < 4 or width < 3 * GUTTER:
@@ -62,7 +62,7 @@ def curves_lines(
         for x, y in points:
             raster.mark(column_of(x, window, raster.width), row_of(y, bounds, raster.height), sign, role)
 
-    # Lines, marks and signs are layers, so that the marks of a curve never cover the sign of another.
+    # Lines, marks and signs are drawn in this order, so that no mark covers the sign of another curve.
     for curve, role in drawn:
         _join(raster, curve.points, window, bounds, role)
     for curve, role in drawn:
@@ -78,26 +78,26 @@ def _join(raster: Raster, points: _Points, window: Bounds, bounds: Bounds, role:
         return
     x, y = np.array(points, np.float64).T
     dots_x = np.linspace(window.low, window.high, raster.dots_across)
-    # A dot column may fall between two points. Nothing is drawn before the first point and after the last.
+    # Dot columns between two points are interpolated. Nothing is drawn before the first or after the last point.
     values = np.interp(dots_x, x, y, right=np.nan, left=np.nan)
     values[np.argmin(np.abs(dots_x - x[-1]))] = y[-1]
     raster.curve(values, values, bounds, role)
 
 
 def _signed(points: _Points, index: int, count: int) -> _Points:
-    """Return the points with the sign of the curve `index` of `count`: its last point, and one in each half."""
+    """Return the points of a curve that get its sign: the last point, and one point in each half."""
     first = (index + 0.5) / count / 2
     return [points[int(share * (len(points) - 1))] for share in (first, 0.5 + first, 1.0)] if points else []
 
 
 def metric_names(states: Sequence[RunState]) -> list[str]:
-    """Return the metrics that at least one run has, losses and scores first."""
+    """Return the names of the metrics that at least one run has, losses and scores first."""
     scores = [name for state in states for name in metrics_of(state) if name not in METRICS]
     return list(dict.fromkeys([LOSS, HELD_OUT_LOSS, *scores, *METRICS]))
 
 
 def metric_points(state: RunState, metric: Metric, unit: str) -> _Points:
-    """Return up to `CURVE_POINTS` means of a metric. The x of a mean is its last step, in steps, tokens or seconds."""
+    """Return up to `CURVE_POINTS` means of a metric as (x, y). x is the end of the averaged steps, in `unit`."""
     steps, values = metric.points(state)
     x = steps.astype(float)
     if unit != "steps":
@@ -107,7 +107,7 @@ def metric_points(state: RunState, metric: Metric, unit: str) -> _Points:
 
 
 def _curve(sign: str, run: ComparedRun, state: RunState, name: str, unit: str) -> ComparedCurve:
-    """Return the curve of a metric; for the training loss, with marks at the evaluations."""
+    """Return the curve of the metric `name`. The training loss also has marks at the evaluations."""
     if name == LOSS:
         lines = ([(float(getattr(point, _FIELDS[unit])), point.loss) for point in curve]
                  for curve in (run.train_curve, run.eval_curve))  # fmt: skip
@@ -200,7 +200,7 @@ class CompareDialog(Dialog):
         elif character == "v":
             self._first.metric = next_of(metric_names(self._states), self._first.metric)
         elif character == "V":
-            # The second chart skips the metric of the first one. After the last metric it disappears.
+            # The second chart shows no metric that the first one shows. After the last metric it is hidden.
             others = [name for name in metric_names(self._states) if name != self._first.metric]
             self._second.metric = next_of(["", *others], self._second.metric)
             self._second.display = bool(self._second.metric)

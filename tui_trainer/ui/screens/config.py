@@ -1,4 +1,4 @@
-"""The Config screen: every setting in one table, edited in place, and a plan that follows each change."""
+"""The Config screen: every setting in one table, edited in place, and a plan that is updated after each change."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
@@ -92,7 +92,7 @@ class ConfigPage(ListPage):
         data_sets = [f"{SAMPLE_PREFIX}{name}" for name in samples()]
         names = {"data.path": data_sets, "data.eval_path": data_sets, "task.type": task_names()}
         names["task.chat_template"] = template_names()
-        # The cache may be large, and on a network disk.
+        # The cache may be large, and may be on a network disk, so it is listed in the background.
         self.bench.background.do("cached data sets", cached_data_sets, data_sets.extend, "cached data sets")
         has_gpu = bool(self.bench.hardware.gpus)
         return ConfigModel(self.bench.document, names, has_gpu=has_gpu, arrow=self.bench.glyphs.arrow)
@@ -156,7 +156,7 @@ class ConfigPage(ListPage):
         return self.table.key if self.table.rows else ""
 
     def by_clock(self) -> object:
-        # The free memory as finely as the memory bar shows it.
+        # Free memory is rounded to what the memory bar can show.
         return self.bench.fitting, 1000 * self.bench.memory_free_bytes // (self.bench.hardware.memory_bytes or GIB)
 
     @property
@@ -173,7 +173,7 @@ class ConfigPage(ListPage):
         self.bench.app.draw()
 
     def _read_fields(self) -> None:
-        """Read the fields. Call this before a key closes a field, because the event of the last letter comes later."""
+        """Read the text of the fields. Call this before closing a field: the event of its last letter may be late."""
         model, editor = self.model, self.editor
         if editor and not editor.closed and one_line(editor.text) != self.value_field.value:
             editor.typed(self.value_field.value)
@@ -196,7 +196,7 @@ class ConfigPage(ListPage):
         self.bench.app.draw()
 
     def action_choose(self, steps: int) -> None:
-        """Choose another option. Without a chosen option, accept the typed value and move to another setting."""
+        """Choose another option. If the field has none, accept its text and move the cursor to another setting."""
         self._read_fields()
         if self.editor and (self.editor.closed or self.editor.chosen >= 0):
             self.editor.choose(steps)
@@ -217,7 +217,7 @@ class ConfigPage(ListPage):
         self.bench.app.draw()
 
     def _look_for_options(self) -> None:
-        """Look for files and folders that complete the typed text."""
+        """Look up files and folders that complete the typed text, if they are needed, in the background."""
         if (editor := self.editor) is None or not editor.is_looking:
             return
         text = editor.text
@@ -243,7 +243,7 @@ class ConfigPage(ListPage):
         self.set_focus(None)
 
     def on_settings_table_clicked(self, event: SettingsTable.Clicked) -> None:
-        """Accept the typed value, as Enter does. A second click edits the setting."""
+        """Accept the text being typed, then move to the clicked setting. A double click edits that setting."""
         if self.is_typing:
             self.action_take()
         if self.editor is None and not event.key:
@@ -276,7 +276,7 @@ class ConfigPage(ListPage):
         return max(self.table.size.height - 1, 1)
 
     def action_edit(self) -> None:
-        """Open the editor in the row, or the list of recipes. A boolean setting is toggled."""
+        """Edit the chosen setting: in its row, or a recipe in the list of recipes. A boolean setting is toggled."""
         if not self.key:
             return
         editor = self.model.edit(self.key)
@@ -297,7 +297,7 @@ class ConfigPage(ListPage):
             self.bench.note_change(getattr(self.model, method)(self.key, *steps))
 
     def show_recipe(self, name: str) -> None:
-        """Open the list of recipes with this one chosen."""
+        """Open the list of recipes with the recipe `name` chosen."""
         try:
             self.bench.app.open(RecipeDialog(self.bench, self.model.document, name))
         except ConfigError as error:
@@ -345,7 +345,7 @@ class ConfigPage(ListPage):
             self.bench.tell(f"copied, if your terminal lets programs copy (OSC 52): {one_line(text)}")
 
     def action_download(self) -> None:
-        """Download the data set if the cursor is on one, otherwise the model."""
+        """Download a data set if the cursor is on a data setting, otherwise a model."""
         is_data = self.key in ("data.path", "data.eval_path")
         loaded, name = self.model.document.loaded, ""
         if loaded:

@@ -1,4 +1,4 @@
-"""Dialogs of the Config screen: the preview of the data, and commands that measure a config or rehearse a run."""
+"""Dialogs of the Config screen: the preview of the data, and commands that measure the config or rehearse the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PREVIEW: Final = "preview"
 _SAMPLES = 16
 _MOST_CHARACTERS = 20_000
 _LEAST_BAR_CELLS = 10
-# Cells of the numbers beside a bar.
+# Cells for the numbers beside a bar.
 _CURVE_CELLS = 26
 _ROLES: Final[dict[str, Role]] = {
     "head": "bold", "text": "text", "trained": "good", "special": "accent", "note": "dim",
@@ -50,7 +50,7 @@ def sizes(bench: Workbench) -> None:
 
 
 def _size_lines(process: ConfigProcess, width: int, glyphs: Glyphs) -> list[Line]:
-    """Return the rows per second of each effective batch size as bars and as a table."""
+    """Return the speed at each effective batch size, in rows per second, as bars and as a table."""
     from tui_trainer.lines.plan_and_events import table_lines
     from tui_trainer.measure.tuning import sizes_table
 
@@ -96,7 +96,7 @@ def _rehearsal_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line
 
 
 class PreviewDialog(Dialog):
-    """Preview of the data. It is prepared in the background, and closing the dialog cancels the work."""
+    """Preview of the data. The data is prepared in the background, until the dialog is closed."""
 
     heading = "Preview: what the model sees"
 
@@ -106,7 +106,7 @@ class PreviewDialog(Dialog):
         self._preview: Preview | None = None
         self._refusals: tuple[str, ...] = ()
         self._progress: tuple[str, float, float | None, str] = ("starting", 0.0, None, "")
-        """The current work, the amount done, the total, and the unit."""
+        """Name of the current work, the amount done, the total if known, and their unit."""
         self._sample, self._shows_numbers = 0, False
         self._drawn: tuple[object, list[Line]] = (None, [])
 
@@ -114,7 +114,7 @@ class PreviewDialog(Dialog):
         self._bench.background.do(PREVIEW, self._make, self._finish, PREVIEW)
 
     def _make(self) -> Preview | tuple[str, ...]:
-        """Return the preview, or the reasons for its failure. Runs in another thread."""
+        """Return the preview, or messages that say why there is none. Runs in another thread."""
         from tui_trainer.launching.open_run import fit_presets
         from tui_trainer.launching.preview import make_preview
 
@@ -140,7 +140,7 @@ class PreviewDialog(Dialog):
         else:
             self._preview = result
             if self._bench.plan is not None and not self._bench.plan.train_rows.exact:
-                # The data is prepared now, so the plan and the checks can be exact.
+                # Now that the data is prepared, the plan and the checks can be exact.
                 self._bench.config_changed()
         self._show_from_top()
 
@@ -153,7 +153,7 @@ class PreviewDialog(Dialog):
         return (("n", "next"), ("p", "previous"), ("a", "all rows"), ("up down", "scroll"), ("escape", "close"))
 
     def lines(self, width: int) -> list[Line]:
-        """Return the lines of the sample or the numbers. The list stays the same object while nothing changes."""
+        """Return the lines of the chosen view: a sample, or the statistics. Lines are cached until the view changes."""
         if self._preview is None:
             return self._waiting(width, self.glyphs)
         state = (self._sample, self._shows_numbers, width, self.glyphs.ascii)
@@ -181,7 +181,7 @@ class PreviewDialog(Dialog):
         return [[(text, _ROLES[mark]) for text, mark in line] for line in marked]
 
     def _numbers(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
-        """Return the summary with its columns. Longer lines are wrapped and indented."""
+        """Return the statistics of all rows. Columns are kept; longer lines are wrapped and indented."""
         from tui_trainer.launching.preview import ASCII_SIGNS, UNICODE_SIGNS, summary_lines
 
         texts = summary_lines(preview, ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS)

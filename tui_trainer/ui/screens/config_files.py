@@ -32,7 +32,7 @@ _DEFAULT_FILE = "tui-trainer.toml"
 
 
 def save(bench: Workbench, document: ConfigDocument) -> None:
-    """Save to the file of the config. Without a file, ask for its name."""
+    """Save the config to its file. If it has no file, ask for one."""
     if document.file is None:
         save_as(bench, document)
     else:
@@ -56,7 +56,7 @@ def save_as(bench: Workbench, document: ConfigDocument) -> None:
 def _write(
     bench: Workbench, document: ConfigDocument, path: Path, answer: Callable[[str], None], *, force: bool = False
 ) -> None:
-    """Write the file. `answer` gets the reason for a failure, or an empty string."""
+    """Write the config to a file in the background. `answer` gets the reason for a failure, or an empty string."""
 
     write = writing(document, path, force=force)
 
@@ -92,7 +92,7 @@ def _write(
 
 
 class OwnEditor:
-    """The settings as TOML in the user's own editor. A text with errors is kept until it is applied or discarded."""
+    """The user's own editor with the settings as TOML. A text with errors is kept until corrected or discarded."""
 
     def __init__(self, app: App[Any], bench: Workbench, document: ConfigDocument) -> None:
         self._app, self._bench, self._document = app, bench, document
@@ -134,7 +134,7 @@ class OwnEditor:
 
 
 def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
-    """Return the text as the editor left it. Raises OSError or ValueError if the editor cannot be run."""
+    """Run an editor on the text and return the edited text. Raises OSError or ValueError if the editor fails."""
     if not command:
         raise ValueError("no editor is set")
     if shutil.which(command[0]) is None:
@@ -142,9 +142,9 @@ def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
     with tempfile.TemporaryDirectory(prefix="tui-trainer-") as folder:
         path = Path(folder) / "settings.toml"
         path.write_text(text, encoding="utf-8")
-        # While the application is suspended, repaints would fill a queue that nothing empties.
+        # While the application is suspended, nothing would empty the queue of repaints.
         with app.batch_update(), app.suspend():
-            # Descriptors 1 and 2 are the log, so the editor gets the terminal itself.
+            # Descriptors 1 and 2 are the log file, so the editor needs a descriptor of the terminal.
             terminal = sys.__stderr__.fileno() if sys.__stderr__ else 2
             arguments = [*command, str(path)]
             process = subprocess.Popen(arguments, stdin=0, stdout=terminal, stderr=terminal, process_group=0)
@@ -155,7 +155,7 @@ def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
 
 
 def _in_foreground(pid: int) -> int:
-    """Move a process to the foreground, so that Ctrl+C and Ctrl+Z do not reach the training; return its exit code."""
+    """Run a process in the foreground until it ends, so that Ctrl+C does not reach training. Return its exit code."""
     own_group = os.getpgrp()
     own_handler = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     try:
@@ -165,7 +165,7 @@ def _in_foreground(pid: int) -> int:
             _, status = os.waitpid(pid, os.WUNTRACED)
             if not os.WIFSTOPPED(status):
                 return os.waitstatus_to_exitcode(status)
-            # No shell could resume a suspended editor.
+            # A suspended editor is continued at once, because no shell could resume it.
             os.killpg(pid, signal.SIGCONT)
     finally:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The state of the Config screen without Textual: the rows of its table, the editor of a value, and changes."""
+"""State of the Config screen without Textual: rows of the table, changes of settings, and the editor of one value."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,9 +33,9 @@ def name_cells() -> int:
 class Editor:
     """Editor of one value.
 
-    `options` are the completions of `text`; for a `closed` editor, all values of the setting. `chosen` is the index of
-    an option, or -1. `begun` are the letters typed to choose an option. The caller looks for files and folders (`look`)
-    in another thread, because a disk may be slow and hold thousands of them.
+    `options` are completions of `text`, or all values of the setting if the editor is `closed`. `chosen` is the index
+    of the chosen option, or -1. `begun` holds the letters typed to choose an option. If `is_looking`, the caller must
+    call `look` in another thread, because listing files may be slow, and pass its result to `found`.
     """
 
     setting: Setting
@@ -48,16 +48,16 @@ class Editor:
     error: str = ""
     begun: str = ""
     looked_for: str | None = None
-    """Text that the options belong to; None until they are found."""
+    """Text for which the file options were looked up; None until they are found."""
     completes_soon: bool = False
-    """Whether to complete the text as soon as the options are found."""
+    """Whether the user asked to complete the text before the options were found."""
 
     @classmethod
     def open(cls, setting: Setting, value: Any, names: Iterable[str] = ()) -> "Editor":
-        """Open the editor with the text of the value, never with a placeholder."""
+        """Return an editor with the present value as text; an empty value is an empty text, not a placeholder."""
         text = editing.edit_text(setting, value)
         editor = cls(setting=setting, text=text, original=text, names=names)
-        # A boolean setting may also be "auto".
+        # The values of a boolean setting may include "auto".
         if closed := tuple(dict.fromkeys((*setting.choices, *choices(setting)))) if choices(setting) else ():
             editor.closed, editor.options = True, tuple(display_text(setting, choice) for choice in closed)
             editor.chosen = closed.index(value) if value in closed else 0
@@ -68,15 +68,15 @@ class Editor:
 
     @property
     def is_looking(self) -> bool:
-        """Whether the options are files or folders that are still to be found."""
+        """Whether the options are names of files or folders that have not been looked up yet."""
         return self.setting.completes in ("file", "files", "folder") and self.looked_for is None
 
     def look(self, text: str) -> tuple[str, ...]:
-        """Return the completions of a text, for `found`."""
+        """Return the completions of `text`, to be passed to `found`. May be slow."""
         return tuple(editing.completions(self.setting, text, names=self.names))
 
     def found(self, text: str, options: tuple[str, ...]) -> None:
-        """Take the completions, unless the text has changed since."""
+        """Store the completions of `text`, unless the text in the editor has changed since."""
         if self.is_looking and text == self.text:
             self.looked_for, self.options = text, options
             if self.completes_soon:
@@ -100,7 +100,7 @@ class Editor:
             self.text, self.error = self.options[self.chosen], ""
 
     def complete(self) -> None:
-        """Complete the text as far as all options agree, then choose one option after the other."""
+        """Extend the text by the beginning that all options share. If it cannot be extended, choose the next option."""
         if self.is_looking:
             self.completes_soon = True
             return
@@ -111,7 +111,7 @@ class Editor:
             self.typed(common)
 
     def jump(self, letters: str) -> None:
-        """Choose the option that starts with the typed letters. The same first letter again chooses the next one."""
+        """Choose the first option that starts with the letters typed. The same first letter again takes the next."""
         for begun in (self.begun + letters.lower(), letters.lower()):
             if matches := [index for index, option in enumerate(self.options) if option.lower().startswith(begun)]:
                 later = [index for index in matches if index > self.chosen]
@@ -125,7 +125,7 @@ def reason(problem: Problem) -> str:
 
 
 class ConfigModel:
-    """Model of the Config screen. `names` are further completions by setting, such as samples and tasks.
+    """Model of the Config screen. `names` holds further completions (samples, tasks) by the key of the setting.
 
     Methods that change a setting return a sentence for the message line, or an empty string.
     """
@@ -136,7 +136,7 @@ class ConfigModel:
     ) -> None:  # fmt: skip
         self.document, self.names, self._has_gpu, self._arrow = document, names or {}, has_gpu, arrow
         self.resolved: dict[str, tuple[str, str]] = {}
-        """Value and reason of each `auto`, by setting."""
+        """Planned value of each setting that is `auto`, with its reason, by the setting's key."""
         self.only_changed = self.show_all = False
         self.filter = ""
         self._rows: tuple[object, list[ListRow]] = (None, [])
@@ -144,7 +144,7 @@ class ConfigModel:
 
     @property
     def rows(self) -> list[ListRow]:
-        """Rows to show: headings and settings. The list stays the same object while nothing changes."""
+        """Rows to show: headings and settings. The same list object is returned while nothing changes."""
         document = self.document
         state = (document.revision, document.problems, self.only_changed, self.show_all, self.filter, self.resolved)
         if self._rows[0] != state:
@@ -156,7 +156,7 @@ class ConfigModel:
         return self._rows[1]
 
     def note_plan(self, plan: Plan | None) -> None:
-        """Store the values of all `auto` settings. A setting that becomes `auto` later waits for the next plan."""
+        """Store the planned value of each setting that is `auto` now. One that becomes `auto` later has none yet."""
         columns = self.document.loaded.columns if self.document.loaded else {}
         decided: dict[str, Planned[Any]] = {key: exact(name, "found in the data") for key, name in columns.items()}
         decided |= plan.resolved() if plan else {}
@@ -166,24 +166,24 @@ class ConfigModel:
         }  # fmt: skip
 
     def decided(self, key: str) -> tuple[str, str]:
-        """Return the planned value of `auto` and its reason; empty for other values, and before there is a plan."""
+        """Return the planned value of an `auto` setting and its reason; both empty for others or without a plan."""
         return self.resolved.get(key, ("", "")) if self.document.value(key) == "auto" else ("", "")
 
     def value_text(self, key: str) -> str:
-        """Return the value with its unit. The planned value follows `auto`."""
+        """Return the setting's value with its unit. After `auto` comes the planned value, as `auto -> 8 rows`."""
         text, decided = value_text(all_settings()[key], self.document.value(key)), self.decided(key)[0]
         return f"{text} {self._arrow} {decided}" if decided else text
 
     @property
     def unread(self) -> dict[str, str]:
-        """Settings that this run does not use, and why, for the last config without errors."""
+        """Settings that this run does not use, each with the reason. They belong to the last config without errors."""
         document = self.document
         if document.loaded is not None and self._unread[0] != document.revision:
             self._unread = (document.revision, unread_settings(document.loaded.config, has_gpu=self._has_gpu))
         return self._unread[1]
 
     def _folded_words(self, shown: set[str]) -> str:
-        """Return how many settings are hidden: rarely changed ones, and those that this run does not use."""
+        """Return a line such as `9 more settings: 5 rarely changed, 4 not used by this run; + shows them`."""
         hidden = [setting.key for _, _, settings in groups() for setting in settings if setting.key not in shown]
         unread = sum(key in self.unread for key in hidden)
         rare = len(hidden) - unread
@@ -191,7 +191,7 @@ class ConfigModel:
         return f"{len(hidden)} more settings: {', '.join(parts)}; + shows them"
 
     def _wanted(self) -> frozenset[str]:
-        """Return the keys of the settings to show. Changed settings and those with problems are always among them."""
+        """Return the keys of the settings to show: the usual settings, and all that were changed or have a problem."""
         everything = not self.only_changed and (self.show_all or bool(self.filter))
         with_problem = {problem.key for problem in self.document.problems}
         return frozenset(
@@ -206,7 +206,7 @@ class ConfigModel:
             self.filter, self.only_changed, self.show_all = "", False, True
 
     def next_problem(self, key: str) -> tuple[str, str]:
-        """Return the next setting with a problem, and a problem of no setting once all settings were visited."""
+        """Return the key of the next setting with a problem, and after the last a problem that concerns no setting."""
         keys = [setting.key for _, _, settings in groups() for setting in settings]
         with_problem = [index for index, name in enumerate(keys) if self.document.problems_of(name)]
         elsewhere = [one_line(str(problem)) for problem in self.document.problems if problem.key not in keys][:1]
@@ -219,7 +219,7 @@ class ConfigModel:
         return Editor.open(all_settings()[key], self.document.value(key), self.names.get(key, ()))
 
     def take(self, editor: Editor) -> bool:
-        """Set the typed value and return whether that worked. A wrong value stays in the editor, with the reason."""
+        """Set the typed value and return whether it is valid. If it is not, `editor.error` has the reason."""
         value = parse(editor.setting, editor.text)
         problem = value if isinstance(value, Problem) else None
         if problem is None and (editor.closed or editor.text != editor.original):
@@ -256,9 +256,9 @@ class ConfigModel:
 def table_rows(
     document: ConfigDocument, wanted: frozenset[str], unread: Mapping[str, str], query: str
 ) -> list[ListRow]:
-    """Return the wanted settings below their headings. With a query, return the matching ones, the best first."""
+    """Return the wanted settings below their headings. A query keeps only matching settings, the best first."""
     matches = {key: hit for key in wanted if (hit := match(query, key, all_settings()[key].help))}
-    # Descriptions count only if no name matches.
+    # Matches in descriptions count only if no name matches.
     if any(hit.rank[0] < IN_TEXT for hit in matches.values()):
         matches = {key: hit for key, hit in matches.items() if hit.rank[0] < IN_TEXT}
     parts: list[tuple[tuple[int, bool, bool], list[ListRow]]] = []
@@ -273,7 +273,7 @@ def table_rows(
 
 
 def _row(document: ConfigDocument, setting: Setting, matched: tuple[int, ...], is_unread: bool) -> ListRow:
-    """Return the row of a setting. `matched` are the positions of the letters of its key that a query matches."""
+    """Return the row of a setting. `matched` has the positions in its key at which a query was found."""
     name_prefix = len(setting.key) - len(setting.name)
     value, is_changed = document.value(setting.key), document.is_changed(setting.key)
     return ListRow(

@@ -1,6 +1,6 @@
 """Panes of the Config screen as lines: the summary, the groups, the chosen setting, and the plan.
 
-The memory bar shows the parts of the plan in the memory of the GPU or the machine, each kind with its sign and colour.
+The memory bar shows how the plan's parts fill the memory of the GPU or machine, each kind with its sign and colour.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import figure_text, format_bytes, format_count, format_seconds, quantity
 
 LABEL_CELLS = 8
-# A run that takes more than this share of the memory may run out of it.
+# A run that is planned to use more than this share of the free memory may run out of it.
 FULL_SHARE = 0.9
 _COLUMN_CELLS = (25, 18, 16, 0)
 _NO_PLAN = "no plan: fix the problems first"
@@ -39,7 +39,7 @@ _DETAIL_CELLS = 9
 
 
 class RowKind(NamedTuple):
-    """Parts of a plan that share a colour and a sign in the memory bar. `parts` are their names in the plan."""
+    """A kind of memory, with sign and role in the memory bar. `parts` names the parts of a plan that belong to it."""
 
     name: str
     sign: str
@@ -66,7 +66,7 @@ _KIND_OF = {part: kind for kind in KINDS for part in kind.parts}
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes of each kind in the order of the bar, beginning with other processes, and the memory budget."""
+    """Content of the memory bar: bytes of each kind in order, other processes first, and the memory budget."""
 
     segments: tuple[tuple[RowKind, int], ...]
     budget: MemoryBudget
@@ -82,7 +82,7 @@ class MemoryUse:
 
 
 def figures(plan: Plan) -> dict[str, str]:
-    """Return the figures of a plan by their titles. `~` marks estimated ones."""
+    """Return the figures of a plan as texts, by title. A `~` marks an estimate."""
     shown = sorted((row for row in plan.shown_figures() if row[1].config_place), key=lambda row: row[1].config_place)
     texts = {name: figure_text(figure, planned.value) for name, figure, planned in shown}
     texts["duration_seconds"] = plan_time(plan)
@@ -93,7 +93,7 @@ def figures(plan: Plan) -> dict[str, str]:
 
 
 def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None) -> MemoryBudget:
-    """Return the memory of the plan's GPU, or of the machine with the bytes that are free now."""
+    """Return the memory of the plan's GPU; for a plan on the CPU, the memory of the machine with its free bytes."""
     gpu = next((card for card in hardware.gpus if card.cuda_uuid == plan.gpu_uuid), None)
     if plan.device == "cuda" and gpu is not None:
         return MemoryBudget.of(hardware, TrainingDevice(device="cuda", reason=plan.device_reason, gpu=gpu))
@@ -102,7 +102,7 @@ def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None)
 
 
 def estimate_lines(plan: Plan | None, free_bytes: int | None, is_planning: bool, waits_for: str = "") -> list[Line]:
-    """Return two lines: the figures of the plan in columns, and the time of a step with its reason."""
+    """Return two lines: the plan's figures in columns, and the time of one step with the reason for this estimate."""
     label = ("plan..." if is_planning else "plan").ljust(LABEL_CELLS)
     if plan is None:
         return [[(label, "dim"), (f" {waits_for}" if is_planning else _NO_PLAN, "dim")], []]
@@ -113,7 +113,7 @@ def estimate_lines(plan: Plan | None, free_bytes: int | None, is_planning: bool,
             share = plan.memory_bytes.value / free_bytes
             text += " <1%" if 0 < share < 0.01 else f" {share:.0%}"
             role = "bad" if share > 1 else "warn" if share > FULL_SHARE else role
-        # The columns are wide enough that a figure can grow by a digit without moving the others.
+        # The columns have room for one more digit, so that a growing figure does not move the others.
         text_cells = max(cells - len(name) - 1, len(text) + 1) if cells else 0
         line += [(f"{name} ", "dim"), (text.ljust(text_cells), role)]
     step = plan.step_seconds
@@ -122,7 +122,7 @@ def estimate_lines(plan: Plan | None, free_bytes: int | None, is_planning: bool,
 
 
 def memory_lines(use: MemoryUse | None, width: int, glyphs: Glyphs) -> list[Line]:
-    """Return the bar and its legend; two blank lines without a plan, or if the memory is unknown."""
+    """Return the memory bar and its legend. Without a plan or a known memory size, return two blank lines."""
     if use is None or not use.budget.total_bytes:
         return [[], []]
     total_bytes, label = use.budget.total_bytes, "card" if use.budget.where == "the GPU" else "machine"
@@ -133,7 +133,7 @@ def memory_lines(use: MemoryUse | None, width: int, glyphs: Glyphs) -> list[Line
 
 
 def _bar(use: MemoryUse, total_bytes: int, cells: int, glyphs: Glyphs) -> list[Span]:
-    """Return the memory in use, the parts of the plan and the free memory. A line marks the end of the memory."""
+    """Return the memory bar. What exceeds the memory is red, and a line marks the end of the memory."""
     sizes = [size for _, size in use.segments]
     scale = cells / max(total_bytes, sum(sizes))
     ends = _ends(sizes, scale, cells)
@@ -148,7 +148,7 @@ def _bar(use: MemoryUse, total_bytes: int, cells: int, glyphs: Glyphs) -> list[S
 
 
 def _ends(sizes: list[int], scale: float, cells: int) -> list[int]:
-    """Return the end of each segment in cells. The plan has at least one cell, so that it is visible."""
+    """Return where each segment of the bar ends, in cells. The plan gets at least one cell, so that it is visible."""
     ends = [round(total * scale) for total in accumulate(sizes)]
     if ends[-1] > ends[0] or len(sizes) == 1:
         return ends
@@ -157,7 +157,7 @@ def _ends(sizes: list[int], scale: float, cells: int) -> list[int]:
 
 
 def _legend(use: MemoryUse, total_bytes: int, width: int, glyphs: Glyphs) -> Line:
-    """Return the largest kinds that fit, and the free memory."""
+    """Return the legend of the bar: the largest kinds of memory that fit, and the free memory."""
     segments = sorted(use.segments, key=lambda segment: -segment[1])
     free_bytes = total_bytes - sum(size for _, size in segments)
     end: Line = [(f"{glyphs.bar_empty} ", "dim"), (f"{format_bytes(free_bytes)} free", "text")]
@@ -174,7 +174,7 @@ def _legend(use: MemoryUse, total_bytes: int, width: int, glyphs: Glyphs) -> Lin
 
 
 class ConfigPanes:
-    """State of the panes of the Config screen, which a method for each of them draws. `key` is the chosen setting."""
+    """Panes of the Config screen. Each method draws one of them. `key` is the chosen setting; empty for none."""
 
     def __init__(self, bench: Workbench, model: ConfigModel) -> None:
         self._bench, self._model, self._glyphs = bench, model, bench.glyphs
@@ -234,7 +234,7 @@ class ConfigPanes:
         return [title_rule(self.key, width, self._glyphs), *lines]
 
     def plan(self, width: int, height: int) -> list[Line]:
-        """Return the plan and the memory bar, below a rule if there is room for one."""
+        """Return the plan and the memory bar. If the height allows, a rule is above them."""
         bench, plan, glyphs = self._bench, self._bench.plan, self._glyphs
         budget = memory_budget(plan, bench.hardware, bench.memory_free_bytes) if plan else None
         use = MemoryUse.of([(part.name, part.bytes) for part in plan.memory_parts], budget) if plan and budget else None
@@ -246,7 +246,7 @@ class ConfigPanes:
 def detail_lines(
     model: ConfigModel, setting: Setting, editor: Editor | None, width: int, height: int, glyphs: Glyphs
 ) -> list[Line]:
-    """Return the problems, options, help, value and effects of a setting. Parts that do not fit are left out whole."""
+    """Return lines about a setting, the most important parts first. A part that does not fit is left out."""
     document, unread = model.document, model.unread.get(setting.key, "")
     problems = [reason(problem) for problem in document.problems_of(setting.key)]
     if editor and editor.error:
@@ -279,7 +279,7 @@ def detail_lines(
 
 
 def _option_lines(editor: Editor, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Return the page with the chosen option, in columns of equal width."""
+    """Return the options in columns of equal width. If they do not fit, return the page with the chosen option."""
     options = [one_line(_last_part(editor.setting, option)) for option in editor.options]
     cells = min(max(map(cell_len, options)) + 4, width)
     columns = max(width // cells, 1)
@@ -293,7 +293,7 @@ def _option_lines(editor: Editor, width: int, height: int, glyphs: Glyphs) -> li
 
 
 def _last_part(setting: Setting, option: str) -> str:
-    """Return the last name of a path, since the field has its folder; return other options unchanged."""
+    """Return the last name of an option that is a path, because its folder is in the field; else the whole option."""
     if setting.completes not in ("file", "files", "folder"):
         return option
     if setting.completes == "files":

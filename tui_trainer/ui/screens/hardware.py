@@ -1,4 +1,4 @@
-"""The Hardware screen: the machine, the GPU that a run would use, and problems. Its parts fit a column of any width."""
+"""The Hardware screen: the machine, the GPU that a run would use, and problems. Each section fits any width."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -35,9 +35,9 @@ from tui_trainer.units import GIB, format_bytes
 LABEL = 11
 _BAR = 10
 _GAP = 2
-# With more lines of cores than this, a core is drawn as one character.
+# If gauges for the cores would take more lines than this, each core is drawn as one character.
 _MOST_CORE_LINES = 8
-# Lines of the facts beside the processes.
+# Number of lines that the facts in the same column as the processes take.
 _FACTS_LINES, _FEWEST_PROCESSES, _MOST_PROCESSES = 31, 4, 40
 _PROCESSES_EVERY_SECONDS, _SHARE_OF_A_CORE = 10.0, 0.002
 _TWO_COLUMNS, _ANY_WIDTH = 120, 80
@@ -50,22 +50,22 @@ _WELCOME = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """State of the screen for a column of `width` cells. Each method draws one section, or returns no lines."""
+    """Data of the screen for a column of `width` cells. Each `..._section` method returns one section, or no lines."""
 
     diagnosis: MachineDiagnosis
     hardware: Hardware
     gauges: Gauges | None
     profile: tuple[str, str]
-    """Name of the hardware profile, and the reason for it."""
+    """Name of the hardware profile, and the reason for its choice."""
     wide: bool
-    """Whether some facts of the GPU have a section of their own in another column."""
+    """Whether there are two columns, so that some facts of the GPU have their own section in the other one."""
     width: int
     glyphs: Glyphs
     trial: Trial | None = None
-    """Newest benchmarks; None before the first."""
+    """Result of the newest benchmarks; None if they have not been run."""
     try_key: str = "m"
     processes: tuple[tuple[str, str, str], ...] = ()
-    """The busiest processes: CPU, memory, command."""
+    """The busiest processes, each as the texts of its CPU use, memory and command."""
     welcome: tuple[tuple[str, str], ...] = ()
     """Keys and their descriptions for a user without any run."""
 
@@ -99,7 +99,7 @@ class Machine:
         return self.titled(f"problems: {len(problems)}", self._problem_lines(problems)) if problems else []
 
     def trial_section(self) -> list[Line]:
-        """Return the benchmarks and their problems, or the key that runs them."""
+        """Return the results of the benchmarks and the problems found, or the key that runs the benchmarks."""
         if self.trial is None:
             start: Line = [(pad("not run", LABEL), "dim"), (f"{self.try_key} ", "key")]
             words = "tests speed, disks and libraries in a few seconds"
@@ -119,14 +119,14 @@ class Machine:
         return lines
 
     def gpu_table(self) -> list[Line]:
-        """Return one line for each GPU. Columns that do not fit are left out for all GPUs."""
+        """Return one line for each GPU. A column that does not fit is left out for all GPUs."""
         gpus, used = self.hardware.gpus, self.diagnosis.gpu
         if not gpus:
             return []
         names = [describe.short_name(gpu) for gpu in gpus]
         name_width, digits = max(map(cell_len, names)), len(str(len(gpus)))
         room = self.width - 3 - digits - name_width
-        # The load that the probe read may be old, so only gauges are shown.
+        # The load in `hardware` may be old, so only the load from gauges is shown.
         gauges = {gauge.index: gauge for gauge in (self.gauges.gpus if self.gauges else ())}
         lines: list[Line] = []
         for gpu, name in zip(gpus, names, strict=True):
@@ -141,7 +141,7 @@ class Machine:
         return self.titled(f"GPUs: {len(gpus)}, load and memory in use", lines)
 
     def card_section(self) -> list[Line]:
-        """Return the GPU that a run would use. If `wide`, its peak rates and processes are in other sections."""
+        """Return the facts of the GPU that a run would use, without those that have their own section (if `wide`)."""
         rows, gpu = describe.gpu_rows(self.diagnosis, self.hardware), self.diagnosis.gpu
         which = "chosen by you" if self.diagnosis.gpu_is_chosen else "chosen automatically"
         if self.wide and gpu:
@@ -151,7 +151,7 @@ class Machine:
         return self.rows(f"GPU {gpu.index}, {which}" if gpu else "NVIDIA driver", rows)
 
     def peak_section(self) -> list[Line]:
-        """Return the peak rates of the data sheet as bars, the fastest first."""
+        """Return the peak rates from the GPU's data sheet as bars, the fastest first."""
         card = self.diagnosis.gpu.card if self.diagnosis.gpu else None
         if card is None or not self.wide:
             return []
@@ -169,7 +169,7 @@ class Machine:
         return self.titled(f"GPU {gpu.index}: {words}", []) if gpu else []
 
     def users_section(self) -> list[Line]:
-        """Return the processes on each GPU. In one column, the chosen GPU has them in its own section."""
+        """Return the processes on each GPU, or with one column only on GPUs that `card_section` does not show."""
         if not self.wide:
             rows = describe.other_process_rows(self.hardware, self.diagnosis.gpu)
             return self.rows("processes on the other GPUs", rows)
@@ -178,8 +178,8 @@ class Machine:
         return self.rows("GPU processes", rows)
 
     def cores_section(self) -> list[Line]:
-        """Return a small gauge for each core, or one character for each if gauges would take many lines."""
-        # The lines change only if a change is visible.
+        """Return a small gauge for each core, or one character for each core if gauges would take many lines."""
+        # Shares are rounded, so that the lines change only if the change is visible.
         shares = [round(20 * (share or 0)) / 20 for share in self.gauges.core_shares] if self.gauges else []
         if not shares or self.hardware.gpus:
             return []
@@ -193,7 +193,7 @@ class Machine:
         return self.row("cores", signs, "chart_raw")
 
     def _in_columns(self, cells: Sequence[Line]) -> list[Line]:
-        """Return cells of equal width in as many columns as fit, each filled from top to bottom."""
+        """Return cells of equal width in as many columns as fit. Each column is filled from top to bottom."""
         rows = -(-len(cells) // max((self.width + _GAP) // width_of(cells[0]), 1)) if cells else 0
         return [[span for cell in cells[row::rows] for span in cell] for row in range(rows)]
 
@@ -238,7 +238,7 @@ class Machine:
 
 
 def _columns(gauge: Gpu, glyphs: Glyphs, room: int) -> Line:
-    """Return the load, memory, temperature and power that fit, in columns of equal width for all GPUs."""
+    """Return load, memory, temperature and power of a GPU as far as they fit, with the same widths for all GPUs."""
 
     def cell(value: float | None, width: int, decimals: int = 0) -> str:
         return f"{'--' if value is None else f'{value:.{decimals}f}':>{width}}"
@@ -256,7 +256,7 @@ def _columns(gauge: Gpu, glyphs: Glyphs, room: int) -> Line:
 
 
 class Part(KeyedPane):
-    """A section of the page. It is computed when the machine changes, and hidden while it has no lines."""
+    """A section of the page. It is computed again when the machine's state changes, and hidden if it has no lines."""
 
     def __init__(self, part: Callable[[Machine], list[Line]], *, is_live: bool = False, id: str | None = None) -> None:
         super().__init__(self._part_lines, id=id)
@@ -309,7 +309,7 @@ class HardwarePage(ListPage):
         yield self._scroller
 
     def machine(self, width: int, is_live: bool) -> Machine:
-        """Return the state for a section of this width. Only live sections get the gauges."""
+        """Return the data for a section of `width` cells. Only a live section gets the gauges."""
         is_new, document = self.bench.has_no_runs and self.bench.run is None, self.bench.document
         is_example = document is None or document.is_default
         welcome = {"app.start": _EXAMPLE if is_example else "starts a run with these settings"} | _WELCOME
@@ -334,7 +334,7 @@ class HardwarePage(ListPage):
                 part.redraw()
 
     def _look_at_processes(self) -> None:
-        """Read the processes if they are visible, as often as a small share of a core allows."""
+        """Read the processes if they are shown. The interval limits the cost to a small share of a core."""
         has_room = self.size.width >= _TWO_COLUMNS and not self.bench.hardware.gpus
         if has_room and not self.bench.is_unattended and monotonic() >= self._next_look:
             self._next_look = inf
@@ -344,7 +344,7 @@ class HardwarePage(ListPage):
         from tui_trainer.ui.processes import cells, in_order
 
         self._next_look = monotonic()
-        # CPU use is known from the second look on.
+        # The CPU use of a process is known only from the second reading on.
         if any(process.cores is not None for process in look.processes):
             self._next_look += max(_PROCESSES_EVERY_SECONDS, look.cpu_seconds / _SHARE_OF_A_CORE)
             rows = [cells(process, time()) for process in in_order(look.processes, "cpu")[:_MOST_PROCESSES]]
@@ -375,7 +375,7 @@ class HardwarePage(ListPage):
 
     @property
     def page_lines(self) -> int:
-        # One line stays on the screen.
+        # One line must stay visible.
         return self._scroller.scrolled.size.height - 1
 
     def _diagnose(self) -> None:
@@ -392,7 +392,7 @@ class HardwarePage(ListPage):
         self._trial = kept_trial(bench.hardware, bench.chosen_gpu)
 
     def action_next_gpu(self) -> None:
-        """Choose the next GPU; after the last one, choose automatically again."""
+        """Choose the next GPU for runs. After the last GPU, the choice is automatic again."""
         choices: list[GpuChoice] = [None, *(gpu.index for gpu in self.bench.hardware.gpus if gpu.visible)]
         position = choices.index(self.bench.chosen_gpu) if self.bench.chosen_gpu in choices else 0
         self.bench.chosen_gpu = choices[(position + 1) % len(choices)]
@@ -434,7 +434,7 @@ class HardwarePage(ListPage):
         self.bench.background.do("trial", lambda: try_machine(hardware, chosen), tried, "trial")
 
     def action_look_again(self) -> None:
-        """Read the machine again in the background, because a driver may hang."""
+        """Read the machine's hardware again, in the background because a driver may hang."""
         self.bench.tell("looking ...", "dim")
         self.bench.background.do("hardware", probe_again, self._looked)
 
@@ -449,7 +449,7 @@ class HardwarePage(ListPage):
         self.bench.app.draw()
 
     def _look_at_runs_folder(self) -> None:
-        """Read the free space of the folder for runs, once it is known and when it changes."""
+        """Read the free space of the folder for runs if the folder has changed, and show it."""
         loaded = self.bench.document.loaded if self.bench.document else None
         path = from_the_root(loaded.config.output.runs_dir) if loaded else self._runs_folder
 

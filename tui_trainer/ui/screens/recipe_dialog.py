@@ -1,4 +1,4 @@
-"""The list of recipes on the Config screen, with what each would change."""
+"""The list of recipes on the Config screen, with the settings that each recipe would change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FITS: Final = "recipes that fit"
 
 
 class RecipeDialog(SearchDialog[str | Profile]):
-    """List of the recipes that match the filter, by task. Recipes that fit the user's model and data come first."""
+    """List of the recipes by task. Recipes that fit the user's model and data come first."""
 
     heading = "Choose a recipe"
     CSS = """
@@ -39,15 +39,15 @@ class RecipeDialog(SearchDialog[str | Profile]):
     """
 
     def __init__(self, bench: Workbench, document: ConfigDocument, name: str) -> None:
-        """List the recipes. Raises ConfigError if one cannot be read."""
+        """Create the list with the recipe `name` chosen. Raises ConfigError if a recipe cannot be read."""
         super().__init__(is_heading=lambda row: isinstance(row, str), wraps=True)
         self._bench, self._document, self._keeps_own = bench, document, True
         self.field.placeholder = "name, title or task"
         self._recipes = all_profiles("recipes")
         self.recipe = self._recipes.get(name) or next(iter(self._recipes.values()))
-        """Chosen recipe, which the filter may hide."""
+        """Chosen recipe. The filter may hide it."""
         self._fits: _Fits | None = None
-        """Config with each recipe, and the reason if it does not fit the user's model and data, by name."""
+        """By recipe: the config with it, and why it does not fit (empty if it fits). None until computed."""
         self._chosen_fit: _Fits = {}
         self._preview: RecipePreview | None = None
         self._error = ""
@@ -59,12 +59,12 @@ class RecipeDialog(SearchDialog[str | Profile]):
         return (("enter", "select"), ("up down", "choose"), ("tab", drop), ("escape", "back"))
 
     def misfit(self, name: str) -> str:
-        """Return why a recipe does not fit the user's model and data; empty if it fits, or while that is unknown."""
+        """Return why a recipe does not fit the user's model and data; empty if it fits, or until that is known."""
         return (self._fits or {}).get(name, (None, ""))[1]
 
     @property
     def waiting(self) -> str:
-        """The work that the preview and the order wait for; empty if they are final."""
+        """Text about the work that the preview and the order wait for; empty when both are final."""
         plain = self._document.plain
         return f"finding recipes that fit: {fitting_words(plain)}" if plain and self._fits is None else ""
 
@@ -72,7 +72,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         return self.waiting
 
     def _find_fits(self) -> None:
-        """Compute the config with each recipe and the user's own values, and whether it fits the model and data."""
+        """Compute in the background the config with each recipe, and whether the recipe fits the model and the data."""
         document, keeps_own = self._document, self._keeps_own
 
         def find(names: Sequence[str]) -> dict[str, tuple[LoadedConfig | None, str]]:
@@ -96,7 +96,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
             self.choose(self.list.place)
 
         show(None, {})
-        # The chosen recipe is the first, so that its preview does not wait for the others.
+        # The chosen recipe is computed first, so that its preview does not wait for the others.
         work = partial(find, (self.recipe.name,))
         self._bench.background.do("chosen recipe", work, lambda fits: show(None, fits), _FITS)
         work = partial(find, tuple(name for name in self._recipes if name != self.recipe.name))
@@ -115,11 +115,11 @@ class RecipeDialog(SearchDialog[str | Profile]):
         rows: list[str | Profile] = []
         for name in tasks:
             rows += [find_task(name).title, *by_task[name]]
-        # The first row is the title of a task.
+        # If the chosen recipe is hidden, row 1 is chosen, because row 0 is the title of a task.
         self.list.show(rows, next((index for index, row in enumerate(rows) if row is self.recipe), 1))
 
     def _task_of(self, recipe: Profile) -> str:
-        """Return the task of the config with this recipe, or the task that the recipe names."""
+        """Return the task that a run with this recipe would have; until that is computed, the task in the recipe."""
         loaded = (self._fits or {}).get(recipe.name, (None, ""))[0]
         task = loaded.config.task.type if loaded else flatten(recipe.values, "", []).get("task.type")
         return task if task in task_names() else str(all_settings()["task.type"].default)
@@ -135,7 +135,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
             self._preview, self._error = None, str(error.problems[0])
 
     def redraw(self) -> None:
-        # If the filter hides rows, there is more room for the changes of the recipe.
+        # A filtered list is shorter, which leaves more room for the changes of the recipe.
         self.list.styles.max_height = max(len(self.list.rows), 1)
         super().redraw()
 
@@ -166,7 +166,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         return [(f" {one_line(row.name).ljust(name_cells)}  {now}  ", role), (words, role)]
 
     def about(self, width: int, height: int) -> list[Line]:
-        """Return the summary of the chosen recipe, and the settings that it changes and keeps, if there is room."""
+        """Return the chosen recipe's summary, and as far as there is room, the settings that it changes and keeps."""
         recipe, glyphs = self.recipe, self.glyphs
         lines = paragraph(one_line(recipe.summary), width)
         source = paragraph(one_line(f"source: {recipe.source}"), width, "dim") if recipe.source else []
@@ -182,7 +182,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         change_rows = _change_lines(changes, width, glyphs)
         kept_title, kept_rows = f"Keeps {settings_count(len(kept))} that you changed", list[Line]()
         if kept:
-            # From the recipe's value to the user's own.
+            # These changes go from the recipe's value to the user's own value.
             own = [Change(key=change.key, old=change.new, new=change.old) for change in kept]
             kept_rows = [title_rule(kept_title, width, glyphs), *_change_lines(own, width, glyphs)]
         if len(source) + len(lines) + 1 + len(change_rows) + len(kept_rows) <= height:

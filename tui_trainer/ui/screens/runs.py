@@ -44,9 +44,9 @@ from tui_trainer.units import format_bytes
 
 T = TypeVar("T")
 WIDE: Final = 120
-"""Least width at which the chosen run is shown beside the list, with its curve."""
+"""Least width, in cells, at which the details of the chosen run are beside the list."""
 _READ_EVERY_TICKS = 3
-# Sizes are measured in the thread that also plans and checks the config, so that it must be free again soon.
+# Planning and checks use the same thread as the measuring of sizes, so one measuring must not take longer.
 _MEASURING_SECONDS = 0.2
 _READING, _MEASURING, _LOOKING, _DELETING = "list of runs", "sizes of runs", "chosen run", "deleting"
 _JOURNALS_KEPT = 8
@@ -54,7 +54,7 @@ _NAMES_SHOWN = 6
 
 
 def refusal(action: str, run: RunOverview, stop_key: str) -> str:
-    """Return why an action cannot be done with a run; empty if it can be done."""
+    """Return why an action is not possible for a run; empty if it is possible."""
     if action in ("open", "resume", "stop", "mark", "new", "rename", "tags", "note") and not run.is_run:
         return f"{run.name} is {'not a run folder' if run.status == 'no run folder' else run.status}"
     if action == "stop" and not run.alive:
@@ -75,17 +75,17 @@ def refusal(action: str, run: RunOverview, stop_key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChosenRun:
-    """Journal of the run beside the list, and the settings in which it differs from an earlier run."""
+    """Details of the chosen run: its journal, and the settings in which it differs from the earlier run `before`."""
 
     journal: FollowedJournal
     differences: tuple[Difference, ...] = ()
     before: str = ""
-    """Name of the earlier run; empty if this is the first run of its task."""
+    """Name of the earlier run; empty if there is none of the same task."""
     is_ancestor: bool = False
 
 
 def look_at(run: RunOverview, runs: Sequence[RunOverview], journal: FollowedJournal) -> ChosenRun:
-    """Read new events of the journal, and the settings of the run and of an earlier one to compare with."""
+    """Read new events of the run's journal, and compare its settings with those of an earlier run. May be slow."""
     folder = RunFolder(run.path)
     journal.read_new()
     links = read_fields(folder.plan).get("ancestors")
@@ -132,9 +132,9 @@ class RunsPage(FilteredPage, ListPage):
         self.chart = LossChart(lambda: chosen.journal.state if (chosen := self._chosen_run) else RunState(), id="curve")
         self._ticks = 0
         self._measured: dict[Path, object] = {}
-        """State of each run's folder (`_folder_state`) when its size was measured."""
+        """State of each run's folder (see `_folder_state`) when the folder's size was last measured."""
         self._looked_at: OrderedDict[Path | None, tuple[object, ChosenRun]] = OrderedDict()
-        """The runs that were chosen last, with the last event and step that were read."""
+        """Details of the runs that were chosen last, each with the progress of the run when it was read."""
 
     def body(self) -> ComposeResult:
         with Container(id="workspace"):
@@ -163,11 +163,11 @@ class RunsPage(FilteredPage, ListPage):
 
     @property
     def _chosen_run(self) -> ChosenRun | None:
-        """The run beside the list; None while its journal is being read, and if no run is chosen."""
+        """Details of the chosen run; None if they are still being read, or if no run is chosen."""
         return self._looked_at[self.model.path][1] if self.model.path in self._looked_at else None
 
     def _show_chosen(self) -> None:
-        """Read the chosen run if it is shown and has news. One run is read at a time, the newest choice next."""
+        """Read the details of the chosen run if they are visible and out of date. Only one run is read at a time."""
         run, chosen = self.model.chosen, self._chosen_run
         self.chart.display = self.is_wide and chosen is not None and bool(chosen.journal.state.steps)
         if not self.is_wide or run is None or not run.is_run or self.bench.background.is_busy(_LOOKING):
@@ -234,15 +234,15 @@ class RunsPage(FilteredPage, ListPage):
             self.bench.background.do(_READING, read, self._take_runs)
 
     def _take_runs(self, result: tuple[list[RunOverview], list[RunOverview], str]) -> None:
-        """Show the runs, and measure the folders that have changed since they were measured."""
+        """Show the runs, and measure the folders whose size may have changed."""
         runs, unmeasured, self.model.without_list = result
         if runs != self.model.found:
             self.model.take(runs)
-            # A new run may have the name of a deleted one.
+            # A deleted run's details must not be shown for a new run of the same name.
             for path in set(self._looked_at) - {run.path for run in runs}:
                 del self._looked_at[path]
             self.bench.app.draw()
-        # The user waits for the size of the chosen run.
+        # The chosen run comes first, because the user sees its size.
         unmeasured.sort(key=lambda run: run.path != self.model.path)
         if unmeasured and self.is_shown and not self.bench.background.is_busy(_MEASURING):
             self.bench.background.do(_MEASURING, partial(self._measure, unmeasured), lambda _: self._read())
@@ -382,7 +382,7 @@ class RunsPage(FilteredPage, ListPage):
         self, heading: str, words: str, text: str, parse: Callable[[str], Callable[[Path], T]],
         done: Callable[[T], object] = lambda _: None,
     ) -> None:  # fmt: skip
-        """Ask for a text about the run. `parse` returns the work or raises InputError; `done` gets the result."""
+        """Ask for a text. `parse` returns the work for this text or raises InputError; `done` gets its result."""
         path = self._chosen.path
 
         def accept(text: str) -> str | None:
@@ -411,7 +411,7 @@ class RunsPage(FilteredPage, ListPage):
 
         def rename(name: str, path: Path) -> tuple[str, Problem | None]:
             if own_run is not None:
-                # Read the journal to its end before it moves: the shell reports how the run ended.
+                # Read the rest of the journal before its folder moves: it may say how the run ended.
                 own_run.look()
             return name, delete_and_rename.rename(path, name)
 
@@ -442,7 +442,7 @@ class RunsPage(FilteredPage, ListPage):
         bench.background.do("deleting", work, partial(self._ask_to_delete, runs, refused))
 
     def _ask_to_delete(self, runs: Sequence[RunOverview], refused: Sequence[str], freed: Sequence[int | str]) -> None:
-        """Ask before deleting. `freed` are the bytes that each deletion frees, or why the run cannot be deleted."""
+        """Ask before deleting runs. `freed`: for each run the bytes that this frees, or why it cannot be deleted."""
         answers = list(zip(runs, freed, strict=True))
         refused = [*refused, *(f"{run.name}: {reason}" for run, reason in answers if isinstance(reason, str))]
         runs = [run for run, size in answers if not isinstance(size, str)]
@@ -488,7 +488,7 @@ class RunsPage(FilteredPage, ListPage):
         if bench.own_run is not None and bench.own_run.folder.root in paths and not bench.own_run.alive:
             bench.own_run = None
         bench.tell(f"deleting {f'{len(runs)} runs' if are_many else runs[0].name} ...", "dim")
-        # The name contains the paths, because a later deletion must not replace one that waits.
+        # The name contains the paths, so that a later deletion does not replace one that is still waiting.
         bench.background.do(
             f"deleting {paths}", partial(_tried_all, delete_and_rename.delete, paths), deleted, _DELETING
         )
@@ -504,8 +504,8 @@ class RunsPage(FilteredPage, ListPage):
 
 
 def _folder_state(run: RunOverview) -> object:
-    """Return a value that changes when a run's folder should be measured again. Call it in another thread."""
-    if run.alive:  # once a minute; other folders if exports, reports or checkpoints change
+    """Return a value that changes when the size of a run's folder must be measured again. Reads the disk."""
+    if run.alive:  # once a minute; for a run that is not active, when its folders change
         return run.last_event_at[:16]
     folder, modified_ns = RunFolder(run.path), list[int]()
     for path in (folder.root, folder.exports, folder.checkpoints, folder.model):
@@ -519,7 +519,7 @@ def _now() -> datetime:
 
 
 def _tried(work: Callable[[Path], T], path: Path) -> T | str:
-    """Return the result of the work, or the reason for its refusal. The reason has no path, which the list shows."""
+    """Return the result of `work(path)`. For a FolderError, return its message, without the path."""
     try:
         return work(path)
     except FolderError as error:

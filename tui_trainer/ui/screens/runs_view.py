@@ -1,4 +1,4 @@
-"""The list of runs without a screen: filter, order and marks, the row of each run, and the details of one."""
+"""Content of the Runs screen as plain data: filter, order and marks of the list, its rows, and a run's details."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _STATE_ROLES: Final[dict[str, Role]] = {
     "unreadable": "bad", "half deleted": "warn", "finished": "good", "stopped": "warn",
 }  # fmt: skip
 _NAME, _CURVE, _CURVE_CELLS = "run", "curve", (24, 12, 6)
-# Columns that are also filled for folders that are no runs.
+# Columns that are also filled for folders that are not runs.
 _OF_ANY_FOLDER: Final = (_NAME, "state", "size")
-# Longer names are cut before a column is left out.
+# A name that is longer than this share of the width is cut, so that more columns fit.
 _SHARE_OF_NAMES, _LABEL_CELLS = 0.4, 11
 
 
@@ -43,16 +43,16 @@ class Column:
 
     title: str
     cells: int
-    """Most cells. Left-aligned texts may need fewer; the name gets the rest."""
+    """Largest width in cells. A column of short texts is narrower; the name gets the remaining cells."""
     rank: int
-    """Columns of the smallest ranks are shown if not all fit."""
+    """Priority: if not all columns fit, those with the smallest ranks are shown."""
     order: Callable[[RunOverview], Any] | None
     text: Callable[[RunOverview, str, int, Glyphs], str]
     falls: bool = False
     """Whether the largest value comes first if the list is sorted by this column."""
     is_right: bool = False
     role: Callable[[RunOverview], Role] | None = None
-    """Colour of the column; None for that of the row."""
+    """Function that returns the role of a cell; None for the role of the whole row."""
 
 
 def _model_words(run: RunOverview) -> str:
@@ -111,7 +111,7 @@ _MOST_DIFFERENCES: Final = 30
 
 @dataclass
 class RunsModel:
-    """The runs in their order, those that match the filter, the chosen run, and the marked ones."""
+    """State of the list: all runs, the shown runs in their order, the chosen run, and the marked runs."""
 
     found: Sequence[RunOverview] | None = None
     """All runs; None until they are read."""
@@ -126,14 +126,14 @@ class RunsModel:
     place: int = 0
     """Index of the chosen run among the shown ones."""
     problem: str = ""
-    """Error in the filter, with the words that it takes."""
+    """Error message about the filter, which lists the valid names; empty if the filter is valid."""
     without_list: str = ""
-    """Reason why no list of runs can be kept."""
+    """Reason why the list of runs cannot be stored; empty if it can be."""
     _cells: dict[str, int] = field(default_factory=dict)
-    """Cells of each column that is not empty."""
+    """Width of each column in cells, by title; 0 or missing for a column without any text."""
 
     def take(self, runs: Sequence[RunOverview]) -> None:
-        """Take a newer list. The choice stays with its run, or with its place if the run is gone."""
+        """Replace the list of runs. The same run stays chosen, or if it is gone, the run now at its index."""
         self.found = runs
         listed = {run.path for run in runs if run.is_run}
         self.marked = [path for path in self.marked if path in listed]
@@ -173,7 +173,7 @@ class RunsModel:
         return (self.order in COLUMNS and COLUMNS[self.order].falls) != self.is_reversed
 
     def sort_by(self, title: str) -> None:
-        """Sort by a column and choose the first run. The order is reversed if the list is sorted by it already."""
+        """Sort by a column and choose the first run. If the list is sorted by this column already, reverse it."""
         if title and title not in _ORDERS:
             return
         self.is_reversed = title == self.order and bool(title) and not self.is_reversed
@@ -206,19 +206,19 @@ class RunsModel:
             self.marked.append(self.path)
 
     def toggle_all(self) -> None:
-        """Mark all shown runs, or remove their marks if all of them are marked."""
+        """Mark all shown runs. If all of them are marked already, remove their marks."""
         shown = [run.path for run in self.shown if run.is_run]
         more = [path for path in shown if path not in self.marked]
         self.marked = [*self.marked, *more] if more else [path for path in self.marked if path not in shown]
 
     def sign(self, path: Path, glyphs: Glyphs) -> str:
-        """Return the sign before a run: its letter in a comparison, the mark if more are marked, or the pointer."""
+        """Return the sign before a run: its letter or a mark if it is marked, the pointer if it is chosen, or " "."""
         if path in self.marked:
             return SIGNS[self.marked.index(path)] if len(self.marked) <= MOST_RUNS else glyphs.changed
         return glyphs.pointer if path == self.path else " "
 
     def columns(self, width: int) -> list[tuple[str, int]]:
-        """Return the title and the cells of each column that fits. The name or the curve gets the cells left over."""
+        """Return title and width of each column that fits. The curve widens into free cells; the name gets the rest."""
         cells = {_NAME: min(self._cells.get(_NAME, 0), int(width * _SHARE_OF_NAMES))}
         room = width - cells[_NAME] - 2
         for column in sorted(COLUMNS.values(), key=attrgetter("rank")):
@@ -239,7 +239,7 @@ def _is_known(value: object) -> bool:
 
 
 def _condition(word: str, measures: Mapping[str, _Measure]) -> _Condition | str:
-    """Return the condition of one word of the filter, or an error message."""
+    """Return a function that tests a run against one word of the filter, or an error message for an invalid word."""
     name, colon, value = word.partition(":")
     if word.startswith("#"):
         return lambda run: any(tag.startswith(word[1:]) for tag in run.tags)
@@ -280,7 +280,7 @@ def summary(model: RunsModel) -> str:
 
 
 def cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
-    """Return a name that fits. A longer one loses its middle: its start names the data, and its end the time."""
+    """Return the name in at most `cells` cells. A long name loses its middle, and keeps its start and its end."""
     if cell_len(name) <= cells:
         return name
     end = set_cell_size(name[::-1], cells // 3).rstrip()[::-1]
@@ -288,7 +288,7 @@ def cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
 
 
 def run_titles(model: RunsModel, width: int, glyphs: Glyphs) -> list[tuple[str, Span]]:
-    """Return the titles of the columns. A sign at the sorted column shows its direction."""
+    """Return `(title, styled text)` of each column. The text of the sorted column has a sign for the direction."""
     titles: list[tuple[str, Span]] = []
     for title, cells in model.columns(width):
         is_sorted, lead = title == model.order, " " * (title == _NAME)
@@ -312,7 +312,7 @@ def run_row(model: RunsModel, index: int, now: datetime, width: int, glyphs: Gly
 
 
 def detail_lines(run: RunOverview, now: datetime, width: int, glyphs: Glyphs, *, is_wide: bool = True) -> list[Line]:
-    """Return the facts about a run: each on a line of its own if `is_wide`, otherwise several on a line."""
+    """Return the facts about a run. If `is_wide`, each fact has a line of its own; otherwise several share a line."""
     state: Line = [(f" {run.status_words} ", _STATE_ROLES.get(run.status, "dim"))]
     state += [(f"{tag_words(run.tags)} ", "accent")] if run.tags else []
     name = cut_inside(one_line(run.name), max(width - 4 - width_of(state), 12), glyphs)
@@ -354,7 +354,7 @@ def _facts(run: RunOverview, now: datetime) -> dict[str, str]:
 
 
 def run_before(run: RunOverview, runs: Sequence[RunOverview], ancestor: str) -> RunOverview | None:
-    """Return the run to compare with: the one that the model was started from, or the previous one of the task."""
+    """Return the run to compare `run` with: the run named `ancestor`, else the previous run of the same task."""
     others = [other for other in runs if other.is_run and other.path != run.path]
     started_from = [other for other in others if ancestor and other.name == ancestor]
     earlier = [other for other in others if other.task == run.task and "" < other.started_at < run.started_at]
@@ -364,7 +364,7 @@ def run_before(run: RunOverview, runs: Sequence[RunOverview], ancestor: str) -> 
 def difference_lines(
     differences: Sequence[Difference], before: str, is_ancestor: bool, width: int, glyphs: Glyphs
 ) -> list[Line]:
-    """Return the settings in which a run differs from an earlier one: `training.learning_rate  3e-3 -> 1e-3`."""
+    """Return a title and one line for each differing setting, such as `training.learning_rate  3e-3 -> 1e-3`."""
     why = "started from" if is_ancestor else "previous run"
     name = cut_inside(one_line(before), max(width - 36, 12), glyphs)
     lines: list[Line] = [title_rule(f"differs from {name}", width, glyphs, why)]

@@ -1,4 +1,4 @@
-"""The Train screen: which parts of it show what, and the actions on its run."""
+"""The Train screen: which of its sections are shown, how each is drawn, and the actions on its run."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,7 +46,7 @@ _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 
 def visible_parts(scene: TrainScene) -> frozenset[str]:
-    """Return the names of the parts that are not empty."""
+    """Return the names of the sections that are shown for this state."""
     if scene.state is None:
         return frozenset({"left", "invitation", "speed", "gauges"})
     if scene.large:
@@ -96,7 +96,7 @@ def _gauges(scene: TrainScene, width: int, _: int) -> list[Line]:
     return gauge_lines(scene.gauges, scene.sparks, min(width, _WIDEST_GAUGES), scene.glyphs)
 
 
-# What draws each part, and for a part under a rule, its title or the texts at both ends of the rule.
+# Drawing function of each section, and its heading: a title, a function for both ends of the rule, or None for no rule.
 Parts = dict[str, tuple[Draw, Heading | str | None]]
 _ABOVE_THE_CHART: Final[Parts] = {
     "invitation": (story.invitation, None), "run": (view.run_line, None), "progress": (view.progress_line, None),
@@ -120,14 +120,14 @@ _BESIDE_THE_CHART: Final[Parts] = {
     "targets": (scores.target_rows, lambda scene: ("targets", targets_summary(scene.run))),
     "epochs": (scores.epoch_rows, "epochs"),
     "samples": (scores.sample_rows, "samples"),
-    # Parts that do not change come last because there may be no room for them.
+    # Sections that never change come last, because there may be no room for them.
     "plan": (view.plan_rows, "plan"),
     "switched-on": (_enabled, "enabled"),
 }
 _EVENTS: Final[Parts] = {"events": (view.event_rows, view.events_heading)}
 PARTS: Final[Parts] = _ABOVE_THE_CHART | _BELOW_THE_CHART | _EVENTS | _BESIDE_THE_CHART
 _ENDED = "the run has ended"
-# The condition of each action, and why it is refused otherwise.
+# Condition under which an action on the run is possible, and the reason to show if it is not.
 _NEEDS: Final[dict[str, tuple[Callable[[WatchedRun], object], str]]] = {
     **dict.fromkeys(_OF_THE_RUN, (lambda run: run.takes_requests, _ENDED)),
     "pause": (lambda run: run.takes_requests or
@@ -147,7 +147,7 @@ _NEEDS: Final[dict[str, tuple[Callable[[WatchedRun], object], str]]] = {
 
 
 class TrainPage(FilteredPage):
-    """The Train screen. `visible_parts` chooses the parts to show, and the style sheet places them."""
+    """The Train screen. `visible_parts` chooses the sections to show, and the style sheet places them."""
 
     place = "train"
     filter_words, choose_words = "words in events and in the log", "older, newer"
@@ -183,7 +183,7 @@ class TrainPage(FilteredPage):
         self._large = ""
         self._events_back = 0
         self._curves_of, self._curves = "", [LOSS]
-        """The task that the drawn curves were chosen for, and their names."""
+        """Task that the curves were chosen for, and the names of their metrics."""
         self.chart: LossChart = LossChart(lambda: self._scene.run, id="chart")
         self.second: LossChart = LossChart(lambda: self._scene.run, id="second")
         self.chart.beside, self.second.beside = self.second, self.chart
@@ -198,7 +198,7 @@ class TrainPage(FilteredPage):
                 yield from map(self._part, _BELOW_THE_CHART)
                 with Area(id="small"):
                     for metric in list(METRICS)[1:]:
-                        # Disabled: they take no keys and no clicks.
+                        # Disabled charts take no keys and no clicks.
                         small = ChartView(metric=metric, compact=True)
                         yield LossChart(lambda: self._scene.run, small, disabled=True)
                 yield self._part("events")
@@ -252,12 +252,12 @@ class TrainPage(FilteredPage):
         self.take_curves()
 
     def take_curves(self) -> None:
-        """Draw the curves that the user has chosen for this task, once the journal names the task."""
+        """Draw the curves that the user has chosen for the run's task. The task is known once the journal names it."""
         state = self._scene.run
         if state.task and state.task != self._curves_of:
             self._curves_of = state.task
             self._curves = self.bench.app.preferences.curves_of(state.task)[:_MOST_CURVES] or [LOSS]
-        # A score can be drawn from its first evaluation on.
+        # A score can be drawn only after its first evaluation.
         names = [name for name in self._curves if metric_of(state, name)] or [LOSS]
         self.chart.show_metric(names[0])
         self.second.show_metric(names[-1])
@@ -278,7 +278,7 @@ class TrainPage(FilteredPage):
                 pane.redraw()
 
     def tick(self) -> None:
-        """Redraw the parts that change with the clock. The others wait for news of the run."""
+        """Redraw the sections that change with time: gauges and log. The other sections wait for news of the run."""
         by_clock = self.bench.gauges or Gauges(), self.bench.sparks, self._log()
         if self._frozen or by_clock == self._by_clock:
             return
@@ -340,7 +340,7 @@ class TrainPage(FilteredPage):
 
     @property
     def run(self) -> WatchedRun:
-        """The run on this screen. Only for actions that are refused without one."""
+        """The run on this screen. Use only in actions that are refused without a run."""
         assert self.bench.run is not None
         return self.bench.run
 
@@ -376,7 +376,7 @@ class TrainPage(FilteredPage):
 
     def action_curves(self) -> None:
         state, glyphs, metrics = self._scene.run, self.bench.glyphs, metrics_of(self._scene.run)
-        # Names of scores come from the journal.
+        # Names of scores come from the journal, so they are made safe to show.
         names = {glyphs.only(one_line(name)): name for name in metrics}
         commands = [Command(name=shown, help=metrics[name].newest(state), do=lambda: None)
                     for shown, name in names.items()]  # fmt: skip
@@ -387,7 +387,7 @@ class TrainPage(FilteredPage):
         ))  # fmt: skip
 
     def _draw_curves(self, names: list[str]) -> None:
-        """Draw the curves, and save the choice for runs of this task."""
+        """Draw these curves, and save them as the choice for the task."""
         self._curves = list(dict.fromkeys(names))
         preferences = self.bench.app.preferences
         preferences.curves[self._scene.run.task] = self._curves
@@ -442,7 +442,7 @@ class TrainPage(FilteredPage):
 
 
 class Charts(Area):
-    """The curves. Their number depends on the height, which is known once they are laid out."""
+    """Container of the curves. How many are shown depends on its height, which is known only after the layout."""
 
     screen: TrainPage  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""Parts of the Train screen about a run's measurements: scores, baselines, targets, epochs and samples."""
+"""Sections of the Train screen about measurements of a run: scores, baselines, targets, epochs and samples."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,12 +18,12 @@ from tui_trainer.units import format_count, format_seconds, quantity
 _MOST_EPOCHS: Final = 7
 _SAMPLE_LINES: Final = 24
 _STANDING_NAME: Final = 17
-# Class names from which columns are numbered, and at which they are cut, in characters.
+# Columns are numbered if a class name is longer than the first number. The second is the longest name in a row.
 _SHORT_NAME, _LONGEST_NAME = 5, 24
 
 
 def scores_line(scene: TrainScene, *_: int) -> list[Line]:
-    """Return the scores that are measured on the training steps."""
+    """Return a line with the scores that are measured during training steps; no line without such scores."""
     line: Line = []
     for score in score_words(scene.run.training_scores, {}):
         line += [(f"{scene.shown(score.name)} ", "dim"), (f"{number(score.value)}   ", "text")]
@@ -35,7 +35,7 @@ def standing_heading(scene: TrainScene) -> tuple[str, str]:
 
 
 def standing_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """Return each score with its newest and best value and its baseline, then the step of the final weights."""
+    """Return a table of the scores with newest value, best value and baseline, and which weights are kept."""
     state = scene.run
     losses, scores = (state.baselines.losses, state.baselines.scores) if state.baselines else ({}, {})
     rows: list[Line] = [[(f"{'':<{_STANDING_NAME}}{'now':>8}{'best':>8}{'at step':>8}  to beat", "dim")]]
@@ -58,7 +58,7 @@ def standing_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
 
 
 def _standing(scene: TrainScene, score: ScoreWords, metric: str = "", show: Callable[[float], str] = number) -> Line:
-    """Return a row with the newest value of a score, its best value and step by `metric`, and its baseline."""
+    """Return the row of a score: its newest value, its best value with the step (judged by `metric`), its baseline."""
     done = result.best_by(scene.run, metric)
     best, step = (show(result.metric_value(done, metric) or 0.0), f"{done.step:,}") if done else ("", "")
     line = fit([(scene.shown(score.name), "dim")], _STANDING_NAME, scene.glyphs.ellipsis)
@@ -71,7 +71,7 @@ def _standing(scene: TrainScene, score: ScoreWords, metric: str = "", show: Call
 
 def epoch_rows(scene: TrainScene, *_: int) -> list[Line]:
     planned = result.planned_epoch_seconds(scene.run.plan)
-    # Without a plan there is no column for it.
+    # Without a plan, there is no column for planned times.
     planned_cell = "" if planned is None else f"{format_seconds(planned):>12}"
     head = "epoch   mean loss        time    rows/s  tokens/s" + ("     planned" if planned_cell else "")
     rows: list[Line] = [[(head, "dim")]]
@@ -83,7 +83,7 @@ def epoch_rows(scene: TrainScene, *_: int) -> list[Line]:
 
 
 def sample_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """Return the newest samples, as many as there is room for."""
+    """Return the newest samples that fit, the newest first."""
     rows: list[Line] = []
     for sample in reversed(scene.run.samples):
         lines = scene.wrapped(sample_words(sample.prompt, sample.text, 2 * width), width - 2, most=6)
@@ -111,9 +111,9 @@ def score_rows(scene: TrainScene, width: int, height: int) -> list[Line]:
 
 
 def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Line]:
-    """Return a row of numbers for each class in up to `most` lines, and how many rows and columns do not fit.
+    """Return the evaluation's table, one row per class, in up to `most` lines. The last line counts what does not fit.
 
-    If columns are classes with long names, each has the number of its row as its title, so that twenty of them fit.
+    If the columns are classes with long names, the title of a column is the number of its class, to save width.
     """
     names, titles = ([glyphs.only(one_line(name)) for name in part] for part in (done.table_rows, done.table_columns))
     is_square = list(done.table_columns) == list(done.table_rows)
@@ -132,7 +132,7 @@ def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Li
     for row in range(max(rows, 0)):
         lines.append(fit([(names[row], "text")], name_width, glyphs.ellipsis))
         for column, cell in enumerate(cells[row][:columns]):
-            # Correct predictions are on the diagonal.
+            # In a confusion matrix, correct predictions are on the diagonal.
             role: Role = "dim" if cell == "0" else "good" if is_square and column == row else "text"
             lines[-1].append((f"{cell:>{cell_width}}", role))
     missing = [(len(titles) - columns, "column"), (len(names) - rows, "row")]
@@ -141,7 +141,7 @@ def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Li
 
 
 def _cells(done: EvalDone, is_square: bool) -> list[list[str]]:
-    """Return the numbers as texts. A column has either whole counts or shares with two decimals."""
+    """Return the numbers of the table as texts. A column has either whole numbers or two decimals."""
     rows = list(done.table_rows.values())
     decimals = [0 if is_square or (all(float(value).is_integer() for value in column) and max(column) > 1) else 2
                 for column in zip(*rows, strict=True)]  # fmt: skip

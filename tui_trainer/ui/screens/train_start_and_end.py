@@ -1,4 +1,4 @@
-"""Parts of the Train screen while no steps are trained: before a run, during its preparation, and after its end."""
+"""Sections of the Train screen while no steps are trained: before a run, while it is prepared, and after its end."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -22,7 +22,7 @@ _NAME_WIDTH, _BASELINE_WIDTH = 16, 18
 
 
 def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """Return how to start a run, or the work that a requested start waits for."""
+    """Return how to start a run; if a start was requested, the work that it waits for."""
     room, title = min(width, _READING_WIDTH) - 4, "Nothing is training yet."
     line: Line = [("Press ", "text"), (scene.key_of("app.start"), "key")]
     line.append((" to start. You see the plan first and confirm it.", "text"))
@@ -102,7 +102,7 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         if words := result.better_words(state):
             lines += scene.wrapped(words, width, role="warn")
     rows, (grade, is_slow) = speed_rows(state), result.rated_speed(state)
-    # On a wide screen, the rows at the end contain the grade.
+    # On a wide screen, the grade stays in the rows at the end.
     if rows and width < _WIDE_RESULT and grade:
         lines += scene.labelled("speed", grade, width, _STORY_LABEL, "warn" if is_slow else "text")
         rows = [(label, rest) for label, words in rows if (rest := words.removeprefix(grade).removeprefix("; "))]
@@ -140,6 +140,6 @@ def _score_row(scene: TrainScene, score: ScoreWords) -> Line:
     line: Line = [*name, (f" {result.number(score.value)}", "bold")]
     if score.baseline is None:
         return line
-    # The name of the baseline is last because it may be cut.
+    # The name of the baseline is last, because the end of the line may be cut.
     to_beat = f"  {result.number(score.baseline[1])} {scene.shown(score.baseline[0])}"
     return [*line, ("  ", "text"), scene.verdict(score.beaten, beaten_words(score.beaten)), (to_beat, "dim")]

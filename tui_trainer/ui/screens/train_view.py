@@ -1,4 +1,4 @@
-"""Parts of the Train screen about a run's work: status, progress, speed, diagnosis, plan, events and log."""
+"""Sections of the Train screen about a run's work: status, progress, speed, diagnosis, plan, events and log."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,20 +28,20 @@ _PARTS: Final[dict[str, Role]] = {
     "data": "warn", "forward": "chart_smooth", "backward": "accent", "optimizer": "chart_eval", "rest": "dim",
 }  # fmt: skip
 _SHORTEST_STACK: Final = 6
-# Memory of the screens themselves.
+# Estimated memory of the screens themselves.
 _SCREENS_BYTES: Final = 32 * MIB
 LABEL: Final = 11
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainScene:
-    """State of the Train screen. `events` are texts with roles, newest last.
+    """State of the Train screen, from which functions compute its sections.
 
-    `is_beside`: the run is alive in this process, so the machine's gauges are the run's. `has_screens`: its process
-    shows screens. `interrupted`: it has not ended, and its process is gone. `events_back` counts the newest events that
-    are scrolled away. `words` filters events and log lines. The part named `large` has all the room. `starting` names
-    the work that a requested start waits for, and `offer` describes in sentences what a start would do. `report` is the
-    path of the run's report, or empty.
+    `events` are texts with roles, the newest last; `events_back` of the newest are scrolled away. `words` filters
+    events and log lines. `is_beside`: the run is alive in this process, so the machine's gauges are those of the run.
+    `has_screens`: the run's process also shows screens. `interrupted`: the run has not ended, but its process is gone.
+    `large` names a section that fills the screen. `starting` names the work that a requested start waits for; `offer`
+    has sentences about what a start would do. `report` is the path of the run's report.
     """
 
     state: RunState | None
@@ -80,7 +80,7 @@ class TrainScene:
         return next((done for done in reversed(self.run.evals) if done.table_rows), None)
 
     def verdict(self, is_met: bool | None, words: str = "") -> Span:
-        """Return a sign for a verdict that is good, bad or unknown, with its words."""
+        """Return `words` after the sign for good (True), bad (False) or unknown (None)."""
         glyphs = self.glyphs
         sign = glyphs.dot if is_met is None else glyphs.good if is_met else glyphs.bad
         return f"{sign} {words}".rstrip(), "dim" if is_met is None else "good" if is_met else "bad"
@@ -90,7 +90,7 @@ class TrainScene:
         return self.glyphs.only(one_line(text))
 
     def wrapped(self, text: str, width: int, most: int = 8, role: Role = "text", indent: str = "") -> list[Line]:
-        """Return text from a file in up to `most` lines of `width` cells. An ellipsis shows that more was cut."""
+        """Return text from a file as up to `most` lines of `width` cells. An ellipsis shows that it was cut."""
         ellipsis = f" {self.glyphs.ellipsis}"
         rows = rows_of(self.shown(text), width, subsequent_indent=indent, max_lines=most, placeholder=ellipsis)
         return [[(row, role)] for row in rows[:most]]
@@ -104,8 +104,8 @@ class TrainScene:
 
     @property
     def exceeds_plan(self) -> bool:
-        """Whether the run takes clearly more memory than planned."""
-        # On a CPU the screens share the process, and no plan includes them.
+        """Whether the run needs clearly more memory than planned."""
+        # A run on the CPU shares its process with the screens, whose memory no plan includes.
         has_screens = self.has_screens and not self.run.device.startswith("cuda")
         return result.exceeds_plan(self.run, _SCREENS_BYTES if has_screens else 0)
 
@@ -128,7 +128,7 @@ def run_line(scene: TrainScene, width: int, _: int) -> list[Line]:
     right: Line = [("  ETA ", "dim"), (f"{format_seconds(eta):>12}", "text")] if eta else []
     if width_of(line) + width_of(right) > width:
         right = []
-    # The run may have been renamed. The journal has its first name.
+    # The journal keeps the first name of a renamed run, so the folder's name is shown.
     run_name = PurePath(scene.run_folder).name or state.name
     name: Line = [(scene.shown(run_name[:_NAME_LIMIT]), "bold")]
     room = max(width - width_of(line) - width_of(right), 0)
@@ -150,7 +150,7 @@ def progress_line(scene: TrainScene, width: int, _: int) -> list[Line]:
 
 
 def work_line(scene: TrainScene, width: int) -> Line:
-    """Return `tokenising ████····  42 %  of 1.2 M characters`, or only how much is done if there is no total."""
+    """Return `tokenising ████····  42 %  of 1.2 M characters`, or only the amount done if there is no total."""
     if (progress := scene.run.progress) is None:
         return []
     work, unit = f"{scene.shown(progress.what)[:40]}  ", scene.shown(progress.unit)[:20]
@@ -218,13 +218,13 @@ def parts_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
 
 
 def readings_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
-    """Return how much of its machine the run's process used: at the last reading, and over the whole run."""
+    """Return the gauges of the run's process and machine in words: at the last reading, and over the whole run."""
     last, whole_run = GaugeSummary(), scene.run.gauge_summary
     for reading in list(scene.run.gauges)[-1:]:
         last.add(reading)
     lines: list[Line] = []
     for name, summary in [("last", last)] + [("whole run", whole_run)] * (whole_run.readings > 1):
-        # The sign of a degree is not ASCII.
+        # The degree sign is not ASCII.
         lines += scene.labelled(name, gauges_words(summary).replace("\u00b0", ""), width, LABEL)
     return lines
 
@@ -279,7 +279,7 @@ def event_rows(scene: TrainScene, width: int, height: int) -> list[Line]:
 
 
 def events_heading(scene: TrainScene) -> tuple[str, str]:
-    """Return the title and a note: the age of the last checkpoint in steps, which a crash would cost, or the filter."""
+    """Return the title, and a note: the filter, or how many steps ago the last checkpoint was saved."""
     state = scene.run
     if scene.words:
         key, count = scene.key_of("train.clear"), f"{len(scene.matching_events)} of {len(scene.events)}"
@@ -301,7 +301,7 @@ def log_rows(scene: TrainScene, _: int, height: int) -> list[Line]:
 
 
 def has_words(text: str, words: str) -> bool:
-    """Return whether the text contains all of the words, in any order and case."""
+    """Return whether the text contains each word of `words`, in any order and case."""
     folded = text.casefold()
     return all(word in folded for word in words.casefold().split())
 
@@ -311,7 +311,7 @@ def _losses(state: RunState) -> Line:
     if state.plan is not None and state.plan.steps_per_epoch:
         total = state.total_steps / state.plan.steps_per_epoch
         epochs = f" of {total:.2f}" if total < 10 else f" of {total:.1f}"
-    # Unknown values are as wide as known ones, so that nothing moves.
+    # A placeholder for an unknown value is as wide as the value, so that nothing moves.
     held_out = result.held_out_loss(state)
     fields = [
         ("epoch", f"{state.last_step.epoch:.2f}" if state.last_step else "0.00"),
@@ -335,7 +335,7 @@ def _mean_seconds(state: RunState) -> float | None:
 
 
 def part_shares(steps: Collection[StepDone]) -> list[float] | None:
-    """Return the shares of step time for data, forward, backward, optimizer and the rest; None if no time passed."""
+    """Return the share of step time of each part (data, forward, ..., rest); None if no time was measured."""
     total_seconds = sum(step.step_seconds for step in steps)
     if total_seconds <= 0:
         return None
@@ -344,7 +344,7 @@ def part_shares(steps: Collection[StepDone]) -> list[float] | None:
 
 
 def stack(shares: Sequence[float], width: int) -> list[Span]:
-    """Return the shares as `width` cells with the first letters of the parts: `dffffbbbbbbo`, and dots for the rest."""
+    """Return a bar of `width` cells with the first letter of each part: `dffffbbbbbbo`, and dots for the rest."""
     spans: list[Span] = []
     drawn_cells, total = 0, 0.0
     for (name, role), share in zip(_PARTS.items(), shares, strict=True):

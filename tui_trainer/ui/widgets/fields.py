@@ -1,7 +1,7 @@
-"""Fields for text or a choice. While a field has the focus, it gets all keys, and no key is an action.
+"""Fields for text or a choice. A field with the focus gets all keys, so that no key does an action.
 
-Other keys call the page's `action_choose(steps)`, `action_complete()`, `action_take()` and `action_cancel()`.
-The application calls `take_key` directly rather than by a message, so that each key is handled before the next one.
+Keys other than text call the page's `action_choose(steps)`, `action_complete()`, `action_take()` and `action_cancel()`.
+The application calls `take_key` directly instead of sending a message, so that keys are handled in their order.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ LIMIT_CHARACTERS = 4096
 
 
 class LineInput(Input):
-    """A line of text. The cursor does not blink, because that would send bytes to the terminal all the time."""
+    """A text field of one line. Its cursor does not blink, because that would send bytes to the terminal."""
 
     def __init__(self, text: str = "", *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(
@@ -28,7 +28,7 @@ class LineInput(Input):
         self.cursor_blink = False
 
     def on_mount(self) -> None:
-        # Textual scrolls to the cursor only when it moves.
+        # Textual scrolls to the cursor only when the cursor moves.
         self.call_after_refresh(self._show_cursor)
 
     def _show_cursor(self) -> None:
@@ -41,7 +41,7 @@ class LineInput(Input):
         self.cursor_position = len(self.value)
 
     def take_key(self, event: Key) -> bool:
-        """Insert a character. Return False for other keys, which are in the bindings."""
+        """Insert a printable character. Return False for other keys, which the bindings handle."""
         if not event.is_printable or event.character is None:
             return False
         self.replace(event.character, *sorted(self.selection))
@@ -68,7 +68,7 @@ class LineField(LineInput):
 
 
 class ChoiceField(Pane, can_focus=True):
-    """A field with one of several choices. `jump(letter)` goes to a choice that begins with a typed letter."""
+    """A field with one of several choices. A typed letter calls `jump(letter)`, to go to a matching choice."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,left,shift+tab", "screen.choose(-1)"),

@@ -1,4 +1,4 @@
-"""The machine's gauges, each with a bar that shows its target, a number, and a curve of the last minutes."""
+"""The machine's gauges. A gauge has a bar that also shows the target range, a number, and a curve of recent values."""
 
 import math
 from collections import deque
@@ -14,9 +14,9 @@ from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.units import GIB
 
 Band = tuple[float, float]
-"""Lowest and highest share of a target."""
+"""Lowest and highest share of a target range."""
 Sparks = Mapping[str, Sequence[float]]
-"""Values of each curve by name, oldest first."""
+"""Shares of the last minutes by name of the curve, the oldest first."""
 
 _LABEL: Final = 9
 _BAR: Final = 10
@@ -31,12 +31,12 @@ CPU_TARGET: Final[Band] = (0.50, 0.80)
 MOST_CARDS: Final = 4
 HALF_WIDTH: Final = 39
 TRAIL_MINUTES: Final = 5
-"""Length of the curves on the Hardware page."""
+"""Period that the curves on the Hardware page cover."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One gauge: a share of 0 to 1, or None if it is unknown. `tail` is a text behind the bar, `spark` its curve."""
+    """One gauge. `share` is 0 to 1, None if unknown; `tail` is a text behind the bar, `spark` the name of its curve."""
 
     label: str
     share: float | None
@@ -46,7 +46,7 @@ class Gauge:
 
 
 def target_bar(share: float | None, width: int, band: Band | None, glyphs: Glyphs) -> Line:
-    """Return a bar for a share, in which the rest of the target range is shaded; `--` for None."""
+    """Return a bar for a share of 0 to 1. The part of the target range above the share is shaded. None: `--`."""
     drawn = bar(share, width, glyphs)
     if share is None:
         return [(drawn, "dim")]
@@ -59,7 +59,7 @@ def target_bar(share: float | None, width: int, band: Band | None, glyphs: Glyph
 
 
 def gauge_line(gauge: Gauge, sparks: Sparks, width: int, glyphs: Glyphs, *, most_parts: int = _TAIL - 1) -> Line:
-    """Return the gauge in `width` cells. Above 52 cells, it has a curve of up to `most_parts` cells and the tail."""
+    """Return the gauge in `width` cells. Above 52 cells, it has its tail and a curve of up to `most_parts` cells."""
     wide = width > _BOTH_ABOVE
     percent = "  --" if gauge.share is None else f"{gauge.share:4.0%}"[:-1].rjust(3) + " %"
     line: Line = [(gauge.label.ljust(_LABEL), "text")]
@@ -77,13 +77,13 @@ def gauge_line(gauge: Gauge, sparks: Sparks, width: int, glyphs: Glyphs, *, most
 
 
 def curve_lines(values: Sequence[float], width: int, height: int, band: Band | None, glyphs: Glyphs) -> list[Line]:
-    """Return shares of 0 to 1 as bars that are one cell wide, the newest at the right end. NaN is a gap.
+    """Return a chart of shares from 0 to 1: bars of one cell each, the newest at the right end. NaN is a gap.
 
-    Lines in the target range are shaded where no bar reaches them.
+    The target range `band` is shaded where no bar covers it.
     """
     levels = len(glyphs.levels)
     shown = values[max(len(values) - width, 0) :]
-    # A share of 0 has the lowest bar, to tell it from a gap.
+    # A share of 0 has the lowest bar, so that it differs from a gap.
     bars = [0 if math.isnan(share) else max(round(share * height * levels), 1) for share in shown]
     lines: list[Line] = []
     for row in reversed(range(height)):
@@ -97,7 +97,7 @@ def curve_lines(values: Sequence[float], width: int, height: int, band: Band | N
 
 
 class GaugeBar(Pane):
-    """A gauge as `CPU  ████░░··  47 %  ▁▂▃▃▂▂`. With a height of 2 or more, the curve is below the bar."""
+    """A gauge such as `CPU  ████░░··  47 %  ▁▂▃▃▂▂`. If it is higher than one line, the curve is below the bar."""
 
     DEFAULT_CSS = "GaugeBar { height: 1; }"
 
@@ -119,7 +119,7 @@ class GaugeBar(Pane):
 
 
 class GaugeTrail:
-    """History of each gauge, as means over equal parts of time. Parts begin at fixed times, so they do not slide."""
+    """History of each gauge as means over equal periods. Periods start at fixed times, so curves do not jitter."""
 
     def __init__(self, parts: int = 12, seconds: float = 60.0) -> None:
         self._part_seconds = seconds / parts
@@ -127,7 +127,7 @@ class GaugeTrail:
         self._sums: dict[str, deque[tuple[int, float, int]]] = {}
 
     def take(self, gauges: Gauges, at_seconds: float) -> None:
-        """Add a reading, with its time on the monotonic clock. A value that is not reported leaves a gap."""
+        """Add a reading at a time of the monotonic clock, in seconds. A share that is not reported leaves a gap."""
         part = math.floor(at_seconds / self._part_seconds)
         for gauge in gauges_of(gauges, len(gauges.gpus)):
             values = self._sums.setdefault(gauge.spark, deque(maxlen=self._parts))
@@ -136,7 +136,7 @@ class GaugeTrail:
                 values.append((part, total + gauge.share, count + 1))
 
     def sparks(self, at_seconds: float) -> dict[str, list[float]]:
-        """Return the shares of each gauge, oldest first, one for each part; NaN for parts without a value."""
+        """Return the mean shares of each gauge by period, the oldest first; NaN for a period without a reading."""
         newest = math.floor(at_seconds / self._part_seconds)
         parts = range(newest - self._parts + 1, newest + 1)
         means = {
@@ -146,7 +146,7 @@ class GaugeTrail:
 
 
 def gauges_of(gauges: Gauges, most_cards: int = MOST_CARDS) -> Iterator[Gauge]:
-    """Yield the gauges of the GPUs, then of CPU, memory and disk."""
+    """Yield the gauges of up to `most_cards` GPUs, and then of CPU, memory and disk."""
     for card in gauges.gpus[:most_cards]:
         yield from card_gauges(card)
     yield Gauge("CPU", gauges.cpu_share, CPU_TARGET, spark="cpu")
@@ -168,7 +168,7 @@ def card_gauges(card: Gpu) -> Iterator[Gauge]:
 
 
 def _use(used: int | None, whole: int | None) -> tuple[float | None, str]:
-    """Return the used share, and `12.1/31.2 GiB`; None and `--` if it is not reported."""
+    """Return the used share and the words for it, such as `12.1/31.2 GiB`; None and `--` if it is not reported."""
     if used is None or whole is None:
         return None, "--"
     decimals = 0 if whole >= 100 * GIB else 1

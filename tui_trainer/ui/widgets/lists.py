@@ -17,10 +17,10 @@ VI_KEYS = {"k": "up", "j": "down", "g": "home", "G": "end"}
 
 
 class LineList(Pane):
-    """A list that draws only its visible rows. `extent()` returns the count of rows and the chosen row.
+    """A list that draws only its visible rows. `extent()` returns the number of rows and the index of the chosen one.
 
-    A heading cannot be chosen, and is visible with the row below it. `titles` are names of columns and their spans, and
-    `empty()` is the text without rows. The page handles keys. A click chooses a row, and a double click opens it.
+    A heading cannot be chosen; it is visible with the row below it. `titles(width)` returns column names and spans,
+    `empty()` the text of an empty list. The page handles keys. A click chooses a row; a double click opens it.
     """
 
     ALLOW_SELECT = False
@@ -59,7 +59,7 @@ class LineList(Pane):
     def seen_places(self) -> range:
         (count, chosen), height = self._extent(), self.size.height - self._first_row
         if chosen != self._followed and height > 0:
-            # The wheel may scroll the chosen row out of view. The next choice scrolls back.
+            # The mouse wheel may scroll the chosen row out of view. Choosing another row scrolls back.
             self._followed = chosen
             is_first = 0 < chosen < count and self._is_heading(chosen - 1)
             self._top = min(max(self._top, chosen - height + 1), chosen - is_first)
@@ -71,7 +71,7 @@ class LineList(Pane):
         return int(self._titles is not None)
 
     def follow(self) -> None:
-        """Scroll to the chosen row with the next drawing."""
+        """Scroll to the chosen row when the list is drawn next."""
         self._followed = -1
 
     def on_resize(self) -> None:
@@ -80,7 +80,7 @@ class LineList(Pane):
         self.post_message(self.Scrolled())
 
     def _title_cells(self) -> Iterator[tuple[int, str]]:
-        """Yield the first cell of each title, and its name."""
+        """Yield `(first cell, name)` of each column title."""
         x = 0
         for name, span in self._titles(self.size.width) if self._titles and self._extent()[0] else ():
             yield x, name
@@ -116,9 +116,9 @@ class LineList(Pane):
 
 
 class ChoiceList(LineList, Generic[T]):
-    """A list that holds its rows and the chosen one, and handles the keys that move the choice.
+    """A list that stores its rows and the chosen row, and handles the keys that choose another row.
 
-    `draw(row, width)` returns the line behind the pointer. If the list `wraps`, the first row follows the last.
+    `draw(row, width)` returns a row without the pointer. If the list `wraps`, the first row follows the last.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class ChoiceList(LineList, Generic[T]):
 
     @property
     def chosen(self) -> T | None:
-        """The chosen row; None without rows, or on a heading."""
+        """The chosen row; None if the list is empty or a heading is at the chosen place."""
         is_there = self.place < len(self.rows) and not self._is_heading(self.place)
         return self.rows[self.place] if is_there else None
 
@@ -162,7 +162,7 @@ class ChoiceList(LineList, Generic[T]):
             self.place = places[index % len(places) if wraps else min(max(index, 0), len(places) - 1)]
 
     def takes_key(self, key: str) -> bool:
-        """Move the choice by a key. Return whether the key moves it."""
+        """Choose another row if `key` moves the choice. Return whether it does."""
         page, whole = max(self.size.height - 1, 1), len(self.rows)
         steps = {"up": -1, "down": 1, "pageup": -page, "pagedown": page, "home": -whole, "end": whole}
         if key in steps:

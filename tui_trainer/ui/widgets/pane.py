@@ -1,4 +1,4 @@
-"""Widgets with lines of styled text, and containers for them. Only changed parts of lines are sent to the terminal."""
+"""Widgets that show lines of styled text, and containers for them. Only changed parts are sent to the terminal."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
@@ -18,7 +18,7 @@ from tui_trainer.ui.keymap import key_of_sign
 from tui_trainer.ui.spans import Line, beside, fit, harmless, text_of, title_rule, width_of
 from tui_trainer.ui.theme import HasGlyphs, role_styles
 
-# Changed cells with a smaller gap are sent together, because moving the cursor costs about as many bytes.
+# Changed parts of a line with fewer cells between them are sent together: moving the cursor costs as many bytes.
 _GAP_CELLS = 6
 # Size that is passed to `draw` if the pane's height or width depends on its lines.
 _ANY_SIZE = 10_000
@@ -30,9 +30,9 @@ class Area(Widget):
 
 
 class Pane(HasGlyphs, Widget):
-    """A widget with the lines that `draw(width, height)` returns, sizes in cells.
+    """A widget that shows the lines of `draw(width, height)`, whose arguments are in cells.
 
-    With `height: auto` it is as high as its lines, with `width: auto` as wide as the longest one.
+    With `height: auto` the pane is as high as its lines; with `width: auto` it is as wide as its longest line.
     """
 
     DEFAULT_CSS = "Pane { width: 1fr; height: 1fr; }"
@@ -64,7 +64,7 @@ class Pane(HasGlyphs, Widget):
             if len(lines) not in (height, self._asked_height):
                 self.refresh(layout=True)
             elif len(lines) > height:
-                # The pane got less height than it asked for, and `draw` may depend on the height.
+                # The pane may get less height than its lines need, and `draw` may depend on the height.
                 lines = self._computed(width, height)[:height]
         else:
             lines = self._computed(width, height)[:height]
@@ -128,7 +128,7 @@ class Pane(HasGlyphs, Widget):
 
 
 def changed_stretches(before: Line, now: Line) -> list[tuple[int, int]]:
-    """Return `(first cell, cells)` of each part of a line that differs. Parts with a small gap are joined."""
+    """Return `(first cell, number of cells)` of each changed part of a line. Parts with a small gap are joined."""
     blank: _Cell = (" ", "text")
     cells = zip_longest(_cells(before), _cells(now), fillvalue=blank)
     stretches: list[tuple[int, int]] = []
@@ -142,7 +142,7 @@ def changed_stretches(before: Line, now: Line) -> list[tuple[int, int]]:
 
 
 def _cells(line: Line) -> list[_Cell]:
-    """Return one entry per cell. A wide character is followed by entries that differ if the character does."""
+    """Return one (text, role) per cell. The further cells of a wide character get a role of their own."""
     cells: list[_Cell] = []
     for text, role in line:
         if text.isascii():
@@ -159,9 +159,9 @@ def _cells(line: Line) -> list[_Cell]:
 
 
 class KeyedPane(Pane):
-    """A pane whose text names keys. A click on a key, or on the words behind it, presses the key.
+    """A pane whose text contains keys. A click on a key, or on the words after it, presses the key.
 
-    With `from_left`, a click before the first key of a line presses that key.
+    With `from_left`, a click to the left of a line's first key presses that key.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class KeyedPane(Pane):
         self._from_left = from_left
 
     def _keys_of(self, line: Line) -> list[tuple[int, str]]:
-        """Return `(cell, key)` of each key in the line. Words may precede its sign, as in `press p`."""
+        """Return `(cell, key)` of each key in the line. A span may have words before the key, as in `press p`."""
         keys, x = [], 0
         for text, role in line:
             words = text.split() if role == "key" else ()
@@ -191,9 +191,9 @@ class KeyedPane(Pane):
 
 
 class Section(KeyedPane):
-    """Lines of `draw(width, height)` below a rule with the two texts that `heading()` returns.
+    """A rule with the title and the note that `heading()` returns, above the lines of `draw(width, height)`.
 
-    If the lines do not fit, the last line says how many are missing.
+    If not all lines fit, the last line says how many are missing.
     """
 
     DEFAULT_CSS = "Section { height: auto; }"
@@ -218,7 +218,7 @@ class _Scrolled(VerticalScroll, can_focus=False):
 
 
 class Scroller(Area):
-    """A vertical container with a line that says how many lines are above and below, if its content does not fit.
+    """A vertical container. If its content does not fit, a line says how many lines are above and below.
 
     Unlike a scroll bar, this line is readable without colours and in ASCII.
     """
@@ -252,7 +252,7 @@ class Scroller(Area):
         self.scrolled.scroll_relative(y=lines, animate=False, immediate=True)
 
     def _moved(self) -> None:
-        # Changing a class instead would style the whole content again.
+        # Changing a CSS class instead would style the whole content again.
         self._position.display = self.is_overflowing
         self._position.redraw()
 

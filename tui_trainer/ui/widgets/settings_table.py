@@ -1,4 +1,4 @@
-"""The table of settings under headings. A field for editing lies over the value of a row."""
+"""The table of settings under headings. While a setting is edited, a field covers its value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from tui_trainer.ui.spans import Glyphs, Line, Role, fit, pad, title_rule
 from tui_trainer.ui.widgets.lists import MARK_CELLS, LineList
 from tui_trainer.ui.widgets.pane import Area
 
-# Least width of the table in cells, and the width of its column of presets. A narrow table has only values.
+# Pairs of a least table width and the width of the column of presets. A narrower table has no such column.
 _PRESET_CELLS = ((96, 23), (76, 12))
 _MOST_SIGNS_A_CELL = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListRow:
-    """A setting, or a heading if `key` is empty. `matched` are positions in the name that a filter found.
+    """A setting, or a heading if `key` is empty. All texts are safe to show.
 
-    All texts are safe to show.
+    `matched` has the positions of the letters of `name` that a filter found.
     """
 
     name: str
@@ -36,17 +36,17 @@ class ListRow:
 
 
 def value_cells(width: int, name_cells: int) -> int:
-    """Return the width of the column of values, at least 3 cells, as the table may be too narrow during a resize."""
+    """Return the width of the column of values. At least 3 cells, because a resize may leave less for a moment."""
     return max(width - MARK_CELLS - name_cells - 1 - 1 - preset_cells(width), 3)
 
 
 def preset_cells(width: int) -> int:
-    """Return the width of the column of presets; 0 if there is no room, because the setting's help shows it too."""
+    """Return the width of the column of presets; 0 if the table is too narrow for it."""
     return next((cells for least, cells in _PRESET_CELLS if width >= least), 0)
 
 
 def value_room(width: int, name_cells: int, preset: str = "") -> int:
-    """Return the largest width of a value, which may use the cells that the row's preset does not need."""
+    """Return the largest width of a value in a row. The value may use cells that the row's preset does not need."""
     presets = preset_cells(width)
     cells = value_cells(width, name_cells)
     return cells + presets - min(cell_len(preset), presets) + (presets > 0 and not preset)
@@ -55,7 +55,7 @@ def value_room(width: int, name_cells: int, preset: str = "") -> int:
 def row_line(
     row: ListRow, width: int, name_cells: int, glyphs: Glyphs, *, here: bool = False, edited: bool = False
 ) -> Line:
-    """Return one row. `here` means that the cursor is on it, and `edited` that a field lies over its value."""
+    """Return the line of a row. `here`: the cursor is on the row. `edited`: a field covers its value."""
     if not row.key:
         return title_rule(row.name, width, glyphs)
     room, presets = value_room(width, name_cells, "" if edited else row.preset), preset_cells(width)
@@ -79,10 +79,10 @@ def row_line(
 
 
 def shortened(text: str, cells: int, glyphs: Glyphs) -> str:
-    """Cut the beginning of a text that is too long, because paths differ at their end."""
+    """Return the text in at most `cells` cells. The beginning is cut, because paths differ at their end."""
     if cell_len(text) <= cells:
         return text
-    # A very long text is first cut to a length that is measured quickly.
+    # Measuring a very long text is slow, so it is cut roughly first.
     text = text[-_MOST_SIGNS_A_CELL * cells :]
     while cell_len(text) > cells - 1:
         text = text[1:]
@@ -94,7 +94,7 @@ class _Rows(LineList):
 
 
 class SettingsTable(Area):
-    """The rows, with the cursor on a setting. `lay` puts a field over the value of that row."""
+    """Table of settings with a cursor. `lay` puts a field over the value of the cursor's row."""
 
     DEFAULT_CSS = """
     SettingsTable { width: 1fr; height: 1fr; layers: base above; overflow: hidden; }
@@ -103,14 +103,14 @@ class SettingsTable(Area):
 
     @dataclass
     class Clicked(Message):
-        """Sent when a setting is clicked. The cursor moves there unless a field is open."""
+        """Sent when a row is clicked. If no field is open, the cursor moves to a clicked setting."""
 
         key: str
-        """Key of the setting; empty for a row below the last setting."""
+        """Key of the clicked setting; empty for a heading or the row below the last setting."""
         is_double: bool
 
     name_cells = 0
-    """Width of the longest name of all settings, so that a filter does not move the columns."""
+    """Width of the longest name among all settings. A filter does not change it, so columns do not move."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class SettingsTable(Area):
         self._place = 0
         self._list = _Rows(
             self._line,
-            # Rows below the last setting are visible together with it.
+            # When the cursor is on the last setting, rows below it are scrolled into view too.
             lambda: (len(self.rows), len(self.rows) - 1 if self._place == self._last else self._place),
             is_heading=lambda place: not self.rows[place].key and place < self._last,
             empty=lambda: self.empty,
@@ -135,13 +135,13 @@ class SettingsTable(Area):
         return row_line(self.rows[place], width, self.name_cells, self._list.glyphs, here=is_current, edited=edited)
 
     def show(self, rows: Sequence[ListRow], key: str = "", empty: str = "") -> None:
-        """Show other rows, or the text `empty`. The cursor moves to `key`, stays, or moves to the nearest setting."""
+        """Show these rows, or the text `empty`. The cursor goes to `key`, or to the setting nearest to its place."""
         if len(rows) != len(self.rows):
             self._list.follow()
         self.rows, self.empty = rows, empty
         before, self.key = self._place, key or self.key
         if places := self._settings:
-            # If two settings are equally near, the lower one is chosen.
+            # If two settings are equally near, the cursor moves to the lower one.
             self._place = min(places, key=lambda row: (rows[row].key != self.key, abs(row - before), before - row))
             self.key = rows[self._place].key
         self.on_line_list_scrolled()
@@ -152,7 +152,7 @@ class SettingsTable(Area):
             self._go(places[min(max(index + steps, 0), len(places) - 1)])
 
     def move_group(self, direction: int) -> None:
-        """Move to the first setting of the next group, or back to that of this group or the group before."""
+        """Move to the first setting of the next group (1), or to the nearest first setting above the cursor (-1)."""
         starts = [place for place in self._settings if place and not self.rows[place - 1].key]
         further = [place for place in starts if (place - self._place) * direction > 0]
         if further:
@@ -179,7 +179,7 @@ class SettingsTable(Area):
             self.post_message(self.Clicked(key, message.opens))
 
     def lay(self, field: Widget | None) -> None:
-        """Show a child over the value of the cursor's row; None hides the field."""
+        """Put `field`, a child of the table, over the value of the cursor's row; None hides the present field."""
         if self._field is not None:
             self._field.display = False
         self._field = field
@@ -188,7 +188,7 @@ class SettingsTable(Area):
 
     def on_line_list_scrolled(self) -> None:
         if self._field is not None:
-            # The field is displayed even if its row is out of view: otherwise it would lose the focus and the keys.
+            # The field is displayed even if its row is scrolled away: hidden, it would lose the focus and the keys.
             row = self._place - self._list.seen_places.start
             self._field.styles.offset = (MARK_CELLS + self.name_cells + 2, row)
             self._field.styles.width = value_room(self.size.width, self.name_cells) - 2
