@@ -12,7 +12,7 @@ S = TypeVar("S", bound=BaseModel)
 
 
 class Preset(Enum):
-    """Placeholder for the preset's value, which replaces a value of the config file or the command line."""
+    """PRESET, which in a patch or in edits resets a setting: its value of the file or command line is removed."""
 
     VALUE = "preset"
 
@@ -52,13 +52,13 @@ class Change:
     new: Any
 
     def words(self, arrow: str) -> str:
-        """Return `training.seed: 1 -> 2`, with the given arrow."""
+        """Return the change as text: `training.seed: 1 -> 2`."""
         return f"{self.key}: {json.dumps(self.old)} {arrow} {json.dumps(self.new)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecipePreview:
-    """The changes that another recipe would make, and the user's values that stay despite its other values (`new`)."""
+    """The changes that another recipe would make, and the user's values that stay instead of the recipe's (`new`)."""
 
     changes: tuple[Change, ...]
     stays: tuple[Change, ...]
@@ -71,7 +71,7 @@ def same(value: Any, other: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """A step that can be undone, with all edits before and after it. A config has fewer than a hundred edits."""
+    """A step that can be undone: all edits before and after it."""
 
     label: str
     before: Edits

@@ -1,4 +1,4 @@
-"""The paths of `data.path`, and their weights: how often the rows of each are used in an epoch."""
+"""The paths of `data.path`, and the weight of each path: how often its rows are used in an epoch."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _COMMA = re.compile(r"(?<!\\),")
 
 
 def escaped(path: str) -> str:
-    """Return a path or name for a list with commas, with its own commas escaped."""
+    """Return a path or name with its commas escaped, for use in a text that separates paths by commas."""
     return path.replace(",", "\\,")
 
 
@@ -35,7 +35,7 @@ def paths_in(text: str) -> tuple[str, ...]:
 
 
 def split_at_commas(text: str) -> list[str]:
-    """Return the parts of a text between commas that are not escaped, without empty ones."""
+    """Split a text at the commas that are not escaped. Returns the pieces unescaped, without empty pieces."""
     parts = (part.strip().replace("\\,", ",") for part in _COMMA.split(text))
     return [part for part in parts if part]
 
@@ -48,7 +48,7 @@ def last_path(text: str) -> tuple[str, str]:
 
 
 def joined(paths: Sequence[str]) -> str:
-    """Return the text from which `paths_in` returns these paths."""
+    """Join paths with commas to a text that `paths_in` splits again."""
     return paths[0] if len(paths) == 1 and paths_in(paths[0]) == (paths[0],) else ", ".join(map(escaped, paths))
 
 

@@ -39,7 +39,7 @@ def index_file() -> Path:
 
 
 def logs_folder() -> Path:
-    """Return the folder where the screens log warnings of libraries and reports of crashes."""
+    """Return the folder for log files of the screens: warnings of libraries and reports of crashes."""
     return state_folder() / "logs"
 
 
@@ -58,7 +58,7 @@ def move(root: Path, new_root: Path) -> Problem | None:
 
 
 def listed_roots() -> list[Path]:
-    """Return the paths of the index, newest last, whether they exist or not."""
+    """Return the run folders of the index, newest last, including those that no longer exist."""
     return list(map(Path, _listed(_index_lines())))
 
 
@@ -77,9 +77,9 @@ def newest_runs() -> list[RunFolder]:
 
 
 def find_run(reference: str) -> RunFolder:
-    """Return the run for a path, a name, a unique prefix of a name, or `last`.
+    """Return the run that `reference` means: a path, a name, a unique prefix of a name, or `last`.
 
-    Raises FolderError with the candidates, or with the most similar names.
+    Raises FolderError if it means no run or several. The hint has the candidates or the most similar names.
     """
     if os.sep in reference:
         return RunFolder.open(Path(reference))
@@ -160,7 +160,7 @@ def _index_lines() -> list[bytes]:
 
 
 def _listed(lines: Iterable[bytes]) -> list[str]:
-    """Return the roots that were added and not forgotten, each once, in the order of their last entries."""
+    """Return the run folders that the lines of the index add and no later line removes, newest addition last."""
     roots: dict[str, None] = {}
     for line in lines:
         try:
