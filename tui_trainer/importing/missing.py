@@ -1,7 +1,7 @@
 """Features of other tools that tui-trainer does not have.
 
-A file that uses one of them is refused, because without it the rest would be another run. If a feature is added to tui-
-trainer, it is removed here and gets a row in the importers."""
+A file that uses one of these features is refused, because without the feature it would be another run. If a feature is
+added to tui-trainer, remove it here and add a row to the importers."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -130,17 +130,17 @@ MISSING: Mapping[str, Mapping[str, str]] = {
 
 
 def missing_names(tool: str) -> frozenset[str]:
-    """Return the keys of a tool that turn on missing features with any value."""
+    """Return the keys of a tool that turn on a missing feature whatever their value is, unless it means off."""
     return frozenset(name for name, condition, _, _ in _rows(tool) if not condition and "*" not in name)
 
 
 def conditional_names(tool: str) -> frozenset[str]:
-    """Return the keys of a tool that turn on missing features with some values only."""
+    """Return the keys of a tool that turn on a missing feature with only some of their values."""
     return frozenset(name for name, condition, _, _ in _rows(tool) if condition and not {"*", "."} & set(name))
 
 
 def missing_reason(tool: str, name: str, value: Any) -> str:
-    """Return why a file with this key of a tool is refused; empty if it is not."""
+    """Return why a file with this key and value is refused; empty if it is not refused."""
     for pattern, condition, values, reason in _rows(tool):
         table, _, inner = pattern.rpartition(".")
         if fnmatchcase(name, pattern):
@@ -158,7 +158,7 @@ def missing_reason(tool: str, name: str, value: Any) -> str:
 
 @cache
 def _rows(tool: str) -> tuple[tuple[str, str, list[str], str], ...]:
-    """Return name, condition, values and reason for each key."""
+    """Return (name, condition, values, reason) for each key of a tool that turns on a missing feature."""
     rows = []
     for reason, keys_by_tools in MISSING.items():
         words = [word for tools, keys in keys_by_tools.items() if tool in tools.split() for word in keys.split()]

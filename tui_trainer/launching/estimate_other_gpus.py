@@ -58,7 +58,7 @@ class CardPlan:
 def find_cards(names: str) -> list[Card]:
     """Return the GPUs of the catalogue that match one of the names, which are separated by commas.
 
-    `A100` finds three GPUs, `V100 32` one and its PCIe version, `all` every GPU. Raises InputError if a name finds none.
+    `A100` finds three GPUs, `V100 32` one and its PCIe version, `all` every GPU. A name must find one (InputError).
     """
     selected: list[Card] = []
     words = {card: _words(" ".join((card.title, *card.names, f"{card.memory_gib}gb"))) for card in CARDS}

@@ -128,7 +128,7 @@ def make_folder(loaded: LoadedConfig, root: Path, script: str) -> RunFolder:
 def submit_run(folder: RunFolder) -> str:
     """Submit a run as a Slurm job, and return the id of the job.
 
-    If Slurm refuses the job, deletes the run folder and raises RunError. Raises RunError also if saving the id fails."""
+    If Slurm refuses the job, deletes the run folder and raises RunError. Raises RunError if the id cannot be saved."""
     try:
         job = slurm.submit(folder.script)
     except RunError:
