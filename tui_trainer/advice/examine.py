@@ -163,8 +163,8 @@ class Doctor:
         self._looked, self._looked_at = -_PERIOD_SECONDS, (-1, False)
 
     def look(self) -> Examination | None:
-        """Examine the run, and return the examination if it should be reported: the first with a judgement, and later
-        each whose leading finding has changed and lasts. Return None otherwise."""
+        """Examine the run. Return the examination if it is news, else None. News is the first judgement, and later each
+        change of the leading finding that lasts."""
         state = self._state
         position = state.step, state.finished is not None or state.failed is not None
         if position == self._looked_at or (self._now() - self._looked < _PERIOD_SECONDS and not position[1]):

@@ -22,8 +22,8 @@ from tui_trainer.planning.records import GAIN, Key, device_key, figures_as, keep
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes, utc_now
 
-# These settings decide how many steps there are, what happens between them and where files are written. The steps
-# themselves stay the same.
+# These settings determine the number of steps, the work between steps, and where files are written. They do not change
+# a step.
 _OUTSIDE_OF_STEPS = tuple(
     """evaluation. checkpoint. logging. output. targets. training.num_train_epochs training.max_steps data.eval_fraction
     data.eval_path data.max_chars data.dedup""".split()

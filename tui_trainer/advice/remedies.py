@@ -137,8 +137,8 @@ def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, An
 
 
 def _cut_that_fits(context: Context, setup: TrainingSetup) -> dict[str, Any] | None:
-    """Return settings for the largest of the present micro-batch, its half, and so on that fits, if necessary with an
-    equally large evaluation batch; None if none fits."""
+    """Return settings for the largest micro-batch that fits: the present one, half of it, and so on. If necessary, also
+    reduce the evaluation batch. None if no micro-batch fits."""
     budget, micro = context.basis.room.budget_bytes or 0, context.planned.per_device_train_batch_size.value
     sizes = sorted({-(-micro // 2**halvings) for halvings in range(micro.bit_length() + 1)}, reverse=True)
     for evaluations in ({}, {EVAL_BATCH: "auto"}):

@@ -62,8 +62,8 @@ class RunView:
         """Time of a step, including its part of all work between steps."""
 
     def _on_the_way(self, costs: Iterable[tuple[int, float]]) -> float:
-        """Return the seconds per step of interruptions, given as (step, seconds), up to the last of them. An event at
-        the end of the run is no interruption."""
+        """Return the mean seconds per step of interruptions, which are given as (step, seconds). An event at the end of
+        the run is not an interruption."""
         finished = self.state.finished
         last = min(self.state.total_steps or self.state.step + 1, finished.step if finished else math.inf)
         on_the_way = [(step, seconds) for step, seconds in costs if self.first_step < step < last]
@@ -100,7 +100,7 @@ class RunView:
 
     @cached_property
     def all_readings(self) -> list[GaugesRead]:
-        """Readings during the training of the last start, at most those of the last hour."""
+        """Readings during the training of the last start, at most an hour of them."""
         newest = islice(reversed(self.state.gauges), self.state.readings_since_start)
         training = [reading for reading in newest if reading.step > self.first_step + WARM_UP_STEPS][::-1]
         # The first reading also covers time before the first step.

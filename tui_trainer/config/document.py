@@ -92,11 +92,11 @@ class ConfigDocument:
         return self._fitted[key].values[key] if key in self._fitted else self._presets.value(key)
 
     def is_changed(self, key: str) -> bool:
-        """Return whether the value differs from the preset."""
+        """Return whether a setting's value differs from its preset."""
         return not same(self.value(key), self.preset_value(key))
 
     def is_edited(self, key: str) -> bool:
-        """Return whether the value differs from the one that was last saved or opened."""
+        """Return whether a setting's value differs from the value that was last saved or opened."""
         return key in self.unsaved()
 
     def changes(self) -> tuple[Change, ...]:
@@ -112,7 +112,7 @@ class ConfigDocument:
         return dict(self._own)
 
     def unsaved(self) -> dict[str, Any]:
-        """Return the user's values that are not saved, and PRESET for saved ones that were removed."""
+        """Return the user's values that are not saved. A saved value that was removed is PRESET."""
         removed = {key: PRESET for key in self._saved if key not in self._own}
         changed = {key: value for key, value in self._own.items() if not same(value, self._saved.get(key, PRESET))}
         return removed | changed
@@ -142,11 +142,11 @@ class ConfigDocument:
     # Changes
 
     def set(self, key: str, value: Any) -> Problem | None:
-        """Set one value. Returns a problem and changes nothing if the value is invalid."""
+        """Set the value of one setting. If the value is invalid, change nothing and return a problem."""
         return next(iter(self.patch({key: value}, "")), None)
 
     def patch(self, values: Mapping[str, Any], label: str) -> tuple[Problem, ...]:
-        """Set several values as one step; PRESET resets a setting. Returns all problems, and then changes nothing."""
+        """Set several values as one step; PRESET resets a setting. If any is invalid, change nothing."""
         checked: dict[str, Any] = {}
         problems: list[Problem] = []
         for key, value in values.items():
@@ -247,7 +247,7 @@ class ConfigDocument:
         self.patch(resets | checked, label)
 
     def restore(self, edits: Edits) -> int:
-        """Apply the unsaved edits of an earlier session in one step, without invalid ones. Returns their number."""
+        """Apply the valid edits of an earlier session as one step. Returns how many edits were applied."""
         valid = {}
         for key, value in edits.items():
             problems: list[Problem] = []
@@ -324,7 +324,7 @@ class ConfigDocument:
         return presets.loaded(config, layers).with_notes_of(self._written_layers) if config else None
 
     def _with_former_fit(self, plain: LoadedConfig) -> LoadedConfig:
-        """Return `plain` with the presets that `set_fitted` replaced last, as far as `plain` has the same presets.
+        """Return `plain` with those replacements of the last `set_fitted` whose presets have not changed since.
 
         It is shown until the next `set_fitted`, so that values do not change back and forth.
         """

@@ -110,7 +110,7 @@ class LoadedConfig:
         return replace(problem, where=self.where(problem.key)) if by_user else problem
 
     def with_notes_of(self, layers: Iterable[Layer]) -> Self:
-        """Return this config with the notes of the layers added."""
+        """Return a copy of this config with the notes of the layers added."""
         return replace(self, notes=(*self.notes, *(note for layer in layers for note in layer.notes)))
 
     def fitted(self, key: str, value: Any, why: str) -> Self:
@@ -271,7 +271,7 @@ def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: Hard
 
 
 def default_recipe(request: Request, user_layers: list[Layer]) -> str:
-    """Return the recipe if the user names none: `finetune` for a named pretrained model; empty with a config file."""
+    """Return the recipe if the user names none: `finetune` for a pretrained model, `quickstart` without any config."""
     if _last(MODEL_KEY, user_layers, ""):
         return DEFAULT_RECIPE_FOR_A_MODEL if _last("model.init", user_layers, "pretrained") == "pretrained" else ""
     return "" if request.config_file else DEFAULT_RECIPE

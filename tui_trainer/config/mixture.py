@@ -28,7 +28,7 @@ Paths = Annotated[str, BeforeValidator(partial(with_commas, each=escaped))]
 
 
 def paths_in(text: str) -> tuple[str, ...]:
-    """Return the paths of a `Paths` setting. The whole text is one path if such a file or folder exists."""
+    """Return the paths of a `Paths` setting. The text is a single path if it names an existing file or folder."""
     if "," not in text or is_here(text):
         return (text,)
     return tuple(split_at_commas(text)) or (text,)

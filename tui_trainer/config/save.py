@@ -27,14 +27,14 @@ from tui_trainer.config.toml_files import file_digest, nest, parse_toml
 from tui_trainer.errors import ConfigError, Problem, system_reason
 from tui_trainer.terminal.safe_text import one_line
 
-# A larger float written as an integer would have digits that the float does not determine.
+# A larger float would get digits as an integer that the float does not determine.
 _WHOLE_BELOW = 1e15
 # Prefix of a comment about a problem in the next line of a text that the user continues to edit.
 _MARK = "# tui-trainer:"
 
 
 class OverwriteError(ConfigError):
-    """Raised if saving would overwrite another or a changed file, which the user has to confirm."""
+    """Raised if saving would overwrite a file that is not this config or was changed. The user has to confirm that."""
 
 
 def to_toml(loaded: LoadedConfig) -> str:
@@ -44,7 +44,7 @@ def to_toml(loaded: LoadedConfig) -> str:
         name = value_of(loaded.config, "profile") or loaded.recipe.name
         flat["profile"] = absolute(name) if name.endswith(".toml") else name
     for key in all_settings():
-        # A recipe may have a path relative to itself, and the config of the run the absolute one.
+        # A recipe may have a path relative to its own file, while the run's config has the absolute path.
         from_recipe = key == "data.path" and any(map(os.path.isabs, loaded.config.data.paths))
         if (loaded.origin(key).by_user or from_recipe) and key not in flat:
             flat[key] = _plain(value_of(loaded.config, key))

@@ -113,7 +113,7 @@ def install_command(names: Sequence[str]) -> list[str]:
 
 
 def install_here(command: Sequence[str], tell: Callable[[str], None]) -> list[str]:
-    """Run a command of `install_command`, report each line of its output, and return them. Raises RunError."""
+    """Run a command of `install_command`. Report and return the lines of its output. Raises RunError."""
     last_text = ""
     with Child(command, group="ours", errors=subprocess.STDOUT) as installer:
         for line in installer.all_lines():

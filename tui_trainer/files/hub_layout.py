@@ -44,7 +44,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def could_be_on_the_hub(path: str) -> bool:
-    """Return whether a path in a config can be a name on the hub, because it has no known file ending."""
+    """Return whether a path in a config can be a name on the hub: it has the right form and no known file ending."""
     return is_hub_name(path) and PurePosixPath(path).suffix.lower() not in _FILE_ENDINGS
 
 
@@ -116,7 +116,7 @@ def network_reason(error: BaseException) -> str:
 
 
 def network_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that huggingface_hub raises if the hub cannot be reached or a connection breaks."""
+    """Return the error classes that huggingface_hub raises if the hub cannot be reached or a connection breaks."""
     from huggingface_hub import errors
 
     # huggingface_hub's own error derives from those of its HTTP library, which has changed more than once.

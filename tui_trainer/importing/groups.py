@@ -230,7 +230,7 @@ def trackers(done: Conversion, given: Given) -> None:
 
 
 def own_files(done: Conversion, *paths: Given | None) -> None:
-    """Leave out keys with the path of the tokenizer or config.json. Any path but that of the model is refused."""
+    """Leave out keys with the path of the tokenizer or config.json. Any path other than the model's is refused."""
     model = next((done.given[name] for name in _MODELS if done.has(name)), None)
     for path in filter(None, paths):
         if same(path.value, model):

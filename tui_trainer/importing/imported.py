@@ -60,7 +60,7 @@ class Imported:
 
     @property
     def asks(self) -> list[str]:
-        """Sentences about what the file leaves open, which the user must add."""
+        """Sentences about settings that the file does not contain and the user must add."""
         data_is_elsewhere = any(it.key in _NAMES_OF_DATA and it.why is Why.NOT_SUPPORTED for it in self.left_out)
         asks_data = data_is_elsewhere and "data.path" not in self.values
         stored = stored_as(str(self.values.get(MODEL_KEY, "")))

@@ -19,9 +19,9 @@ _LOSSES = "!=cross_entropy|crossentropy|crossentropyloss|cross-entropy|ce|nll|ms
 # Templates of LLaMA-Factory and axolotl for models with images or sound. Those of Qwen are trained on text here.
 _SEEING = "[!q]*_vl|[!q]*_vl_*|*llava*|*_omni|*paligemma*|pixtral|mllama|minicpm_v|minicpm_o|*internvl*|intern_vl|*_vision|*_audio|glm4v|glm4_5v"  # noqa: E501
 
-# Reason (after "cannot be trained here: "), and by importers the keys that turn the feature on: `name` with any value
-# that is not off, `name=a|b` with values of these patterns, and `name!=a|b` with all others. `table.name` is also a key
-# in the entries of the list `table`.
+# For each reason (written after "cannot be trained here: "), the keys of each importer that turn the feature on: `name`
+# with any value that is not off, `name=a|b` with values of these patterns, and `name!=a|b` with all other values.
+# `table.name` is a key in a table, or in the entries of a list `table`.
 MISSING: Mapping[str, Mapping[str, str]] = {
     # The data.
     _PREFERENCES: {

@@ -204,12 +204,12 @@ DTYPES: Mapping[Any, Any] = {
 }
 OPTIMIZERS: Mapping[Any, Any] = {
     **{alias: name for name, optimizer in optimizers.OPTIMIZERS.items() for alias in optimizer.aliases},
-    # Default of older versions of transformers, rarely chosen on purpose. The fused optimizer makes the same update.
+    # Default of older versions of transformers, rarely chosen on purpose. The fused optimizer makes equal updates.
     "adamw_torch": optimizers.DEFAULT,
 }
 SCHEDULERS: Mapping[Any, Any] = {"warmup_linear": "linear", "constant_warmup": "constant_with_warmup"}
 
-# The nearest tasks by meaning, for names that are not similar: those of Hugging Face's pipelines and peft's task types.
+# The nearest task for names that are not similar to ours, from Hugging Face's pipelines and peft's task types.
 _NEAREST: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("text-classification", "sentiment-analysis"), ("sequence_classification",)),
     **dict.fromkeys(("named-entity-recognition", "ner"), ("token_classification",)),
@@ -271,7 +271,7 @@ def listed_places(entry: Mapping[str, Any]) -> list[str]:
 
 
 def data_set_name(value: Any) -> Any:
-    """Convert the name of a data set like `data_place`. Raises ValueError for a name on the Hub without an owner."""
+    """Convert `owner/name` to `hub:owner/name`, like `data_place`. Raises ValueError for a name without an owner."""
     if isinstance(value, str) and is_hub_name(value) and "/" not in value and not is_here(value):
         raise ValueError("data sets on the Hub need the name of their owner; set data.path to hub:owner/name")
     return data_place(value)

@@ -50,7 +50,7 @@ class JsonProcess(Child):
         """Handle new output of the command. Returns whether the process has ended since the last call."""
         if not self.alive:
             return False
-        # Read before the output, so that no line before the end is missed.
+        # The exit status is read before the output, so that no line before the end is missed.
         exit_code = self.exit_code
         for line in self.read_lines() or ():
             self._hear(line.decode(errors="replace"))

@@ -109,7 +109,7 @@ def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None
 
 
 def _loaded_on(request: Request, local: Hardware, card: Card) -> tuple[LoadedConfig, Hardware]:
-    """Return the config for the GPU, and this machine's hardware with one such GPU for each process of the config."""
+    """Return the config for the GPU, and hardware like `local` with one such GPU for each process of the config."""
     hardware = with_cards(local, card)
     loaded = load_config(request, hardware=hardware)
     processes = loaded.config.distributed.processes

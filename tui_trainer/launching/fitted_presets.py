@@ -217,7 +217,7 @@ def _with_adapter_that_fits(loaded: LoadedConfig) -> LoadedConfig:
 
 
 def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the config with both columns of a text pair for a classifier, if the user named no column."""
+    """Return the config with both columns of a text pair, for a classifier whose columns the user did not name."""
     config = loaded.config
     if config.task.type != _CLASSES or config.data.text_column != AUTO or config.data.text_pair_column:
         return loaded

@@ -69,7 +69,7 @@ class GaugeWriter:
 
     def _work(self) -> None:
         with suppress(*UNREADABLE):
-            # Shares are computed between two readings.
+            # A share is computed from the differences between two readings.
             self._read()
         while not self._end.wait(self._period_seconds):
             self.write()

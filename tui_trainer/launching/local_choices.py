@@ -125,7 +125,7 @@ def _cell(value: object) -> str:
 
 
 def each_path_once(choices: Iterable[Choice]) -> list[Choice]:
-    """Return the choices without those that mean the same path as an earlier choice."""
+    """Return the choices without duplicates: choices whose path an earlier choice has, perhaps written differently."""
     choice_of_path: dict[Path, Choice] = {}
     for choice in choices:
         choice_of_path.setdefault(Path(choice.value).absolute(), choice)

@@ -142,6 +142,6 @@ class ChildWriter:
 
     def _ask(self, sampling: Sampling, show: Callable[[str], None] = lambda _: None, **more: Any) -> dict[str, Any]:
         answer = self._process.write({**self._question, "sampling": asdict(sampling), **more}, show)
-        # The process may have ended since, and have loaded a newer checkpoint.
+        # The process may have ended meanwhile, and have loaded a newer checkpoint at its next start.
         self.source, self.moved = str(answer["source"]), bool(answer["moved"])
         return answer

@@ -89,7 +89,7 @@ def name_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def start_problems(loaded: LoadedConfig) -> list[Problem]:
-    """Return why a planned run cannot start: files of its model are missing, or a requirement of Unsloth is."""
+    """Return why a planned run cannot start: files of its model, or requirements of Unsloth, are missing."""
     model, problems = loaded.config.model, environment_problems(loaded.config)
     if model.model_name_or_path:
         facts = find_model(model.model_name_or_path, model.revision, head=find_task(loaded.config.task.type).head)

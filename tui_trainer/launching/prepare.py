@@ -48,7 +48,7 @@ from tui_trainer.units import figures_of
 
 
 def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gpu: GpuChoice = None) -> Plan:
-    """Return the plan before the data is prepared; it is exact if the data was prepared earlier. Raises InputError."""
+    """Return an estimated plan without preparing data; exact if the data was prepared earlier. Raises InputError."""
     facts = data_facts(loaded, progress)
     try:
         return make_plan(loaded, with_memory_now(probe()), facts, chosen_gpu=gpu)
@@ -67,7 +67,7 @@ def data_facts(loaded: LoadedConfig, progress: Progress | None = None) -> DataFa
             facts = find_task(config.task.type).data_facts(config, loaded.data, prepared_data_folder(), progress)
     except InputError as error:
         problems = setting_problems(loaded, eval_rows=0)
-        # Counting may fail because of a setting that is already reported: report it once.
+        # Counting may fail because of a setting that is already reported, which is then not reported again.
         keys = {problem.key for problem in problems} - {""}
         more = [loaded.placed(problem) for problem in error.problems if problem.key not in keys]
         raise ConfigError([*problems, *more]) from None
@@ -122,7 +122,7 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
 
     The run continues after `step`. Raises InputError if the model has changed, or if the rows would differ."""
     config, sources, task, started = plan.config, data_of(plan.config), find_task(plan.config.task.type), monotonic()
-    # Checked first: with another tokenizer the rows would differ too, and the error would blame the data.
+    # Check the model first: with another tokenizer the rows would also differ, and the error would blame the data.
     if problem := changed_base(plan):
         raise ConfigError(problem)
     folder = prepared_data_folder() / plan.data_key

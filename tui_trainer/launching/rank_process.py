@@ -80,7 +80,7 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
     device = device_of(plan)
     use_device(device)
     ranks = join_ranks(device, offloads=plan.cpu_offload.value)
-    # Events of other ranks repeat those of rank 0, or concern only their machine.
+    # Other ranks write to a file in the logs: their events repeat those of rank 0 or concern only their machine.
     path = folder.journal if rank == 0 else folder.logs / f"rank-{rank}.jsonl"
     with JournalWriter(path, tell_failing=say_failing if rank == 0 else lambda reason: None) as journal:
         own_host = socket.gethostname()

@@ -197,7 +197,7 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> Reason:
     journal.append(*(replace(report, step=step) for report in run.reports))
     if run.plan:
         if run.moved:
-            # The run continues on another device: its plan names that device from now on.
+            # If the run continues on another device, its plan names that device from now on.
             write_plan_file(run.folder, run.plan)
             hint = "the effective batch is the same, but the results may not be bit-identical"
             step = _saved_step(run.folder)

@@ -334,7 +334,7 @@ def _train_here(
         agent = _start_agent(folder, plan, log, node_rank, assignment.rendezvous)
     try:
         while not has_ended:
-            # Read before the output, so that no line before the end is missed.
+            # The exit status is read before the output, so that no line before the end is missed.
             has_ended = agent.exit_code is not None
             if not has_sent_stop and wants_stop():
                 has_sent_stop = True
@@ -387,7 +387,7 @@ def _wait_for_ends(folder: RunFolder, ranks: range) -> None:
             # The wait is limited: even a kill does not end a process that waits for a disk.
             while _is_held(log) and (now := monotonic()) < until + KILLED_SECONDS:
                 if now > until and (pid := read_fields(result_path(folder, rank)).get("pid")):
-                    # Only if it is still a process of a group: the system gives pids of ended ones to others.
+                    # Kill the process only if it still belongs to a group, because the system reuses pids.
                     with suppress(psutil.Error):
                         if RANK in (process := psutil.Process(pid)).cmdline():
                             process.kill()

@@ -69,7 +69,7 @@ class ComparedRun(RunResult):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """A setting that differs, and its value in each run, in the order of the runs; None if the run does not have it."""
+    """A setting that differs between runs, and its value in each run; None for a run without the setting."""
 
     key: str
     values: tuple[Any, ...]

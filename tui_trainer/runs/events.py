@@ -187,7 +187,7 @@ class LibrariesLoaded(Event):
     """The state of the process after the import of torch and transformers, before it loads the model.
 
     `resident_bytes` is the memory of the process at this time. The planned memory of a run on a CPU comes on top of it.
-    It is None on a GPU, because the plan then counts GPU memory. `threads` is the number of threads of torch's kernels.
+    On a GPU `resident_bytes` is None, because the plan counts GPU memory. `threads` are the threads of torch's kernels.
     """
 
     resident_bytes: int | None

@@ -274,7 +274,7 @@ def _of_state(unread: RunOverview, state: RunState, plan: dict[str, Any]) -> Run
     with suppress(LookupError, TypeError):
         metric = str(plan["config"]["evaluation"]["metric_for_best_model"])
         data = str(plan["config"]["data"]["path"])
-    # The state has only the last problems, and plan.json has the count of earlier ones.
+    # The state has only the last problems. plan.json counts the earlier reductions.
     reductions = sum(isinstance(problem, MicroBatchReduced) for problem in state.problems)
     planned_reductions = plan.get("out_of_memory_events")
     best = best_evaluation(state)

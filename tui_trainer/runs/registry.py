@@ -79,7 +79,7 @@ def newest_runs() -> list[RunFolder]:
 def find_run(reference: str) -> RunFolder:
     """Return the run that `reference` means: a path, a name, a unique prefix of a name, or `last`.
 
-    Raises FolderError if it means no run or several. The hint has the candidates or the most similar names.
+    Raises FolderError if no run or several runs match. The hint has the candidates or the most similar names.
     """
     if os.sep in reference:
         return RunFolder.open(Path(reference))

@@ -239,7 +239,7 @@ class KeptWeights:
 
 
 def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
-    """Return which weights the run keeps. `patience` is used if the journal does not record that of the run."""
+    """Return which weights the run keeps. `patience` is used if the journal does not contain the run's patience."""
     plan, best = state.plan, best_evaluation(state)
     metric = plan.metric if plan else "loss"
     if plan is not None and plan.early_stopping_patience is not None:
@@ -394,7 +394,7 @@ def training_memory_bytes(state: RunState) -> int | None:
 
     On a GPU this is the allocated memory. On a CPU it is the memory that the process gained after loading libraries.
     """
-    # Until a resumed run has made a step, the newest peak is that of another process, which had another base.
+    # Until a resumed run has made a step, the newest peak comes from an earlier process with another base memory.
     if state.last_step is None or not state.steps_since_start:
         return None
     peak_bytes = state.last_step.peak_memory_bytes

@@ -351,7 +351,7 @@ class RunState:
                 self.problems.append(event)
                 if self.plan is not None and event.what == "training":
                     rows, passes = event.rows, event.passes
-                    # The planned padding is that of the former micro-batches.
+                    # The planned padding holds only for the former micro-batch.
                     figures = {name: value for name, value in self.plan.figures.items() if name != "padding_share"}
                     self.plan = replace(
                         self.plan,
@@ -453,7 +453,7 @@ class RunState:
 
     @property
     def loss_smoothed(self) -> float | None:
-        """Training loss as `training_loss` defines it, in nats per token."""
+        """Training loss, averaged over the last `smoothing_window` steps, in nats per token; None without steps."""
         return training_loss(self.loss_sums, self.token_counts, len(self.steps))
 
     @property
@@ -612,7 +612,7 @@ class SlowestRank:
 
 
 def slowest_rank(state: RunState) -> SlowestRank | None:
-    """Return the slowest process of the last two minutes; None for a single process, and before its first times."""
+    """Return the slowest process of the last two minutes; None for a run of one process, and if it is not measured."""
     readings = [event.communication_seconds for event in state.rank_times if len(event.communication_seconds) > 1]
     if not readings or not state.recent:
         return None

@@ -21,7 +21,7 @@ def due(step: int, every_steps: int) -> bool:
 
 
 def times(total_steps: int, every_steps: int, *, after: int = 0) -> int:
-    """Return how often an action with this interval happens after the step `after`, once at the end included."""
+    """Return how often an action with this interval happens after the step `after`. It always happens at the end."""
     if after >= total_steps:
         return 0
     if every_steps <= 0:

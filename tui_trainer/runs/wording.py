@@ -84,7 +84,7 @@ def takes_words(plan: object) -> str:
 
 
 def gone_words(state: RunState, key: str = "") -> str:
-    """Return how an interrupted run ended. With a `key`, add how to resume the run: `; p resumes from step 100`."""
+    """Return how an interrupted run ended, as text. With a `key`, add what it does: `; p resumes from step 100`."""
     time = f"at step {state.step:,}" if state.step else "before the first step"
     words = f"the process stopped {time} without an error"
     if not key:

@@ -85,7 +85,7 @@ _LEAST_SPIKES = 3
 _SHOWN_SPIKES = 5
 # If all spikes are within this first part of the run, they come from the warm-up.
 _EARLY_SHARE = 0.2
-# Number of rows expected to be in spikes of every epoch by chance, above which the rows are not blamed.
+# Rows are named only if fewer rows than this would be in spikes of every epoch by chance.
 _MOST_CHANCE = 0.1
 # After this many steps it is clear whether the run learns at all.
 _FIRST_STEPS = 20
@@ -262,7 +262,7 @@ def learning_rate_high(view: RunView) -> Cause | None:
     best_step, last_step = blocks[levels.index(best) + width - 1][0], blocks[-1][0]
     noise = _CLEARLY * view.loss_error
     has_risen = last - first > max(_RISE * first, _LEAST_NATS, noise * math.sqrt(1 + 1 / width))
-    # The loss must have risen by more than noise, and by half of what was learned.
+    # For a rate above `most`, a rise beyond noise is enough. For others, half of the fall must be lost.
     again = max(_LEAST_NATS, noise * math.sqrt(2 / width))
     has_lost = last - best > max(_LOST * (first - best), _RISE * best + _LEAST_NATS, again)
     rate = plan.learning_rate if plan else None

@@ -197,7 +197,7 @@ def _alternatives(
 
 
 def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Alternative | None:
-    """Return the alternative with this model; None if it cannot be planned, does not fit or lacks the language."""
+    """Return a catalogue model as an alternative; None if it cannot be planned, does not fit or lacks the language."""
     plan, basis = context.planned, context.basis
     loaded = with_settings(basis.loaded, {MODEL_KEY: entry.name, "model.revision": "main"})
     try:
@@ -209,7 +209,7 @@ def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Al
         return None
     if needed > budget or (speaks := _language(context, entry)) is None:
         return None
-    # The time is assumed to grow with the tokens, and all other conditions to stay the same.
+    # The time is assumed to grow with the tokens, under otherwise equal conditions.
     language, times = speaks
     flops = partial(training_flops, setup=basis.setup, tokens=1, row_tokens=plan.longest_row)
     seconds, takes = None, ""

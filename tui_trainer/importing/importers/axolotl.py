@@ -32,8 +32,8 @@ _OWN_ROWS = "each process computes whole layers on its own rows; distributed.str
 _TEMPLATES = {
     "chatml": "chatml", "gemma": "gemma", "gemma3": "gemma", "llama3": "llama3", "phi_3": "phi3", "phi_35": "phi3",
 }  # fmt: skip
-# Templates equal to that of a model. qwen2_vl.jinja (067b021) equals that of Qwen2.5-VL, also without a system message.
-# There is none for Qwen3-VL, and qwen3_5.jinja strips less of a turn than the model's own template.
+# Templates equal to a model's own. qwen2_vl.jinja (067b021) equals Qwen2.5-VL's, also without a system message. Axolotl
+# has none for Qwen3-VL, and qwen3_5.jinja strips less of a turn than the model's own template.
 _OWN_TEMPLATES = {"tokenizer_default": "any", "qwen_25": "Qwen2.5", "qwen2_vl": "Qwen2.5-VL", "qwen3": "Qwen3"}
 
 

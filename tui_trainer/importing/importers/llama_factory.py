@@ -19,13 +19,13 @@ _OFF = NotNeeded("off")
 TRIED = NotNeeded("try a model with `tui-trainer generate RUN`")
 _OF_ANOTHER = NotNeeded("only used by a method that is not enabled")
 OWN_ROWS = "each process computes whole layers on its own rows; distributed.strategy splits the weights"
-# Templates that write the same text as ours for all rows, except that its alpaca and vicuna have no begin token. Its
-# zephyr has a system message of its own, and its mistral has no space before [/INST].
+# Templates that write the same text as ours for all rows, except that LLaMA-Factory's alpaca and vicuna have no begin
+# token. Two others differ and are missing: zephyr has a system message, and mistral no space before [/INST].
 _TEMPLATES = {
     "alpaca": "alpaca", "chatml": "chatml", "gemma": "gemma", "gemma3": "gemma", "llama3": "llama3", "phi": "phi3",
     "qwen3_nothink": "chatml", "smollm": "chatml", "vicuna": "vicuna", "yi": "chatml",
 }  # fmt: skip
-# Templates equal to that of a model. Without a system message, qwen2_vl writes "You are a helpful assistant." like
+# Templates equal to a model's own. Without a system message, qwen2_vl writes "You are a helpful assistant." like
 # Qwen2.5-VL, and qwen3_vl_nothink nothing, like Qwen3-VL-Instruct. qwen3_vl and qwen3_5 are refused: they would add an
 # empty thought to answers without one. Source: data/template.py, extras/constants.py (ff6d4d1).
 _OWN_TEMPLATES = {
@@ -168,7 +168,7 @@ IMPORTER = Importer(
         hf.ARGUMENTS, hf.MODEL, hf.LORA,
         {
             "lora_r lora_target_modules lora_target_parameters lora_modules_to_save init_lora_weights": None,
-            # What is trained: hparams/finetuning_args.py.
+            # Trained weights: hparams/finetuning_args.py.
             "stage": To("task.type", values=STAGES),
             "lora_rank": "tuning.r",
             "lora_target": hf.LAYERS,
