@@ -23,7 +23,7 @@ _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20,
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?[\d_]*|\.\d+)(?:e[+-]?\d+)?)\s*(%|[kmg]i?)?", re.IGNORECASE)
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
-# Larger numbers have grouped digits, and smaller floats an exponent.
+# Numbers above the first value are written with grouped digits, and floats below the second with an exponent.
 _GROUPED_FROM, _EXPONENT_BELOW = 10_000, 0.01
 
 

@@ -33,7 +33,7 @@ from tui_trainer.tracking.contract import tracker_names
 _SPLIT, _FLOOR = "data.split", "training.min_lr_rate"
 _SCHEDULE_ARGUMENTS = "lr_scheduler_kwargs"
 _NEVER = 10**6
-# Names of the key of the model.
+# Names that tools use for the key of the model.
 _MODELS = ("model_name_or_path", "base_model", "base_model_name_or_path", "model_name", "model")
 
 

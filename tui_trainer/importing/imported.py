@@ -33,7 +33,7 @@ _NOT_IN_FILE = "not in the file"
 _ASKS_METHOD = f"{_NOT_IN_FILE}: whether to train all weights or an adapter; set tuning.method = full or lora"
 _ASKS_DATA = f"{_NOT_IN_FILE}: the training data; set data.path"
 _NAMES_OF_DATA = ("dataset", "train_dataset", "datasets", "pretraining_dataset")
-# A file with fewer settings and without a model is a part of a config. The rest is in another file.
+# A file with fewer settings and without a model is only part of a config, whose rest is in another file.
 _WHOLE_FROM = 8
 
 
@@ -254,7 +254,7 @@ def _wrapped(line: str, width: int, start: str = "") -> list[str]:
         width,
         initial_indent=indent,
         subsequent_indent=f"{indent}    ",
-        # Users copy paths and values.
+        # Long paths and values are not wrapped, because users copy them.
         break_long_words=False,
         break_on_hyphens=False,
     )

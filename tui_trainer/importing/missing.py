@@ -16,7 +16,7 @@ _ARGUMENTS = "transformers trl training_script modelforge llama_factory axolotl"
 _PLUGINS = "*liger*|*cut_cross_entropy*|*swanlab*|*lm_eval*|*lmeval*|*kernels*|*expert_parallel*"
 _INITS = "eva|corda|loftq|orthogonal|lora_ga|mica|false"
 _LOSSES = "!=cross_entropy|crossentropy|crossentropyloss|cross-entropy|ce|nll|mse|bce*"
-# Templates of LLaMA-Factory and axolotl for models with images or sound. Those of Qwen are trained on text here.
+# Templates of LLaMA-Factory and axolotl for models with images or sound. Qwen's are not listed: they work for text.
 _SEEING = "[!q]*_vl|[!q]*_vl_*|*llava*|*_omni|*paligemma*|pixtral|mllama|minicpm_v|minicpm_o|*internvl*|intern_vl|*_vision|*_audio|glm4v|glm4_5v"  # noqa: E501
 
 # For each reason (written after "cannot be trained here: "), the keys of each importer that turn the feature on: `name`

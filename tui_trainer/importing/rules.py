@@ -122,7 +122,7 @@ def under(prefix: str, table: Table) -> dict[str, Rule]:
     return {f"{prefix}.{name}": rule for name, rule in merge(table).items()}
 
 
-# Below this, floats represent all whole numbers exactly.
+# Floats represent all whole numbers below this exactly.
 _WHOLE_BELOW = 1e15
 _FOLDERS_ABOVE = 3
 _FILES = (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".txt", ".gz", ".md")

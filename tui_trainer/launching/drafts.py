@@ -131,7 +131,7 @@ def _subject(config_file: Path | None, request: Request) -> dict[str, str]:
     """Return what edits are made for: `{"recipe": "finetune", "model": "./llama"}`."""
     layers = user_layers(request, [])
     command_line = [layer.values for layer in layers if layer.origin is Origin.COMMAND_LINE]
-    # A file that was saved in this session contains what the command line named.
+    # A config file that was saved in this session contains the values that the command line named.
     named = dict(ChainMap(*reversed(command_line))) if config_file == request.config_file else {}
     if config_file:
         subject = {"file": str(config_file)}

@@ -75,7 +75,7 @@ class ExportProcess(JsonProcess):
     def __init__(self, run: RunFolder, name: str) -> None:
         """Start the export. Raises OSError if no process can be started."""
         self.run, self.name = run, name
-        # Exports are written on the CPU, and the card may be a run's.
+        # Exports are written on the CPU, and a run may be using the GPU.
         super().__init__(["export", str(run.root), "--to", name], {"CUDA_VISIBLE_DEVICES": ""})
 
     @property

@@ -289,7 +289,7 @@ def _signed(pieces: Iterable[Piece | str], signs: Signs) -> Iterator[Marked]:
             elif piece.special:
                 yield _special(piece, signs), "special"
             else:
-                # Line breaks are seen and kept; other control characters are only seen.
+                # A line break is shown and also breaks the line. Other control characters are only shown.
                 text = visible(piece.text).replace("\t", "    ").replace("\n", f"{signs.line_break}\n")
                 yield text, "trained" if trained else "text"
         if trained:

@@ -71,8 +71,8 @@ from tui_trainer.units import quantity
 from tui_trainer.worker.asking import shapes_worker
 from tui_trainer.worker.child import Child
 
-# Trackers are fed by a process of their own, so that none of their code runs here. A thread of this process reads its
-# messages, writes them to the journal, and ends with it.
+# A separate process feeds the trackers, so that none of their code runs here. A thread of this process reads its
+# messages, writes them to the journal, and ends when that process ends.
 
 _MODULE = "tui_trainer.tracking.reader"
 _TRACKERS_LOG_NAME = "tracking.txt"
@@ -325,7 +325,7 @@ def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> N
     on_card, threads = plan.device == "cuda", plan.threads.value
     load = None if on_card else load_of_others(load_of_threads(threads * plan.processes_per_node, busy_seconds))
     device = device_key(plan.cpu_name, threads, plan.device_name if on_card else "")
-    # A plan of an earlier version may have a key of another form.
+    # A plan of an earlier version may have a key in another format.
     if key := StepKey.read(plan.shape_key):
         keep_calibration(device, key, step_seconds=step_seconds, flops=plan.step_flops, busy=is_busy(load, threads))
 

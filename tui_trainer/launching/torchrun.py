@@ -183,7 +183,7 @@ def _address(plan: Plan) -> str:
 
 
 AGENT, RANK = "tui_trainer.launching.torchrun_agent", "tui_trainer.launching.rank_process"
-# Time until torchrun is killed, then its processes, and until a process that survives the kill is given up.
+# Times until torchrun is killed, until its processes are killed, and until a surviving process is no longer awaited.
 AGENT_SECONDS: Final = 4.0
 LEAVE_SECONDS: Final = 3.0
 KILLED_SECONDS: Final = 3.0
@@ -476,7 +476,7 @@ def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progre
         if plan is None or not 0 < node_rank < plan.nodes:
             has = f"this run has {plan.nodes if plan else 1} of them"
             raise InputError(f"there is no node {node_rank}: nodes are counted from 0, and {has}")
-        # Each node may have a disk of its own for prepared data. Data that differs is refused.
+        # Each node may have its own disk for prepared data. A node whose data differs is refused.
         with JournalWriter(folder.logs / f"node-{node_rank}.jsonl") as journal:
             planned_data(plan, journal, progress)
     except (InputError, RunError) as error:

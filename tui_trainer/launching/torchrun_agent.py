@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
         run.run(options)  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         first = error.get_first_failure()
-        # A killed process makes those fail that wait for it. The agent itself ends the others by SIGTERM.
+        # If a process was killed, those that wait for it fail. The agent itself ends the other processes by SIGTERM.
         killed = [item for item in error.failures.items() if -signal.SIGTERM != item[1].exitcode < 0]
         rank, failure = (*killed, first)[0]
         print(json.dumps({"rank": rank, "exit_code": failure.exitcode}), flush=True)

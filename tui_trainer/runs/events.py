@@ -481,7 +481,7 @@ KINDS: Final[dict[str, type[Event]]] = {
 
 # One line of JSON per event.
 #
-# A line is ASCII and holds no line break whatever text is inside, so that a record cannot be forged or torn by data.
+# A line is ASCII and never contains a line break, whatever text is in the event, so that data cannot forge a line.
 # Numbers that are not finite are written as the strings "NaN", "Infinity" and "-Infinity": bare NaN is not JSON.
 
 LINE_LIMIT_BYTES: Final = 1_000_000

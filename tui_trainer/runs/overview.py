@@ -50,7 +50,7 @@ _SUMMARY_VERSION: Final = 3
 
 # Limits the time for listing a folder that contains many things besides runs.
 _MOST_UNLISTED: Final = 1_000
-# Synchronized clocks differ by less.
+# Synchronized clocks of two machines differ by less than this.
 _CLOCK_TOLERANCE_SECONDS: Final = 60.0
 
 _ENDED: Final = ("finished", "stopped", "failed")

@@ -20,7 +20,7 @@ from tui_trainer.units import MIB, utc_now
 
 _NEWEST_RUNS: Final = 20
 _INDEX_LIMIT_BYTES: Final = 16 * MIB
-# No folder has a longer name, and some systems raise an error for one.
+# No folder has a longer name, and some systems raise an error for a longer name.
 _NAME_LIMIT: Final = 255
 _LINES_BEFORE_COMPACTION: Final = 64
 

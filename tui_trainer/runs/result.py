@@ -385,7 +385,7 @@ def planned_epoch_seconds(plan: PlanMade | None) -> float | None:
 
 # Memory, CPU and GPU in use, compared with the plan.
 
-# The usual use of a GPU that training keeps busy.
+# Share of the time that training usually keeps a GPU busy.
 _BUSY_GPU = "75 to 95 % expected"
 
 

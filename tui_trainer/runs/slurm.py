@@ -21,7 +21,7 @@ from tui_trainer.terminal.safe_text import one_line
 _TIMEOUT_SECONDS: Final = 60.0
 # All users share the controller, so administrators ask for at most a few queries per minute.
 QUERY_INTERVAL_SECONDS = 10.0
-# The states of squeue in which a job no longer runs.
+# States in squeue of a job that no longer runs.
 _ENDED: Final = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT".split()
 )

@@ -103,7 +103,7 @@ def _seconds_between(first: datetime | None, last: datetime | None) -> float | N
     """Return the seconds from `first` to `last`; None if one of them is unknown, or if the clock was set back."""
     try:
         seconds = (last - first).total_seconds() if first and last else -1.0
-    except TypeError:  # one with a time zone, one without
+    except TypeError:  # one time has a time zone, the other has none
         return None
     return seconds if seconds >= 0 else None
 
@@ -226,9 +226,9 @@ SAMPLES_KEPT: Final = 20
 PROBLEMS_KEPT: Final = 100
 GAUGES_EVERY_SECONDS: Final = 5.0
 """Interval between two readings of a run's gauges."""
-# The readings of one hour.
+# Number of readings in one hour.
 GAUGES_KEPT: Final = int(3600 / GAUGES_EVERY_SECONDS)
-# The events of two minutes, at one every 4 s.
+# Number of events in two minutes, at one every 4 s.
 _RANK_TIMES_KEPT: Final = 30
 _TRAINING_PHASES: Final = frozenset({"training", "saving"})
 
@@ -328,7 +328,7 @@ class RunState:
             case events.PhaseChanged():
                 self.phase, self.progress = event.phase, None
             case events.Progress():
-                # Work that is done is no longer under way, and what comes next may take long without any progress.
+                # The progress of finished work is removed, because the next work may take long without reporting any.
                 self.progress = None if event.total and event.done >= event.total else event
             case events.DataPrepared():
                 self.data, self.progress = event, None

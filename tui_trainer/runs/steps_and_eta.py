@@ -31,10 +31,10 @@ def times(total_steps: int, every_steps: int, *, after: int = 0) -> int:
 
 # The time that a run still takes: the remaining steps, and the work between them.
 
-# The time of an evaluation before one was measured. The forward pass is a third of a step, because the backward pass
-# has two products for each of its products.
+# Time of a row in an evaluation as a share of its time in a step, until it was measured. The forward pass is a third of
+# a step, because the backward pass has two matmuls for each matmul of the forward pass.
 EVALUATION_SHARE: Final = 1 / 3
-# The time of a checkpoint before one was measured: the weights and two moments, 4 bytes each, are copied, hashed and
+# Until a checkpoint was measured, its time is estimated: weights and two moments, 4 bytes each, are copied, hashed and
 # synced at this rate.
 _SAVE_BYTES_PER_SECOND: Final = 300e6
 _CHECKPOINT_BYTES_PER_PARAMETER: Final = 12
@@ -56,7 +56,7 @@ def eta_seconds(state: RunState) -> float | None:
     return steps_left * mean_seconds + _between_seconds_left(state)
 
 
-# A plan's time is meant to be right within 15 %. A larger difference is reported with its reason.
+# A planned time should be right within 15 %. A larger difference is reported with its reason.
 _CORRECTED_FROM: Final = 1.15
 _LEAST_MEASURED_STEPS: Final = 20
 
