@@ -92,7 +92,7 @@ class Examination:
 
 @cache
 def all_symptoms() -> tuple[Symptom, ...]:
-    """Return every symptom of every rule."""
+    """Return the symptoms of all rules."""
     return tuple(symptom for rule in all_rules() for symptom in rule.during)
 
 

@@ -86,7 +86,7 @@ class Gain:
         return self.is_difference and max(self.ratios) < 1
 
     def turned(self) -> Self:
-        """Return the gain of the first config over the second."""
+        """Return the reverse gain: of the first config over the second."""
         ratios = tuple(1 / ratio for ratio in self.ratios)
         return replace(self, ratios=ratios, memory_bytes=self.memory_bytes[::-1], losses=self.losses[::-1])
 

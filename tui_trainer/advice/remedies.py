@@ -159,7 +159,7 @@ def _without_idle(context: Context, switches: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_micro_batch(context: Context, rows: int) -> dict[str, Any]:
-    """Return settings for another micro-batch at the same effective batch."""
+    """Return settings for a micro-batch of `rows` with an unchanged effective batch."""
     effective = context.planned.effective_batch_size.value
     # A step has fewer packed rows than documents, so the user's accumulation does not determine the micro-batch.
     written = _accumulation_written(context) and not context.loaded.origin(MICRO).by_user

@@ -138,7 +138,7 @@ class RunView:
 
     @property
     def others_cpu_share(self) -> float | None:
-        """Share of the usable cores that other processes use."""
+        """Share of the usable cores that other processes use; None if it was not measured."""
         machine, own = self.mean("machine_cpu_share"), self.mean("process_cpu_share")
         return None if machine is None or own is None else max(machine - own, 0.0)
 

@@ -25,7 +25,7 @@ Edits = Mapping[str, Any]
 
 
 def with_changes(section: S, patch: Patch) -> S:
-    """Return a config or section with changed values, which are not validated."""
+    """Return a copy of a config or section with the values of the patch, which are not validated."""
     for key, value in patch.items():
         name, _, rest = key.partition(".")
         new = with_changes(getattr(section, name), {rest: value}) if rest else value
@@ -39,7 +39,7 @@ def settings_words(patch: Patch) -> str:
 
 
 def settings_count(count: int) -> str:
-    """Return `1 setting` or `2 settings`."""
+    """Return a number of settings as text: `1 setting`, `2 settings`."""
     return f"{count} setting{'' if count == 1 else 's'}"
 
 
@@ -65,7 +65,7 @@ class RecipePreview:
 
 
 def same(value: Any, other: Any) -> bool:
-    """Return whether two values are the same setting: 1.0 is the same as 1, but True is not."""
+    """Return whether two values of a setting are equal. 1.0 equals 1, but True does not."""
     return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
 
 

@@ -82,7 +82,7 @@ class ConfigDocument:
         return bool(self.unsaved())
 
     def value(self, key: str) -> Any:
-        """Return the value as it was written, with relative paths. It may be invalid (see `problems`)."""
+        """Return a setting's value as it was written, with relative paths. It may be invalid (see `problems`)."""
         return self._own[key] if key in self._own else self.preset_value(key)
 
     def preset_value(self, key: str) -> Any:
@@ -187,7 +187,7 @@ class ConfigDocument:
         return self._plain_of(presets, {**presets.layers, **{key: self._layer(key) for key in own}}, [])
 
     def preview_recipe(self, name: str, *, keep_own: bool = True, fit: Fit = lambda plain: plain) -> RecipePreview:
-        """Return what `choose_recipe` would change. `fit` replaces unsuitable presets. Raises ConfigError."""
+        """Return the changes that `choose_recipe` would make. `fit` replaces unsuitable presets. Raises ConfigError."""
         plain = self.with_recipe(name, keep_own=keep_own)
         own = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
         presets = self._presets_for({**own, "profile": name})

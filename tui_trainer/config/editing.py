@@ -97,7 +97,7 @@ def refused_values(
 
 
 def parse(setting: Setting, text: str) -> Any:
-    """Return the value of a typed text, or a Problem with the setting's key.
+    """Return the value that a typed text means, or a Problem with the setting's key if the text is invalid.
 
     Accepts `2e-4`, `1_000`, `8k` (8000), `8ki` (8192), `1.5M`, `10%`, `yes`, `off`, `none` if empty is allowed, and
     texts with or without quotes.
@@ -123,7 +123,7 @@ def parse(setting: Setting, text: str) -> Any:
 
 
 def choices(setting: Setting) -> tuple[Any, ...]:
-    """Return the values of a setting that accepts no others; empty for a setting with free text or numbers."""
+    """Return all values that a setting with fixed choices accepts; empty for a setting with free text or numbers."""
     if setting.kinds == (bool,):
         return (*setting.choices, False, True)
     return () if setting.kinds else setting.choices
@@ -189,7 +189,7 @@ def _text(setting: Setting, bare: str, quoted: bool) -> Any:
 
 
 def _unquoted(text: str) -> str:
-    """Return the value of a TOML string, or the text between the quotes if it is not valid TOML."""
+    """Return the text that a quoted TOML string means, or the text between the quotes if it is not valid TOML."""
     try:
         return str(parse_toml(f"x = {text}", "")["x"])
     except ConfigError:

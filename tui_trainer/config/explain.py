@@ -25,7 +25,7 @@ def find_settings(words: str) -> list[Setting]:
 
 
 def near_settings(words: str) -> list[str]:
-    """Return the table or setting that an unknown name most likely means; empty if no name is similar."""
+    """Return a list with the table or setting that an unknown name most likely means; empty if none is similar."""
     settings = all_settings()
     tables = {key.split(".")[0] for key in settings}
     similar = [] if "." in words or words in MEANT else get_close_matches(words, tables, n=1)

@@ -178,7 +178,7 @@ class Setting:
     kinds: tuple[type, ...]
     choices: tuple[str | int, ...]
     choice_help: tuple[str, ...]
-    """Description of each choice, if a table has them."""
+    """Description of each choice, in the order of the choices; empty if there are none."""
     default: Any
     bounds: str
     limits: Limits

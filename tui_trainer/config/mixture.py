@@ -41,7 +41,7 @@ def split_at_commas(text: str) -> list[str]:
 
 
 def last_path(text: str) -> tuple[str, str]:
-    """Split an incomplete text after its last comma. Returns the first part unchanged, and the last path unescaped."""
+    """Split a text that is being typed after its last comma. Returns the text before unchanged, and the last path."""
     comma = max((match.end() for match in _COMMA.finditer(text)), default=0)
     last = text[comma:].lstrip()
     return text[: len(text) - len(last)], last.replace("\\,", ",")

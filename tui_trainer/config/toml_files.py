@@ -1,4 +1,4 @@
-"""TOML files with limited size and one-sentence errors, and the profiles, which are such files."""
+"""Reading TOML files with a size limit and one-sentence errors, and the profiles, which are TOML files."""
 
 import hashlib
 import os
@@ -148,7 +148,7 @@ def own_profiles() -> Path:
 
 
 def _files(kind: Kind) -> dict[str, Path]:
-    """Return the files of the package's and the user's profiles by name. The user's profiles take precedence."""
+    """Return the files of all profiles by name. The user's profiles take precedence over those of the package."""
     package = Path(__file__).resolve().parent.parent
     checkout = [package.parent / "profiles"] if (package.parent / "pyproject.toml").is_file() else []
     folders = [package / "_profiles", *checkout, own_profiles()]
@@ -156,7 +156,7 @@ def _files(kind: Kind) -> dict[str, Path]:
 
 
 def profile_names(kind: Kind) -> tuple[str, ...]:
-    """Return the names of the profiles of one kind, without reading their files."""
+    """Return the names of all profiles of one kind, without reading their files."""
     return tuple(_files(kind))
 
 

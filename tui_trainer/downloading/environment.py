@@ -1,4 +1,4 @@
-"""Install software: Unsloth into an environment of its own, extras and libraries into that of this program."""
+"""Installing software: Unsloth in a separate environment, extras and libraries in the environment of this program."""
 
 import shlex
 import shutil
@@ -60,7 +60,7 @@ def make_environment(tell: Callable[[str], None]) -> str:
 
 
 def _run(command: list[str]) -> str:
-    """Run a command and return its output. Raises RunError."""
+    """Run a command and return its output. Raises RunError if the command fails."""
     with Child(command, group="ours", errors=2) as child:
         printed = b"\n".join(child.all_lines()).decode(errors="replace")
         if child.process.wait():

@@ -168,7 +168,7 @@ def _refuse_small_disk(offer: DownloadOffer) -> None:
 
 
 def _fetch(offer: DownloadOffer, progress: Progress | None) -> Path:
-    """Download the files into the snapshot and return its folder: small files in parallel, the others one by one."""
+    """Download the files of an offer, small files in parallel, and return the folder of the snapshot."""
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.utils.logging import set_verbosity_error
 

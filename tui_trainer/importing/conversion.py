@@ -164,7 +164,7 @@ class Conversion:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Converted settings by key."""
+        """Values of the converted settings, by key."""
         return {rewrite.key: rewrite.value for rewrite in self.rewrites}
 
     def first(self, *names: str) -> Given | None:

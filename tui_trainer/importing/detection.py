@@ -1,6 +1,6 @@
-"""Detect which tool a file belongs to: the importer that knows most of its keys.
+"""Detection of the tool that a file belongs to: the importer that knows the largest share of the file's keys wins.
 
-A file whose keys no importer knows by more than half belongs to a tool that is not supported."""
+If no importer knows more than half of the keys, the file belongs to a tool that is not supported."""
 
 import pkgutil
 from collections.abc import Iterator, Mapping

@@ -240,7 +240,7 @@ def own_files(done: Conversion, *paths: Given | None) -> None:
 
 
 def usual_layers(done: Conversion, *, target_key: str) -> None:
-    """Write PEFT's default layers if the file has none under `target_key`.
+    """Write PEFT's default layers for adapters if the file does not name layers under `target_key`.
 
     Source: peft/utils/constants.py."""
     if done.values.get(METHOD_KEY) in ("lora", "qlora") and done.has(*_MODELS) and not done.has(target_key):

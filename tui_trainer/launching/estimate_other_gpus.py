@@ -80,9 +80,9 @@ def _words(name: str) -> set[str]:
 
 
 def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None = None) -> Iterator[CardPlan]:
-    """Yield a plan for each card, as if it were the card of this machine.
+    """Yield a plan for each GPU, as if this machine had it.
 
-    The plans assume a torch that serves the card, the libraries that the config needs, and an empty card. Times come
+    The plans assume a torch that supports the GPU, the libraries that the config needs, and an empty GPU. Times come
     from the catalogue's rates. Raises InputError for problems of the config itself.
     """
     local = probe()

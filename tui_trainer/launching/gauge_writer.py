@@ -50,7 +50,7 @@ class GaugeWriter:
         self._end = Event()
 
     def start(self) -> None:
-        """Start the thread. If the system refuses another thread, there are no gauges."""
+        """Start the thread. If the system refuses a new thread, the run has no gauges."""
         with suppress(*UNREADABLE):
             Thread(target=self._work, name="tui-trainer-run-gauges", daemon=True).start()
 

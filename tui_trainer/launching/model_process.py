@@ -125,7 +125,7 @@ class ChildWriter:
     `moved` is true if the GPU ran out of memory and the process continued on the CPU."""
 
     def __init__(self, process: ModelProcess, run: RunFolder, *, base: bool = False) -> None:
-        """Load the final model or the newest checkpoint; with `base`, the initial model. Raises RunError."""
+        """Load the run's final model or newest checkpoint; with `base`, its initial model. Raises RunError."""
         self._process, self._question = process, {"run": str(run.root), "base": base}
         loaded = process.write(self._question)
         self.source, self.continues = str(loaded["source"]), bool(loaded["continues"])

@@ -239,7 +239,7 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> Reason:
 
 
 def _raise_if_stopped(run: OpenRun) -> None:
-    """Raise _StopRequested if a stop was requested. Other requests wait for the first step."""
+    """Raise _StopRequested if a stop was requested. Other requests are executed after the first step."""
     if run.controls.has_stop():
         raise _StopRequested
 
@@ -321,7 +321,7 @@ def _halve_micro_batch(plan: Plan, event: RunProblem) -> MicroBatchReduced:
 
 
 def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> None:
-    """Store the seconds of a step for later plans. `busy_seconds` is how long this process has trained."""
+    """Store the measured seconds of a step for later plans. `busy_seconds` is how long this process has trained."""
     on_card, threads = plan.device == "cuda", plan.threads.value
     load = None if on_card else load_of_others(load_of_threads(threads * plan.processes_per_node, busy_seconds))
     device = device_key(plan.cpu_name, threads, plan.device_name if on_card else "")
@@ -331,7 +331,7 @@ def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> N
 
 
 def keep_peak(plan: Plan, peak_bytes: int) -> None:
-    """Store the peak memory for later plans."""
+    """Store the measured peak memory of a run for later plans."""
     if key := Key.read(plan.memory_key):
         rows, eval_rows = plan.per_device_train_batch_size.value, plan.per_device_eval_batch_size.value
         keep_measured_peak(key, rows, eval_rows, peak_bytes)

@@ -113,7 +113,7 @@ def planned_root(loaded: LoadedConfig) -> Path:
 
 
 def make_folder(loaded: LoadedConfig, root: Path, script: str) -> RunFolder:
-    """Create the folder of a run that a job will start. Raises InputError."""
+    """Create the folder of a run that a Slurm job will start. Raises InputError."""
     folder = RunFolder.create(root.parent, root.name)
     try:
         folder.write_file(folder.config, to_toml(loaded).encode())

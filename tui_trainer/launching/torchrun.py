@@ -199,12 +199,12 @@ class RankEnded(RunError):
 
 
 def result_path(folder: RunFolder, rank: int) -> Path:
-    """Return the JSON file with the result of a process."""
+    """Return the path of the JSON file with the result of a process."""
     return folder.logs / f"rank-{rank}.json"
 
 
 def log_path(folder: RunFolder, rank: int) -> Path:
-    """Return the file with the output of a process, including its traceback."""
+    """Return the path of the log with the output of a process, including its traceback."""
     return folder.logs / f"rank-{rank}.txt"
 
 
@@ -240,14 +240,14 @@ def command_words(plan: Plan, folder: RunFolder) -> str:
 
 
 def uses_other_processes(plan: Plan) -> bool:
-    """Return whether the run trains in other processes than this one."""
+    """Return whether the run trains in separate processes and not in this one."""
     return plan.is_group or unsloth.is_asked(plan.config)
 
 
 def train_together(
     job: Job, controls: Controls, progress: Progress, tell_failing: Callable[[str | None], None]
 ) -> Result:
-    """Train in all processes of the plan, to the end.
+    """Train in all processes of the plan until the run ends, and return the result.
 
     `tell_failing` gets the reason why rank 0 cannot write the journal, and None once it can again. Raises RankEnded,
     GroupOutOfMemory, RunError, InputError."""
@@ -423,7 +423,7 @@ def _result(folder: RunFolder, count: int, messages: GroupMessages) -> Result:
 
 
 def _end_words(folder: RunFolder, ended: dict[str, Any]) -> str:
-    """Return why the group ended, with the last lines of the log."""
+    """Return as text why the group ended, with the last lines of the log."""
     rank, code = ended.get("rank"), ended.get("exit_code", 0)
     if rank is None:
         node_words = f" on node {node}" if (node := ended.get("node")) else ""

@@ -59,7 +59,7 @@ class ComparedRun(RunResult):
     """Rows per second when the model answers in batches, as the last `bench RUN` measured it."""
     peak_memory_bytes: Annotated[int | None, Figure(title="peak memory", unit="bytes")]
     figures: dict[str, float] = field(default_factory=dict)
-    """Measured figures, keyed by field of `RunState`."""
+    """Measured figures, keyed by property of `RunState`."""
     targets: str = ""
     """Summary of the run's targets, such as `2 of 3 met`; empty if the run has no targets."""
     train_curve: tuple[CurvePoint, ...] = ()

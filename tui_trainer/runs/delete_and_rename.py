@@ -1,6 +1,6 @@
 """Renaming and deleting runs that no process owns or reads. Deletion removes only files of runs and follows no links.
 
-A folder is renamed before it is deleted. The remains after a crash are thus recognised, and no run starts in them.
+A folder is renamed before it is deleted, so that a half-deleted folder is recognised after a crash and not used.
 """
 
 import os
@@ -47,7 +47,7 @@ def original_path(root: Path) -> Path:
 
 
 def bytes_to_free(root: Path) -> int:
-    """Return how many bytes `delete` would free. Raises FolderError if `delete` would refuse."""
+    """Return how many bytes `delete` would free. Raises FolderError if `delete` would raise it."""
     remains = deletion_path(root)
     try:
         if root != remains and os.path.lexists(root):
@@ -92,7 +92,7 @@ def rename(root: Path, name: str) -> Problem | None:
     """Rename a run on the disk and in the index. Returns a problem if only the index could not be written.
 
     Raises FolderError if the name is invalid or taken, if a process owns or reads the run, for a folder that is not a
-    run, and when the system refuses.
+    run, and for errors of the system.
     """
     if problem := check_name(name):
         raise FolderError(replace(problem, key=""))

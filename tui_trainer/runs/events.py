@@ -71,8 +71,8 @@ class DataPrepared(Event):
     seconds: float
     notes: list[str] = field(default_factory=list)
     choices: int = 0
-    """Number of tokens or classes that a label is chosen from, if the loss is the cross-entropy of that choice.
-    Otherwise, and in older journals, 0."""
+    """Number of tokens or classes among which the loss (a cross-entropy) makes the model choose; 0 for other losses and
+    in older journals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,18 +143,18 @@ class PlanMade(Event):
     empty_cache_steps: int | None = None
     learning_rate: float | None = None
     usual_learning_rate: float | None = None
-    """Learning rate that `auto` resolves to for this method and size of model."""
+    """Learning rate to which `auto` resolves for this tuning method and model size."""
     most_learning_rate: float | None = None
     memory_budget_bytes: int | None = None
     kernel_bytes: int | None = None
-    """Part of the memory for kernels that a CPU compiles for each size of a pass; 0 if it compiles none."""
+    """Part of the planned memory for kernels that a CPU compiles for each size of a pass; 0 if it compiles none."""
     processes: int = 1
     command: str = ""
     """Command that starts the processes, for a run with several processes."""
     attention: str = ""
     """Attention kernel, and why it was chosen."""
     best_samples_per_second: float | None = None
-    """Highest rate of earlier runs with steps of the same shape on this machine."""
+    """Highest speed, in rows per second, of earlier runs with steps of this shape on this machine."""
     gradient_checkpointing: bool | None = None
     tuning_method: str = ""
     warmup_steps: int | None = None
@@ -419,7 +419,7 @@ class MicroBatchReduced(RunProblem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlApplied(Event):
-    """The execution of a request of control.json."""
+    """The confirmation that the run executed a request of control.json."""
 
     action: str
     request_id: int
@@ -490,7 +490,7 @@ _read_text: Final = reader(str)
 
 
 def to_line(event: Event) -> str:
-    """Return the event as one line of JSON, without a line break. Cuts texts if the line exceeds `LINE_LIMIT_BYTES`."""
+    """Return the event as one line of JSON, without the line break. Shortens texts if it exceeds `LINE_LIMIT_BYTES`."""
     data = _as_dict(event)
     line = _dumps(data)
     return line if len(line) < LINE_LIMIT_BYTES else _dumps(shortened(data))

@@ -62,7 +62,7 @@ class RunFolder:
     script, job = _Inside("job.sh"), _Inside("job.json")
     """The script that Slurm executes, and the file with the id of the Slurm job."""
     in_use = _Inside("in_use")
-    """Locks of the processes that read the run at the moment."""
+    """Folder with the locks of processes that are reading the run."""
     logs, checkpoints = _Inside("logs"), _Inside("checkpoints")
     base = _Inside("base")
     """Base model of the run's adapter, if the run first merged another adapter into its base model."""
@@ -93,7 +93,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Return the folder of an existing run, possibly from another machine. Raises FolderError if it is not one."""
+        """Return the folder of an existing run, possibly from another machine. Raises FolderError for other folders."""
         root, hint = from_the_root(str(path)), "`tui-trainer runs` lists the runs"
         try:
             root = root.resolve(strict=True)
@@ -305,7 +305,7 @@ def files_below(folder: Path) -> list[str]:
 
 
 def make_durable(folder: Path) -> None:
-    """Make the contents of a folder private, and sync them to the disk. Raises OSError, also for a link."""
+    """Make all files of a folder private and sync them to the disk. Raises OSError, also for a link."""
     for parent, _, names in os.walk(folder, topdown=False, onerror=_raise):
         for name in names:
             make_file_durable(Path(parent) / name)

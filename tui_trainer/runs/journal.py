@@ -1,8 +1,8 @@
 """journal.jsonl: the append-only events of a run, written by one process and read by any number of others.
 
 The writer never raises for a full or broken disk: the lines wait in memory while training continues, and `failing` has
-the reason. The next writer completes a line that a kill tore, and readers skip and count it. `lock.py` excludes a
-second writer.
+the reason. If a kill leaves an incomplete line, the next writer ends it, and readers skip and count it. `lock.py`
+excludes a second writer.
 """
 
 import os
@@ -43,7 +43,7 @@ class JournalWriter:
         pending_limit_bytes: int = PENDING_LIMIT_BYTES,
         tell_failing: Callable[[str | None], None] = lambda reason: None,
     ) -> None:
-        """Open the journal, or raise FolderError. `tell_failing` is called with `failing` whenever it changes."""
+        """Open the journal, or raise FolderError. `tell_failing` is called with `failing` whenever that changes."""
         self.path = path
         self._fd = _open_for_appending(path)
         self._limit_bytes = pending_limit_bytes
@@ -193,7 +193,7 @@ class JournalReader:
         return list(self.stream())
 
     def stream(self) -> Iterator[Event]:
-        """Yield the events that `read_new` returns, in bounded memory. The caller must consume all of them."""
+        """Yield the events that `read_new` would return, in bounded memory. The caller must consume all events."""
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:

@@ -279,7 +279,7 @@ def _kernel_start(pid: int) -> str:
 
 
 def _flock_now(fd: int) -> bool:
-    """Lock the file if it is free, and return whether it was. A file system without locks counts as free."""
+    """Try to lock the file, and return whether no other process has locked it. True on a file system without locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -295,7 +295,7 @@ def _is_still(path: Path, fd: int) -> bool:
 
 
 def _read_owner(fd: int) -> LockOwner | None:
-    """Return the owner that the file names; None if the file is empty or invalid."""
+    """Return the lock's owner according to the lock file; None if the file is empty or invalid."""
     try:
         holder: LockOwner = _OWNER(parsed(os.pread(fd, _CONTENT_LIMIT_BYTES, 0)))
     except (OSError, ValueError, RecursionError):

@@ -1,8 +1,8 @@
 """The list of all runs on this disk, with the status and the result of each.
 
-The overview of a run that has ended, or that no process owns, is saved beside its journal in `summary.json`. If the
-journal has grown since, its whole content is read again, at half a second for 100,000 steps. For an active run only the
-new events are read.
+The overview of a run that has ended, or that no process owns, is saved in `summary.json`. If the journal has grown
+since then, it is read again as a whole, which takes half a second for 100,000 steps. For an active run only the new
+events are read.
 """
 
 import os
@@ -109,7 +109,7 @@ class RunOverview(RunResult):
     loss_curve: tuple[float, ...] = ()
     """Up to 24 training losses from the first to the last step, for a sparkline."""
     out_of_memory_events: int = 0
-    """Number of times that the run reduced the size of its passes because memory ran out."""
+    """Number of times that the run reduced its micro-batch because memory ran out."""
     started_at: str = ""
     last_event_at: str = ""
     size_bytes: int | None = None

@@ -1,7 +1,7 @@
 """The index of all runs on this machine, a small file in the state folder.
 
-The index is a convenience. Without it, runs can still be named by their paths. If it cannot be written, the functions
-return a problem to report, and the run continues.
+The index is a convenience. Without the index, users can still name runs by their paths. If the index cannot be written,
+the functions return a problem to report, and the run continues.
 """
 
 import difflib
@@ -72,7 +72,7 @@ def known_runs() -> list[RunFolder]:
 
 
 def newest_runs() -> list[RunFolder]:
-    """Return the last 20 runs of the index, newest last. A search for active runs is limited to them."""
+    """Return the last 20 runs of the index, newest last. A search for active runs looks only at these."""
     return known_runs()[-_NEWEST_RUNS:]
 
 

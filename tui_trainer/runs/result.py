@@ -1,6 +1,6 @@
 """The result of a run: its scores, the evaluation of its model, a grade of its speed, its memory use, its targets.
 
-The speed is compared with the best of this machine for steps of the same shape, or else with what it can compute.
+The speed is compared with the best earlier speed for steps of this shape, or else with the machine's compute rates.
 """
 
 import math
@@ -155,7 +155,7 @@ def ending_words(state: RunState) -> str:
 
 
 def ended_words(reason: str, step: int, kept: int | None, metric: str, value: float | None) -> str:
-    """Return how a finished run ended. `value` is the value of `metric` at the step `kept`."""
+    """Return how a finished run ended, as text. `value` is the value of `metric` at the step `kept`."""
     is_early = reason == "early stopping"
     ending = f"stopped early at step {step:,}" if is_early else f"finished after {quantity(step, 'step')}"
     if kept is None:
@@ -164,17 +164,17 @@ def ended_words(reason: str, step: int, kept: int | None, metric: str, value: fl
 
 
 def metric_words(metric: str, value: float) -> str:
-    """Return the value of `evaluation.metric_for_best_model`: `held-out loss 1.2500`, `macro F1 0.810`."""
+    """Return a metric with its value as text: `held-out loss 1.2500`, `macro F1 0.810`."""
     return f"held-out loss {value:.4f}" if metric == "loss" else f"{plain(metric)} {number(value)}"
 
 
 def metric_value(evaluation: EvalDone, metric: str) -> float | None:
-    """Return the value of `evaluation.metric_for_best_model` in an evaluation; None if it was not measured."""
+    """Return the value of a metric (`loss`, or a score) in an evaluation; None if it was not measured."""
     return evaluation.loss if metric == "loss" else evaluation.scores.get(metric)
 
 
 def ended_after_words(state: RunState) -> str:
-    """Return how a run ended and how long it trained. The run must have finished."""
+    """Return as text how a run ended and how long it trained. The run must have finished."""
     assert state.finished is not None
     return f"{ending_words(state)}, {format_seconds(state.finished.seconds)} of training"
 
@@ -379,7 +379,7 @@ def _samples_per_second(state: RunState) -> float:
 
 
 def planned_epoch_seconds(plan: PlanMade | None) -> float | None:
-    """Return the planned seconds for the steps of one epoch; None if the plan has no time for a step."""
+    """Return the planned seconds for the steps of one epoch; None if the plan does not know the time of a step."""
     return None if plan is None or plan.step_seconds is None else plan.steps_per_epoch * plan.step_seconds
 
 
@@ -463,7 +463,7 @@ class Target:
     measured: float | None
     at_most: bool
     beside: str = ""
-    """Note on the measured value, or on how to measure it."""
+    """Note on the run's value, or on how to measure it, such as `in batches`."""
 
     @property
     def met(self) -> bool | None:

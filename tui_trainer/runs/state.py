@@ -186,7 +186,7 @@ class StepTimes:
 
     @property
     def recent(self) -> StepSums:
-        """Sums over at least the last 500 steps and 100 seconds, or over all steps while there are fewer."""
+        """Sums over the newest steps: at least 500 steps and 100 seconds, or all steps while there are fewer."""
         return self.whole.since(self._marks[0])
 
 
@@ -278,7 +278,7 @@ class RunState:
     samples: deque[events.TextSampled] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
     problems: deque[events.RunProblem] = field(default_factory=lambda: deque(maxlen=PROBLEMS_KEPT))
     gauges: deque[events.GaugesRead] = field(default_factory=lambda: deque(maxlen=GAUGES_KEPT))
-    """Readings of the last hour. A resume drops none of them."""
+    """Readings of the last hour, including readings before a resume."""
     gauge_summary: GaugeSummary = field(default_factory=GaugeSummary)
     """Summary of all readings of the run, including those that `gauges` has dropped."""
     recent: deque[events.StepDone] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
@@ -304,14 +304,14 @@ class RunState:
     times: StepTimes = field(default_factory=StepTimes)
     """Times of the steps of this start, without its first two steps."""
     peak_memory_bytes: int = 0
-    """Peak memory of all steps, including those that a resume dropped."""
+    """Peak memory of all steps in bytes, including steps that a resume discarded."""
     all_input_tokens: int = 0
-    """Tokens that the model read in all steps, including those that a resume dropped."""
+    """Tokens that the model read in all steps, including steps that a resume discarded."""
     all_step_seconds: float = 0.0
-    """Seconds of all steps, including those that a resume dropped."""
+    """Seconds of all steps, including steps that a resume discarded."""
 
     def apply(self, event: events.Event) -> None:
-        """Add one event to the state. Kinds that change nothing are ignored."""
+        """Update the state with one event. Kinds of events that do not change the state are ignored."""
         match event:  # in the order of frequency
             case events.StepDone():
                 self._take_step(event)
@@ -381,7 +381,7 @@ class RunState:
 
     @property
     def status(self) -> Status:
-        """Status according to the journal, which does not show that the process is dead (see `runs/overview.py`)."""
+        """Status according to the journal, which cannot show that the process was killed (see `runs/overview.py`)."""
         if self.failed is not None:
             return "failed"
         if self.finished is not None:
@@ -412,17 +412,17 @@ class RunState:
 
     @property
     def losses(self) -> array[float]:
-        """Loss of each step in nats per token; NaN if no token counted. Each call computes it again."""
+        """Loss of each step in nats per token; NaN if no token counted. Each access computes the losses again."""
         return array("d", map(self.loss_at, range(len(self.loss_sums))))
 
     def loss_at(self, index: int) -> float:
-        """Return the loss of the step at an index of the columns, in nats per token; NaN if no token counted."""
+        """Return the loss at an index of `steps`, in nats per token; NaN if no token counted in the loss."""
         tokens = self.token_counts[index]
         return self.loss_sums[index] / tokens if tokens else math.nan
 
     @property
     def loss(self) -> float | None:
-        """Training loss at the end of the run, or `loss_smoothed` before, in nats per token."""
+        """Training loss in nats per token: as recorded at the end of the run, before the end `loss_smoothed`."""
         finished = self.finished
         return self.loss_smoothed if finished is None or finished.loss is None else finished.loss
 
@@ -445,7 +445,7 @@ class RunState:
     def padding_share(self) -> Annotated[float | None, PADDING]:
         """Share of padding among the computed positions, without the first two steps of this start.
 
-        None if it is less than a thousandth, for example if only the last row of a text is shorter.
+        None if the share is less than a thousandth, for example if only the last row of a text is shorter.
         """
         whole = self.times.whole
         share = 1 - whole.input_tokens / whole.positions if whole.positions else 0.0
@@ -572,14 +572,14 @@ class FollowedJournal:
         self.reader, self.state = JournalReader(folder.journal), RunState(name=folder.name)
 
     def read_new(self) -> RunState:
-        """Apply the events since the last call, and return the state."""
+        """Apply the events that were written since the last call, and return the state."""
         fold(self.reader.stream(), self.state)
         self.state.journal_damage = self.reader.damage
         return self.state
 
 
 def read_run(folder: RunFolder) -> RunState:
-    """Read the journal of a run to its end, and return the state. Without a journal this is the initial state."""
+    """Read the journal of a run to its end, and return the state. Without a journal, return the initial state."""
     return FollowedJournal(folder).read_new()
 
 

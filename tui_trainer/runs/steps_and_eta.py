@@ -1,4 +1,4 @@
-"""Steps at intervals, the time that a run still takes, and its speed and time in comparison with the plan."""
+"""Intervals in steps, the remaining time of a run, and its speed and time in comparison with the plan."""
 
 from statistics import fmean
 from typing import Final

@@ -15,7 +15,7 @@ def split_words(rows: int, passes: int, processes: int = 1, *, width_tokens: int
 
 
 def _figure(plan: object, name: str) -> Any:
-    """Return a figure of a `Plan`, whose fields have reasons, or of a `PlanMade`, whose fields are plain values."""
+    """Return the value of a figure of a `Plan` or of a `PlanMade`, without the reason that a `Plan` has for it."""
     value = getattr(plan, name)
     return getattr(value, "value", value)
 
@@ -106,7 +106,7 @@ def sample_words(prompt: str, text: str, characters: int) -> str:
 
 
 def come_back_words(name: str) -> str:
-    """Return the commands that show and stop a run which trains in another process."""
+    """Return a text with the commands that show and stop a run which trains in another process."""
     run = shell_word(name)
     return f"`tui-trainer attach {run}` shows it, `tui-trainer stop {run}` saves and stops it"
 

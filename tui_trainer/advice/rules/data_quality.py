@@ -1,4 +1,4 @@
-"""Rules about the rows that are trained on and the rows that are held out."""
+"""Rules about the training rows and the held-out rows."""
 
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Verdict, failed, not_applicable, passed, rule, warned

@@ -1,4 +1,4 @@
-"""YAML of LLaMA-Factory. Its v1 has an importer of its own.
+"""YAML of LLaMA-Factory. LLaMA-Factory v1 has a separate importer.
 
 Source: src/llamafactory/hparams/ and src/llamafactory/data/template.py of hiyouga/LLaMA-Factory at ff6d4d12e."""
 

@@ -1,6 +1,6 @@
 """`TrainingArguments` of Hugging Face as JSON or YAML, and the arguments of its example scripts.
 
-Most tools use the same names, so their tables begin with those of this file.
+Most tools use these names too, so the tables of their importers begin with the tables of this file.
 Source: `TrainingArguments` of transformers 5.23 and the names of versions 4.x; `LoraConfig` of peft 0.21."""
 
 from typing import Any
