@@ -1,7 +1,7 @@
 """The errors of this program, sorted by whose mistake they are.
 
     TuiTrainerError
-    |-- InputError          what was asked is wrong: config, data, arguments, folders (exit code 2)
+    |-- InputError          the user's input is wrong: config, data, arguments, folders (exit code 2)
     |   |-- ConfigError     a setting, a profile or a config file
     |   |-- DataError       a file or a row that is trained on
     |   `-- FolderError     a run folder or a place to write to
@@ -40,10 +40,10 @@ _FEW_PARTS = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """One mistake: where it is, what is wrong, what to do.
+    """One mistake: where it is, what is wrong, and what the user can do.
 
-    `where` is a file (and line), `key` a setting such as `training.learning_rate`, `excerpt` the beginning of the row;
-    each may be empty. `suggested` is the value of the setting that the hint recommends, if there is one.
+    `where` is a file (and line), `key` a setting such as `training.learning_rate`, `excerpt` the beginning of the data
+    row; each may be empty. `suggested` is a value for the setting, if the hint recommends one.
     """
 
     message: str
@@ -62,7 +62,7 @@ class Problem:
 def name_hint(name: str, known: Collection[str]) -> str:
     """Return a hint for a name that is not in `known`.
 
-    It has the names that contain it, else the most similar ones, or all if they are few.
+    The hint lists the known names that contain `name`, else the most similar names, or all names if they are few.
     """
     near = [other for other in known if name and name in other][:_FEW_PARTS] or get_close_matches(name, known, n=1)
     if near or len(known) <= _FEW_NAMES:
@@ -71,18 +71,18 @@ def name_hint(name: str, known: Collection[str]) -> str:
 
 
 def full_disk_words(error: BaseException) -> str:
-    """Return that the disk is full or the quota used up, if this is the cause of the error; else an empty string.
+    """Return `the disk is full`, or a similar text about a quota, if an error has this cause; else an empty text.
 
-    Libraries in Rust raise errors without `errno`; their text ends with the words of the system.
+    Errors of libraries in Rust have no `errno`, so they are recognised by their text.
     """
     code, text = getattr(error, "errno", None), str(error)
     return next((words for full, words in _FULL_DISK.items() if code == full or os.strerror(full) in text), "")
 
 
 def system_reason(error: BaseException) -> str:
-    """Return why the system refused something: `Permission denied`, `the disk is full (No space left on device)`.
+    """Return the reason for an OSError: `Permission denied`, `the disk is full (No space left on device)`.
 
-    For an error of another kind, return its text, or the name of its class if it has none.
+    For an error of another kind, return its text, or the name of its class if it has no text.
     """
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     full = full_disk_words(error)
@@ -90,7 +90,7 @@ def system_reason(error: BaseException) -> str:
 
 
 def room_hint(error: BaseException, folder: str | os.PathLike[str]) -> str:
-    """Return what to do if this program could not write one of its own files into `folder`."""
+    """Return a hint for the user if this program could not write one of its own files to `folder`."""
     elsewhere = "set TUI_TRAINER_HOME to a writable folder"
     if not full_disk_words(error):
         return elsewhere
@@ -115,7 +115,7 @@ class InputError(TuiTrainerError):
         super().__init__("\n".join(map(str, self.problems)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the problems too, so that another process gets more than their text."""
+        """Pickle the problems too, so that another process receives them and not only the message."""
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
@@ -132,7 +132,7 @@ class FolderError(InputError):
 
 
 class RunError(TuiTrainerError):
-    """A run that could not continue; the message says what was saved and what to try."""
+    """Raised if a run could not continue. The message says what was saved and what to try."""
 
 
 class GroupOutOfMemory(RunError):

@@ -1,6 +1,6 @@
-"""Numbers as people read them. Bytes are binary (GiB), counts decimal (1.2 M), durations in days down to seconds.
+"""Numbers as text. Bytes have binary units (GiB), counts decimal units (1.2 M), durations units from ms to days.
 
-A number takes the larger unit from where it would be rounded up to one of it: 999,700 is 1 M and not 1e+03 k.
+A number that would be rounded up to the next larger unit is written in that unit: 999,700 is 1 M and not 1e+03 k.
 """
 
 import math
@@ -28,7 +28,7 @@ def format_bytes(count: float | None) -> str:
 
 
 def format_bytes_of(part: float, whole: float) -> str:
-    """Return two byte counts in the unit of the second: `2.1 of 2.4 GiB`."""
+    """Return two byte counts as text, in the unit of the second: `2.1 of 2.4 GiB`."""
     unit, size = next(((unit, size) for unit, size in _BYTE_UNITS if abs(whole) >= size), ("KiB", KIB))
     return f"{part / size:.1f} of {whole / size:.1f} {unit}"
 
@@ -47,7 +47,7 @@ _SINGULAR: Final = {"are": "is", "have": "has", "do": "does"}
 
 
 def quantity(count: float, noun: str, verb: str = "") -> str:
-    """Return a count with its noun, and with its verb if there is one: `1 row is`, `1,870 rows are`."""
+    """Return a count with `noun`, and `verb` if given, in the singular or plural: `1 row is`, `1,870 rows are`."""
     number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
     if count == 1:
         return f"{number} {noun}" + (f" {_SINGULAR.get(verb, f'{verb}s')}" if verb else "")
@@ -60,17 +60,17 @@ def format_rate(per_second: float | None, of: str) -> str:
 
 
 def format_number(number: float, digits: int = 3) -> str:
-    """Return a number with `digits` significant digits, or all digits of a larger one: `0.0312`, `1.5`, `2,310`."""
+    """Return a number as text with `digits` significant digits, but never a rounded integer part: `0.0312`, `2,310`."""
     return f"{number:,.0f}" if abs(number) >= 10**digits - 0.5 else f"{number:.{digits}g}"
 
 
 def listed(names: Sequence[str], conjunction: str = "or") -> str:
-    """Return names as a list in a sentence: `a, b or c`."""
+    """Return names joined for a sentence: `a, b or c`."""
     return f" {conjunction} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def percent(share: float) -> str:
-    """Return a share between 0 and 1 in words: `61 %`."""
+    """Return a share between 0 and 1 as text: `61 %`."""
     return f"{100 * share:.0f} %"
 
 
@@ -118,36 +118,36 @@ _WRITTEN: Final[dict[Unit, Callable[[Any], str]]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """How a figure is named and written wherever it is shown.
+    """Title and unit of a figure, which all screens and reports use.
 
-    It is declared once, where its value is held: `total_steps: Annotated[Planned[int], Figure(title="steps")]`, or in
-    the return annotation of a property. If `RunState` and `Plan` have a figure of the same name, `RunState` has its
-    measured value and `Plan` its planned one.
+    A figure is declared once, in the annotation of the field that holds its value, or of the property that returns it:
+    `total_steps: Annotated[Planned[int], Figure(title="steps")]`. If `RunState` and `Plan` have a figure with the same
+    name, `RunState` has its measured value and `Plan` its planned value.
     """
 
     title: str
     unit: Unit = "count"
     config_place: int = 0
-    """The place on the Config screen, from 1; 0 if it is not shown there."""
+    """Position of the figure on the Config screen, from 1; 0 if the figure is not shown there."""
     in_journal: bool = False
     """Whether the journal contains the planned value, in `PlanMade.figures`."""
     setting: str = ""
-    """Name of the setting whose `auto` becomes this figure, if it is not the figure's own name."""
+    """Name of the setting whose `auto` this figure resolves, if it differs from the figure's name."""
 
 
 def figure_text(figure: Figure, value: Any) -> str:
-    """Return the value of a figure as people read it; `--` for None."""
+    """Return the value of a figure as text in its unit; `--` for None."""
     return "--" if value is None else _WRITTEN[figure.unit](value)
 
 
 def plotted(figure: Figure, value: float) -> float:
-    """Return a value in the unit of charts and trackers: bytes in GiB."""
+    """Return a value in the unit that charts and trackers use: GiB for bytes."""
     return value / GIB if figure.unit == "bytes" else value
 
 
 @cache
 def figures_of(holder: type) -> dict[str, Figure]:
-    """Return the figures that a class declares, by the names of its fields and properties, in their order."""
+    """Return the figures that a class declares, keyed by field or property, in the order of declaration."""
     annotated: dict[str, Any] = {}
     for base in reversed(holder.__mro__):
         annotated |= get_annotations(base)

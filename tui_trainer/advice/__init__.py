@@ -1,1 +1,1 @@
-"""Advice on settings, one rule each: seen before a run, seen during one, what it changes, and what that gains."""
+"""Advice on settings. Each rule checks a config before its run, diagnoses a run, and proposes settings."""

@@ -1,4 +1,4 @@
-"""The checklist: what every rule finds in a config before its run."""
+"""The checklist: the verdicts of all rules on a config before its run."""
 
 import json
 from collections import Counter
@@ -27,19 +27,19 @@ from tui_trainer.config.load import LoadedConfig, Origin, value_of
 from tui_trainer.terminal.safe_text import one_line
 
 ALL = "all"
-"""For every check, where names of checks are asked for."""
+"""Word that stands for all checks where the user may enter names of checks."""
 _SHOWN_VALUE = 60
-# A later fix may open an earlier check again: fewer steps ask for a smaller model.
+# After a later fix an earlier check may fail again: a run of fewer steps needs a smaller model.
 _TRIES = 2
 _NO_PLAN = "no plan can be made yet: see the first check in this list"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """A rule and its verdict before a run. `changes` is its fix with the present values. Texts pass `safe_text` when
-    they are shown.
+    """A rule and its verdict before a run. `changes` has the settings of the fix with their present and new values.
+    Show texts only through `safe_text`.
 
-    `gain` is the gain of the fix, or of the present config over the opposite; None if it was not measured.
+    `gain` is the gain of the fix, or else of the present config over `opposite`; None if it was not measured.
     """
 
     rule: Rule
@@ -65,17 +65,17 @@ class Finding:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody should look at it."""
+        """Whether the finding is an error, a failure or a warning, so that the user should look at it."""
         return self.status in ("error", "fail", "warn")
 
     @property
     def alternative(self) -> Patch | None:
-        """Settings that the config can be measured against: those of the fix, or the other position of the switch."""
+        """Settings with which the config can be compared by measurement: those of the fix, or else the opposite."""
         return self.verdict.fix or self.verdict.opposite
 
     @property
     def why_not_measured(self) -> str:
-        """Why no steps can be measured; empty: they can."""
+        """Reason why no comparison of steps can be measured; empty if one can."""
         if not self.alternative:
             return "this check has no setting to toggle"
         if not any(map(is_of_steps, self.alternative)):
@@ -84,12 +84,12 @@ class Finding:
 
     @property
     def measured_gain(self) -> float | None:
-        """How many times as fast, as measured on this machine; None: not measured."""
+        """Speed-up that was measured on this machine (1.5: 1.5 times as fast); None if it was not measured."""
         return self.gain.speed_up if self.gain else None
 
     @property
     def gain_words(self) -> str:
-        """The gain that was measured or estimated here, in words, or that none was."""
+        """Measured or estimated gain as text, or why there is none: `not measured yet`."""
         if self.gain is None and self.verdict.reckoned_gain:
             return f"{self.verdict.reckoned_gain:.2f} times as fast, estimated {self.verdict.reckoned_from}"
         if self.gain is None:
@@ -98,7 +98,7 @@ class Finding:
 
 
 def patch_words(patch: Patch) -> str:
-    """Return the settings in TOML: `data.packing = false`."""
+    """Return the settings of a patch as text: `data.packing = false`."""
     return ", ".join(f"{key} = {one_line(json.dumps(value), _SHOWN_VALUE)}" for key, value in patch.items())
 
 
@@ -109,19 +109,19 @@ def all_checks() -> tuple[Rule, ...]:
 
 
 def run_checks(context: Context, chosen: Iterable[Rule] | None = None) -> list[Finding]:
-    """Return what each check finds, in their order. A check that breaks becomes a finding, and stops no other."""
+    """Return the findings of the chosen checks, by default of all, in order. A check that fails becomes a finding."""
     wanted = all_checks() if chosen is None else chosen
     gains = KeptGains.read(Measurable.of(context.plan)) if context.plan else None
     return [_finding(rule, context, gains) for rule in wanted]
 
 
 def worst(findings: Iterable[Finding]) -> Status:
-    """Return the worst status; `pass` outranks `n/a`, which is all there is when nothing applies."""
+    """Return the worst status of the findings; `n/a` if no check applies."""
     return min((finding.status for finding in findings), key=STATUSES.index, default="n/a")
 
 
 def counts(findings: Sequence[Finding]) -> dict[Status, int]:
-    """Return how many findings have each status, from the worst on."""
+    """Return the number of findings with each status, the worst status first."""
     return {status: sum(finding.status == status for finding in findings) for status in STATUSES}
 
 
@@ -135,7 +135,7 @@ def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
         evidence = f"{verdict.evidence}; but {patch_words(verdict.opposite)} was measured to be faster here"
         verdict = warned(evidence, *verdict.details, switch=verdict.switch, fix=verdict.opposite)
     if verdict.status == "warn" and verdict.fix and not (gain and gain.is_difference):
-        # A hardware profile has its reasons, which only a measurement on this machine can contradict.
+        # Values of a hardware profile have reasons, which only a measurement on this machine can contradict.
         profile = context.loaded.hardware_profile
         if profile and {context.loaded.origin(key) for key in verdict.fix} == {Origin.HARDWARE}:
             evidence = f"{verdict.evidence}; no change is proposed: the setting is from hardware profile {profile.name}"
@@ -151,7 +151,7 @@ def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
 
 
 def _without_fix(verdict: Verdict, fix: Patch, refused: Sequence[str]) -> Verdict:
-    """Return the verdict without its fix, and with the reason why the fix would be refused."""
+    """Return the verdict with advice on why its fix would be refused, in place of the fix."""
     why_none = f"{patch_words(fix)} would be refused here: {'; '.join(refused)}"
     return replace(verdict, fix=None, advice="; ".join(filter(None, (verdict.advice, why_none))), reckoned_gain=None)
 
@@ -166,12 +166,12 @@ def _look(rule: Rule, context: Context) -> Verdict:
         if rule.counted and context.counted and not context.counted.exact and verdict.status != "n/a":
             return replace(verdict, evidence=f"{verdict.evidence} ({context.counted.reason})")
         return verdict
-    except Exception as error:  # the one place: a check that breaks is a finding, and the others are made all the same
+    except Exception as error:  # a check that fails becomes a finding, and the other checks still run
         return Verdict(status="error", evidence=f"this check could not run: {broken_words(error)}")
 
 
 def _without_plan(rule: Rule, context: Context) -> Verdict:
-    """Return a failure for a setting that keeps a plan from being made, if the rule knows a value that does not."""
+    """Return the verdict if there is no plan: a failure if the rule can fix the setting that prevents the plan."""
     key = "" if rule.fallback is None else rule.settings[0]
     refused = [problem.message for problem in context.problems if key and problem.key == key]
     if not refused:
@@ -182,14 +182,14 @@ def _without_plan(rule: Rule, context: Context) -> Verdict:
 def apply_fixes(
     loaded: LoadedConfig, gather: Callable[[LoadedConfig], Context]
 ) -> tuple[LoadedConfig, dict[str, Any], list[Finding]]:
-    """Apply one fix after the other, each after looking again, so that they do not contradict each other.
+    """Apply the fixes one after the other. The checks run again after each fix, so that fixes do not conflict.
 
-    Returns the config with all fixes, the settings that changed with their new values, and what the checks then find.
+    Returns the config with all fixes, the settings that changed with their new values, and the remaining findings.
     """
     changes: dict[str, Any] = {}
     tries: Counter[str] = Counter()
     findings = run_checks(gather(loaded))
-    # Gains are kept by all settings that a loss depends on: after another fix they would not be found.
+    # Stored gains belong to one combination of settings, so they would not be found after another fix.
     fastest = {f.name for f in findings if f.rule.is_for_speed and not f.fix and f.gain and f.gain.turned().is_slower}
     while chosen := next((f for f in findings if f.fix and f.name not in fastest and tries[f.name] < _TRIES), None):
         tries[chosen.name] += 1

@@ -1,4 +1,4 @@
-"""A config before its run, as rules look at it: the plan, the machine, the data, and what an earlier run measured."""
+"""Input of the rules before a run: the config, plan, machine and data, and measurements of an earlier run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from tui_trainer.tasks.contract import DataFacts
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exported:
-    """An export in 8 bits, compared with the trained model; `faults` names where its answers differ."""
+    """An 8-bit export in comparison with the trained model. `faults` describes how its answers differ; empty if not."""
 
     format: str
     bytes: int
@@ -30,8 +30,8 @@ class Exported:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierRun:
-    """Measured parts of a run. `data_share` is of the step's time; None where the run did not do it, or did it in
-    another way than is planned now."""
+    """Measurements of an earlier run. A figure is None if the run did not measure it, or under other conditions than
+    those of the plan. `data_share` is the share of the step time spent on waiting for data."""
 
     name: str
     steps: int
@@ -39,18 +39,18 @@ class EarlierRun:
     save_bytes_per_second: float | None = None
     sample_seconds: float | None = None
     evaluation_share: float | None = None
-    """Time of a token in an evaluation, as a share of its time in a step."""
+    """Time of a token in an evaluation, as a share of the time of a token in a training step."""
     exports: tuple[Exported, ...] = ()
     step_seconds: float | None = None
-    """The median; None where a step had other rows."""
+    """Median time of a step; None if the plan's steps have another shape."""
     busy_share: float | None = None
-    """How busy the card was, or the usable cores by this process, 0 to 1."""
+    """Share of the time, 0 to 1, in which the GPU was busy, or on a CPU the usable cores with the run's process."""
     unsloth: str = ""
-    """A sentence that says which parts of the model Unsloth computed; empty if the run did not use it."""
+    """Sentence on the parts of the model that Unsloth computed; empty if the run did not use Unsloth."""
     has_unsloth: bool = False
-    """Whether any of its kernels was in the model."""
+    """Whether the model contained any of Unsloth's kernels."""
     attention: str = ""
-    """A sentence that says why its probe rejected the planned attention kernel; empty if it did not."""
+    """Sentence on why the run's probe rejected the planned attention kernel; empty if it did not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,8 +58,8 @@ class Context:
     """Input of the rules before a run: one config on one machine at one moment.
 
     `plan` is None if no plan can be made, and `problems` says why. `facts` describe the data; None if it cannot be
-    read. `all_tokens` is the size of the whole text in tokens, without a limit. `load_average` is the mean of
-    runnable tasks over the last minute, of other processes.
+    read. `all_tokens` is the size of the whole data in tokens, without limits such as `data.max_rows`. `load_average`
+    is the mean number of runnable tasks of other processes over the last minute.
     """
 
     loaded: LoadedConfig
@@ -69,23 +69,23 @@ class Context:
     chosen_gpu: GpuChoice = None
     facts: DataFacts | None = None
     first_rows: DataFacts | None = None
-    """What was counted in the first rows of data that is large and was not prepared; None: not asked for."""
+    """Counts in the first rows of large data that has not been prepared; None if they were not requested."""
     problems: tuple[Problem, ...] = ()
     all_tokens: int | None = None
     sample: tuple[str, ...] = ()
-    """Some texts of the data; none where it cannot be read, or no stored model is trained."""
+    """Some texts of the data; empty if it cannot be read, and for a model from scratch."""
     disk_free_bytes: int | None = None
     cache: Place = field(default_factory=partial(Place, label="prepared data", path=""))
-    """Where prepared data goes."""
+    """Folder for prepared data."""
     load_average: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     earlier: EarlierRun | None = None
     swap_used_bytes: int | None = None
     marks: Mapping[str, int] | None = None
-    """How many tokens each mark of the chat template is; None: there are no such marks, or nobody can tell."""
+    """Number of tokens of each mark of the chat template; None if there are no marks, or if it is not known."""
     missing_frame: tuple[str, ...] | None = None
-    """Special tokens that the model was trained with around each text, and that its tokenizer leaves out; None: nobody
-    can tell."""
+    """Special tokens with which the model was trained around each text, but which its tokenizer does not add; None if
+    that is not known."""
 
     @property
     def config(self) -> Config:
@@ -93,7 +93,7 @@ class Context:
 
     @property
     def counted(self) -> DataFacts | None:
-        """Facts with `counts`: of all of the data, or of its first rows; None: nothing was counted."""
+        """The DataFacts that have `counts`, of all data or of its first rows; None if nothing was counted."""
         return self.facts if self.facts and self.facts.counts else self.first_rows
 
     def is_by_default(self, *keys: str) -> bool:
@@ -102,24 +102,24 @@ class Context:
 
     @property
     def counts(self) -> Counts:
-        """Counts of the data. Only rules with `counted` may read them. Raises LookupError if nothing was counted."""
+        """Counts of the data, for rules that set `Rule.counted`. Raises LookupError if nothing was counted."""
         if self.counted is None or self.counted.counts is None:
             raise LookupError("the rows of the data have not been counted")
         return self.counted.counts
 
     @property
     def gpu(self) -> Gpu | None:
-        """The card that would be used; a chosen one even where it cannot be."""
+        """GPU that the run would use. A GPU that the user chose is returned even if it cannot be used."""
         return choose_gpu(self.hardware, self.chosen_gpu)[0]
 
     @property
     def device(self) -> Device:
-        """The kind of processor that the run trains on, with or without a plan."""
+        """Kind of device on which the run trains, also if there is no plan."""
         return self.plan.device if self.plan else training_device(self.hardware, self.gpu, self.chosen_gpu)[0]
 
     @property
     def planned(self) -> Plan:
-        """The plan, for rules with `needs_plan`: they are not asked without one."""
+        """The plan, for rules with `needs_plan`, which are not called without a plan."""
         if self.plan is None:
             raise LookupError("there is no plan")
         return self.plan
@@ -133,17 +133,17 @@ class Context:
 
     @property
     def step_seconds(self) -> float | None:
-        """Seconds of an optimizer step; None: only a measured step can tell."""
+        """Planned seconds of an optimizer step; None if they cannot be estimated and no step was measured."""
         return self.planned.step_seconds.value
 
     @property
     def duration_seconds(self) -> float | None:
-        """Seconds of the whole run; None: only a measured step can tell."""
+        """Planned seconds of the whole run; None if they cannot be estimated and no step was measured."""
         return self.planned.duration_seconds.value
 
     @property
     def row_tokens(self) -> int:
-        """Tokens that a row puts into a pass, on average: packed rows are full, others as long as their documents."""
+        """Average tokens of a row in a pass: `data.max_length` for a packed row, else the length of a document."""
         plan, longest = self.planned, self.config.data.max_length
         if plan.packing.value:
             return longest
@@ -155,7 +155,7 @@ class Context:
         return self.planned.total_steps.value / self.planned.steps_per_epoch.value
 
     def at_most_steps(self, steps: int) -> Patch:
-        """Return settings for at most `steps` steps and at least one, as whole epochs if possible."""
+        """Return settings that limit the run to `steps` steps (at least 1), as whole epochs if possible."""
         whole_epochs = steps // self.planned.steps_per_epoch.value
         if self.config.training.max_steps or whole_epochs < 1:
             return {"training.max_steps": max(1, steps)}
@@ -163,7 +163,7 @@ class Context:
 
     @property
     def step_rows(self) -> int:
-        """The most rows that a step takes in; packed ones are fewer than the documents behind them."""
+        """Maximum number of rows of a step, which are fewer than the effective batch size if rows are packed."""
         plan = self.planned
         if not plan.packing.value:
             return plan.effective_batch_size.value

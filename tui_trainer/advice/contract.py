@@ -1,8 +1,8 @@
 """Declares rules, their findings and their remedies. Files of `rules/` are light to import and load no torch.
 
-A rule looks at facts that were gathered before (`Context`), or at a run as its journal has it (`RunView`), so it takes
-no time and changes nothing. What others measured (`published`) is never shown as if it were measured here: that is a
-`Gain`.
+A rule judges facts that were gathered before (`Context`), or a run by its journal (`RunView`), so it takes no time and
+changes nothing. A speed-up that others measured (`published`) is always shown apart from one measured on this machine
+(`Gain`).
 """
 
 import pkgutil
@@ -21,9 +21,9 @@ from tui_trainer.planning.basis import Basis
 Status = Literal["pass", "warn", "fail", "n/a", "error"]
 Group = Literal["Machine", "Data", "Memory", "Speed", "Learning"]
 STATUSES: tuple[Status, ...] = ("error", "fail", "warn", "pass", "n/a")
-"""From the worst to what does not apply."""
+"""All statuses, the worst first."""
 BAR_SHARE = 0.1
-# A GPU that is busy for less of the time waits for something.
+# A GPU that is busy for a smaller share of the time is waiting for something.
 IDLE_GPU = 0.75
 
 
@@ -31,8 +31,8 @@ IDLE_GPU = 0.75
 class Verdict:
     """The finding of a rule before a run.
 
-    `evidence` is one sentence with numbers. `advice` names actions that no patch can do. `opposite` is the other
-    position of a switch that needs no fix, against which the gain of the switch can be measured.
+    `evidence` is one sentence with numbers. `advice` names actions other than changing settings. `opposite` are the
+    settings that turn a switch, which needs no fix, to its other position, so that its gain can be measured.
     """
 
     status: Status
@@ -42,9 +42,9 @@ class Verdict:
     advice: str = ""
     opposite: Patch | None = None
     switch: str = ""
-    """In a few words what is on, or why not, for the list beside a run: `fused AdamW on`, `TF32: no GPU`."""
+    """State of the switch for the list beside a run: `fused AdamW on`, `TF32: no GPU`."""
     reckoned_gain: float | None = None
-    """How many times as fast the whole run would be with the fix, where its steps stay the same."""
+    """Estimated speed-up of the whole run by a fix that does not change its steps (1.5: 1.5 times as fast)."""
     reckoned_from: str = ""
 
 
@@ -53,8 +53,8 @@ class Cause:
     """The finding of a rule during or after a run.
 
     `cause` and `evidence` are one sentence each, the second with numbers. `fix` is for the next run, and `advice` names
-    actions that no patch can do. `share` is the share of the run's time that the cause costs, 0 to 1. A fault spoils or
-    ends the run, so faults are listed before causes that only cost time.
+    actions other than changing settings. `share` is the share of the run's time that the cause costs, 0 to 1. A fault
+    spoils or ends the run, so faults are listed before causes that only cost time.
     """
 
     cause: str
@@ -64,14 +64,14 @@ class Cause:
     fix: Patch | None = None
     is_fault: bool = False
     is_measured: bool = False
-    """Steps with the fix were measured on this machine, so that it may contradict a hardware profile."""
+    """Whether steps with the fix were measured on this machine. Only then may it contradict a hardware profile."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Symptom:
-    """How a rule shows during a run. `look` is pure, of a view of the journal; `why` is the reason.
+    """The diagnosis by a rule during or after a run. `look` returns the cause that it finds in the run, or None.
 
-    `needs_steps`: it is not asked before there are enough steps to judge by.
+    `why` explains the rule to the user. With `needs_steps`, `look` is not called before there are enough steps.
     """
 
     look: Callable[[RunView], Cause | None]
@@ -80,21 +80,21 @@ class Symptom:
     why: str
     needs_steps: bool = True
     least_share: float = BAR_SHARE
-    """A cause that costs less, and is no fault, is no finding."""
+    """Smallest share of the time that a cause must cost to be reported, unless it is a fault."""
 
 
 def symptom(title: str, **more: Any) -> Callable[[Callable[[RunView], Cause | None]], Symptom]:
-    """Return a decorator that makes a symptom of the function that looks at a run. Its docstring says why; `more` are
-    the other fields."""
+    """Return a decorator that turns a function `look` into a Symptom. The function's docstring becomes `why`, and
+    `more` are other fields."""
     return lambda look: Symptom(look=look, name=look.__name__, title=title, why=look.__doc__ or "", **more)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remedy:
-    """Settings with which a plan that does not fit takes less memory.
+    """Settings with which a plan that does not fit into memory takes less.
 
-    `rank` is its place in the list of all remedies, the cheapest first. `costs` names its side effects, `needs` a
-    library that is not installed. With `cuts_batch`, the steps stay the same, in smaller passes.
+    Remedies are tried in the order of `rank`, the cheapest first. `costs` names the side effects of a remedy, and
+    `needs` a library that it lacks here. A remedy with `cuts_batch` makes smaller passes, with unchanged steps.
     """
 
     patch: Patch
@@ -106,13 +106,13 @@ class Remedy:
 
     @property
     def sentence(self) -> str:
-        """`training.gradient_checkpointing = true, about 33 % slower`."""
+        """The remedy as text: `training.gradient_checkpointing = true, about 33 % slower`."""
         needs = f"with {self.needs} installed" if self.needs else ""
         return ", ".join(filter(None, (settings_words(self.patch), self.costs, needs)))
 
 
 def broken_words(error: Exception) -> str:
-    """Return what a finding says of a rule that raised an error."""
+    """Return the text of a finding about a rule that raised an error: `ValueError: the message`."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -122,42 +122,42 @@ def _nothing(context: Context) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """One piece of advice on settings, with all the evidence for it. Adding one adds a function to a file of `rules/`.
+    """One piece of advice on settings. Each rule is a function in a file of `rules/`.
 
-    Where `fix` or `opposite` of a verdict change what a step takes, the gain is that of steps measured in turns
-    (`check --measure`); where they change how much is done beside the steps, it is reckoned (`Verdict.reckoned_gain`).
+    If the `fix` or `opposite` of a verdict changes the steps, its gain is measured with steps in turns
+    (`check --measure`). If it changes only the work between steps, its gain is estimated (`Verdict.reckoned_gain`).
     """
 
     name: str
     title: str = ""
     why: str
     settings: tuple[str, ...] = ()
-    """All that it changes, the one that it is about first."""
+    """All settings that the rule may change. The first is the setting that the rule is about."""
     before: Callable[[Context], Verdict] = _nothing
-    """What it finds in a config before its run; only rules with an `order` are asked."""
+    """Function that judges a config before its run. It is called only if the rule has an `order`."""
     order: int = 0
-    """Its place in the checklist; 0: it has nothing to say before a run."""
+    """Position of the rule in the checklist; 0 if it does not check configs before a run."""
     group: Group = "Learning"
-    """The heading above it on the Checklist screen."""
+    """Heading of the rule on the Checklist screen."""
     during: tuple[Symptom, ...] = ()
     remedies: Callable[[Basis, float], Iterable[Remedy]] | None = None
-    """Yields remedies for a plan that does not fit into a budget in bytes, without those that are in force already."""
+    """Function that yields remedies for a plan that exceeds a budget in bytes, except remedies that it already uses."""
     fallback: object = None
-    """Value of the first of `settings` that a plan can be made with, if its present value is refused; None: unknown."""
+    """Value for the first of `settings` that the plan accepts if it refuses the present value; None if unknown."""
     needs_plan: bool = True
     counted: str = ""
-    """The name of the count that it needs, for rules that read counts of prepared data or of its first rows."""
+    """Name of the count that the rule reads from the prepared data or its first rows; empty if it reads none."""
     is_for_speed: bool = False
-    """Whether its warnings are about time only. A fix that was measured to be slower here is then not proposed."""
+    """Whether the rule is only about time. It then does not propose a fix that was measured to be slower here."""
     published: str = ""
-    """The gain that others measured, with its source."""
+    """Gain that others measured, with the source; empty if there is none."""
 
 
 def rule(
     title: str, order: int, *settings: str, name: str = "", **more: Any
 ) -> Callable[[Callable[[Context], Verdict]], Rule]:
-    """Return a decorator that makes a rule of the function that looks at a config. The first paragraph of its docstring
-    says why; `more` are the other fields. Its group is Speed where it is for speed, else the `GROUP` of its file."""
+    """Return a decorator that turns a function `before` into a Rule. The first paragraph of its docstring becomes
+    `why`, and `more` are other fields. The group is Speed with `is_for_speed`, else the `GROUP` of the file."""
 
     def of(before: Callable[[Context], Verdict]) -> Rule:
         why = " ".join((before.__doc__ or "").partition("\n\n")[0].split())
@@ -170,17 +170,17 @@ def rule(
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
-    """Return every rule of the files of `rules/`, in their order there."""
+    """Return the rules of all files of `rules/`, in the order of files and of their definitions."""
     modules = [import_module(f"{rules.__name__}.{module.name}") for module in pkgutil.iter_modules(rules.__path__)]
     return tuple(value for module in modules for value in vars(module).values() if isinstance(value, Rule))
 
 
 def _verdict(status: Status, evidence: str, *details: str, **more: Any) -> Verdict:
-    """Return a verdict; `more` are its other fields."""
+    """Return a Verdict; `more` are its other fields."""
     return Verdict(status=status, evidence=evidence, details=details, **more)
 
 
 passed, warned = partial(_verdict, "pass"), partial(_verdict, "warn")
 failed, not_applicable = partial(_verdict, "fail"), partial(_verdict, "n/a")
 fault = partial(Cause, share=1.0, is_fault=True)
-"""A cause that spoils the run from now on, whatever it costs."""
+"""Return a Cause that is a fault: it spoils or ends the run, so that its share counts as 1."""

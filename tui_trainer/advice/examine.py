@@ -1,6 +1,6 @@
-"""Asks every rule what a run loses its time to and what goes wrong in it, and ranks what they find.
+"""The doctor: finds what costs a run time and what goes wrong in it, with all rules, and ranks the findings.
 
-From its journal alone: beside a run that lives now and then, saying what is news, and afterwards.
+The doctor needs only the journal. It examines an active run repeatedly and reports new findings, or a run that ended.
 """
 
 from collections.abc import Callable
@@ -18,16 +18,16 @@ from tui_trainer.units import format_seconds, percent
 
 LEAST_STEPS = 20
 LEAST_SECONDS = 15.0
-"""Of a run that lives: three readings of its gauges."""
+"""Training time after which an active run can be judged, which gives three readings of its gauges."""
 _MOST_PARTS = 3
 _PERIOD_SECONDS = 2.0
-# A cause that leads for a moment only, as during one evaluation, is no news.
+# A finding that leads only for a moment, such as during one evaluation, is not reported.
 _CONFIRMED_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundCause:
-    """A symptom with what it found. Texts pass `safe_text` where they are shown."""
+    """A symptom and the cause that it found. Show texts only through `safe_text`."""
 
     symptom: Symptom
     found: Cause
@@ -42,7 +42,7 @@ class FoundCause:
 
     @property
     def cost_words(self) -> str:
-        """`61 % of the time`, or `error` for a fault."""
+        """Cost of the cause as text: `61 % of the time`, or `error` for a fault."""
         return "error" if self.found.is_fault else f"{percent(self.found.share)} of the time"
 
     @property
@@ -52,27 +52,27 @@ class FoundCause:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Examination:
-    """All that was found, the costliest first. `is_known` is false while there are too few steps to judge by."""
+    """All findings about a run, the costliest first. `is_known` is false while there are too few steps to judge."""
 
     is_known: bool
     findings: tuple[FoundCause, ...]
     healthy: str
-    """Where the time goes in a healthy run; while `is_known` is false, why the run cannot be judged yet."""
+    """Sentence for a run without findings: where its time goes, or why the run cannot be judged yet."""
     step: int = 0
 
     @property
     def leading(self) -> FoundCause | None:
-        """The finding that costs most, if it costs enough; None for a healthy run."""
+        """The costliest finding, if it costs enough to matter; None for a healthy run."""
         return next((finding for finding in self.findings if finding.matters), None)
 
     @property
     def name(self) -> str:
-        """Name of the leading cause; `healthy`, or empty while it is not known."""
+        """Name of the leading finding; `healthy` if there is none, or empty while the run cannot be judged."""
         return self.leading.name if self.leading else "healthy" if self.is_known else ""
 
     @property
     def words(self) -> str:
-        """The leading cause with its remedy in one line, or that nothing costs much."""
+        """The leading finding with its remedy on one line, or the sentence `healthy`."""
         if self.leading is None:
             return self.healthy
         remedy = one_line(self.leading.remedy_words, 300)
@@ -82,8 +82,8 @@ class Examination:
 
     @property
     def fix(self) -> dict[str, Any]:
-        """Settings that all findings that matter propose for the next run; the costlier finding decides on a
-        setting."""
+        """Settings that the findings which matter propose for the next run. If findings disagree on a setting, the
+        costlier one decides."""
         patch: dict[str, Any] = {}
         for finding in self.findings:
             patch = {**(finding.found.fix or {}), **patch} if finding.matters else patch
@@ -92,12 +92,12 @@ class Examination:
 
 @cache
 def all_symptoms() -> tuple[Symptom, ...]:
-    """Return every symptom of every rule."""
+    """Return the symptoms of all rules."""
     return tuple(symptom for rule in all_rules() for symptom in rule.during)
 
 
 def examine(state: RunState) -> Examination:
-    """Return what the journal shows so far. It is quick: a few sums over what was added up already."""
+    """Examine a run with all symptoms. This is fast, because the state has already added up the journal."""
     view = RunView(state)
     is_long_enough = view.is_over or view.sums.steps * view.whole_seconds >= LEAST_SECONDS
     has_steps = view.sums.steps >= LEAST_STEPS and is_long_enough
@@ -119,11 +119,11 @@ def examine(state: RunState) -> Examination:
 def _look(symptom: Symptom, view: RunView) -> Cause | None:
     try:
         cause = symptom.look(view)
-    except Exception as error:  # as a check: one that breaks is a finding, and the others are made all the same
+    except Exception as error:  # a symptom that fails becomes a finding, and the other symptoms are still examined
         return Cause(cause="This diagnosis could not run.", evidence=broken_words(error), share=0.0)
     if not cause or not (cause.is_fault or cause.share >= symptom.least_share):
         return None
-    # A hardware profile has its reasons, which only a measurement on this machine can contradict.
+    # Values of a hardware profile have reasons, which only a measurement on this machine can contradict.
     decided = set(view.plan.hardware_settings) if view.plan and not cause.is_measured else set()
     return None if cause.fix and not cause.is_fault and set(cause.fix) <= decided else cause
 
@@ -152,7 +152,7 @@ def _too_early(view: RunView) -> str:
 
 
 class Doctor:
-    """The doctor of one run. It examines new steps, at most once in two seconds."""
+    """The doctor of one run, which examines the run when it has new steps, at most every two seconds."""
 
     def __init__(self, state: RunState, now: Callable[[], float] = monotonic) -> None:
         self._state, self._now = state, now
@@ -163,7 +163,8 @@ class Doctor:
         self._looked, self._looked_at = -_PERIOD_SECONDS, (-1, False)
 
     def look(self) -> Examination | None:
-        """Return the verdict if it is news: the first that stands, and each with another leading cause that lasts."""
+        """Examine the run. Return the examination if it is news, else None. News is the first judgement, and later each
+        change of the leading finding that lasts."""
         state = self._state
         position = state.step, state.finished is not None or state.failed is not None
         if position == self._looked_at or (self._now() - self._looked < _PERIOD_SECONDS and not position[1]):
@@ -173,8 +174,8 @@ class Doctor:
         return self.verdict if self._is_news(self.verdict, is_over=position[1]) else None
 
     def _is_news(self, verdict: Examination, *, is_over: bool) -> bool:
-        """Return whether to report the verdict. The end of a run is not news: whoever shows the end shows the
-        verdict."""
+        """Return whether to report an examination. That of a run which has ended is not reported, because it is shown
+        with the end."""
         if is_over or not verdict.name or verdict.name == self._told:
             self._candidate = ""
             return False

@@ -1,4 +1,4 @@
-"""Settings on top of a config: as the user would have written them, and whether the plan accepts them."""
+"""Applying a patch to a config as if the user had written its settings, and checking whether a run would accept it."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +11,7 @@ from tui_trainer.config.load import LoadedConfig, Request, all_settings, value_o
 from tui_trainer.errors import ConfigError, InputError, Problem
 from tui_trainer.launching.open_run import load_config, start_problems
 
-# Sections of what is counted in the data: with other settings there it is counted anew.
+# A patch with settings of these sections changes the counts of the data, which are then counted again.
 _OF_DATA = ("data.", "task.", "model.", "tuning.method")
 
 
@@ -21,8 +21,8 @@ def patched(loaded: LoadedConfig, patch: Patch) -> LoadedConfig:
 
 
 def as_request(loaded: LoadedConfig, patch: Patch) -> Request:
-    """Return the request for such a config: all that the user wrote is written again, so precedence stays, and the
-    profiles give the rest."""
+    """Return the request that loads the config with the patch. It contains all settings that the user wrote, so that
+    they keep their precedence over the profiles."""
     written = {key: value_of(loaded.config, key) for key in all_settings() if loaded.origin(key).by_user}
     profile = {"profile": value_of(loaded.config, "profile") or (loaded.recipe.name if loaded.recipe else "")}
     values = written | profile | dict(patch)
@@ -30,8 +30,8 @@ def as_request(loaded: LoadedConfig, patch: Patch) -> Request:
 
 
 def refusals(context: Context, patch: Patch) -> list[str]:
-    """Return why the patched config could not be loaded, planned or started, as sentences, without reasons that hold
-    for the present config too. If there are none, the patch can be offered."""
+    """Return as sentences why the patched config could not be loaded, planned or started. Reasons that also hold for
+    the present config are left out. If the result is empty, the patch can be offered."""
     try:
         loaded = patched(context.loaded, patch)
     except ConfigError as error:
@@ -40,14 +40,14 @@ def refusals(context: Context, patch: Patch) -> list[str]:
     plan, problems = plan_or_problems(loaded, context.hardware, facts, gpu=context.chosen_gpu)
     problems_then = problems if problems or plan is None else tuple(_of_start(loaded))
     if context.plan is None:
-        # The patch may solve the problem that hid another one.
+        # A problem of the present config may have hidden others, so only problems with the patch's settings count.
         return [problem.message for problem in problems_then if problem.key in patch]
     problems_now = {_told(problem) for problem in (*context.problems, *_of_start(context.loaded))}
     return [problem.message for problem in problems_then if _told(problem) not in problems_now]
 
 
 def _told(problem: Problem) -> tuple[str, str]:
-    """Return what identifies a problem: its message without digits, because the patch may change sizes in it."""
+    """Return (setting, message without digits), which identifies a problem although a patch changes sizes in it."""
     return problem.key, "".join(sign for sign in problem.message if not sign.isdigit())
 
 

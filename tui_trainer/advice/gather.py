@@ -1,8 +1,7 @@
-"""Gathers the input of rules before a run. Reads sizes and counters, and hashes the data as `plan` does; no torch.
+"""Gathers the input of the rules before a run: reads sizes and counters, and hashes the data, without loading torch.
 
-Measurements of an earlier run are read from the end of its journal. They are used if the task, the model, the device
-and the libraries are those of the plan. Some also depend on the training settings or on the disk, which must be the
-same too.
+Measurements of an earlier run are read from the end of its journal. They are used if its task, model, device and
+libraries are those of the plan. Some measurements also need the same training settings, or the same disk.
 """
 
 import os
@@ -47,7 +46,7 @@ from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.terminal.safe_text import one_line
 
 _Answer = TypeVar("_Answer")
-# Of most only the plan is read.
+# Number of earlier runs to look at. Only the plan is read of a run that does not match.
 _LOOK_RUNS = 20
 _ENOUGH_STEPS = 20
 _ENVIRONMENT = ("OMP_", "MKL_", "GOMP_", "KMP_", "OPENBLAS_", "CUDA_VISIBLE_DEVICES")
@@ -62,12 +61,12 @@ def gather(
     gpu: GpuChoice = None,
     counts: bool = False,
 ) -> Context:
-    """Return everything that rules need. A given plan is used unchanged.
+    """Return the Context with everything that the rules need. A given plan is used unchanged.
 
-    With `counts`, skipped and truncated rows are counted too: small data is prepared for that, and of large data the
-    first rows are read.
+    With `counts`, also count skipped and truncated rows: in all rows of small data, which is prepared for this, and in
+    the first rows of large data.
 
-    The free memory in `hardware` may be as old as the program, so it is read again. `gpu` is the requested GPU.
+    The free memory in `hardware` may be outdated, so it is read again. `gpu` is the requested GPU.
     """
     config, hardware = loaded.config, with_memory_now(hardware or probe())
     task = find_task(config.task.type)
@@ -118,14 +117,14 @@ def gather(
 
 
 def _asked(question: Callable[[], _Answer]) -> _Answer | None:
-    """Return the answer, or None where the config or the data cannot be read."""
+    """Return the result of a function, or None if it raises InputError because config or data cannot be read."""
     with suppress(InputError):
         return question()
     return None
 
 
 def facts_of(loaded: LoadedConfig, progress: Progress | None = None) -> DataFacts | None:
-    """Return how much data there is; None where it cannot be read."""
+    """Return the amount of data; None if the data cannot be read."""
     config, folder = loaded.config, prepared_data_folder()
     return _asked(lambda: find_task(config.task.type).data_facts(config, loaded.data, folder, progress))
 
@@ -137,8 +136,8 @@ def plan_or_problems(
     progress: Progress | None = None,
     gpu: GpuChoice = None,
 ) -> tuple[Plan | None, tuple[Problem, ...]]:
-    """Return the plan, or the problems that prevent it; both if only memory is short, so that the memory check can say
-    what would fit."""
+    """Return the plan, or the problems that prevent it. Return both if only memory is short, so that the memory check
+    can propose settings that fit."""
     try:
         if facts is None:
             return estimated_plan(loaded, progress, gpu=gpu), ()
@@ -147,7 +146,7 @@ def plan_or_problems(
         problems = error.problems
     with suppress(InputError):
         if facts:
-            # Without the size of the memory, no plan is refused for it.
+            # A plan is not refused for its memory if the size of the machine's memory is unknown.
             cards = tuple(replace(card, memory_bytes=None) for card in hardware.gpus)
             unknown = replace(hardware, memory_bytes=None, gpus=cards)
             return make_plan(loaded, unknown, facts, chosen_gpu=gpu), problems
@@ -155,7 +154,7 @@ def plan_or_problems(
 
 
 def _all_tokens(loaded: LoadedConfig, facts: DataFacts | None, progress: Progress | None) -> int | None:
-    """Return the tokens of the whole text, including the held-out part and the part that a limit leaves out."""
+    """Return the tokens of all data, including held-out data and data beyond limits such as `data.max_rows`."""
     if loaded.config.data.max_chars or loaded.config.data.max_rows:
         whole = with_changes(loaded.config, {"data.max_chars": 0, "data.max_rows": 0})
         facts = facts_of(replace(loaded, config=whole), progress)
@@ -163,8 +162,8 @@ def _all_tokens(loaded: LoadedConfig, facts: DataFacts | None, progress: Progres
 
 
 def newest_measured(plan: Plan) -> EarlierRun | None:
-    """Return the newest run of the index that is like the plan and has enough steps at its end, or None. A journal that
-    cannot be read is skipped."""
+    """Return the measurements of the newest run in the index with the plan's model and device and enough steps; None
+    if there is none. A run whose journal cannot be read is skipped."""
     now = StepKey.read(plan.shape_key)
     if now is None:
         return None
@@ -188,26 +187,26 @@ def newest_measured(plan: Plan) -> EarlierRun | None:
 
 
 def _device(plan: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return the fields of a plan that identify what computes; the threads of a card's host do not matter."""
+    """Return the fields of a plan that identify its device: GPU or CPU, its name, and on a CPU the threads."""
     device, threads = plan.get("device"), plan.get("threads")
     count = threads.get("value") if device == "cpu" and isinstance(threads, dict) else None
     return device, plan.get("device_name"), count
 
 
 def measured_in(name: str, state: RunState) -> EarlierRun | None:
-    """Return the figures of one run, from the fold of all or the last of its events; None with fewer than 20 steps."""
+    """Return the measurements of a run from its state, which may cover only its last events; None below 20 steps."""
     seconds = sum(state.step_seconds)
     if len(state.steps) < _ENOUGH_STEPS or not seconds:
         return None
     view, trained = RunView(state), sum(state.token_counts)
     saves = [save.bytes / save.seconds for save in state.checkpoints if save.seconds > 0]
     samples = [sample.seconds for sample in state.samples if sample.seconds > 0]
-    # Seconds of a token in an evaluation.
+    # Seconds per token in evaluations.
     costs = [done.seconds / done.tokens for done in state.evals if done.scheduled and done.tokens]
     has_cards = any(reading.gpus for reading in view.readings)
     busy_share = view.gpu_mean("utilization_share") if has_cards else view.mean("process_cpu_share")
     if not view.readings:
-        # The newest start ended before it was read.
+        # The newest start ended before its first reading.
         shares = map(state.gauge_summary.mean, ("utilization_share", "process_cpu_share"))
         busy_share = next((share for share in shares if share is not None), None)
     return EarlierRun(
@@ -223,7 +222,7 @@ def measured_in(name: str, state: RunState) -> EarlierRun | None:
 
 
 def _exports(folder: RunFolder) -> Iterator[Exported]:
-    """Yield the exports in 8 bits that were compared with the trained model."""
+    """Yield the 8-bit exports of a run that were compared with its trained model."""
     in_8_bits = [export.name for export in all_formats() if export.in_8_bits]
     for certificate in (export for export in certificates(folder).values() if export.get("format") in in_8_bits):
         with suppress(KeyError, TypeError, ValueError):
@@ -239,7 +238,7 @@ def _exports(folder: RunFolder) -> Iterator[Exported]:
 
 
 def _told_at_start(path: Path) -> dict[str, Any]:
-    """Return the fields of `EarlierRun` that the journal reports before the first step."""
+    """Return the fields of `EarlierRun` that come from events at the start of the journal: attention and Unsloth."""
     with path.open("rb") as file:
         events = events_in(file.read(END_BYTES))
     fields: dict[str, Any] = {}

@@ -1,8 +1,7 @@
-"""Keeps how much faster one config trains than another, as `measure/gains.py` measured it on this machine.
+"""Stores how much faster one config trains than another, as `measure/gains.py` measured it on this machine.
 
-Each pair of configs has a record (`records.py`) of the device, so a gain is found from either config, before a fix is
-applied and afterwards. The record has the shape of the steps and the version of torch, and does not count if they are
-different now.
+Each pair of configs has a record (`records.py`) for its device, so a gain is found from either config: before a fix is
+applied and afterwards. A record is not used if the shape of the steps or the version of torch has changed.
 """
 
 import json
@@ -23,18 +22,18 @@ from tui_trainer.planning.records import GAIN, Key, device_key, figures_as, keep
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes, utc_now
 
-# These settings decide how many steps there are, what happens between them and where files are written. The steps
-# themselves stay the same.
+# These settings determine the number of steps, the work between steps, and where files are written. They do not change
+# a step.
 _OUTSIDE_OF_STEPS = tuple(
     """evaluation. checkpoint. logging. output. targets. training.num_train_epochs training.max_steps data.eval_fraction
     data.eval_path data.max_chars data.dedup""".split()
 )
 _NAMES = ("schema_version", "profile", "hardware_profile")
-# A config that is measured against itself on a busy machine differs by so much.
+# On a busy machine, two measurements of the same config differ by this much.
 _LEAST_DIFFERENCE, _LEAST_MEMORY_DIFFERENCE = 0.02, 0.03
 
 Answer = Mapping[str, Any]
-"""Figures of some steps, as a worker gives them."""
+"""Figures of some measured steps, as a worker process returns them."""
 _Line = Annotated[str, AfterValidator(lambda text: one_line(text, 300))]
 
 
@@ -42,8 +41,8 @@ _Line = Annotated[str, AfterValidator(lambda text: one_line(text, 300))]
 class Gain:
     """The gain of one config over another.
 
-    `ratios` says how many times as fast the second config was in each pair of turns; empty if `reason` says why nothing
-    could be measured. Peak memory and held-out losses are those of the first and the second config.
+    `ratios` has the speed of the second config relative to the first for each pair of measured turns. It is empty if
+    nothing could be measured, for `reason`. Peak memory and held-out losses are of the (first, second) config.
     """
 
     at: _Line
@@ -55,7 +54,7 @@ class Gain:
 
     @classmethod
     def of_pairs(cls, before: Sequence[Answer], after: Sequence[Answer], steps: int) -> Self:
-        """Return the gain of those pairs whose two turns were both measured."""
+        """Return the gain from the measured turns of both configs. A turn without a counterpart is not used."""
         pairs = list(zip(before, after, strict=False))
         return cls(
             at=utc_now(),
@@ -71,12 +70,12 @@ class Gain:
 
     @property
     def spread(self) -> float | None:
-        """Half of the range as a share of the median; None for a single pair."""
+        """Half of the range of `ratios` as a share of their median; None for a single pair."""
         return spread_of(self.ratios)
 
     @property
     def is_difference(self) -> bool:
-        """Whether the configs differ by more than the pairs do among themselves; false for a single pair."""
+        """Whether the speeds differ by more than the noise between pairs of turns; False for a single pair."""
         if self.spread is None:
             return False
         band = max(_LEAST_DIFFERENCE, self.spread)
@@ -87,13 +86,13 @@ class Gain:
         return self.is_difference and max(self.ratios) < 1
 
     def turned(self) -> Self:
-        """Return the gain of the first config over the second."""
+        """Return the reverse gain: of the first config over the second."""
         ratios = tuple(1 / ratio for ratio in self.ratios)
         return replace(self, ratios=ratios, memory_bytes=self.memory_bytes[::-1], losses=self.losses[::-1])
 
     def words(self, compared_with: str = "") -> str:
-        """Return `1.80 times as fast (measured here 2026-11-23, 3 comparisons, +-4 %)`, with memory and loss if they
-        differ."""
+        """Return the gain as text: `1.80 times as fast (measured here 2026-11-23, 3 comparisons, +-4 %)`, followed by
+        memory and loss if they differ."""
         if self.speed_up is None:
             return f"cannot be measured: {self.reason} (tried on {self.at[:10]})"
         other = f" as with {compared_with}" if compared_with else ""
@@ -113,7 +112,7 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurable:
-    """A planned config: its device, version of torch, shape of a step and settings, which identify its gains."""
+    """A planned config for looking up gains: the device, version of torch, shape of a step and settings."""
 
     device: str
     torch: str
@@ -131,7 +130,7 @@ class Measurable:
         )
 
     def digest(self, patch: Mapping[str, Any]) -> str:
-        """Return a digest of the settings after a patch. 1 and 1.0 have the same digest."""
+        """Return a digest of the settings with a patch applied, which does not distinguish 1 from 1.0."""
         values = {**self.settings, **{key: value for key, value in patch.items() if is_of_steps(key)}}
         plain = {key: value + 0.0 if type(value) is int else value for key, value in values.items()}
         return sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:16]
@@ -154,7 +153,7 @@ class KeptGains:
         return cls(about, {record.part: record.figures for record in records_of_device(GAIN, about.device)})
 
     def find(self, patch: Mapping[str, Any]) -> Gain | None:
-        """Return the gain of a patched config over this one; None if it was not measured with this shape and torch."""
+        """Return the gain of the patched config over this one; None if it was not measured under these conditions."""
         here, there = self.about.digest({}), self.about.digest(patch)
         entry = self.entries.get(_pair(here, there), {})
         gain = figures_as(Gain, entry)
@@ -172,7 +171,7 @@ def _peak_bytes(answers: Sequence[Answer]) -> int:
 
 
 def keep_gain(before: Measurable, patch: Mapping[str, Any], after_shape_key: str, gain: Gain) -> None:
-    """Store the gain, replacing an earlier one."""
+    """Store the gain of the patched config over `before`, replacing an earlier measurement."""
     here, there = before.digest({}), before.digest(patch)
     shapes = {here: before.shape_key, there: after_shape_key}
     entry = {"from": here, "torch": before.torch, "shapes": shapes, **asdict(gain)}

@@ -1,7 +1,7 @@
 """Finds settings with which a plan fits into memory: the remedies of all rules, the cheapest first.
 
-A refused plan names each remedy with the memory that the run would then need, and the checklist proposes them as a fix.
-Remedies are computed on the batch as planned, whichever of its three numbers the user wrote.
+The error for a refused plan names each remedy with the memory that the run would then need, and the checklist proposes
+remedies as a fix. Remedies start from the planned batch, whichever of its three numbers the user wrote.
 """
 
 from collections.abc import Iterator
@@ -25,16 +25,16 @@ from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import format_bytes, listed
 
-# A change that saves less of the memory is not worth its price.
+# A remedy that saves a smaller share of the memory is not worth its cost.
 _LEAST_SAVING = 0.01
 
 
 def all_remedies(basis: Basis, budget: float) -> list[Remedy]:
-    """Return the remedies of all rules by rank, the cheapest first, each as if none before it were in force.
+    """Return the remedies of all rules by rank, the cheapest first. Each is computed for the plan without the others.
 
-    Smaller passes and logits in chunks cost hardly anything, checkpointing one more forward pass of the layers. An
-    optimizer in 8 bits keeps its state, LoRA trains other weights, and Adafactor has no momentum. Shorter rows drop
-    what was to be learnt.
+    Smaller passes and logits in chunks cost hardly anything, and checkpointing costs one more forward pass. Then come
+    remedies that change the training: 8-bit optimizers, LoRA (other weights), Adafactor (no momentum). Shorter rows are
+    last, because they drop data.
     """
     return sorted(
         (remedy for rule in all_rules() if rule.remedies for remedy in rule.remedies(basis, budget)),
@@ -43,10 +43,10 @@ def all_remedies(basis: Basis, budget: float) -> list[Remedy]:
 
 
 def remedy_sentences(basis: Basis, budget: float) -> list[str]:
-    """Return what would make a plan fit, as `training.gradient_checkpointing = true (12.1 GiB)`, each with all before
-    it in force.
+    """Return remedies as text: `training.gradient_checkpointing = true (12.1 GiB)`.
 
-    Remedies that save nothing here are left out. The list ends with the first that fits, or says that none does.
+    The bytes are the memory needed with this remedy and all before it. Remedies that save nothing are left out. The
+    list ends with the first remedy that makes the plan fit, or with a sentence that none does.
     """
     sentences: list[str] = []
     least, shorter = basis.needed_bytes(), ""
@@ -61,7 +61,7 @@ def remedy_sentences(basis: Basis, budget: float) -> list[str]:
         basis, least = changed, needed
         sentence = f"{remedy.sentence} ({format_bytes(needed)})"
         if remedy.drops_data and shorter:
-            # Of all halves, quarters, ... one is named: the first that fits, or the last.
+            # Only one of several shorter row lengths is named: the first that fits, or the last.
             sentences.remove(shorter)
         shorter = sentence if remedy.drops_data else ""
         sentences.append(sentence)
@@ -81,8 +81,8 @@ def make_plan(
     made_from: planning.MadeFrom = planning.ESTIMATES,
     chosen_gpu: GpuChoice = None,
 ) -> Plan:
-    """Return `planning.make`. Where memory is too small for the plan, the hint of the ConfigError lists what would make
-    it fit."""
+    """Make a plan like `planning.make`. If memory is too small, the hint of the ConfigError lists remedies with which
+    the plan fits."""
     try:
         return planning.make(loaded, hardware, facts, made_from=made_from, chosen_gpu=chosen_gpu)
     except planning.MemoryShortage as error:
@@ -94,22 +94,22 @@ def make_plan(
 def memory_with(
     context: Context, *, micro_batch: int = 0, eval_batch: int = 0, setup: TrainingSetup | None = None
 ) -> int:
-    """Return the bytes at the peak as the plan reckons them, with other rows in a pass, or trained in another way."""
+    """Return the planned peak memory in bytes with another micro-batch, evaluation batch or training setup."""
     basis = context.basis if setup is None else context.basis.trained_otherwise(setup)
     return basis.needed_bytes(micro_batch, eval_batch)
 
 
 def is_short(context: Context) -> bool:
-    """Return whether the plan takes more memory than it may have of what is free."""
+    """Return whether the plan needs more memory than its budget, which is a share of the free memory."""
     budget = context.basis.room.budget_bytes
     return budget is not None and context.planned.memory_bytes.value > budget
 
 
 def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, Any] | None:
-    """Return settings with which a plan that is short of memory fits, the cheapest first; None if there are none.
+    """Return the cheapest settings with which a plan that is short of memory fits; None if there are none.
 
-    Fewer rows in a pass cost least. The other remedies follow by rank, except those that drop data. Remedies whose
-    library is not installed are used only with `as_if_installed`.
+    The first choice is a smaller micro-batch alone. Then other remedies are added by rank, except those that drop data.
+    Remedies whose library is not installed are used only with `as_if_installed`.
     """
     for switches in _cumulated(context, as_if_installed):
         try:
@@ -122,12 +122,12 @@ def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, 
 
 
 def smaller_model(context: Context) -> str:
-    """Return the advice where no setting helps."""
+    """Return advice to choose a smaller model, for a plan that no setting makes fit."""
     return "lower model.scratch.hidden_size" if context.config.is_from_scratch else "choose a smaller model"
 
 
 def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, Any]]:
-    """Yield the settings of each remedy together with those of all before it."""
+    """Yield no settings, then the settings of the first remedy, of the first two remedies and so on."""
     switches: dict[str, Any] = {}
     yield switches
     for remedy in all_remedies(context.basis, context.basis.room.budget_bytes or 0):
@@ -137,7 +137,8 @@ def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, An
 
 
 def _cut_that_fits(context: Context, setup: TrainingSetup) -> dict[str, Any] | None:
-    """Return settings for the largest micro-batch that fits, by halves of today's; else with evaluations cut alike."""
+    """Return settings for the largest micro-batch that fits: the present one, half of it, and so on. If necessary, also
+    reduce the evaluation batch. None if no micro-batch fits."""
     budget, micro = context.basis.room.budget_bytes or 0, context.planned.per_device_train_batch_size.value
     sizes = sorted({-(-micro // 2**halvings) for halvings in range(micro.bit_length() + 1)}, reverse=True)
     for evaluations in ({}, {EVAL_BATCH: "auto"}):
@@ -148,7 +149,7 @@ def _cut_that_fits(context: Context, setup: TrainingSetup) -> dict[str, Any] | N
 
 
 def _without_idle(context: Context, switches: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings without earlier remedies that a later one makes needless."""
+    """Return the settings of several remedies without those that the last remedy makes unnecessary."""
     cut = _cut_that_fits(context, context.basis.changed(switches).setup)
     for key in list(switches)[:-1]:
         rest = {other: value for other, value in switches.items() if other != key}
@@ -158,9 +159,9 @@ def _without_idle(context: Context, switches: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_micro_batch(context: Context, rows: int) -> dict[str, Any]:
-    """Return settings for another micro-batch at the same effective batch."""
+    """Return settings for a micro-batch of `rows` with an unchanged effective batch."""
     effective = context.planned.effective_batch_size.value
-    # Packed rows are fewer than the documents of a step, so how they are cut is not a matter of its settings.
+    # A step has fewer packed rows than documents, so the user's accumulation does not determine the micro-batch.
     written = _accumulation_written(context) and not context.loaded.origin(MICRO).by_user
     if written and not context.planned.packing.value:
         parts = -(-effective // rows)
@@ -171,7 +172,7 @@ def with_micro_batch(context: Context, rows: int) -> dict[str, Any]:
 
 
 def with_effective_batch(context: Context, rows: int) -> dict[str, Any]:
-    """Return settings for another effective batch; the plan cuts a larger micro-batch to it."""
+    """Return settings for another effective batch size. The plan reduces a micro-batch that is larger."""
     return {EFFECTIVE: rows} | _free_accumulation(context)
 
 
@@ -185,8 +186,8 @@ def _accumulation_written(context: Context) -> bool:
 
 
 def less_memory(plan: Plan, tokens: int) -> str:
-    """Return settings for a new run, in words, with which a row of `tokens` tokens needs less memory: remedies and
-    shorter rows."""
+    """Return as text settings for a new run with which a row of `tokens` tokens needs less memory: remedies, and a
+    shorter row length."""
     loaded, settings = LoadedConfig(config=plan.config, layers={}, recipe=None, hardware_profile=None), list[str]()
     with suppress(InputError):  # the model of a run that ends may be gone
         for remedy in all_remedies(planning.basis_of(loaded, probe(), plan), 0):
@@ -195,7 +196,7 @@ def less_memory(plan: Plan, tokens: int) -> str:
                     settings_words(remedy.patch) + (f" with {remedy.needs} installed" if remedy.needs else "")
                 )
     if plan.packing.value and plan.config.training.torch_compile:
-        # Rows of compiled layers are filled up, whatever is in them.
+        # Packed rows of compiled layers are padded to the full length, whatever they contain.
         settings.append("data.packing = false")
     settings.append(f"data.max_length = {max(tokens // 2, 1)}")
     return listed(settings)

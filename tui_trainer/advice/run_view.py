@@ -1,7 +1,7 @@
-"""A run as rules look at it: seconds per step, shares of the time, means of the newest readings.
+"""The figures of a run for the rules: seconds per step, shares of the time, means of the newest readings.
 
-Made from a RunState, which added everything up while the journal was read. While the run lives, the last few hundred
-steps and two minutes of readings count; afterwards all of its last start.
+They are computed from a RunState. For an active run they cover the last few hundred steps and two minutes of readings,
+for a run that has ended all of its last start.
 """
 
 import math
@@ -18,7 +18,7 @@ _RECENT_READINGS = int(120 / GAUGES_EVERY_SECONDS)
 # A curve of a few means of some steps each shows a trend in spite of noise.
 _LOSS_BLOCKS = 20
 _LEAST_BLOCK = 5
-# Fewer passes, or sizes that differ by less, do not tell what is fixed from what grows.
+# With fewer steps, or with sizes that differ by less, fixed and growing costs cannot be separated.
 _LEAST_FITTED = 20
 _LEAST_SPREAD = 1.2
 # The intercept of a line is right within two standard errors.
@@ -26,10 +26,11 @@ _ERRORS = 2.0
 
 
 class RunView:
-    """Cheap to make; what takes a look at the readings or at all steps is computed once, where it is asked for.
+    """Figures of a run for the rules. Expensive figures are computed when they are first read.
 
-    `..._seconds` say where the time of a step goes: `step_seconds` are those of the step itself, `compute_seconds` its
-    forward and backward passes, the others what happens between steps, for each step.
+    Figures named `..._seconds` are means per step. `step_seconds` is the time of the step itself and includes
+    `data_seconds`, `compute_seconds` (forward and backward passes) and `optimizer_seconds`. The others are for work
+    between steps.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -37,7 +38,7 @@ class RunView:
         self.on_gpu = state.device.startswith("cuda")
         self.is_over = state.finished is not None or state.failed is not None
         self.first_step = state.resumed_from_step or 0
-        """After which step this start began."""
+        """Step after which the run's last start began."""
         self.sums = sums = times.whole if self.is_over else times.recent
         steps = max(sums.steps, 1)
         self.data_seconds = sums.data_seconds / steps
@@ -53,23 +54,23 @@ class RunView:
         between = max(times.between_steps, 1)
         self.journal_seconds = times.journal_seconds / between
         self.empty_cache_seconds = times.empty_cache_seconds / between
-        # What nothing accounts for. On a GPU the device may be computing meanwhile: not counted.
+        # Unexplained time between steps. It does not count on a GPU, which may be computing meanwhile.
         self.other_seconds = 0.0 if self.on_gpu else times.other_seconds / between
         on_the_way = self.evaluation_seconds + self.checkpoint_seconds + self.sample_seconds
         own = self.journal_seconds + self.empty_cache_seconds + self.other_seconds
         self.whole_seconds = self.step_seconds + on_the_way + own
-        """A step and its part of all that happens between steps."""
+        """Time of a step, including its part of all work between steps."""
 
     def _on_the_way(self, costs: Iterable[tuple[int, float]]) -> float:
-        """Return the seconds of each step that such events cost, until the last of them. One at the end happens anyway,
-        and is no interruption."""
+        """Return the mean seconds per step of interruptions, which are given as (step, seconds). An event at the end of
+        the run is not an interruption."""
         finished = self.state.finished
         last = min(self.state.total_steps or self.state.step + 1, finished.step if finished else math.inf)
         on_the_way = [(step, seconds) for step, seconds in costs if self.first_step < step < last]
         return sum(seconds for _, seconds in on_the_way) / (on_the_way[-1][0] - self.first_step) if on_the_way else 0.0
 
     def is_by_default(self, *keys: str) -> bool:
-        """Return whether the user wrote none of these settings; false if the journal does not say."""
+        """Return whether the user wrote none of these settings; False if the journal does not record that."""
         written = self.plan.user_settings if self.plan else None
         return written is not None and not set(keys) & set(written)
 
@@ -77,7 +78,7 @@ class RunView:
         return seconds / self.whole_seconds if self.whole_seconds > 0 else 0.0
 
     def of_whole(self, seconds: float) -> str:
-        """Return the seconds beside those of a whole step: `0.42 of 1.69 s/step`, `420 of 690 ms/step`."""
+        """Return seconds per step in relation to a whole step, as text: `0.42 of 1.69 s/step`, `420 of 690 ms/step`."""
         whole = self.whole_seconds
         if whole >= 1:
             return f"{seconds:.2f} of {whole:.2f} s/step"
@@ -85,8 +86,8 @@ class RunView:
         return f"{1000 * seconds:.{digits}f} of {1000 * whole:.{digits}f} ms/step"
 
     def seldom(self, each_seconds: float, now_seconds: float) -> int:
-        """Return the steps between two events of `each_seconds`, which now take `now_seconds` of each step, so that
-        they take a twentieth of the time; in two digits, and at most once in the run."""
+        """Return an interval in steps at which events of `each_seconds` take a twentieth of the time. They now take
+        `now_seconds` per step. The interval is rounded to two digits, and at most the length of the run."""
         step_seconds = self.whole_seconds - now_seconds
         steps = max(1, math.ceil(19 * each_seconds / step_seconds)) if step_seconds > 0 else 1
         digits = int(10 ** max(len(str(steps)) - 2, 0))
@@ -94,36 +95,36 @@ class RunView:
 
     @cached_property
     def readings(self) -> list[GaugesRead]:
-        """Readings of this start while it trained: the newest two minutes, or all once it is over."""
+        """Readings during the training of the last start: the newest two minutes, or all once the run has ended."""
         return self.all_readings if self.is_over else self.all_readings[-_RECENT_READINGS:]
 
     @cached_property
     def all_readings(self) -> list[GaugesRead]:
-        """Readings of this start while it trained, up to the last hour."""
+        """Readings during the training of the last start, at most an hour of them."""
         newest = islice(reversed(self.state.gauges), self.state.readings_since_start)
         training = [reading for reading in newest if reading.step > self.first_step + WARM_UP_STEPS][::-1]
-        # The first one counts from before the first step.
+        # The first reading also covers time before the first step.
         return training[1:] if len(training) > 2 else training
 
     @cached_property
     def seconds_between_readings(self) -> float | None:
-        """Median seconds between two readings by the wall clock: a jump of the clock spoils few of them."""
+        """Median seconds between two readings by the wall clock. A jump of the clock hardly affects a median."""
         times = [datetime.fromisoformat(reading.at) for reading in self.readings if reading.at]
         gaps = [(after - before).total_seconds() for before, after in pairwise(times)]
         return middle if gaps and (middle := median_high(gaps)) > 0 else None
 
     def mean(self, name: str) -> float | None:
-        """Return the mean of a field over the readings that report it."""
+        """Return the mean of a field of `GaugesRead` over the readings that report it; None if none does."""
         return _mean(getattr(reading, name) for reading in self.readings)
 
     def gpu_mean(self, name: str) -> float | None:
-        """Return the mean of a field over all cards of all readings."""
+        """Return the mean of a field of `GpuReading` over all GPUs of all readings; None if none reports it."""
         return _mean(getattr(gpu, name) for reading in self.readings for gpu in reading.gpus)
 
     @cached_property
     def fixed_compute_seconds(self) -> float | None:
-        """Seconds of a step's forward and backward passes that do not depend on how many positions they compute: the
-        intercept of the last steps' line, less what it may be wrong by. None where passes are of one size."""
+        """Seconds of a step's passes that do not depend on the number of positions: the intercept of a line through the
+        last steps, less its error. None if all passes have about the same size."""
         steps = [step for step in self.state.recent if step.positions and step.step > self.first_step + WARM_UP_STEPS]
         xs = [step.positions for step in steps]
         if len(xs) < _LEAST_FITTED or max(xs) < _LEAST_SPREAD * min(xs):
@@ -137,18 +138,17 @@ class RunView:
 
     @property
     def others_cpu_share(self) -> float | None:
-        """Share of the usable cores that other processes use."""
+        """Share of the usable cores that other processes use; None if it was not measured."""
         machine, own = self.mean("machine_cpu_share"), self.mean("process_cpu_share")
         return None if machine is None or own is None else max(machine - own, 0.0)
 
     @cached_property
     def loss_error(self) -> float:
-        """Return the standard error of one stretch of `losses`, in nats.
+        """Standard error of one value of `losses`, in nats.
 
-        It is estimated twice, and the larger estimate counts: from the differences between neighbouring steps, and from
-        the distances of stretches to the line between their neighbours. A slope of the curve changes neither much.
-        For normal noise of spread s, the differences have the mean 2 s / sqrt(pi), and twice the distances have the
-        median 1.65 s.
+        This is the larger of two estimates, which a slope of the curve hardly changes. One comes from the differences
+        between neighbouring steps, whose mean is 2 s / sqrt(pi) for normal noise of spread s. The other comes from the
+        distances of a mean loss to the line between its neighbours: twice the distance has the median 1.65 s.
         """
         steps = [loss for loss in self.step_losses if math.isfinite(loss)]
         levels = [loss for _, loss in self.losses]
@@ -161,12 +161,12 @@ class RunView:
 
     @cached_property
     def step_losses(self) -> Sequence[float]:
-        """The loss of each step, in nats per token. The state computes it anew at each call."""
+        """Loss of each step in nats per token. Cached, because the state computes it again at each call."""
         return self.state.losses
 
     @cached_property
     def losses(self) -> list[tuple[float, float]]:
-        """(last step, mean loss) of up to 20 equally long stretches of the run, 5 steps or more each."""
+        """(last step, mean loss) of up to 20 sections of equal length, each of at least 5 steps."""
         most = min(_LOSS_BLOCKS, len(self.state.steps) // _LEAST_BLOCK)
         return means(self.state.steps, self.step_losses, most)
 

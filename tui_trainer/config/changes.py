@@ -12,7 +12,7 @@ S = TypeVar("S", bound=BaseModel)
 
 
 class Preset(Enum):
-    """Placeholder for the preset's value, which replaces a value of the config file or the command line."""
+    """PRESET, which in a patch or in edits resets a setting: its value of the file or command line is removed."""
 
     VALUE = "preset"
 
@@ -25,7 +25,7 @@ Edits = Mapping[str, Any]
 
 
 def with_changes(section: S, patch: Patch) -> S:
-    """Return a config or section with changed values, which are not validated."""
+    """Return a copy of a config or section with the values of the patch, which are not validated."""
     for key, value in patch.items():
         name, _, rest = key.partition(".")
         new = with_changes(getattr(section, name), {rest: value}) if rest else value
@@ -39,7 +39,7 @@ def settings_words(patch: Patch) -> str:
 
 
 def settings_count(count: int) -> str:
-    """Return `1 setting` or `2 settings`."""
+    """Return a number of settings as text: `1 setting`, `2 settings`."""
     return f"{count} setting{'' if count == 1 else 's'}"
 
 
@@ -52,26 +52,26 @@ class Change:
     new: Any
 
     def words(self, arrow: str) -> str:
-        """Return `training.seed: 1 -> 2`, with the given arrow."""
+        """Return the change as text: `training.seed: 1 -> 2`."""
         return f"{self.key}: {json.dumps(self.old)} {arrow} {json.dumps(self.new)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecipePreview:
-    """The changes that another recipe would make, and the user's values that stay despite its other values (`new`)."""
+    """The changes that another recipe would make, and the user's values that stay instead of the recipe's (`new`)."""
 
     changes: tuple[Change, ...]
     stays: tuple[Change, ...]
 
 
 def same(value: Any, other: Any) -> bool:
-    """Return whether two values are the same setting: 1.0 is the same as 1, but True is not."""
+    """Return whether two values of a setting are equal. 1.0 equals 1, but True does not."""
     return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """A step that can be undone, with all edits before and after it. A config has fewer than a hundred edits."""
+    """A step that can be undone: all edits before and after it."""
 
     label: str
     before: Edits

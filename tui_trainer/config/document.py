@@ -3,8 +3,8 @@
 A file with mistakes opens too. The mistakes become `problems`, and `loaded` is available once every value is valid for
 its setting. `save.py` writes the file, and `launching/drafts.py` writes edits that are not saved yet.
 
-An edit returns at once. Presets that depend on the model and the data, and contradictions with them, are computed
-elsewhere and handed to `set_fitted`.
+An edit returns at once. `set_fitted` receives what takes longer to compute: the presets that suit the model and the
+data, and settings that contradict these.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,7 +38,7 @@ EDITED_HERE = "edited here"
 
 
 class ConfigDocument:
-    """The edited config. `revision` increases with every change. `problems` are `own_problems` and those of the plan.
+    """The edited config. `revision` increases with every change. `problems` are `own_problems` and those of planning.
 
     `plain` has the user's values on top of the unchanged presets. In `loaded`, presets that do not suit the rest of the
     config are replaced.
@@ -82,25 +82,25 @@ class ConfigDocument:
         return bool(self.unsaved())
 
     def value(self, key: str) -> Any:
-        """Return the value as it was written, with relative paths. It may be invalid (see `problems`)."""
+        """Return a setting's value as it was written, with relative paths. It may be invalid (see `problems`)."""
         return self._own[key] if key in self._own else self.preset_value(key)
 
     def preset_value(self, key: str) -> Any:
-        """Return the value that profiles and defaults give, as it is in `loaded`; for `profile` the recipe."""
+        """Return the value that a setting has without the user's value; for the setting `profile` the recipe's name."""
         if key == "profile":
             return self._presets.recipe_name
         return self._fitted[key].values[key] if key in self._fitted else self._presets.value(key)
 
     def is_changed(self, key: str) -> bool:
-        """Return whether the value differs from the preset."""
+        """Return whether a setting's value differs from its preset."""
         return not same(self.value(key), self.preset_value(key))
 
     def is_edited(self, key: str) -> bool:
-        """Return whether the value differs from the one that was last saved or opened."""
+        """Return whether a setting's value differs from the value that was last saved or opened."""
         return key in self.unsaved()
 
     def changes(self) -> tuple[Change, ...]:
-        """Return all settings that differ from the presets, which are `old`."""
+        """Return all settings that differ from their preset. `Change.old` is the preset."""
         return tuple(
             Change(key=key, old=self.preset_value(key), new=self.value(key))
             for key in all_settings()
@@ -108,11 +108,11 @@ class ConfigDocument:
         )
 
     def own_values(self) -> dict[str, Any]:
-        """Return the values of the config file, the command line and the edits, in the order of declaration."""
+        """Return the user's values from config file, command line and edits, in the order of declaration."""
         return dict(self._own)
 
     def unsaved(self) -> dict[str, Any]:
-        """Return the user's values that are not saved, and PRESET for saved ones that were removed."""
+        """Return the user's values that are not saved. A saved value that was removed is PRESET."""
         removed = {key: PRESET for key in self._saved if key not in self._own}
         changed = {key: value for key, value in self._own.items() if not same(value, self._saved.get(key, PRESET))}
         return removed | changed
@@ -126,13 +126,13 @@ class ConfigDocument:
         return tuple(problem for problem in self.problems if problem.key == key)
 
     def set_plan_problems(self, problems: tuple[Problem, ...]) -> None:
-        """Set the problems of planning until the next change. Problems of files get the key `data.path`."""
+        """Set the problems that planning found, until the next change. One without a setting is put at `data.path`."""
         new = [problem for problem in problems if problem not in self.own_problems]
         with_keys = (problem if problem.key else Problem(key="data.path", message=str(problem)) for problem in new)
         self.problems = (*self.own_problems, *with_keys)
 
     def set_fitted(self, fitted: LoadedConfig, problems: Sequence[Problem] = ()) -> None:
-        """Set the config that was computed from `plain` by replacing unsuitable presets, and the problems with it."""
+        """Set `loaded` to `fitted`, which is `plain` with unsuitable presets replaced, and the problems of `fitted`."""
         assert self.plain is not None, "nothing else is fitted"
         replaced = _replaced_presets(self.plain, fitted)
         self.revision += replaced != self._fitted
@@ -142,11 +142,11 @@ class ConfigDocument:
     # Changes
 
     def set(self, key: str, value: Any) -> Problem | None:
-        """Set one value. Returns a problem and changes nothing if the value is invalid."""
+        """Set the value of one setting. If the value is invalid, change nothing and return a problem."""
         return next(iter(self.patch({key: value}, "")), None)
 
     def patch(self, values: Mapping[str, Any], label: str) -> tuple[Problem, ...]:
-        """Set several values as one step; PRESET resets one. Returns all problems, and changes nothing if any."""
+        """Set several values as one step; PRESET resets a setting. If any is invalid, change nothing."""
         checked: dict[str, Any] = {}
         problems: list[Problem] = []
         for key, value in values.items():
@@ -171,7 +171,7 @@ class ConfigDocument:
         self.patch({key: PRESET for key in self.own_values() if key not in profiles}, "the reset of all settings")
 
     def choose_recipe(self, name: str, *, keep_own: bool = True) -> Problem | None:
-        """Set the recipe, and with `keep_own` False also reset all other settings, in one step."""
+        """Set the recipe as one step. With `keep_own` False, the step also resets all other settings."""
         old, resets = self.recipe_name, {} if keep_own else dict.fromkeys(self.own_values(), PRESET)
         return next(iter(self.patch({**resets, "profile": name}, f"recipe {old or 'none'} -> {name}")), None)
 
@@ -187,7 +187,7 @@ class ConfigDocument:
         return self._plain_of(presets, {**presets.layers, **{key: self._layer(key) for key in own}}, [])
 
     def preview_recipe(self, name: str, *, keep_own: bool = True, fit: Fit = lambda plain: plain) -> RecipePreview:
-        """Return what `choose_recipe` would change. `fit` replaces unsuitable presets. Raises ConfigError."""
+        """Return the changes that `choose_recipe` would make. `fit` replaces unsuitable presets. Raises ConfigError."""
         plain = self.with_recipe(name, keep_own=keep_own)
         own = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
         presets = self._presets_for({**own, "profile": name})
@@ -233,7 +233,7 @@ class ConfigDocument:
         without: Collection[str] = (),
         also: Patch | None = None,
     ) -> None:
-        """Replace the user's values by those of a TOML text, except the keys `without`, and add `also`, in one step.
+        """Replace the user's values by those of a TOML text, ignoring the keys `without`, and add `also`, in one step.
 
         Raises ConfigError and changes nothing if the text or a value is invalid.
         """
@@ -247,7 +247,7 @@ class ConfigDocument:
         self.patch(resets | checked, label)
 
     def restore(self, edits: Edits) -> int:
-        """Apply the unsaved edits of an earlier session in one step, without invalid ones. Returns their number."""
+        """Apply the valid edits of an earlier session as one step. Returns how many edits were applied."""
         valid = {}
         for key, value in edits.items():
             problems: list[Problem] = []
@@ -271,7 +271,7 @@ class ConfigDocument:
         self._apply(self._edits)
 
     def mark_saved(self, path: Path, digest: str, own_values: Mapping[str, Any] | None = None) -> None:
-        """Record that the file contains the present values, or those of `own_values` if they changed since."""
+        """Record that `path` now contains `own_values`, or by default the present values."""
         self.file, self.digest = path, digest
         self._saved = self.own_values() if own_values is None else dict(own_values)
         self._apply(self._edits)
@@ -282,7 +282,7 @@ class ConfigDocument:
         return self._base[key].values[key] if key in self._base else PRESET
 
     def _merge_edits(self, edits: Edits, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the edits with new values merged in. A value of the file is not an edit; a preset becomes PRESET."""
+        """Return the edits with `values` merged in. A value equal to the file's is no edit; a preset becomes PRESET."""
         own = {key: value for key, value in {**self._own, **values}.items() if value is not PRESET}
         presets, merged = self._presets_for(own), dict(edits)
         for key, value in values.items():
@@ -304,7 +304,7 @@ class ConfigDocument:
         return f"{setting.name} {display_text(setting, old)} -> {display_text(setting, new)}"
 
     def _apply(self, edits: Edits) -> None:
-        """Set the edits, and compute the presets, layers, configs and problems that follow from them."""
+        """Set the edits, and compute the document's presets, layers, configs and problems from them."""
         self._edits = edits
         self._own = {key: value for key in all_settings() if (value := self._written(key)) is not PRESET}
         self._presets = self._presets_for(self._own)
@@ -319,12 +319,12 @@ class ConfigDocument:
         self.revision += 1
 
     def _plain_of(self, presets: Presets, layers: dict[str, Layer], problems: list[Problem]) -> LoadedConfig | None:
-        """Return the config of the layers; None if a value is invalid."""
+        """Return the config that the layers give, without fitted presets; None if a value is invalid."""
         config = validate({key: layer.values[key] for key, layer in layers.items()}, layers, problems)
         return presets.loaded(config, layers).with_notes_of(self._written_layers) if config else None
 
     def _with_former_fit(self, plain: LoadedConfig) -> LoadedConfig:
-        """Return the config with the earlier replacements of presets that have not changed since.
+        """Return `plain` with those replacements of the last `set_fitted` whose presets have not changed since.
 
         It is shown until the next `set_fitted`, so that values do not change back and forth.
         """
@@ -360,7 +360,7 @@ def _replaced_presets(plain: LoadedConfig, fitted: LoadedConfig) -> dict[str, La
 
 
 def _check_value(key: str, value: Any, choose_hardware: HardwareChoice, problems: list[Problem]) -> Any:
-    """Return the value with the type of its setting (3 as 3.0). Adds to `problems` if it is invalid."""
+    """Return the value converted to the type of its setting (3 to 3.0). Adds to `problems` if the value is invalid."""
     if key not in all_settings():
         flatten({key: value}, "", problems)
         return value

@@ -23,7 +23,7 @@ _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20,
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?[\d_]*|\.\d+)(?:e[+-]?\d+)?)\s*(%|[kmg]i?)?", re.IGNORECASE)
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
-# Larger numbers have grouped digits, and smaller floats an exponent.
+# Numbers above the first value are written with grouped digits, and floats below the second with an exponent.
 _GROUPED_FROM, _EXPONENT_BELOW = 10_000, 0.01
 
 
@@ -41,7 +41,7 @@ def number_text(value: float) -> str:
 
 
 def edit_text(setting: Setting, value: Any) -> str:
-    """Return the initial text of an editor, which `parse` turns into the same value."""
+    """Return a value as the text that an editor starts with. `parse` turns the text back into the value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -60,7 +60,7 @@ def display_text(setting: Setting, value: Any) -> str:
 
 
 def _listed(setting: Setting, values: list[Any]) -> str:
-    """Return a list of the config file as the text that the setting holds, with commas."""
+    """Return a TOML list as the text with commas that the setting holds."""
     words = (number_text(value) if isinstance(value, int | float) else str(value) for value in values)
     return ", ".join(map(escaped, words) if setting.completes == "files" else words)
 
@@ -85,7 +85,7 @@ def toml_text(value: Any) -> str:
 def refused_values(
     settings: Mapping[str, tuple[object, Sequence[object]]], why: str, otherwise: str = ""
 ) -> Iterator[Problem]:
-    """Yield a problem for each setting whose value is not allowed. `settings` has the value and the allowed values.
+    """Yield a problem for each setting whose value is not allowed. `settings` maps keys to (value, allowed values).
 
     The hint suggests the first allowed value, followed by `otherwise`.
     """
@@ -97,7 +97,7 @@ def refused_values(
 
 
 def parse(setting: Setting, text: str) -> Any:
-    """Return the value of a typed text, or a Problem with the setting's key.
+    """Return the value that a typed text means, or a Problem with the setting's key if the text is invalid.
 
     Accepts `2e-4`, `1_000`, `8k` (8000), `8ki` (8192), `1.5M`, `10%`, `yes`, `off`, `none` if empty is allowed, and
     texts with or without quotes.
@@ -123,7 +123,7 @@ def parse(setting: Setting, text: str) -> Any:
 
 
 def choices(setting: Setting) -> tuple[Any, ...]:
-    """Return the values of a setting that accepts no others; empty for a setting with free text or numbers."""
+    """Return all values that a setting with fixed choices accepts; empty for a setting with free text or numbers."""
     if setting.kinds == (bool,):
         return (*setting.choices, False, True)
     return () if setting.kinds else setting.choices
@@ -149,7 +149,7 @@ def completions(setting: Setting, text: str, *, names: Iterable[str] = ()) -> li
 
 
 def _paths(text: str, *, folders_only: bool) -> list[str]:
-    """Return files and folders that begin with the text, folders with a slash. Hidden ones need a dot in the text."""
+    """Return paths that begin with the text, folders with a slash. Hidden files are included if the text has a dot."""
     start, _, name = text.rpartition("/")
     folder = f"{start}/" if "/" in text else ""
     try:
@@ -189,7 +189,7 @@ def _text(setting: Setting, bare: str, quoted: bool) -> Any:
 
 
 def _unquoted(text: str) -> str:
-    """Return the value of a TOML string, or the text between the quotes if it is not valid TOML."""
+    """Return the text that a quoted TOML string means, or the text between the quotes if it is not valid TOML."""
     try:
         return str(parse_toml(f"x = {text}", "")["x"])
     except ConfigError:
@@ -203,15 +203,15 @@ def _problem(setting: Setting, message: str) -> Problem:
 # The next value up or down, for keys that change a setting in steps.
 
 Direction = Literal[1, -1]
-# Below this value a series of shares, which never reaches zero, ends with 0.
+# A series of shares would never reach zero, so the next value below this one is 0.
 _SMALLEST_SHARE = 1e-3
 _FIRST_COUNT, _FIRST_SHARE = 100, 0.01
 
 
 def bump(setting: Setting, value: Any, direction: Direction) -> Any:
-    """Return the next value up or down within the bounds, or the value itself if there is none.
+    """Return the next value up (1) or down (-1) in the setting's series; at a bound, the value itself.
 
-    Choices and booleans wrap around. `auto` is below the smallest number. A text does not change.
+    Choices and booleans wrap around. `auto` is below the smallest number. The value of a text setting does not change.
     """
     if values := choices(setting):
         index = values.index(value) if value in values else -direction
@@ -236,7 +236,7 @@ def bump(setting: Setting, value: Any, direction: Direction) -> Any:
 
 
 def _first_above_zero(setting: Setting, is_whole: bool) -> float:
-    """Return the next value after 0, which often means off: the default, or the first one of the setting's series."""
+    """Return the next value after 0, which often means off: the default, or else the first value of the series."""
     if isinstance(setting.default, int | float) and setting.default:
         return setting.default
     if setting.step in ("+1", "+0.05", "nines") or (is_whole and setting.step is None):
@@ -245,7 +245,7 @@ def _first_above_zero(setting: Setting, is_whole: bool) -> float:
 
 
 def _bound(setting: Setting, value: Any, direction: Direction) -> Any:
-    """Return the bound in this direction, or the value if it is already there or there is no bound."""
+    """Return the bound in this direction; the value itself if it is at the bound or if there is no bound."""
     bound = setting.limits.high if direction > 0 else setting.limits.low
     if bound is None or (bound - value) * direction <= 0:
         return value
@@ -253,7 +253,7 @@ def _bound(setting: Setting, value: Any, direction: Direction) -> Any:
 
 
 def _one_two_five(value: float, direction: Direction) -> float:
-    """Return the next of 1, 2 and 5 times a power of ten."""
+    """Return the next number of the series 1, 2, 5, 10, 20, 50 and so on, up or down from the value."""
     exponent = math.floor(math.log10(value) + 1e-9)
     series = [_scaled(digit, power) for power in (exponent - 1, exponent, exponent + 1) for digit in (1, 2, 5)]
     if direction > 0:
@@ -272,7 +272,7 @@ def _scaled(digit: int, power: int) -> float:
 
 
 def _nines(value: float, direction: Direction) -> float:
-    """Return the next of 0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995 and so on."""
+    """Return the next number of the series 0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995 and so on, up or down."""
     if value < 0.5 or (value == 0.5 and direction < 0):
         return 0.5 if direction > 0 else 0
     gap = _one_two_five(1 - value, 1 if direction < 0 else -1)

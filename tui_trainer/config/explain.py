@@ -11,7 +11,7 @@ from tui_trainer.errors import ConfigError
 
 
 def find_settings(words: str) -> list[Setting]:
-    """Return the settings for a key, a name without its table, or a table. Raises ConfigError with the nearest key."""
+    """Return the settings that the user means by a key, a key without its table, or a table. Raises ConfigError."""
     matches = [
         setting
         for key, setting in all_settings().items()
@@ -25,7 +25,7 @@ def find_settings(words: str) -> list[Setting]:
 
 
 def near_settings(words: str) -> list[str]:
-    """Return the table or setting that an unknown name most likely means; empty if no name is similar."""
+    """Return a list with the table or setting that an unknown name most likely means; empty if none is similar."""
     settings = all_settings()
     tables = {key.split(".")[0] for key in settings}
     similar = [] if "." in words or words in MEANT else get_close_matches(words, tables, n=1)
@@ -66,7 +66,7 @@ TITLES = {
 
 @cache
 def groups() -> tuple[tuple[str, str, tuple[Setting, ...]], ...]:
-    """Return (table, title, settings) of every table, basic settings first, without settings that have one value."""
+    """Return (table, title, settings) of every table, basic settings first. Leaves out settings with only one value."""
     by_table: dict[str, list[Setting]] = {table: [] for table in TITLES}
     for setting in all_settings().values():
         if setting.kinds or len(setting.choices) > 1:

@@ -25,7 +25,7 @@ StepsOrShare = Annotated[float, Field(ge=0)]
 
 
 def with_commas(value: Any, each: Callable[[str], str] = str) -> Any:
-    """Return a list of texts, as other tools write it, as one text with commas. `each` converts the single texts."""
+    """Convert a list of texts to one text with commas; any other value stays unchanged. `each` converts each text."""
     is_list = isinstance(value, list) and all(isinstance(text, str) for text in value)
     return ", ".join(map(each, value)) if is_list else value
 
@@ -35,7 +35,7 @@ Names = Annotated[str, BeforeValidator(with_commas)]
 
 
 def _numbers_with_commas(value: Any) -> Any:
-    """Return a number or a list of numbers as one text with commas."""
+    """Convert a number or a list of numbers to one text with commas; any other value stays unchanged."""
     numbers = value if isinstance(value, list) else [value]
     plain = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
     return ", ".join(f"{number:.12g}" for number in numbers) if plain else with_commas(value)
@@ -58,7 +58,7 @@ _PATTERN_CHARACTERS = frozenset("\\^$*+?()[]|{}")
 
 
 class Form:
-    """The required form of a text: its description, and a function that raises ValueError for other texts."""
+    """The required form of a setting's text: a description, and a function that raises ValueError for other texts."""
 
     def __init__(self, words: str, check: Callable[[str], object]) -> None:
         self.words, self._check = words, check
@@ -72,7 +72,7 @@ class Form:
 
 
 class NameIn(Form):
-    """A text that must be a key of a table, whose rows have a `label` and a `help`. The table may grow later."""
+    """The form of a text that must be a key of a table. The rows of the table have a `label` and a `help`."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         self.table = table
@@ -138,9 +138,9 @@ def option(
 ) -> Any:
     """Declare a setting with `low <= value <= high` or `above < value < below`. The docstring below it is its `help`.
 
-    `memory` and `speed` describe its effect. `step` is the series for an editor's keys, and `completes` what a text
-    names. An `advanced` setting is hidden by default. Measured steps are reused only if each setting that is
-    `in_step_key` is equal. Settings that determine another part of `measured_steps.StepKey` need no `in_step_key`.
+    `memory` and `speed` describe the setting's effect. `step` is the series through which an editor's keys change a
+    number, and `completes` the kind of name that a text holds. An `advanced` setting is hidden by default. The measured
+    time of a step is reused only if all settings with `in_step_key`, and `measured_steps.StepKey`, are equal.
     """
     extra: dict[str, Any] = {"unit": unit, "memory": memory, "speed": speed, "step": step, "completes": completes}
     extra |= {"advanced": advanced, "in_step_key": in_step_key}
@@ -158,7 +158,7 @@ class Limits:
     below: float | None = None
 
     def complaint(self, value: float) -> str:
-        """Return what is wrong with a number, to follow it in a sentence; empty if it is within the bounds."""
+        """Return what is wrong with a number, such as `must be above 0`; empty if the number is within the bounds."""
         if self.low is not None and value < self.low:
             return f"is below the minimum of {self.low:g}"
         if self.above is not None and value <= self.above:
@@ -172,13 +172,13 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """A declared setting, as the loader, `explain` and the editors use it."""
+    """The declaration of a setting, for the loader, `explain` and the editors."""
 
     key: str
     kinds: tuple[type, ...]
     choices: tuple[str | int, ...]
     choice_help: tuple[str, ...]
-    """Description of each choice, if a table has them."""
+    """Description of each choice, in the order of the choices; empty if there are none."""
     default: Any
     bounds: str
     limits: Limits
@@ -233,7 +233,7 @@ def _settings(
 
 
 def _setting(key: str, field: FieldInfo, schema: Mapping[str, Any]) -> Setting:
-    """Return the setting for a field and its part of the JSON Schema."""
+    """Return the Setting that a pydantic field declares. `schema` is the field's part of the JSON Schema."""
     kinds, choices, limits = list[type](), list[str | int](), dict[str, Any]()
     for part in schema.get("anyOf", [schema]):
         choices += part.get("enum", [part["const"]] if "const" in part else [])

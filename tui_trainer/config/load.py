@@ -1,4 +1,4 @@
-"""The merging of defaults, profiles, config file and command line into one Config, with the origin of each value.
+"""Merging defaults, profiles, config file and command line into one Config, with the origin of each value.
 
 Precedence: defaults < recipe < hardware profile < config file < `--set`. All mistakes are reported together.
 """
@@ -48,7 +48,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Arguments of the command line: a config file, a recipe, `KEY=VALUE` settings, and the options of `OPTIONS`."""
+    """What the command line asks for: a config file, a recipe, `KEY=VALUE` settings, and options like `--data`."""
 
     config_file: Path | None = None
     profile: str = ""
@@ -58,7 +58,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:
-    """Values of one source, by dotted key."""
+    """Values of settings from one source, such as the config file, by dotted key."""
 
     origin: Origin
     where: str
@@ -71,7 +71,7 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedConfig:
-    """A Config with the layer of each value that is not a default, and the profiles that were used."""
+    """A Config, the Layer that set each value which is not a default, and the profiles."""
 
     config: Config
     layers: dict[str, Layer]
@@ -83,7 +83,7 @@ class LoadedConfig:
     columns: Mapping[str, str] = field(default_factory=dict)
     """Columns detected for settings such as `data.text_column`; empty before the data was read."""
     data: ResolvedData = field(default_factory=ResolvedData, compare=False)
-    """Data that `config` names, looked up once for this config and all configs derived from it."""
+    """Files of the data that `config` names, looked up once for this config and all configs derived from it."""
 
     def __post_init__(self) -> None:
         if self.data != (data := data_of(self.config)):
@@ -97,27 +97,27 @@ class LoadedConfig:
         return self.layers[key].where if key in self.layers else "default"
 
     def fitted_because(self, key: str) -> str:
-        """Return the reason for which `fitted` replaced the preset; empty if it did not."""
+        """Return the reason why `fitted` replaced the preset of this setting; empty if it did not."""
         return self.layers[key].fitted_because if key in self.layers else ""
 
     def problem(self, key: str, message: str, hint: str = "") -> Problem:
-        """Return a problem with one setting, and the source of its value if the user wrote it."""
+        """Return a problem with one setting. If the user wrote the value, the problem names the value's source."""
         return self.placed(Problem(message=message, key=key, hint=hint))
 
     def placed(self, problem: Problem) -> Problem:
-        """Return the problem with the source of its setting's value, if the user wrote it and `where` is empty."""
+        """Return the problem with `where` filled in, if it is empty and the user wrote the setting's value."""
         by_user = not problem.where and self.origin(problem.key).by_user
         return replace(problem, where=self.where(problem.key)) if by_user else problem
 
     def with_notes_of(self, layers: Iterable[Layer]) -> Self:
-        """Return this config with the notes of the layers added."""
+        """Return a copy of this config with the notes of the layers added."""
         return replace(self, notes=(*self.notes, *(note for layer in layers for note in layer.notes)))
 
     def fitted(self, key: str, value: Any, why: str) -> Self:
-        """Return this config with another value for a preset or default that does not suit the user's choices.
+        """Return this config with another value in place of a preset or default that does not suit the user's choices.
 
-        `why` completes a new note and the source of the value. Unsuitable values that the user wrote must be refused
-        instead.
+        The note about the change and the value's source contain `why`. Do not call this for a value that the user
+        wrote: an unsuitable one must be refused.
         """
         preset, where = value_of(self.config, key), self.where(key)
         layer = Layer(origin=self.origin(key), where=f"{where}, but {why}", values={key: value}, fitted_because=why)
@@ -138,7 +138,7 @@ class ResolvedLoaded(LoadedConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Presets:
-    """The recipe and the hardware profile, and the layer of each value that they set. `recipe_name` may not exist."""
+    """The recipe and the hardware profile, and the Layer of each value that they set. `recipe` may not be found."""
 
     recipe_name: str = ""
     recipe: Profile | None = None
@@ -233,7 +233,7 @@ def _option(key: str, value: str) -> Layer:
 
 
 def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: HardwareChoice) -> Presets:
-    """Return the profiles for a recipe and for the user's values `own`, with a problem for each that does not exist."""
+    """Return the recipe and the hardware profile for the user's values `own`, with a problem if one does not exist."""
     problems: list[Problem] = []
     notes: list[str] = []
     layers: dict[str, Layer] = {}
@@ -271,7 +271,7 @@ def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: Hard
 
 
 def default_recipe(request: Request, user_layers: list[Layer]) -> str:
-    """Return the recipe to use if none is named: `finetune` for a pretrained model, none for other config files."""
+    """Return the recipe if the user names none: `finetune` for a pretrained model, `quickstart` without any config."""
     if _last(MODEL_KEY, user_layers, ""):
         return DEFAULT_RECIPE_FOR_A_MODEL if _last("model.init", user_layers, "pretrained") == "pretrained" else ""
     return "" if request.config_file else DEFAULT_RECIPE
@@ -303,7 +303,7 @@ def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: l
 
 
 def _value(key: str, text: str) -> Any:
-    """Return the value of a text in TOML, or the text itself if it is not exactly one TOML value."""
+    """Return the TOML value that a text is, or the text itself if it is not exactly one TOML value."""
     try:
         # In a list, a comment or a line break within the text makes the TOML invalid.
         parsed = parse_toml(f"value = [{text}, 0]", "")
@@ -317,7 +317,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def flatten(raw: dict[str, Any], where: str, problems: list[Problem], notes: list[str] | None = None) -> dict[str, Any]:
-    """Return the settings by dotted key. Adds a problem for each unknown one. `removed.py` reports removed ones."""
+    """Return the settings of nested tables by dotted key. Reports unknown and removed settings."""
     flat: dict[str, Any] = {}
     tables = all_tables()
 
@@ -345,13 +345,13 @@ def _unknown(key: str, where: str) -> Problem:
 
 
 def did_you_mean(key: str) -> str:
-    """Return a hint with the setting of the most similar name, or with the command that lists all settings."""
+    """Return a hint for an unknown key: the setting with the most similar name, or the command that lists settings."""
     similar = nearest_setting(key, all_settings())
     return f"did you mean {similar}?" if similar else "`tui-trainer explain` lists all settings"
 
 
 def option_for(word: str) -> str:
-    """Return the option that a word without one most likely needs: `--set KEY=VALUE`, `--profile NAME`, or ""."""
+    """Return the command-line option that was probably forgotten before a word, such as `--profile NAME`, or ""."""
     if is_here(word):
         return ""
     key, equals, _ = word.partition("=")
@@ -361,7 +361,7 @@ def option_for(word: str) -> str:
 
 
 def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Problem]) -> Config | None:
-    """Return the Config of values by dotted key. Adds a problem for each invalid value, and then returns None."""
+    """Return the Config with these values by dotted key. If values are invalid, add their problems and return None."""
     unwritable = {key: value for key, value in values.items() if isinstance(value, str) and not is_utf8(value)}
     for key, value in unwritable.items():
         message, where = f"is not UTF-8: {as_bytes(value)}", layers[key].where if key in layers else ""

@@ -1,4 +1,4 @@
-"""The paths of `data.path`, and their weights: how often the rows of each are used in an epoch."""
+"""The paths of `data.path`, and the weight of each path: how often its rows are used in an epoch."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _COMMA = re.compile(r"(?<!\\),")
 
 
 def escaped(path: str) -> str:
-    """Return a path or name for a list with commas, with its own commas escaped."""
+    """Return a path or name with its commas escaped, for use in a text that separates paths by commas."""
     return path.replace(",", "\\,")
 
 
@@ -28,27 +28,27 @@ Paths = Annotated[str, BeforeValidator(partial(with_commas, each=escaped))]
 
 
 def paths_in(text: str) -> tuple[str, ...]:
-    """Return the paths of a `Paths` setting. The whole text is one path if such a file or folder exists."""
+    """Return the paths of a `Paths` setting. The text is a single path if it names an existing file or folder."""
     if "," not in text or is_here(text):
         return (text,)
     return tuple(split_at_commas(text)) or (text,)
 
 
 def split_at_commas(text: str) -> list[str]:
-    """Return the parts of a text between commas that are not escaped, without empty ones."""
+    """Split a text at the commas that are not escaped. Returns the pieces unescaped, without empty pieces."""
     parts = (part.strip().replace("\\,", ",") for part in _COMMA.split(text))
     return [part for part in parts if part]
 
 
 def last_path(text: str) -> tuple[str, str]:
-    """Split an incomplete text after its last comma. Returns the first part unchanged, and the last path unescaped."""
+    """Split a text that is being typed after its last comma. Returns the text before unchanged, and the last path."""
     comma = max((match.end() for match in _COMMA.finditer(text)), default=0)
     last = text[comma:].lstrip()
     return text[: len(text) - len(last)], last.replace("\\,", ",")
 
 
 def joined(paths: Sequence[str]) -> str:
-    """Return the text from which `paths_in` returns these paths."""
+    """Join paths with commas to a text that `paths_in` splits again."""
     return paths[0] if len(paths) == 1 and paths_in(paths[0]) == (paths[0],) else ", ".join(map(escaped, paths))
 
 

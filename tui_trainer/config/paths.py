@@ -20,7 +20,7 @@ _READ = (MODEL_KEY, DATA_KEY, "data.eval_path", "task.chat_template", "model.add
 
 
 def data_of(config: Config) -> ResolvedData:
-    """Return the data that a config names, without looking for its files."""
+    """Return the data that the settings of a config describe, without looking for the files."""
     names = {"text_column", "name", "split", "eval_split", "revision", "streaming"}
     data = config.data
     return ResolvedData(paths=data.paths, eval_paths=data.eval_paths, **data.model_dump(include=names))
@@ -50,7 +50,7 @@ def resolve_relative_paths(values: Mapping[str, Any], file: Path, notes: list[st
     """Return the values of a config file with its relative paths resolved.
 
     A path is relative to the working directory, as on the command line. If it does not exist there, it is relative to
-    the folder of the file. Adds a note for each path that exists in that folder.
+    the folder of the config file. Adds a note for each path that was found in the folder of the config file.
     """
     folder, working_directory = from_the_root(str(file)).parent, from_the_root(".")
     changed = dict(values)
@@ -78,7 +78,7 @@ def _is_in(folder: Path, path: str) -> bool:
 
 
 def _data(paths: Sequence[str]) -> str:
-    """Return the paths with files and folders made absolute, but not samples and data sets on the hub."""
+    """Return `data.path` with absolute files and folders. Samples and data sets on the hub stay unchanged."""
 
     def is_local(path: str) -> bool:
         if not path or path.startswith((SAMPLE_PREFIX, HUB_PREFIX)) or address_of(path):

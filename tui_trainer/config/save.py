@@ -1,4 +1,4 @@
-"""The writing of a config as TOML: the names of its profiles, and the values that the user set.
+"""Saving a config as TOML: the names of its profiles, and the values that the user set.
 
 A value of the user is written even if it equals the preset. On another machine it then takes precedence over that
 machine's hardware profile, and a micro-batch that the user set is not reduced.
@@ -27,14 +27,14 @@ from tui_trainer.config.toml_files import file_digest, nest, parse_toml
 from tui_trainer.errors import ConfigError, Problem, system_reason
 from tui_trainer.terminal.safe_text import one_line
 
-# A larger float written as an integer would have digits that the float does not determine.
+# A larger float would get digits as an integer that the float does not determine.
 _WHOLE_BELOW = 1e15
 # Prefix of a comment about a problem in the next line of a text that the user continues to edit.
 _MARK = "# tui-trainer:"
 
 
 class OverwriteError(ConfigError):
-    """An existing or changed file that is overwritten only if the user confirms it."""
+    """Raised if saving would overwrite a file that is not this config or was changed. The user has to confirm that."""
 
 
 def to_toml(loaded: LoadedConfig) -> str:
@@ -44,7 +44,7 @@ def to_toml(loaded: LoadedConfig) -> str:
         name = value_of(loaded.config, "profile") or loaded.recipe.name
         flat["profile"] = absolute(name) if name.endswith(".toml") else name
     for key in all_settings():
-        # A recipe may have a path relative to itself, and the config of the run the absolute one.
+        # A recipe may have a path relative to its own file, while the run's config has the absolute path.
         from_recipe = key == "data.path" and any(map(os.path.isabs, loaded.config.data.paths))
         if (loaded.origin(key).by_user or from_recipe) and key not in flat:
             flat[key] = _plain(value_of(loaded.config, key))
@@ -52,7 +52,7 @@ def to_toml(loaded: LoadedConfig) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return 128 for 128.0. A setting of type float accepts both."""
+    """Return a whole float as an integer (128 for 128.0), which a setting of type float also accepts."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE_BELOW else value
 
 
@@ -68,7 +68,7 @@ def document_text(document: ConfigDocument) -> str:
 
 
 def line_of(text: str, problem: Problem) -> int:
-    """Return the line of a TOML text (from 1) that a problem is about, by its message or its setting; else the last."""
+    """Return the number of the line (from 1) that a problem is about; the last line if that is not known."""
     if match := re.search(r"\bline (\d+)", problem.message):
         return min(int(match[1]), text.count("\n") + 1)
     table, lines = "", text.rstrip("\n").split("\n")
@@ -95,7 +95,7 @@ def without_marks(text: str) -> str:
 
 
 def table_lines(texts: Mapping[str, str]) -> list[str]:
-    """Return the lines of a TOML file, in the order of declaration. `texts` has the text after the `=` of each key."""
+    """Return the lines of a TOML file with these settings. `texts` has the text after the `=` for each dotted key."""
     lines: list[str] = []
     last_table = ""
     for key in sorted(texts, key=list(all_settings()).index):
@@ -110,14 +110,14 @@ def table_lines(texts: Mapping[str, str]) -> list[str]:
 def save(document: ConfigDocument, path: Path, *, force: bool = False) -> None:
     """Write the document to a file atomically. Keeps comments, order and mode of an existing file.
 
-    Raises ConfigError and leaves the file unchanged if it cannot be written. Raises OverwriteError, unless forced, if
-    it was changed since it was read, or if it exists and does not belong to this document.
+    Raises ConfigError and leaves the file unchanged if it cannot be written. Without `force`, raises OverwriteError if
+    another program changed the document's file, or if `path` is another existing file.
     """
     document.mark_saved(path, *writing(document, path, force=force)())
 
 
 def writing(document: ConfigDocument, path: Path, *, force: bool = False) -> Callable[[], tuple[str, dict[str, Any]]]:
-    """Return a function for any thread that writes the present values, and returns the arguments of `mark_saved`."""
+    """Return a function that any thread may call to save the present values. It returns the digest and those values."""
     values, new_text, own_values = saved_values(document), document_text(document), document.own_values()
     own_file, own_digest, where = document.file, document.digest, str(path)
 
@@ -162,7 +162,7 @@ def _refuse_to_overwrite(
 
 
 def _merged(path: Path, values: dict[str, Any], where: str) -> str:
-    """Return the file's text with its settings replaced by these values. Raises ConfigError if that fails."""
+    """Return the text of the file at `path` with `values` instead of its settings. Raises ConfigError if that fails."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 

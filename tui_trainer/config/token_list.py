@@ -18,7 +18,7 @@ _FILE_LIMIT_BYTES = MIB
 
 
 def _tokens_with_commas(value: Any) -> Any:
-    """Return a list of tokens as one text with commas; unchanged, and thus invalid, if a token ends in a backslash."""
+    """Return a list of tokens as one text with commas. A list with a token that ends in a backslash stays invalid."""
     is_ambiguous = isinstance(value, list) and any(isinstance(token, str) and token.endswith("\\") for token in value)
     return value if is_ambiguous else with_commas(value, each=escaped)
 
@@ -28,12 +28,12 @@ Tokens = Annotated[str, BeforeValidator(_tokens_with_commas)]
 
 
 def tokens_in(text: str) -> tuple[str, ...]:
-    """Return the tokens of the setting. Raises ConfigError for an unreadable file, a repeated token, or no token."""
+    """Return the tokens in `model.add_tokens` or its file. Raises ConfigError if one is repeated or a file has none."""
     return _check_unique(split_at_commas(replace_token_file(text))) if text.strip() else ()
 
 
 def replace_token_file(text: str) -> str:
-    """Return the setting with the name of a file replaced by the tokens in the file. Raises ConfigError."""
+    """Return the value of `model.add_tokens`, with a file replaced by the tokens in the file. Raises ConfigError."""
     if not text.strip().endswith(_ENDING) or "," in text.replace("\\,", ""):
         return text
     path = from_the_root(text.strip())

@@ -1,4 +1,4 @@
-"""TOML files with limited size and one-sentence errors, and the profiles, which are such files."""
+"""Reading TOML files with a size limit and one-sentence errors, and the profiles, which are TOML files."""
 
 import hashlib
 import os
@@ -82,7 +82,7 @@ def nest(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_existing(path: Path, option: str = "--fix") -> None:
-    """Raise InputError if a new config file cannot be written. The command line names it with `option`."""
+    """Raise InputError if a new config file cannot be written to `path`. `option` is the option that named the path."""
     # In a folder without permission these checks fail, and the writing will report the reason.
     with suppress(OSError):
         if path.exists() or path.is_symlink():
@@ -106,8 +106,8 @@ def write_new(path: Path, text: str) -> None:
 
 # A profile is a TOML file with presets. Recipes set the task and the model, and hardware profiles suit a machine.
 #
-# It is a config file with an additional table `[about]` (title, summary, source). A hardware profile also has
-# `[match]`, which `planning/hardware_match.py` compares with the machine, and maybe `[[batches]]`, which
+# A profile has the tables of a config file, and `[about]` (title, summary, source). A hardware profile also has
+# `[match]`, which `planning/hardware_match.py` compares with the machine, and may have `[[batches]]`, which
 # `planning/effective_batch.py` reads.
 
 Kind = Literal["recipes", "hardware"]
@@ -115,9 +115,9 @@ Kind = Literal["recipes", "hardware"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSize:
-    """The rows per step that use a GPU fully, according to `source`.
+    """A number of rows per step that uses a GPU fully, according to `source`.
 
-    They hold for rows of `tokens`, GPUs with this memory in GiB (from, to), and models up to `parameters_at_most`.
+    It holds for rows of `tokens`, GPUs with memory in this range in GiB, and models up to `parameters_at_most`.
     """
 
     tasks: list[str]
@@ -148,7 +148,7 @@ def own_profiles() -> Path:
 
 
 def _files(kind: Kind) -> dict[str, Path]:
-    """Return the files of the package's and the user's profiles by name. The user's profiles take precedence."""
+    """Return the files of all profiles by name. The user's profiles take precedence over those of the package."""
     package = Path(__file__).resolve().parent.parent
     checkout = [package.parent / "profiles"] if (package.parent / "pyproject.toml").is_file() else []
     folders = [package / "_profiles", *checkout, own_profiles()]
@@ -156,7 +156,7 @@ def _files(kind: Kind) -> dict[str, Path]:
 
 
 def profile_names(kind: Kind) -> tuple[str, ...]:
-    """Return the names of the profiles of one kind, without reading their files."""
+    """Return the names of all profiles of one kind, without reading their files."""
     return tuple(_files(kind))
 
 
@@ -219,11 +219,11 @@ def is_range(value: object) -> bool:
 
 
 Shapes = dict[str, tuple[Callable[[object], bool], str]]
-"""For each key of a table, a function that checks the value, and the hint if the value is wrong."""
+"""For each key of a TOML table, a function that checks its value, and a hint for a wrong value."""
 
 
 def misfits(table: Mapping[str, object], shapes: Shapes, required: Container[str]) -> list[tuple[str, str]]:
-    """Return the keys that are missing or have wrong values, each with its hint."""
+    """Return the keys of a TOML table that are missing or have wrong values, each with its hint."""
     return [
         (key, hint)
         for key, (is_right, hint) in shapes.items()

@@ -1,4 +1,4 @@
-"""Install software: Unsloth into an environment of its own, extras and libraries into that of this program."""
+"""Installing software: Unsloth in a separate environment, extras and libraries in the environment of this program."""
 
 import shlex
 import shutil
@@ -22,7 +22,7 @@ _VERSION = f"from importlib.metadata import version; print(version({NAME!r}))"
 
 
 def creation_commands(folder: Path) -> list[list[str]]:
-    """Return the commands that create the environment in `folder`. Raises InputError if uv is missing."""
+    """Return the commands that create Unsloth's environment in `folder`. Raises InputError if uv is missing."""
     if shutil.which("uv") is None:
         raise InputError("uv, which creates environments, is not installed", hint="install it: pip install uv")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -34,9 +34,9 @@ def creation_commands(folder: Path) -> list[list[str]]:
 
 
 def make_environment(tell: Callable[[str], None]) -> str:
-    """Create the environment anew and return the version of Unsloth. Output of uv goes to standard error.
+    """Create Unsloth's environment anew, and return the version of Unsloth. Output of uv goes to standard error.
 
-    Raises InputError, FolderError or RunError; an earlier environment is then kept."""
+    Raises InputError, FolderError or RunError, and then keeps an earlier environment."""
     folder = environment_folder()
     new, old = (folder.with_name(f"{folder.name}.{word}") for word in ("new", "old"))
     try:
@@ -60,7 +60,7 @@ def make_environment(tell: Callable[[str], None]) -> str:
 
 
 def _run(command: list[str]) -> str:
-    """Run a command and return its output. Raises RunError."""
+    """Run a command and return its output. Raises RunError if the command fails."""
     with Child(command, group="ours", errors=2) as child:
         printed = b"\n".join(child.all_lines()).decode(errors="replace")
         if child.process.wait():
@@ -72,7 +72,7 @@ _PROGRAM = "tui-trainer"
 
 
 def extras() -> dict[str, list[str]]:
-    """Return the requirements of each extra of this program here; {} if the program is not installed."""
+    """Return the requirements of each extra of this program that apply here; {} if the program is not installed."""
     from packaging.requirements import Requirement
 
     requirements: dict[str, list[str]] = {}
@@ -90,7 +90,7 @@ def extras() -> dict[str, list[str]]:
 
 def install_command(names: Sequence[str]) -> list[str]:
     """Return the command that installs extras and libraries into the environment of this program. Raises InputError for
-    an unknown name, and without an installer; the hint is then the command."""
+    an unknown name, and, with the command as its hint, if neither uv nor pip is installed."""
     from packaging.requirements import Requirement
 
     by_extra = extras()
@@ -113,7 +113,7 @@ def install_command(names: Sequence[str]) -> list[str]:
 
 
 def install_here(command: Sequence[str], tell: Callable[[str], None]) -> list[str]:
-    """Run a command of `install_command` and report each line of its output. Raises RunError."""
+    """Run a command of `install_command`. Report and return the lines of its output. Raises RunError."""
     last_text = ""
     with Child(command, group="ours", errors=subprocess.STDOUT) as installer:
         for line in installer.all_lines():

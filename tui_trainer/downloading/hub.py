@@ -1,7 +1,7 @@
 """Download models and data sets from the Hugging Face Hub into its local cache, after a confirmation by the user.
 
-Of a model, only config, tokenizer and weights are downloaded: safetensors, or .bin files if there are no others. Of a
-data set, only files that can be read and the README.md are downloaded. Code in it is neither downloaded nor run.
+From a model, only config, tokenizer and weights are downloaded: safetensors, or .bin files if there are no others. From
+a data set, only the README.md and files that can be read are downloaded. Code is neither downloaded nor run.
 
 huggingface_hub transfers the files and continues interrupted downloads. This module adds the offer with size and
 licence, the choice of files, and errors of one sentence for a small disk, a gated repository and a missing network."""
@@ -30,7 +30,7 @@ from tui_trainer.planning.disk import space_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, quantity
 
-# Only files up to this size are downloaded in parallel: on Ctrl+C huggingface_hub waits for all that have begun.
+# Only files up to this size are downloaded in parallel: on Ctrl+C huggingface_hub waits for all started downloads.
 SMALL_BYTES = 16 * MIB
 _SMALL = {"config.json", "generation_config.json", *TOKENIZER_FILES}
 # In the order in which transformers looks for them: one file, or shards with an index.
@@ -48,9 +48,9 @@ _MOST_ENDINGS = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepositoryKind:
-    """Differences between models and data sets. `refuse` makes the error for a wrong name.
+    """Differences between the repositories of models and of data sets. `refuse` makes the error for a wrong name.
 
-    `option` is the option and `revision_key` the setting that such names are given with."""
+    `option` is the command-line option for a repository's name, and `revision_key` the setting for its revision."""
 
     word: Literal["model", "dataset"]
     repository: Repository
@@ -60,7 +60,7 @@ class RepositoryKind:
 
     @property
     def repo_type(self) -> str:
-        """Type of the repository in huggingface_hub."""
+        """Value of the argument `repo_type` of huggingface_hub."""
         return self.repository.removesuffix("s")
 
     def page(self, name: str) -> str:
@@ -75,10 +75,10 @@ class HubFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DownloadOffer:
-    """Content of a download, for the user to confirm. `size_bytes` counts all files, `missing_bytes` those that are not
-    here.
+    """A download that the user has to confirm. `size_bytes` counts all its files, and `missing_bytes` those that are
+    not on this machine yet.
 
-    `left_out` describes files of the repository that are not downloaded; empty if only unimportant ones are."""
+    `left_out` describes the other files of the repository; empty if only unimportant files are left out."""
 
     kind: RepositoryKind
     name: str
@@ -104,7 +104,7 @@ Ask = Callable[[DownloadOffer], bool]
 
 
 Choose = Callable[[Any, list[HubFile]], tuple[Sequence[HubFile], str]]
-"""Function of the Hub's facts on a repository and its files. Returns the chosen files and a description of the rest."""
+"""Function that chooses files from the Hub's facts about a repository and its files, and describes the other files."""
 
 
 def download(
@@ -168,7 +168,7 @@ def _refuse_small_disk(offer: DownloadOffer) -> None:
 
 
 def _fetch(offer: DownloadOffer, progress: Progress | None) -> Path:
-    """Download the files into the snapshot and return its folder: small files in parallel, the others one by one."""
+    """Download the files of an offer, small files in parallel, and return the folder of the snapshot."""
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.utils.logging import set_verbosity_error
 
@@ -195,7 +195,7 @@ def _fetch(offer: DownloadOffer, progress: Progress | None) -> Path:
 
 
 def _bar_class(meter: Meter, done_bytes: int, *, unit: str, unit_bytes: float = 1) -> Any:
-    """Return a progress bar class for huggingface_hub. Bars that count `unit` report to our meter."""
+    """Return a progress bar class to pass to huggingface_hub. Its bars that count in `unit` report to `meter`."""
     from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
     class Bar(tqdm):  # type: ignore[misc]
@@ -214,7 +214,7 @@ def _bar_class(meter: Meter, done_bytes: int, *, unit: str, unit_bytes: float = 
 
 @contextmanager
 def _hub_errors(kind: RepositoryKind, name: str, revision: str) -> Iterator[None]:
-    """Convert errors of huggingface_hub and of the network into ours."""
+    """Convert errors of huggingface_hub and of the network, raised within this context, into ours."""
     from huggingface_hub import errors
 
     try:
@@ -238,7 +238,7 @@ def _hub_errors(kind: RepositoryKind, name: str, revision: str) -> Iterator[None
 
 
 def network_sentence(kind: RepositoryKind, name: str, error: BaseException) -> str:
-    """Return why a download failed and what the user can do, also without a network."""
+    """Return a sentence on why a download failed, and what the user can do even without a network."""
     if full := full_disk_words(error):
         return f"{full}; free some space, then run the same command to continue the download of {name}"
     reason, short = network_reason(error), name.rpartition("/")[2]
@@ -252,7 +252,7 @@ def network_sentence(kind: RepositoryKind, name: str, error: BaseException) -> s
 
 
 def _never_connected(error: BaseException | None) -> bool:
-    """Return whether no connection was made. Only the names of the HTTP library's errors are known here."""
+    """Return whether an error means that no connection was made, by the class names of the HTTP library."""
     while error is not None:
         is_refused = isinstance(error, socket.gaierror | ConnectionRefusedError)
         if is_refused or type(error).__name__ in ("ConnectError", "ConnectTimeout"):
@@ -291,7 +291,7 @@ def download_model(name: str, revision: str = "main", *, ask: Ask, progress: Pro
 
 
 def model_files_to_fetch(model: str, listed: Iterable[HubFile]) -> tuple[HubFile, ...]:
-    """Return config, tokenizer and one form of the weights. Raises ConfigError if it is no transformers model."""
+    """Return the files of a model to download: config, tokenizer and one form of the weights. Raises ConfigError."""
     files = list(listed)
     names = {file.name for file in files}
     if "config.json" not in names:
@@ -351,7 +351,7 @@ def _nothing_to_read(wanted: HubPath, names: Sequence[str]) -> DataError:
 
 
 def _left_out(listed: Iterable[HubFile], files: Sequence[HubFile]) -> str:
-    """Return a description of the files that are not downloaded."""
+    """Return a description of the files in `listed` that are not in `files` and thus not downloaded."""
     unimportant = {*(file.name for file in files), ".gitattributes", *ABOUT}
     rest = [file.name for file in listed if file.name not in unimportant]
     return f"{counted(rest)} ({_endings(rest)})" if rest else ""

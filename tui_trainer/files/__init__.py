@@ -1,1 +1,1 @@
-"""Paths as people write them, and names on the Hugging Face Hub."""
+"""Paths as users write them, and names on the Hugging Face Hub."""

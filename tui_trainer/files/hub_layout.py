@@ -1,4 +1,4 @@
-"""Names on the Hugging Face Hub, and the place of its cache on this disk.
+"""Names on the Hugging Face Hub, and the location of the Hub's cache on this disk.
 
 This module does not import huggingface_hub, which takes about a second.
 """
@@ -38,21 +38,21 @@ def address_of(path: str) -> str:
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether this is a valid name of a repository on the hub: `org/name`, or `name`."""
+    """Return whether a text is a valid name of a repository on the hub: `org/name`, or `name`."""
     is_valid = len(name) <= _LONGEST_NAME and _HUB_NAME.fullmatch(name) is not None
     return is_valid and "--" not in name and ".." not in name
 
 
 def could_be_on_the_hub(path: str) -> bool:
-    """Return whether a path in a config can be a name on the hub, because it has no known file ending."""
+    """Return whether a path in a config can be a name on the hub: it has the right form and no known file ending."""
     return is_hub_name(path) and PurePosixPath(path).suffix.lower() not in _FILE_ENDINGS
 
 
 def published_name(name: str) -> str:
-    """Return a name that can be published, without the user's paths.
+    """Return the name of a model or data set in a form that can be published, without the user's paths.
 
-    A name on the hub stays unchanged. A path in the hub's cache becomes the name of its repository, another path its
-    last part.
+    A name on the hub stays unchanged. A path in the hub's cache becomes the name of the repository. Any other path
+    becomes its last component.
     """
     if not name.startswith(("/", "~", ".")):
         return name
@@ -62,7 +62,7 @@ def published_name(name: str) -> str:
 
 
 def is_revision(revision: str) -> bool:
-    """Return whether this can be the name of a branch, a tag or a commit."""
+    """Return whether a text can be the name of a branch, a tag or a commit."""
     return _REVISION.fullmatch(revision) is not None and ".." not in revision
 
 
@@ -84,7 +84,7 @@ def huggingface_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def user_cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder for files that programs can create again (XDG)."""
+    """Return the user's cache folder, for files that programs can create again (XDG)."""
     return from_the_root(environment.get("XDG_CACHE_HOME") or "~/.cache")
 
 
@@ -94,7 +94,7 @@ def repository_folder(kind: Repository, name: str, environment: Mapping[str, str
 
 
 def commit_hint(kind: Repository, name: str, setting: str) -> str:
-    """Return a hint which commit of a cached repository can be used; empty if the cache knows the commit of `main`."""
+    """Return a hint that names a cached commit to use as `setting`; empty if the cache has the commit of `main`."""
     folder = repository_folder(kind, name)
     commits = sorted(path.name for path in (folder / "snapshots").glob("*") if path.is_dir())
     if not commits or (folder / "refs" / "main").exists():
@@ -103,7 +103,7 @@ def commit_hint(kind: Repository, name: str, setting: str) -> str:
 
 
 def cached_repositories(kind: Repository) -> Iterator[tuple[str, Path]]:
-    """Yield name and folder of each model or data set in the cache, sorted by name."""
+    """Yield the name and the folder of each model or data set in the hub's cache, sorted by name."""
     for folder in sorted(cache_folder().glob(f"{kind}--*")):
         name = "/".join(folder.name.split("--")[1:])
         if is_hub_name(name):
@@ -116,8 +116,8 @@ def network_reason(error: BaseException) -> str:
 
 
 def network_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that huggingface_hub raises if the hub cannot be reached or a connection breaks."""
+    """Return the error classes that huggingface_hub raises if the hub cannot be reached or a connection breaks."""
     from huggingface_hub import errors
 
-    # The bases of its own error are those of the HTTP library under it, which has changed more than once.
+    # huggingface_hub's own error derives from those of its HTTP library, which has changed more than once.
     return cast("tuple[type[Exception], ...]", (OSError, *errors.HfHubHTTPError.__bases__))

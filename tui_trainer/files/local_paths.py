@@ -1,4 +1,4 @@
-"""Paths as people write them, with `~` for the home folder.
+"""Paths as users write them, with `~` for the home folder.
 
 Configs, plans and journals are UTF-8, so a path that is not valid UTF-8 is refused.
 """
@@ -16,7 +16,7 @@ _LONGEST_NAME = 255
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether a path is valid UTF-8. Python represents other bytes as lone surrogates."""
+    """Return whether a path is valid UTF-8. Python represents invalid bytes of a path as lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -41,7 +41,7 @@ def at_home(path: str) -> Path:
 
 
 def from_the_root(path: str) -> Path:
-    """Return the absolute path with `~` expanded; a relative one if the current folder was deleted."""
+    """Return the absolute path with `~` expanded. If the current folder was deleted, the path stays relative."""
     expanded = at_home(path)
     try:
         return expanded.absolute()
@@ -58,16 +58,15 @@ def is_here(path: str) -> bool:
 
 
 def short_name(path: str) -> str:
-    """Return the last part of a path or of a name on the hub, without its ending: `reviews` of `data/reviews.csv.gz`.
-
-    The folder `model` of a run has the name of the run.
+    """Return a short name for a path or a name on the hub: its last component without ending, `reviews` for
+    `data/reviews.csv.gz`. For the folder `model` of a run, it is the name of the run.
     """
     names = re.split(r"[/:]", path.rstrip("/").removesuffix("/model"))
     return re.sub(r"(?<=\w)(\.[A-Za-z]\w{0,7})+$", "", names[-1])
 
 
 def nearest_path(path: str, *, folders_only: bool = False) -> str:
-    """Return `path` with each missing part replaced by the most similar name in the same folder.
+    """Return `path` with each component that does not exist replaced by the most similar name in its folder.
 
     The result is empty if no name is similar, or if a folder cannot be read.
     """

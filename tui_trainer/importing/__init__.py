@@ -1,1 +1,1 @@
-"""Other tools' configs in our words. One file of `importers/` is one tool."""
+"""Conversion of other tools' configs to ours. Each file of `importers/` is for one tool."""

@@ -18,21 +18,21 @@ _SAYS_MORE = "this key is auto, and another key sets a value"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rewrite:
-    """One of our settings and the keys of the file that it comes from; none if the importer itself implies it."""
+    """One of our settings with its value, and the keys of the file that it comes from (none if the tool implies it)."""
 
     sources: Mapping[str, Any]
     key: str
     value: Any
     reason: str = ""
     product: bool = False
-    """Whether the value is the product of the values of the sources."""
+    """Whether the setting's value is the product of the values of the source keys."""
     per_device: bool = False
-    """Whether the sources count per device, and the value for all devices."""
+    """Whether the source keys count for one device, and the setting's value for all devices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeftOut:
-    """Key of the file that does not become one of our settings."""
+    """A key of the file that does not become one of our settings, and why."""
 
     key: str
     value: Any
@@ -41,14 +41,14 @@ class LeftOut:
 
 
 class Given(NamedTuple):
-    """Key of the file that has a value."""
+    """A key of the file with its value."""
 
     name: str
     value: Any
 
     @property
     def is_on(self) -> bool:
-        """Whether the value is True, not merely a true value such as 1."""
+        """Whether the value is exactly True, and not a number such as 1."""
         return self.value is True
 
     @property
@@ -65,12 +65,12 @@ class Given(NamedTuple):
 
 
 class Keys:
-    """Keys of a file that have a meaning only together, and the function that reads them.
+    """Keys of a file that have a meaning only together, and the function that converts them.
 
     Each of `names` is one key, or several spellings of it separated by blanks. The function is called with the
-    Conversion and, for each of `names`, with the first spelling that has a value and was not read yet, or None. It
-    is not called if a parameter that is annotated as `Given` would be None. Rules apply to the keys that it does not
-    read."""
+    Conversion and with one `Given` for each of `names`: the first spelling that has a value and was not read yet, or
+    None. It is not called if a parameter that does not allow None would be None. Keys that the function neither writes
+    nor leaves out are converted by their rules."""
 
     def __init__(self, read: Callable[..., None], *names: str, **options: Any) -> None:
         self.names = tuple(" ".join(names).split())
@@ -85,11 +85,11 @@ class Keys:
 
 @dataclass(frozen=True, kw_only=True)
 class Importer:
-    """Definition of how the config of one tool is read: rules for single keys, and groups of keys.
+    """Definition of how the config of one tool is converted: rules for single keys, and groups of keys.
 
-    `telltale` keys decide between importers that know equally many keys of a file. If a file converts to the same
-    settings with several importers, the one with the lowest `rank` is reported. Keys in a table of the file are named
-    with dots, unless the table itself has a rule."""
+    `telltale` keys decide between importers that know equally many keys of a file. If several importers convert a file
+    to the same settings, the importer with the lowest `rank` is reported. Keys in a table of the file are named with
+    dots, unless the table itself has a rule."""
 
     name: str
     title: str
@@ -98,42 +98,42 @@ class Importer:
     tables: tuple[Table, ...]
     groups: tuple[Keys, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Defaults of the tool that differ from ours, by our settings."""
+    """Defaults of the tool that differ from ours, keyed by our settings."""
 
     @cached_property
     def rules(self) -> dict[str, Rule]:
-        """Rules by the name of the key, or by a pattern of names."""
+        """Rules, keyed by the name of a key in the file or by a pattern of such names."""
         return merge(*self.tables)
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """All keys that are known by name."""
+        """Names of all keys that the importer knows, without patterns."""
         in_rules = (name for name in self.rules if "*" not in name)
         in_groups = (name for keys in self.groups for name in keys.names)
         return frozenset([*in_rules, *in_groups, *missing_names(self.name), *conditional_names(self.name)])
 
     def rule(self, name: str) -> Rule | None:
-        """Return the rule of a key, or None."""
+        """Return the rule for a key by its name or a pattern; None if there is no rule."""
         matching = (rule for pattern, rule in self.rules.items() if "*" in pattern and fnmatchcase(name, pattern))
         return self.rules.get(name) or next(matching, None)
 
     def counts(self, name: str) -> bool:
-        """Return whether a key is evidence for this tool: its name is known, or a whole table that contains it."""
+        """Return whether a key is evidence for this tool: the importer knows its name, or a table that contains it."""
         return name in self.names or any(
             pattern.endswith(".*") and fnmatchcase(name, pattern) for pattern in self.rules if "*" not in pattern[:-1]
         )
 
     def telltale_in(self, given: Mapping[str, Any]) -> list[str]:
-        """Return those keys of a file that are telltale."""
+        """Return the keys of a file that are telltale for this tool."""
         return [name for name in given if name in self.telltale.split()]
 
 
 class Conversion:
-    """A whole file, read by one importer: first by its groups of keys, then by the rules of the keys that are left.
+    """Conversion of a whole file by one importer: first by its groups of keys, then by rules for the remaining keys.
 
-    `folder` is that of the file. `devices` is the number of devices of a run, None if unknown. `beside` is the path for
-    a text that is written next to the result, None if nothing is written. `goes_on` says whether an adapter is trained
-    further."""
+    `folder` contains the file. `devices` is the number of devices of a run, None if unknown. `beside` is the path for a
+    chat template next to the written config, None if no config is written. `goes_on` says whether the run continues to
+    train an adapter."""
 
     def __init__(
         self,
@@ -157,26 +157,26 @@ class Conversion:
         self._sort()
 
     def _sort(self) -> None:
-        """Sort by the order of keys in the file. Settings that no key sets come last."""
+        """Sort the results by the order of their keys in the file. Settings that come from no key are last."""
         order = {name: position for position, name in enumerate(self.given)}
         self.rewrites.sort(key=lambda it: min((order[name] for name in it.sources), default=len(order)))
         self.left_out.sort(key=lambda left: (list(Why).index(left.why), order[left.key]))
 
     @property
     def values(self) -> dict[str, Any]:
-        """Converted settings by key."""
+        """Values of the converted settings, by key."""
         return {rewrite.key: rewrite.value for rewrite in self.rewrites}
 
     def first(self, *names: str) -> Given | None:
-        """Return the first of these keys that has a value and was not read yet."""
+        """Return the first of these keys that has a value and was not read yet; None if there is none."""
         return next((Given(name, self._unread[name]) for name in names if not is_empty(self._unread.get(name))), None)
 
     def file(self, key: Given | None) -> Path | None:
-        """Return the path of the file that a key names, if it exists near the file that is read."""
+        """Return the path of the file that a key names, if that file exists near the config; else None."""
         return rules.file_near(self.folder, str(key.value)) if key else None
 
     def has(self, *names: str) -> bool:
-        """Return whether one of these keys has a value, read already or not."""
+        """Return whether one of these keys has a value in the file, whether or not it was read."""
         return any(not is_empty(self.given.get(name)) for name in names)
 
     def write(
@@ -188,7 +188,7 @@ class Conversion:
         product: bool = False,
         per_device: bool = False,
     ) -> None:
-        """Write one of our settings. The keys that it comes from are then read."""
+        """Add one of our settings to the result, and mark the keys `sources`, from which it comes, as read."""
         names = _names(sources)
         try:
             fitting = fit(key, value)
@@ -209,27 +209,27 @@ class Conversion:
         )
 
     def leave(self, why: Why, reason: str, *sources: Given | str | None) -> None:
-        """Leave out keys of the file, for a reason."""
+        """List keys of the file as left out, with the reason, and mark them as read."""
         for name in _names(sources):
             self.left_out.append(LeftOut(key=name, value=self._read(name), why=why, reason=reason))
 
     def reject(self, key: str, why: Why, reason: str) -> None:
-        """Remove a setting that was written, and leave out the keys that it came from."""
+        """Remove a setting from the result, and list the keys that it came from as left out."""
         self.leave(why, reason, *self._withdraw(key))
         self._sort()
 
     def change(self, key: str, value: Any, name: str, reason: str) -> None:
-        """Replace the value of a setting. It then comes from the key `name` too."""
+        """Replace the value of a setting in the result, and add the key `name` to those that it comes from."""
         self.write(key, value, *dict.fromkeys([*self._withdraw(key), name]), reason=reason)
 
     def _withdraw(self, key: str) -> list[str]:
-        """Remove a setting and return the keys that it came from."""
+        """Remove a setting from the result, and return the keys that it came from."""
         sources = [name for rewrite in self.rewrites if rewrite.key == key for name in rewrite.sources]
         self.rewrites = [rewrite for rewrite in self.rewrites if rewrite.key != key]
         return sources
 
     def _apply_rules(self, importer: Importer) -> None:
-        """Apply rules to the keys that no group has read."""
+        """Convert the keys that no group has read by their rules."""
         for name, value in list(self._unread.items()):
             if is_empty(value):
                 self.leave(Why.NOT_NEEDED, "empty in the file", name)

@@ -31,22 +31,22 @@ _FIELD_TAGS = {"role_tag": ("role", "from"), "content_tag": ("content", "value")
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """One data set of a list: its path as in data.path, and the settings that it needs."""
+    """One data set of a list: its path as in data.path, and the other settings that it needs."""
 
     place: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find_list(folder: Path, dataset_dir: str) -> Path | None:
-    """Return the path of the list that a config in `folder` refers to, or None if it is not on this machine."""
+    """Return the path of the list of data sets for a config in `folder`; None if it is not on this machine."""
     return file_near(folder, str(Path(dataset_dir) / NAME)) or file_near(folder, NAME)
 
 
 def read_list(path: Path, names: list[str], *, texts: bool) -> list[DataSet]:
-    """Return the data sets with these names. `texts` says whether they are trained on as plain texts.
+    """Return the data sets with these names in the list at `path`. `texts` is true if they are used as plain texts.
 
-    Raises ValueError if one of them is faulty or would be trained on differently here, and ConfigError if the list
-    cannot be read."""
+    Raises ValueError if a data set is invalid or would be used differently here, and ConfigError if the list cannot be
+    read."""
     entries = read_foreign(path)
     data_sets = []
     for name in names:
@@ -99,7 +99,7 @@ def _settings(entry: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]
 
 
 def _columns(columns: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]]:
-    """Yield settings for the columns. If some columns are named, others are not read; usual names need no setting."""
+    """Yield our settings for the columns that a data set names. Usual column names need no setting."""
     named = {name: str(columns[name]) for name in _ALPACA if columns.get(name)}
     if texts and named:
         yield "data.text_column", named.get("prompt", "auto")

@@ -1,6 +1,6 @@
-"""Detect which tool a file belongs to: the importer that knows most of its keys.
+"""Detection of the tool that a file belongs to: the importer that knows the largest share of the file's keys wins.
 
-A file whose keys no importer knows by more than half belongs to a tool that is not supported."""
+If no importer knows more than half of the keys, the file belongs to a tool that is not supported."""
 
 import pkgutil
 from collections.abc import Iterator, Mapping
@@ -89,7 +89,7 @@ NO_TRAINING: Mapping[str, str] = {
 
 @cache
 def all_importers() -> dict[str, Importer]:
-    """Return all importers by name, in the order of their rank."""
+    """Return all importers by name, sorted by rank."""
     names = [module.name for module in pkgutil.iter_modules(importers.__path__)]
     loaded: list[Importer] = [import_module(f"{importers.__name__}.{name}").IMPORTER for name in names]
     return {importer.name: importer for importer in sorted(loaded, key=lambda importer: importer.rank)}
@@ -104,9 +104,9 @@ def find_importer(name: str) -> Importer:
 
 
 def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
-    """Return the importer for a file with these keys, and the reason as the end of a sentence.
+    """Return the importer for a file with the contents `raw`, and the reason for it as the end of a sentence.
 
-    Raises ConfigError if several importers would read it differently, or none supports the file."""
+    Raises ConfigError if no importer supports the file, or if several do and would convert it differently."""
     all_kinds = ", ".join(all_importers())
     if foreign := _title(FOREIGN, raw):
         hint = f"use --as KIND to read it as one of {all_kinds}"
@@ -145,7 +145,7 @@ def refuse_no_training(raw: Mapping[str, Any], where: str) -> None:
 
 
 def refuse_toml(raw: Mapping[str, Any], where: str) -> NoReturn:
-    """Raise ConfigError, because TOML files are ours or those of tools that are not supported."""
+    """Raise ConfigError for a TOML file: it is a config of tui-trainer or of a tool that is not supported."""
     if foreign := _title(FOREIGN, raw):
         raise ConfigError(f"looks like a file of {foreign}, which is not supported", where=where)
     keys = [key for key, _ in _paths(raw)]
@@ -157,7 +157,7 @@ def refuse_toml(raw: Mapping[str, Any], where: str) -> NoReturn:
 
 
 def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys as the importer names them: tables become `table.key`, unless a rule has the name of the table.
+    """Flatten the file to the keys of the importer. A table becomes `table.key`, unless a rule converts whole tables.
 
     Raises ConfigError if two keys get the same name."""
     tables = {name.rpartition(".")[0] for name in importer.names}
@@ -182,7 +182,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _title(kinds: Mapping[str, str], raw: Mapping[str, Any]) -> str:
-    """Return the first of `kinds` whose marks a file with these keys has; empty if there is none."""
+    """Return the first kind of file in `kinds` (title to marks) whose marks the file has; empty if there is none."""
     keys = dict(_paths(raw))
 
     def has_word(word: str) -> bool:
@@ -196,7 +196,7 @@ def _title(kinds: Mapping[str, str], raw: Mapping[str, Any]) -> str:
 
 
 def _paths(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each key as a path with its tables (`table.key`) and its value, both in lower case."""
+    """Yield each key with its tables (`table.key`) and its value, both in lower case."""
     for key, value in given.items():
         path = f"{before}{key}".lower()
         yield path, str(value).lower() if not isinstance(value, dict | list) else ""

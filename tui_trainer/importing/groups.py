@@ -1,6 +1,6 @@
-"""Functions that read keys which have a meaning only together: batch size, precision, intervals, tuning method.
+"""Functions that convert keys which have a meaning only together: batch size, precision, intervals, tuning method.
 
-Importers list them in `Keys`, with the names that their tool uses."""
+Importers list these functions in `Keys`, with the key names of their tool. A function adds our settings to `done`."""
 
 import json
 import re
@@ -33,7 +33,7 @@ from tui_trainer.tracking.contract import tracker_names
 _SPLIT, _FLOOR = "data.split", "training.min_lr_rate"
 _SCHEDULE_ARGUMENTS = "lr_scheduler_kwargs"
 _NEVER = 10**6
-# Names of the key of the model.
+# Names that tools use for the key of the model.
 _MODELS = ("model_name_or_path", "base_model", "base_model_name_or_path", "model_name", "model")
 
 
@@ -45,9 +45,9 @@ def batch(
     micro_default: int | None = None,
     accumulation_default: int = 1,
 ) -> None:
-    """Read micro-batch size and gradient accumulation, as the number of rows per step.
+    """Convert micro-batch size (`rows`) and gradient accumulation (`parts`) to the effective batch size.
 
-    Their product with the number of devices is written, because memory decides here how a batch is divided. The
+    Writes their product with the number of devices, because the plan decides by memory how a batch is split. The
     defaults are those of the other tool."""
     micro = rows.whole if rows else micro_default
     accumulation = parts.whole if parts else accumulation_default
@@ -64,23 +64,23 @@ def batch(
 
 
 def batch_of_all(done: Conversion, rows: Given, *cut: Given | None) -> None:
-    """Read a batch size for all devices. It takes precedence over the keys that divide a batch."""
+    """Convert a batch size for all devices, and leave out the keys `cut` about how the batch is split."""
     if rows.whole:
         done.write(EFFECTIVE, rows.value, rows)
         done.leave(Why.NOT_NEEDED, f"{rows.name} sets the rows per step", *cut)
 
 
 def per_device(devices: int | None) -> str:
-    """Return the reason that explains how a batch size per device became the effective batch size."""
+    """Return a note on how a batch size per device became the effective batch size."""
     if devices is None:
         return "per device; --processes N multiplies this number by N"
     return f"per device in the file, multiplied here by {devices} devices"
 
 
 def switches(done: Conversion, *given: Given | None) -> tuple[list[Given], str, list[Any]]:
-    """Return the switches that have a value, the name of the one that is on, and values that are not true or false.
+    """Return the switches with a value, the name of the switch that is on, and the values that are not true or false.
 
-    If several are on, they are left out and nothing is returned."""
+    If several switches are on, they are left out, and all results are empty."""
     present = [switch for switch in given if switch]
     names_on = [switch.name for switch in present if switch.is_on]
     if len(names_on) > 1:
@@ -90,14 +90,14 @@ def switches(done: Conversion, *given: Given | None) -> tuple[list[Given], str, 
 
 
 def switched(done: Conversion, switch: Given, number: Given) -> None:
-    """Read a switch whose number is the value of another key."""
+    """Leave out a switch that turns on the feature of another key `number`, and also that key if the switch is off."""
     if isinstance(switch.value, bool):
         reason = f"set by {number.name}" if switch.value else "turned off in the file"
         done.leave(Why.NOT_NEEDED, reason, switch, None if switch.value else number)
 
 
 def precision(done: Conversion, *given: Given | None) -> None:
-    """Read the switches bf16 and fp16."""
+    """Convert the switches bf16 and fp16 to `training.mixed_precision`."""
     key = "training.mixed_precision"
     present, name_on, others = switches(done, *given)
     if name_on:
@@ -111,7 +111,7 @@ def precision(done: Conversion, *given: Given | None) -> None:
 
 
 def warmup(done: Conversion, share: Given, count: Given | None) -> None:
-    """Read the warm-up as a share of steps. In transformers a number of steps takes precedence unless it is 0."""
+    """Convert the warm-up `share`, unless there is a `count` above 0, which takes precedence as in transformers."""
     part = share.number
     if count and not count.is_off:
         done.leave(Why.NOT_NEEDED, "warmup_steps takes precedence", share)
@@ -123,10 +123,10 @@ def warmup(done: Conversion, share: Given, count: Given | None) -> None:
 
 
 def schedule(done: Conversion, name: Given, beside: Given | None, *, has_stable_default: bool = False) -> None:
-    """Read a schedule with arguments in `lr_scheduler_kwargs`. Schedules without arguments have rules.
+    """Convert a learning-rate schedule with arguments (`lr_scheduler_kwargs`). Other schedules have rules.
 
-    `has_stable_default` says that without num_stable_steps, the tool chooses a number with which the decay does not end
-    with the run. Source: transformers.optimization.get_scheduler, which passes the arguments on."""
+    `has_stable_default` is true if the tool's own num_stable_steps does not let the decay end with the run.
+    Source: transformers.optimization.get_scheduler, which passes the arguments on."""
     if name.value not in ("cosine_with_min_lr", "warmup_stable_decay"):
         return
     arguments: Any = beside.value if beside else {}
@@ -148,7 +148,7 @@ def schedule(done: Conversion, name: Given, beside: Given | None, *, has_stable_
 
 
 def _cosine_floor(done: Conversion, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a cosine schedule. Raises ValueError unless the arguments are exactly one floor."""
+    """Return our settings for a cosine schedule with a lowest rate. Raises ValueError for any other arguments."""
     share, rate = arguments.pop("min_lr_rate", None), arguments.pop("min_lr", None)
     if (share is None) == (rate is None):
         raise ValueError(f"{_SCHEDULE_ARGUMENTS} must contain min_lr_rate or min_lr, not both")
@@ -162,7 +162,7 @@ def _cosine_floor(done: Conversion, arguments: dict[str, Any]) -> dict[str, Any]
 
 
 def _decay(done: Conversion, arguments: dict[str, Any], has_stable_default: bool) -> dict[str, Any]:
-    """Return the settings of a schedule with decay. Raises ValueError unless it ends with the run."""
+    """Return our settings for a schedule with decay. Raises ValueError unless the decay ends with the run."""
     decay, stable = whole(arguments.pop("num_decay_steps", None)), arguments.pop("num_stable_steps", None)
     if decay is None:
         raise ValueError(f"{_SCHEDULE_ARGUMENTS} must contain num_decay_steps, a whole number")
@@ -185,7 +185,7 @@ def _decay(done: Conversion, arguments: dict[str, Any], has_stable_default: bool
 
 
 def _refuse_arguments(arguments: Mapping[str, Any], **usual: Any) -> None:
-    """Raise ValueError if an argument of a schedule has another value than in `usual`."""
+    """Raise ValueError if an argument of a schedule is missing in `usual` or has another value there."""
     if unsupported := [name for name, value in arguments.items() if name not in usual or not same(value, usual[name])]:
         supported = ", ".join(f"{name} = {value}" for name, value in usual.items())
         names = one_line(", ".join(map(str, unsupported)), 60)
@@ -193,7 +193,7 @@ def _refuse_arguments(arguments: Mapping[str, Any], **usual: Any) -> None:
 
 
 def early_stopping(done: Conversion, switch: Given, count: Given | None) -> None:
-    """Read a switch and a number of evaluations. Our setting has one number, in which 0 means off."""
+    """Convert a switch and a number of evaluations to `early_stopping_patience`, in which 0 means off."""
     key = "evaluation.early_stopping_patience"
     if switch.is_off:
         done.leave(Why.NOT_NEEDED, "early_stopping is off", count)
@@ -205,7 +205,7 @@ def early_stopping(done: Conversion, switch: Given, count: Given | None) -> None
 
 
 def best_weights(done: Conversion, switch: Given) -> None:
-    """Read whether the best weights are kept. Here early stopping keeps them, with a patience that never ends a run."""
+    """Convert a switch for keeping the best weights to early stopping with a patience that never ends a run."""
     if switch.is_on:
         if any(not is_off(done.given.get(name)) for name in ("early_stopping_patience", "early_stopping_steps")):
             done.leave(Why.NOT_NEEDED, "early stopping keeps the best weights", switch)
@@ -215,7 +215,7 @@ def best_weights(done: Conversion, switch: Given) -> None:
 
 
 def trackers(done: Conversion, given: Given) -> None:
-    """Read names of trackers from a list or a text. Unknown ones are left out."""
+    """Convert a list or a text with names of trackers to `logging.report_to`, without unsupported trackers."""
     names = listed_names(given.value)
     supported = [name for name in names if name in tracker_names()]
     available = f"available trackers: {', '.join(tracker_names())}"
@@ -230,7 +230,7 @@ def trackers(done: Conversion, given: Given) -> None:
 
 
 def own_files(done: Conversion, *paths: Given | None) -> None:
-    """Leave out where the tokenizer or config.json is. It is refused unless it is in the folder of the model."""
+    """Leave out keys with the path of the tokenizer or config.json. Any path other than the model's is refused."""
     model = next((done.given[name] for name in _MODELS if done.has(name)), None)
     for path in filter(None, paths):
         if same(path.value, model):
@@ -240,7 +240,7 @@ def own_files(done: Conversion, *paths: Given | None) -> None:
 
 
 def usual_layers(done: Conversion, *, target_key: str) -> None:
-    """Write PEFT's default layers if the file has none under `target_key`.
+    """Write PEFT's default layers for adapters if the file does not name layers under `target_key`.
 
     Source: peft/utils/constants.py."""
     if done.values.get(METHOD_KEY) in ("lora", "qlora") and done.has(*_MODELS) and not done.has(target_key):
@@ -263,10 +263,10 @@ OWN_TEMPLATES = {
 def write_template(
     done: Conversion, key: str, template: str, model: str, ours: Mapping[str, str], own: Mapping[str, str], reason: str
 ) -> None:
-    """Write a tool's name for a chat template: as one of ours, as the model's own, or as a refusal.
+    """Convert a tool's name for a chat template to one of our templates or to the model's own, or refuse it.
 
-    `ours` maps names of the tool to our templates, and `own` to keys of `OWN_TEMPLATES`. `model` is the model in the
-    file."""
+    `ours` maps the tool's names to our templates. `own` maps the tool's names to keys of `OWN_TEMPLATES`. `model` is
+    the model in the file."""
     if template in ours:
         done.write(TEMPLATE_KEY, ours[template], key, reason=reason)
     elif template in own and re.fullmatch(OWN_TEMPLATES[own[template]], Path(model).name.lower()):
@@ -280,12 +280,12 @@ def write_template(
 
 
 def template_text(done: Conversion, template: Given) -> None:
-    """Read a chat template whose text is in the file."""
+    """Convert a key whose value is the text of a chat template."""
     write_text(done, str(template.value), template)
 
 
 def write_text(done: Conversion, text: str, *sources: Given | None) -> None:
-    """Write the text of a chat template into a file next to the result."""
+    """Write the text of a chat template to a file next to the converted config, and set `task.chat_template` to it."""
     if done.beside is None:
         reason = "the template needs a file of its own; --to OUT.toml writes this file next to OUT.toml"
         done.leave(Why.REFUSED, reason, *sources)
@@ -303,10 +303,10 @@ _OF_ADAPTER = (
 def start_adapter(
     done: Conversion, adapter: Given, inside: Given | None = None, merges: Given | None = None, *, models: str
 ) -> None:
-    """Read an adapter to start from. It replaces the key of the model, because it names its base model itself.
+    """Convert an adapter to start from. The keys `models` are left out, because the adapter names its base model.
 
-    `inside` is its subfolder. `merges` is a switch: the adapter is merged, and a new one is trained. `models` are the
-    keys of the model."""
+    `inside` is the subfolder with the adapter. `merges` is a switch: if it is on, the run merges the adapter and trains
+    a new one."""
     paths = listed_names([str(path) for path in listed(adapter.value)])
     if len(paths) != 1:
         done.leave(Why.REFUSED, "a run starts from one adapter; merge the others into the model first", adapter)
@@ -321,7 +321,7 @@ def start_adapter(
 
 
 def keep_adapter(done: Conversion) -> None:
-    """Remove the settings that a continued adapter has of its own."""
+    """If the run continues an adapter, remove the settings whose values come from that adapter."""
     for key in _OF_ADAPTER.split() if done.goes_on else ():
         done.reject(f"tuning.{key}", Why.NOT_NEEDED, "the continued adapter keeps its own value")
 
@@ -333,7 +333,7 @@ _STORED = re.compile(
 
 
 def stored_as(model: str) -> str:
-    """Return how the weights of a model are quantised, by its config.json or else its name; empty if not."""
+    """Return the quantisation of a model's weights, by its config.json or else its name; empty if there is none."""
     try:
         quantization = find_model(model).config.get("quantization_config")
     except ConfigError:
@@ -351,8 +351,8 @@ def adapted_layers(
     *,
     target_key: str,
 ) -> None:
-    """Read the numbers of the layers that get an adapter. With the names under `target_key` they become a regular
-    expression.
+    """Convert the numbers of the layers that get an adapter, together with the module names under `target_key`, to a
+    regular expression.
 
     Source: `check_target_module_exists` of peft 0.21: the first number in a path is the layer."""
     numbers = [whole(number) for number in listed(layers.value)]
@@ -371,13 +371,13 @@ def adapted_layers(
 
 
 def rows_held_out(done: Conversion, rows: Given) -> None:
-    """Read held-out data if it is a number of rows, which become a slice of the only data set."""
+    """Convert a number of held-out rows to a slice of the only data set. A share has a rule."""
     if (rows.whole or 0) >= 1:
         hold_out(done, rows.name, rows.value)
 
 
 def hold_out(done: Conversion, name: str, given: Any) -> None:
-    """Write the held-out data of the key `name`: a share of the rows, or a number of them."""
+    """Convert the value of the key `name`, a share or a number of rows to hold out from the training data."""
     rows = whole(given) or 0
     if rows >= 1:
         first, *more = str(done.values.get(_SPLIT, "train")).split("+")
@@ -394,17 +394,17 @@ def hold_out(done: Conversion, name: str, given: Any) -> None:
 
 
 def one_or_all(values: list[Any]) -> Any:
-    """Return the only value, or the list if there are several."""
+    """Return the value itself if the list has only one, else the list."""
     return values if len(values) > 1 else values[0]
 
 
 def write_places(
     done: Conversion, given: Given, key: str = "data.path", why: Why = Why.NOT_SUPPORTED
 ) -> tuple[list[dict[str, Any]], set[str]]:
-    """Write a list of data sets as paths, and their configuration and split if all have the same.
+    """Convert a list of data sets to paths, and to a configuration and a split if all entries have the same.
 
-    Return its entries (none if it has no list of them), and the keys of entries that were read. `why` applies to a list
-    whose entries have no path."""
+    Returns the entries of the list (empty if it is not a list of data sets), and the entries' keys that were read.
+    `why` is the reason for leaving out a list whose entries have no path."""
     # axolotl accepts the name of a data set instead of a table.
     entries = [{"path": entry} if isinstance(entry, str) else entry for entry in listed(given.value)]
     if not all(isinstance(entry, dict) for entry in entries):
@@ -433,7 +433,7 @@ def write_places(
 
 
 def refuse_unread(done: Conversion, given: Given, entries: list[dict[str, Any]], read: Iterable[str]) -> None:
-    """Refuse a list of data sets if its entries have keys that are not in `read`."""
+    """Refuse a list of data sets if its entries have keys other than `read`."""
     unread = (str(key) for entry in entries for key, value in entry.items() if key not in read and not is_off(value))
     if names := one_line(", ".join(dict.fromkeys(unread)), 60):
         done.leave(Why.REFUSED, f"unsupported keys: {names}; they could change what is trained on", given)
@@ -443,7 +443,7 @@ ZERO_STRATEGIES = {0: "ddp", 1: "fsdp", 2: "deepspeed-2", 3: "deepspeed-3"}
 
 
 def write_zero(done: Conversion, name: str, stage: Any, offload_devices: Iterable[Any], of: str = "") -> None:
-    """Write the strategy of a ZeRO stage, and whether the CPU keeps parts. `of` names another file that sets it."""
+    """Convert a ZeRO stage and CPU offload to our settings. `of` names the file in which another file sets them."""
     strategy, reason = ZERO_STRATEGIES.get(whole(stage) or 0, ""), f"{of}: ZeRO {stage}" if of else f"ZeRO {stage}"
     if whole(stage) is None or not strategy:
         done.leave(Why.DOES_NOT_FIT, f"ZeRO has the stages 0 to 3; set {STRATEGY} instead", name)
@@ -456,7 +456,7 @@ def write_zero(done: Conversion, name: str, stage: Any, offload_devices: Iterabl
 def read_beside(
     done: Conversion, name: str, source: Path | Mapping[str, Any], kind: str, without: tuple[str, ...] = ()
 ) -> None:
-    """Read a file of another tool that the key `name` names, or a table. Settings in `without` are not written."""
+    """Convert a file of another tool to which the key `name` refers, or a table, except the settings `without`."""
     raw, source_name = (read_foreign(source), source.name) if isinstance(source, Path) else (source, name)
     importer = find_importer(kind)
     inner = Conversion(importer, spread(importer, raw), done.folder, done.devices)
@@ -469,7 +469,7 @@ def read_beside(
 
 
 def deepspeed(done: Conversion, given: Given) -> None:
-    """Read a table or a file of DeepSpeed. For the batch size, the keys of the importing file count instead."""
+    """Convert a table or a file of DeepSpeed, except its batch size, which the importing file sets."""
     path = done.file(given) if isinstance(given.value, str) else None
     source = path or given.value
     if isinstance(source, Path | dict):
@@ -477,7 +477,7 @@ def deepspeed(done: Conversion, given: Given) -> None:
 
 
 def keep_whole(done: Conversion) -> None:
-    """Remove a distributed strategy that the plan would refuse. The result of training is the same without it."""
+    """Remove a distributed strategy that the plan would refuse. The result of training does not depend on it."""
     if done.values.get(STRATEGY, "ddp") == "ddp" and not done.values.get(OFFLOAD):
         return
     config = validate(done.values, {}, [])
@@ -499,9 +499,9 @@ def cadence(
     epochs: str = "num_train_epochs",
     epochs_default: float = 3.0,
 ) -> None:
-    """Read an interval: in steps, once per epoch, or `times` per epoch, which become a share of all steps.
+    """Convert an interval in steps, or one or several `times` per epoch, to the setting `key`.
 
-    `epochs` is the key with the number of epochs."""
+    A number per epoch becomes a share of all steps. `epochs` is the key with the number of epochs."""
 
     def share(given: Given, times: float | None) -> None:
         total = number(done.given.get(epochs)) or epochs_default
@@ -530,7 +530,7 @@ def cadence(
 
 
 def every_epochs(done: Conversion, given: Given, *epochs: Given | None, key: str, epochs_default: float) -> None:
-    """Read an interval in epochs as a share of all steps."""
+    """Convert an interval in epochs to a share of all steps."""
     interval = given.number
     given_epochs = next((count for name in epochs if name and (count := name.number)), None)
     total = given_epochs or epochs_default
@@ -540,7 +540,7 @@ def every_epochs(done: Conversion, given: Given, *epochs: Given | None, key: str
 
 
 def _write_share(done: Conversion, key: str, given: Given, times: float | None, epochs: float, reason: str) -> None:
-    """Write an interval of `times` per epoch as a share of all steps."""
+    """Write the setting `key`, an interval of `times` per epoch, as a share of all steps."""
     if times is None or not times >= 0:
         done.leave(Why.DOES_NOT_FIT, "must be a number, at least 0", given)
     elif times * epochs <= 1:
@@ -559,10 +559,10 @@ def method(
     model: str = "",
     otherwise: str = "",
 ) -> None:
-    """Read which weights are trained: the adapter's name in `methods`, switches of 4-bit loading, or the keys `lora`.
+    """Convert to `tuning.method`: the adapter's name by `methods`, or switches of 4-bit loading, or the keys `lora`.
 
-    The keys `lora` count only in a file without `adapter_key`. `otherwise` is the default of the tool, which is written
-    if one of the keys `model` is in the file."""
+    The presence of a key `lora` implies LoRA in a file without `adapter_key`. `otherwise` is the tool's default. It is
+    written if nothing else decides and one of the keys `model` is in the file."""
     named = next((ours for name, ours in (methods or {}).items() if adapter and same(adapter.value, name)), "")
     four_bits = next((switch for switch in switches if switch and switch.value in (True, 4)), None)
     if adapter and not named:

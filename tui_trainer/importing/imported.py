@@ -33,13 +33,13 @@ _NOT_IN_FILE = "not in the file"
 _ASKS_METHOD = f"{_NOT_IN_FILE}: whether to train all weights or an adapter; set tuning.method = full or lora"
 _ASKS_DATA = f"{_NOT_IN_FILE}: the training data; set data.path"
 _NAMES_OF_DATA = ("dataset", "train_dataset", "datasets", "pretraining_dataset")
-# A file with fewer settings and without a model is a part of a config. The rest is in another file.
+# A file with fewer settings and without a model is only part of a config, whose rest is in another file.
 _WHOLE_FROM = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Imported:
-    """Result of an import. `reason` says why this importer was chosen."""
+    """Result of an import. `reason` says why `importer` was chosen."""
 
     path: Path
     importer: Importer
@@ -55,12 +55,12 @@ class Imported:
 
     @property
     def asks_method(self) -> bool:
-        """Whether a whole config, such as a dump of arguments, does not contain which weights are trained."""
+        """Whether the file is a whole config, such as a dump of arguments, without a choice of trained weights."""
         return METHOD_KEY not in self.values and "profile" not in self.values and len(self.rewrites) >= _WHOLE_FROM
 
     @property
     def asks(self) -> list[str]:
-        """Questions that the file leaves open and the user must answer, one sentence each."""
+        """Sentences about settings that the file does not contain and the user must add."""
         data_is_elsewhere = any(it.key in _NAMES_OF_DATA and it.why is Why.NOT_SUPPORTED for it in self.left_out)
         asks_data = data_is_elsewhere and "data.path" not in self.values
         stored = stored_as(str(self.values.get(MODEL_KEY, "")))
@@ -71,7 +71,7 @@ class Imported:
 
     @property
     def toml(self) -> str:
-        """Text of the config file, with the source of each value, and at its end what was left out."""
+        """Text of the converted config, with the source of each value. The keys that were left out are at the end."""
         texts = {
             it.key: f"{toml_text(it.value)}  # {_sources(it)}{'' if it.sources else f': {it.reason}'}"
             for it in self.rewrites
@@ -86,7 +86,7 @@ class Imported:
         return "\n".join(lines) + "\n"
 
     def report_lines(self, width: int) -> list[str]:
-        """Return the report in lines of at most `width` characters, unless a single word is longer."""
+        """Return the report, wrapped to lines of at most `width` characters unless a single word is longer."""
         return [row for line in self.report for row in _wrapped(line, width)]
 
     @property
@@ -99,7 +99,7 @@ class Imported:
         return lines
 
     def as_values(self) -> dict[str, Any]:
-        """Return the report as values that JSON has."""
+        """Return the report as JSON values."""
         rewrites = [
             {"from": plain(rewrite.sources), "key": rewrite.key, "value": rewrite.value, "reason": rewrite.reason}
             | {"line": _rewrite_line(rewrite)}
@@ -113,7 +113,7 @@ class Imported:
         return {**kind, "rewrites": rewrites, "left_out": left_out, "toml": self.toml}
 
     def next_command(self, out: str) -> str:
-        """Return the command that uses the config, with placeholders for what the config lacks."""
+        """Return the command that uses the converted config, with placeholders for values that it lacks."""
         words = ["tui-trainer", "plan", shlex.quote(one_line(out))]
         if "profile" not in self.values:
             if not self.values.get(MODEL_KEY) and self.values.get("model.init") != "scratch":
@@ -141,11 +141,11 @@ class Imported:
 def import_file(
     path: Path, kind: str = "", devices: int | None = None, without: Sequence[str] = (), to: Path | None = None
 ) -> Imported:
-    """Import a YAML or JSON file. `devices` is the number of devices of its run, `without` are keys that are not read,
-    and `to` is the path that the config will be written to.
+    """Convert a YAML or JSON file of another tool. `kind` is the importer, by default the detected one. `devices` is
+    the number of devices of the run. The keys `without` are ignored. `to` is the path of the config to be written.
 
-    Raises ConfigError if it cannot be read, its kind is not clear, or it has no batch size that `devices` could
-    multiply."""
+    Raises ConfigError if the file cannot be read, if its tool is not clear, and if `devices` is given for a file
+    without a batch size per device."""
     raw = read_foreign(path)
     refuse_no_training(raw, str(path))
     if path.suffix.lower() == ".toml":
@@ -177,7 +177,7 @@ def import_file(
 
 
 def _defaults(done: Conversion, importer: Importer) -> Iterator[Rewrite]:
-    """Yield the tool's defaults for settings that a whole file does not contain."""
+    """Yield the tool's defaults for settings that the file does not contain, if the file is a whole config."""
     values = done.values
     if MODEL_KEY not in values and len(values) < _WHOLE_FROM:
         return
@@ -197,7 +197,7 @@ def _defaults(done: Conversion, importer: Importer) -> Iterator[Rewrite]:
 
 
 def _packed(rewrite: Rewrite, values: Mapping[str, Any]) -> Rewrite:
-    """Add to the reason of a batch size that a step counts documents here, but filled rows in the other tool."""
+    """Add a note to the batch size of packed data, which counts documents here and packed rows in the other tool."""
     if rewrite.key != EFFECTIVE or values.get("data.packing") is not True:
         return rewrite
     note = "the batch size counts documents here, but packed rows of several documents in the other tool"
@@ -208,7 +208,7 @@ def _packed(rewrite: Rewrite, values: Mapping[str, Any]) -> Rewrite:
 
 
 def write_config(imported: Imported, path: Path, *, force: bool = False) -> None:
-    """Write the config and its chat template. Existing files are replaced only with `force`. Raises ConfigError."""
+    """Write the converted config and its chat template. Raises ConfigError if a file exists, unless `force` is set."""
     texts = {path: imported.toml}
     if imported.template:
         texts = {Path(imported.values[TEMPLATE_KEY]): imported.template, **texts}
@@ -233,7 +233,7 @@ def plain(value: Any) -> Any:
 
 
 def _check(imported: Imported) -> None:
-    """Raise ConfigError unless the loader reads the written config with the same values."""
+    """Raise ConfigError unless our loader reads the same values from the converted config."""
     problems: list[Problem] = []
     where = "the imported config"
     loaded = flatten(parse_toml(imported.toml, where), where, problems)
@@ -254,28 +254,28 @@ def _wrapped(line: str, width: int, start: str = "") -> list[str]:
         width,
         initial_indent=indent,
         subsequent_indent=f"{indent}    ",
-        # Users copy paths and values.
+        # Long paths and values are not wrapped, because users copy them.
         break_long_words=False,
         break_on_hyphens=False,
     )
 
 
 def _sources(rewrite: Rewrite) -> str:
-    """Return the sources of a setting: `lora_r: 16`, or `micro_batch_size 2 x gradient_accumulation_steps 8`."""
+    """Return the sources of a setting as text: `lora_r: 16`, `micro_batch_size 2 x gradient_accumulation_steps 8`."""
     mark, joint = (" ", " x ") if rewrite.product else (": ", ", ")
     given = joint.join(f"{_key(name)}{mark}{_shown(value)}" for name, value in rewrite.sources.items())
     return given or _NOT_IN_FILE
 
 
 def _rewrite_line(rewrite: Rewrite) -> str:
-    """Return a line of the report: `lora_r: 16 -> tuning.r = 16`, and the reason if there is one."""
+    """Return the report's line for a setting: `lora_r: 16 -> tuning.r = 16`, and the reason if there is one."""
     reason = f" ({rewrite.reason})" if rewrite.reason else ""
     value = one_line(toml_text(rewrite.value), _TARGET_WIDTH)
     return f"{_sources(rewrite)} -> {rewrite.key} = {value}{reason}"
 
 
 def _left_out_line(left: LeftOut) -> str:
-    """Return a line of the report: `report_to: none (not needed: ...)`."""
+    """Return the report's line for a key that was left out: `report_to: none (not needed: ...)`."""
     return f"{_given(left)} ({left.why}: {left.reason})"
 
 

@@ -1,7 +1,7 @@
 """Features of other tools that tui-trainer does not have.
 
-A file that uses one of them is refused, because without it the rest would be another run. If a feature is added to tui-
-trainer, it is removed here and gets a row in the importers."""
+A file that uses one of these features is refused, because without the feature it would be another run. If a feature is
+added to tui-trainer, remove it here and add a row to the importers."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -16,12 +16,12 @@ _ARGUMENTS = "transformers trl training_script modelforge llama_factory axolotl"
 _PLUGINS = "*liger*|*cut_cross_entropy*|*swanlab*|*lm_eval*|*lmeval*|*kernels*|*expert_parallel*"
 _INITS = "eva|corda|loftq|orthogonal|lora_ga|mica|false"
 _LOSSES = "!=cross_entropy|crossentropy|crossentropyloss|cross-entropy|ce|nll|mse|bce*"
-# Templates of LLaMA-Factory and axolotl for models with images or sound. Those of Qwen are trained on text here.
+# Templates of LLaMA-Factory and axolotl for models with images or sound. Qwen's are not listed: they work for text.
 _SEEING = "[!q]*_vl|[!q]*_vl_*|*llava*|*_omni|*paligemma*|pixtral|mllama|minicpm_v|minicpm_o|*internvl*|intern_vl|*_vision|*_audio|glm4v|glm4_5v"  # noqa: E501
 
-# Reason (after "cannot be trained here: "), and by importers the keys that turn the feature on: `name` with any value
-# that is not off, `name=a|b` with values of these patterns, and `name!=a|b` with all others. `table.name` is also a key
-# in the entries of the list `table`.
+# For each reason (written after "cannot be trained here: "), the keys of each importer that turn the feature on: `name`
+# with any value that is not off, `name=a|b` with values of these patterns, and `name!=a|b` with all other values.
+# `table.name` is a key in a table, or in the entries of a list `table`.
 MISSING: Mapping[str, Mapping[str, str]] = {
     # The data.
     _PREFERENCES: {
@@ -130,17 +130,17 @@ MISSING: Mapping[str, Mapping[str, str]] = {
 
 
 def missing_names(tool: str) -> frozenset[str]:
-    """Return the keys of a tool that turn on missing features with any value."""
+    """Return the keys of a tool that turn on a missing feature whatever their value is, unless it means off."""
     return frozenset(name for name, condition, _, _ in _rows(tool) if not condition and "*" not in name)
 
 
 def conditional_names(tool: str) -> frozenset[str]:
-    """Return the keys of a tool that turn on missing features with some values only."""
+    """Return the keys of a tool that turn on a missing feature with only some of their values."""
     return frozenset(name for name, condition, _, _ in _rows(tool) if condition and not {"*", "."} & set(name))
 
 
 def missing_reason(tool: str, name: str, value: Any) -> str:
-    """Return why a file with this key of a tool is refused; empty if it is not."""
+    """Return why a file with this key and value is refused; empty if it is not refused."""
     for pattern, condition, values, reason in _rows(tool):
         table, _, inner = pattern.rpartition(".")
         if fnmatchcase(name, pattern):
@@ -158,7 +158,7 @@ def missing_reason(tool: str, name: str, value: Any) -> str:
 
 @cache
 def _rows(tool: str) -> tuple[tuple[str, str, list[str], str], ...]:
-    """Return name, condition, values and reason for each key."""
+    """Return (name, condition, values, reason) for each key of a tool that turns on a missing feature."""
     rows = []
     for reason, keys_by_tools in MISSING.items():
         words = [word for tools, keys in keys_by_tools.items() if tool in tools.split() for word in keys.split()]

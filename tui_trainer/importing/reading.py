@@ -1,6 +1,6 @@
 """Read a YAML, JSON or TOML file of another tool as keys and values. JSON may have comments and trailing commas.
 
-Errors are raised for what would otherwise be lost silently: duplicate keys, and text after the end."""
+Duplicate keys and text after the end raise errors, because most readers ignore them silently."""
 
 import json
 import re
@@ -72,7 +72,7 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
-    """Return the pairs as a dictionary. Raises ConfigError for a duplicate key."""
+    """Return the key-value pairs of a JSON object as a dictionary. Raises ConfigError for a duplicate key."""
     values: dict[str, Any] = {}
     for key, value in pairs:
         if key in values:
@@ -82,7 +82,7 @@ def _unique(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """Loader for plain values that refuses duplicate keys."""
+    """YAML loader for plain values that refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         names: set[str] = set()
@@ -114,7 +114,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def _refuse_too_much(value: Any, where: str) -> None:
-    """Raise ConfigError if there are too many values or levels. Aliases count as often as they are used."""
+    """Raise ConfigError if a file has too many values or levels. The values of an alias count at each use."""
     count = 0
     unvisited = [(value, 0)]
     while unvisited:

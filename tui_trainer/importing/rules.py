@@ -1,8 +1,8 @@
 """Rules for the keys of a file: which of our settings a key becomes, or why it becomes none.
 
-A table maps names of another tool to rules. A name may be several names separated by blanks, or a pattern with `*`,
-which applies to names without a row of their own. A string is the key of our setting; in `training.*` the star stands
-for the same name. None removes a row of an earlier table."""
+A table maps key names of another tool to rules. An entry may be for several names separated by blanks, or for a pattern
+with `*`, which applies to names without an entry. A rule that is a string is the key of our setting; in `training.*`
+the star stands for the tool's name. The rule None removes the entry of an earlier table."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -30,8 +30,8 @@ from tui_trainer.terminal.safe_text import one_line
 class Why(StrEnum):
     """Reason why a key of the file does not become a setting. Reasons that need a decision come first.
 
-    The first three are refused, because without the key the rest could be another run. The others do not change what is
-    learned."""
+    A file with one of the first three reasons is refused, because without the key it could be another run. The other
+    reasons do not change what is learned."""
 
     REFUSED = "cannot be trained here"
     DOES_NOT_FIT = "cannot be imported"
@@ -53,7 +53,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """Rule for a feature that tui-trainer does not have. Nothing is lost if the file turns it off."""
+    """Rule for a key of a feature that tui-trainer does not have. A value that turns the feature off is accepted."""
 
     reason: str
     why: Why = Why.NOT_SUPPORTED
@@ -61,12 +61,12 @@ class Off:
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """Rule: tui-trainer always does what these values say. Others are left out for the reason `why`."""
+    """Rule: tui-trainer always does what these values mean. Other values are left out for the reason `why`."""
 
     values: tuple[Any, ...]
     reason: str
     otherwise: str = "{}"
-    """Explanation of all other values, in which {} stands for `reason`."""
+    """Explanation for all other values, in which {} stands for `reason`."""
     why: Why = Why.NOT_SUPPORTED
 
 
@@ -74,8 +74,8 @@ class Same:
 class To:
     """Rule: the key becomes one of our settings. `values` maps values of the file to ours, or to rules.
 
-    `convert` translates all other values, and raises ValueError for invalid ones. With `otherwise`, no other value is
-    accepted."""
+    `convert` translates values that are not in `values`, and raises ValueError for invalid values. With `otherwise`,
+    only the values in `values` are accepted."""
 
     key: str
     reason: str = ""
@@ -84,7 +84,7 @@ class To:
     otherwise: Left | Off | None = None
 
     def translate(self, value: Any) -> Any:
-        """Return the value of our setting, or a rule for this value. Raises ValueError for an invalid value."""
+        """Return our setting's value for a value of the file, or a rule for it. Raises ValueError if it is invalid."""
         for spelling, ours in self.values.items():
             if same(value, spelling):
                 return ours
@@ -106,7 +106,7 @@ REFUSALS = (Why.REFUSED, Why.DOES_NOT_FIT, Why.UNKNOWN)
 
 
 def merge(*tables: Table) -> dict[str, Rule]:
-    """Return one rule for each name. Later tables take precedence."""
+    """Merge tables of rules to one rule for each name. Later tables take precedence."""
     rules: dict[str, Rule] = {}
     for names, rule in (row for table in tables for row in table.items()):
         for name in names.split():
@@ -118,18 +118,18 @@ def merge(*tables: Table) -> dict[str, Rule]:
 
 
 def under(prefix: str, table: Table) -> dict[str, Rule]:
-    """Return the same rules for keys inside the table `prefix` of a file."""
+    """Return the rules of a table with `prefix.` before each name, for keys inside the table `prefix` of a file."""
     return {f"{prefix}.{name}": rule for name, rule in merge(table).items()}
 
 
-# Below this, floats represent all whole numbers exactly.
+# Floats represent all whole numbers below this exactly.
 _WHOLE_BELOW = 1e15
 _FOLDERS_ABOVE = 3
 _FILES = (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".txt", ".gz", ".md")
 
 
 def fit(key: str, value: Any) -> Any:
-    """Return the value in the type of a setting. Raises ValueError if our config does not accept it."""
+    """Return a value in the type of our setting `key`. Raises ValueError if the setting does not accept the value."""
     setting = all_settings()[key]
     problems: list[Problem] = []
     config = validate({key: _number(setting, value)}, {}, problems)
@@ -151,7 +151,7 @@ def fit(key: str, value: Any) -> Any:
 
 
 def number(value: Any) -> float | None:
-    """Return a number, also from a text; None for other values. YAML reads `5e-5`, without a point, as a text."""
+    """Return a value or text as a number; None for other values. YAML reads `5e-5`, without a point, as a text."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -163,19 +163,19 @@ def number(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """Return a whole number, also from `8.0`; None for other values."""
+    """Return a value as a whole number, 8 for `8.0` or "8"; None for other values."""
     given = number(value)
     return int(given) if given is not None and abs(given) < _WHOLE_BELOW and given == int(given) else None
 
 
 def is_empty(value: Any) -> bool:
-    """Return whether a key has no value."""
+    """Return whether a value in the file means that its key is not set."""
     return value is None or value in ("", [], {})
 
 
 def file_near(folder: Path, name: str) -> Path | None:
-    """Return the path of a file that a config in `folder` names, or None. Other tools are started in that folder, in
-    one above it or in the current one, and look for the file there."""
+    """Return the path of the file `name` to which a config in `folder` refers; None if it does not exist. It is looked
+    for where the other tool may have been started: in `folder`, the folders above it, and the current folder."""
     folders = (folder, *list(folder.absolute().parents)[:_FOLDERS_ABOVE], Path())
     with suppress(OSError, ValueError):
         return next((path for start in folders if (path := start / name).is_file()), None)
@@ -188,7 +188,7 @@ def is_off(value: Any) -> bool:
 
 
 def _number(setting: Setting, value: Any) -> Any:
-    """Return the number in a text if the setting is a number, or else the value."""
+    """Return the number that a text contains if the setting is a number; else the value unchanged."""
     if str in setting.kinds or value in setting.choices:
         return value
     for kind, parse in ((int, whole), (float, number)):
@@ -204,12 +204,12 @@ DTYPES: Mapping[Any, Any] = {
 }
 OPTIMIZERS: Mapping[Any, Any] = {
     **{alias: name for name, optimizer in optimizers.OPTIMIZERS.items() for alias in optimizer.aliases},
-    # Default of older versions of transformers, rarely chosen on purpose. The fused optimizer makes the same update.
+    # Default of older versions of transformers, rarely chosen on purpose. The fused optimizer makes equal updates.
     "adamw_torch": optimizers.DEFAULT,
 }
 SCHEDULERS: Mapping[Any, Any] = {"warmup_linear": "linear", "constant_warmup": "constant_with_warmup"}
 
-# The nearest tasks by meaning, for names that are not similar: those of Hugging Face's pipelines and peft's task types.
+# The nearest task for names that are not similar to ours, from Hugging Face's pipelines and peft's task types.
 _NEAREST: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("text-classification", "sentiment-analysis"), ("sequence_classification",)),
     **dict.fromkeys(("named-entity-recognition", "ner"), ("token_classification",)),
@@ -219,7 +219,7 @@ _NEAREST: Mapping[str, tuple[str, ...]] = {
 
 
 def module_names(value: Any) -> Any:
-    """Return names of layers as given, and `all` as `all-linear`. Raises ValueError for a pattern in a list."""
+    """Return the names of layers unchanged, and `all` as `all-linear`. Raises ValueError for a pattern in a list."""
     names = listed(value)
     if isinstance(value, list) and any(isinstance(name, str) and is_pattern(name) for name in names):
         raise ValueError("a list must contain layer names; give a regular expression as a single string")
@@ -232,12 +232,12 @@ def percent(value: Any) -> Any:
 
 
 def metric_name(value: Any) -> Any:
-    """Return `loss` for `eval_loss`."""
+    """Return the name of a metric without the prefix `eval_`: `loss` for `eval_loss`."""
     return value.removeprefix("eval_") if isinstance(value, str) else value
 
 
 def data_place(value: Any) -> Any:
-    """Return `hub:owner/name` for `owner/name` if there is no such local path, and other values unchanged.
+    """Return `hub:owner/name` for `owner/name`, unless that is a local path. Other values stay unchanged.
 
     Most tools accept a path or a name on the Hub in the same key."""
     is_name = isinstance(value, str) and "/" in value and could_be_on_the_hub(value) and not is_here(value)
@@ -245,7 +245,7 @@ def data_place(value: Any) -> Any:
 
 
 def listed(value: Any) -> list[Any]:
-    """Return a list unchanged, and another value as a list."""
+    """Return a list unchanged, and any other value as a list with this value."""
     return value if isinstance(value, list) else [value]
 
 
@@ -259,7 +259,7 @@ def is_data_file(place: str) -> bool:
 
 
 def listed_places(entry: Mapping[str, Any]) -> list[str]:
-    """Return the paths of an entry in a list of data sets, as `datasets` resolves them; empty if it names none."""
+    """Return the paths that an entry in a list of data sets names, resolved as by `datasets`; empty if none."""
     path = entry.get("path")
     files = [str(name) for name in listed(entry.get("data_files") or [])]
     if str(data_place(path)).startswith(HUB_PREFIX):
@@ -271,16 +271,16 @@ def listed_places(entry: Mapping[str, Any]) -> list[str]:
 
 
 def data_set_name(value: Any) -> Any:
-    """Return a data set's name as `data_place` does. Raises ValueError for a name on the Hub without its owner."""
+    """Convert `owner/name` to `hub:owner/name`, like `data_place`. Raises ValueError for a name without an owner."""
     if isinstance(value, str) and is_hub_name(value) and "/" not in value and not is_here(value):
         raise ValueError("data sets on the Hub need the name of their owner; set data.path to hub:owner/name")
     return data_place(value)
 
 
 def task_by(names: Mapping[str, str]) -> Callable[[Any], str]:
-    """Return a function that reads a tool's names for tasks. Case, blanks and underscores do not matter.
+    """Return a function that converts a tool's name for a task to ours, ignoring case, blanks and underscores.
 
-    For unknown names it raises ValueError with the nearest tasks."""
+    For an unknown name, the function raises ValueError with the nearest tasks."""
     by_name = {_plain(name): task for name, task in names.items()}
 
     def task(value: Any) -> str:

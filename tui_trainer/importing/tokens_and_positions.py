@@ -1,4 +1,4 @@
-"""Read new tokens, rotary positions and router losses of other tools, as settings of [model]."""
+"""Conversion of new tokens, rotary positions and router losses of other tools to our settings."""
 
 import math
 from collections.abc import Mapping
@@ -26,18 +26,18 @@ _CUTOFF = 2048
 
 
 def rope_table(done: Conversion, given: Given) -> None:
-    """Read a table of rotary positions in the format of any version of transformers."""
+    """Convert a table of rotary positions in the format of any version of transformers."""
     if isinstance(given.value, Mapping):
         _write_rope(done, given, given.value)
 
 
 def write_routers(done: Conversion, on: Any, weight: Any, *sources: Given | None) -> None:
-    """Write the weight of the router loss. If only `on` is given, it is that of the model's config.json."""
+    """Write the weight of the router loss: 0 unless `on` is true, the model's own if `weight` is None."""
     done.write(ROUTERS, (OWN if weight is None else weight) if on is True else 0, *sources)
 
 
 def changed_config(done: Conversion, given: Given) -> None:
-    """Read a table that overrides fields of config.json. Only positions and routers have settings here."""
+    """Convert a table that overrides fields of config.json. Fields other than positions and routers are refused."""
     table = given.value if isinstance(given.value, Mapping) else {}
     fields = {key: value for key, value in table.items() if value is not None}
     ropes = [key for key in _NAMED if isinstance(fields.get(key), Mapping)]
@@ -69,9 +69,9 @@ def _write_rope(done: Conversion, given: Given, table: Mapping[str, Any]) -> Non
 
 
 def rope_by_length(done: Conversion, given: Given) -> None:
-    """Read a RoPE type of LLaMA-Factory, whose factor is `cutoff_len` / the model's original positions, rounded up.
+    """Convert a RoPE type of LLaMA-Factory. Its factor is `cutoff_len` / the model's original positions, rounded up.
 
-    Rows that fit into the original positions have no factor. Source: model/model_utils/rope.py."""
+    If rows fit into the original positions, nothing is scaled. Source: model/model_utils/rope.py."""
     if not isinstance(kind := given.value, str):
         return
     length = whole(done.given.get("cutoff_len", _CUTOFF))
@@ -104,12 +104,12 @@ def rope_by_length(done: Conversion, given: Given) -> None:
 
 
 def tokens(done: Conversion, *given: Given | None, special: str = "") -> None:
-    """Read lists of new tokens, or texts with commas. `special` has the names of keys with special tokens."""
+    """Convert keys with new tokens, as lists or texts with commas. `special` names the keys for special tokens."""
     write_tokens(done, {key.name: key.value for key in given if key and not is_off(key.value)}, special)
 
 
 def write_tokens(done: Conversion, given: Mapping[str, Any], special: str = "") -> None:
-    """Write lists of new tokens, given by the keys of the file."""
+    """Write new tokens to `model.add_tokens`. `given` has the tokens of each key of the file."""
     tokens: list[str] = []
     for name, value in given.items():
         words = list(names_in(value)) if isinstance(value, str) else value

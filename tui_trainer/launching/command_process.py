@@ -22,10 +22,10 @@ def program(*arguments: str) -> list[str]:
 
 
 class JsonProcess(Child):
-    """A command that prints JSON. It continues when nobody watches it.
+    """A command of this program that prints JSON, in a process that also continues after the screens are closed.
 
     `part` is its current activity, and `progress` the amount done, the total and the unit. `lines` are texts
-    to show. `result` is None until the command has succeeded; `reason` says why it has not."""
+    to show. `result` is None until the command has succeeded. `reason` says why the command failed."""
 
     alive = True
     """False once `poll` has noticed the end of the process."""
@@ -43,14 +43,14 @@ class JsonProcess(Child):
 
     @property
     def patch(self) -> dict[str, Any]:
-        """Better settings by key; empty if none were found."""
+        """Better settings that the command found, by key; empty if it found none."""
         return {}
 
     def poll(self) -> bool:
-        """Handle new output. Return whether the process has ended since the last call."""
+        """Handle new output of the command. Returns whether the process has ended since the last call."""
         if not self.alive:
             return False
-        # Read before the output, so that no line before the end is missed.
+        # The exit status is read before the output, so that no line before the end is missed.
         exit_code = self.exit_code
         for line in self.read_lines() or ():
             self._hear(line.decode(errors="replace"))
@@ -63,7 +63,7 @@ class JsonProcess(Child):
         return not self.alive
 
     def _take(self, fields: dict[str, Any]) -> None:
-        """Handle a JSON object. Raises LookupError or TypeError if it does not belong to the command."""
+        """Handle a JSON object that the command printed. Raises LookupError or TypeError for any other object."""
         self.result = fields
 
     def _hear(self, line: str) -> None:

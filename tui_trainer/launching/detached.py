@@ -1,4 +1,4 @@
-"""Runs in the background. Their process has its own session, and outlives its starter and the terminal."""
+"""Runs in the background: in a process with its own session, which outlives its starter and the terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refuse_within_job() -> None:
 
 
 def open_detached(loaded: LoadedConfig, estimate: Plan, *, gpu: GpuChoice = None) -> OpenRun:
-    """Open a new run for another process, and release its lock. Raises InputError as `open_new` does."""
+    """Create a run that another process will execute, and release its lock. Raises InputError as `open_new` does."""
     refuse_within_job()
     run = open_new(loaded, estimate, gpu=gpu)
     run.journal.close()
@@ -44,10 +44,10 @@ def open_detached(loaded: LoadedConfig, estimate: Plan, *, gpu: GpuChoice = None
 def resume_detached(
     folder: RunFolder, *, gpu: GpuChoice = None, processes: int | None = None, nodes: int | None = None
 ) -> int:
-    """Resume a run in a background process, and return its pid once it has started the run.
+    """Resume a run in a background process. Return the pid of the process once the run has started.
 
-    Raises RunError with the output of the process if it ends before that, and InputError if the run is already
-    active."""
+    Raises InputError if the run is already active, and RunError with the output of the process if it ends before the
+    run has started."""
     refuse_within_job()
     RunLock(folder.lock).refuse()
     reader = JournalReader(folder.journal)

@@ -1,8 +1,8 @@
 """Unsaved edits, kept in the state folder so that a lost connection loses none.
 
-There is one draft for each config file or recipe with the model, data and task that the command line names: edits for
-one model are not offered for another. A draft belongs to the process that writes it, and another process takes it over
-when that one has ended. A draft that is damaged, or that cannot be written, stops nothing."""
+There is one draft for each combination of config file or recipe with the model, data and task on the command line, so
+that edits for one model are not offered for another. A draft belongs to the process that writes it. When that process
+has ended, another process can take the draft over. A damaged or unwritable draft does not stop the program."""
 
 import hashlib
 import json
@@ -36,8 +36,8 @@ _NAMED = {"model": MODEL_KEY, "data": DATA_KEY, "task": "task.type"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """Edits in the form that `ConfigDocument.restore` takes. `at` is a UTC time, `digest` that of the file they were
-    made on.
+    """Unsaved edits for `ConfigDocument.restore`. `at` is their time (UTC), and `digest` identifies the content of the
+    config file that was edited.
 
     `subject` says what the edits were made for: `recipe finetune, model ./llama, data notes.jsonl`."""
 
@@ -48,7 +48,7 @@ class Draft:
 
 
 def draft_for(request: Request) -> Draft | None:
-    """Return the draft that an ended process left for this request, and take it over; None without a readable one."""
+    """Take over the draft that an ended process left for this request, and return it; None if there is none."""
     own_path = _path(request.config_file, request)
     try:
         same_subject = [] if own_path.exists() else own_path.parent.glob(f"{own_path.stem.partition('-')[0]}*.json")
@@ -66,9 +66,9 @@ def draft_for(request: Request) -> Draft | None:
 def draft_writer(document: ConfigDocument, below: Edits | None = None) -> Callable[[], Problem | None]:
     """Return a function that saves the unsaved edits, or removes the draft if nothing is unsaved.
 
-    It can be called at any time in any thread, and returns a Problem instead of raising. `below` are edits of an
-    earlier session that are neither restored nor discarded: they are saved too, unless a new edit changes the same
-    setting."""
+    Any thread may call this function at any time. It returns a Problem instead of raising an error. `below` are edits
+    of an earlier session that the user has neither restored nor discarded. They are saved too, except settings that
+    have been edited again."""
     edits = {**(below or {}), **document.unsaved()}
     file, request = document.file, document.request
     content = {
@@ -100,7 +100,7 @@ def draft_writer(document: ConfigDocument, below: Edits | None = None) -> Callab
 
 
 def leave_drafts() -> None:
-    """Release the drafts of this process to other programs: its screens are closed, but it may continue to train."""
+    """Release the drafts of this process, whose screens are closed, so that other processes can take them over."""
     for path in drafts_folder().glob(f"*-{_owner()}.json"):
         with suppress(OSError):
             path.replace(path.with_name(f"{path.stem}-left.json"))
@@ -113,7 +113,7 @@ def _owner() -> str:
 
 
 def _is_owned(path: Path) -> bool:
-    """Return whether the process that owns this draft is still running."""
+    """Return whether the process that owns a draft is still running."""
     _, *owner = path.stem.split("-")
     return len(owner) == 2 and is_running(int(owner[0]), float(owner[1]))
 
@@ -128,10 +128,10 @@ def _path(config_file: Path | None, request: Request) -> Path:
 
 
 def _subject(config_file: Path | None, request: Request) -> dict[str, str]:
-    """Return what edits are made for, by kind, such as `{"recipe": "finetune", "model": "./llama"}`."""
+    """Return what edits are made for: `{"recipe": "finetune", "model": "./llama"}`."""
     layers = user_layers(request, [])
     command_line = [layer.values for layer in layers if layer.origin is Origin.COMMAND_LINE]
-    # A file that was saved in this session contains what the command line named.
+    # A config file that was saved in this session contains the values that the command line named.
     named = dict(ChainMap(*reversed(command_line))) if config_file == request.config_file else {}
     if config_file:
         subject = {"file": str(config_file)}
@@ -141,6 +141,6 @@ def _subject(config_file: Path | None, request: Request) -> dict[str, str]:
 
 
 def _full_name(kind: str, name: str) -> str:
-    """Return the same absolute path however a file or folder is named. Other names stay unchanged."""
+    """Return the absolute path of an existing file or folder. Other names stay unchanged."""
     is_path = kind == "file" or (kind in ("model", "data") and is_here(name))
     return os.path.normpath(absolute(name)) if is_path else name

@@ -1,4 +1,4 @@
-"""Plans for GPUs that this machine does not have: where would this config run, and how fast?"""
+"""Plans of a config on GPUs that this machine does not have: whether it fits, and how long it takes."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -20,10 +20,9 @@ from tui_trainer.units import GIB
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CardPlan:
-    """Plan for a GPU. `plan` is None if the config does not run on it; `problem` says why.
+    """Plan for a GPU. If the config cannot run on the GPU, `plan` is None and `problem` says why.
 
-    `profile` is the hardware profile of the GPU. `assumed` are libraries that the config needs and that are not
-    installed."""
+    `profile` is the hardware profile of the GPU. The plan assumes the libraries `assumed`, which are missing here."""
 
     card: Card
     cards: int
@@ -57,9 +56,9 @@ class CardPlan:
 
 
 def find_cards(names: str) -> list[Card]:
-    """Return the GPUs of the catalogue that have all words of one of the names.
+    """Return the GPUs of the catalogue that match one of the names, which are separated by commas.
 
-    `A100` finds three, `V100 32` one and its PCIe version, `all` every one. Raises InputError if a name finds none.
+    `A100` finds three GPUs, `V100 32` one and its PCIe version, `all` every GPU. A name must find one (InputError).
     """
     selected: list[Card] = []
     words = {card: _words(" ".join((card.title, *card.names, f"{card.memory_gib}gb"))) for card in CARDS}
@@ -76,14 +75,14 @@ def find_cards(names: str) -> list[Card]:
 
 
 def _words(name: str) -> set[str]:
-    """Return the words of a name: `NVIDIA RTX-4090` has rtx and 4090, `80GB` has 80 and gb."""
+    """Return the words of a GPU name in lower case: `NVIDIA RTX-4090` has rtx and 4090, `80GB` has 80 and gb."""
     return set(re.findall(r"[a-z0-9]+", re.sub(r"(\d)\s*gi?b\b", r"\1 gb", plain_name(name))))
 
 
 def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None = None) -> Iterator[CardPlan]:
-    """Yield a plan for each card, as if it were the card of this machine.
+    """Yield a plan for each GPU, as if this machine had it.
 
-    The plans assume a torch that serves the card, the libraries that the config needs, and an empty card. Times come
+    The plans assume a torch that supports the GPU, the libraries that the config needs, and an empty GPU. Times come
     from the catalogue's rates. Raises InputError for problems of the config itself.
     """
     local = probe()
@@ -110,7 +109,7 @@ def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None
 
 
 def _loaded_on(request: Request, local: Hardware, card: Card) -> tuple[LoadedConfig, Hardware]:
-    """Return the config, and hardware with as many of the GPU as the config has processes."""
+    """Return the config for the GPU, and hardware like `local` with one such GPU for each process of the config."""
     hardware = with_cards(local, card)
     loaded = load_config(request, hardware=hardware)
     processes = loaded.config.distributed.processes
@@ -118,6 +117,6 @@ def _loaded_on(request: Request, local: Hardware, card: Card) -> tuple[LoadedCon
 
 
 def smallest_that_fits(plans: Sequence[CardPlan]) -> CardPlan | None:
-    """Return the plan that trains on the GPU with the least memory, of equal ones the slowest; None if none does."""
+    """Return the plan for the smallest GPU that can train, by memory, then speed; None if no GPU can."""
     fitting = [row for row in plans if row.plan is not None and row.plan.device == "cuda"]
     return min(fitting, key=lambda row: (row.card.memory_gib, max(row.card.teraflops.known().values())), default=None)

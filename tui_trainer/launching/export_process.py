@@ -1,6 +1,6 @@
 """Exports that the screens offer and start.
 
-An export is a process `tui-trainer export --json`, because it loads torch, which the screens must not wait for.
+An export runs as a process `tui-trainer export --json`, because it loads torch, for which the screens must not wait.
 """
 
 import shutil
@@ -20,11 +20,11 @@ _REASON_CHARACTERS: Final = 600
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportChoice:
-    """A format that a run may be exported to.
+    """An export format for a run.
 
-    `size_bytes` is exact if the export exists (`is_there`), and estimated otherwise. Writing it needs `needed_bytes` of
-    the `free_bytes` on the disk, and takes `expected_seconds`, the time of earlier exports here; None if there were
-    none. `refusal` says why the run cannot be exported to the format, and what would help; it is empty if it can.
+    `size_bytes` is exact if the export exists (`is_there`), and estimated otherwise. Writing the export needs
+    `needed_bytes` of the `free_bytes` on the disk, and takes `expected_seconds` by earlier exports here (None if there
+    were none). `refusal` says why the run cannot be exported to this format, and what helps; it is empty if it can be.
     """
 
     name: str
@@ -38,7 +38,7 @@ class ExportChoice:
 
 
 def choices(run: RunFolder) -> tuple[ExportChoice, ...]:
-    """Return all formats in the order of their names. Raises InputError if the run has no final model."""
+    """Return all export formats for a run, sorted by name. Raises InputError if the run has no final model."""
     trained = TrainedModel.of(run)
     return tuple(_choice(trained, export_format) for export_format in all_formats())
 
@@ -75,7 +75,7 @@ class ExportProcess(JsonProcess):
     def __init__(self, run: RunFolder, name: str) -> None:
         """Start the export. Raises OSError if no process can be started."""
         self.run, self.name = run, name
-        # Exports are written on the CPU, and the card may be a run's.
+        # Exports are written on the CPU, and a run may be using the GPU.
         super().__init__(["export", str(run.root), "--to", name], {"CUDA_VISIBLE_DEVICES": ""})
 
     @property
@@ -84,7 +84,7 @@ class ExportProcess(JsonProcess):
 
     @property
     def words(self) -> list[str]:
-        """Lines of the certificate, or the reason why it is missing."""
+        """Lines of the export's certificate, or the reason why there is none."""
         words = self.result["words"] if self.result else [self.reason]
         return [one_line(str(line), _REASON_CHARACTERS) for line in words]
 

@@ -1,6 +1,6 @@
-"""Presets that do not suit the model, the data or the job, changed to what does, each with a note that says so.
+"""Fitting presets: a preset that does not suit the model, the data or the Slurm job is replaced, with a note.
 
-What the user wrote is not changed: where that does not fit, it is refused.
+Values that the user wrote are not replaced. If they do not fit, they are refused.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ from tui_trainer.tasks.parts.learns_from_data import named_columns
 from tui_trainer.terminal.safe_text import one_line
 
 _TASK = "task.type"
-# Recipes for any model set causal_lm: it stands for "not chosen" until the rows have been read.
+# Recipes for any model set causal_lm, which means "not chosen" until the rows have been read.
 _ANY_MODEL, _CHAT, _CLASSES, _TAGS = "causal_lm", "chat", "sequence_classification", "token_classification"
 _CHARACTERS = "char_lm"
 # The settings that name the data.
@@ -46,13 +46,13 @@ COLUMN_ROLES = {
 
 
 def with_fitted_presets(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the config with the presets that suit its model and data. Waits for the first rows of the data."""
+    """Return the config with its presets fitted to its model and data. Waits for the first rows of the data."""
     loaded = _with_adapter_that_fits(_with_task_that_fits(with_run_as_model(loaded)))
     return _with_length_that_fits(_with_classes_that_fit(_with_texts_that_fit(loaded)))
 
 
 def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the config with the nodes of the current Slurm step. Raises ConfigError if the user set another number."""
+    """Return the config with as many nodes as the Slurm step has. Raises ConfigError if the user set another number."""
     allocation, key = Allocation.here(), "distributed.nodes"
     if allocation is None or allocation.nodes in (1, loaded.config.distributed.nodes):
         return loaded
@@ -64,7 +64,7 @@ def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
 
 @contextmanager
 def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
-    """Add to an error of reading data why the task was chosen, if the program chose it and it refuses rows."""
+    """If the task refuses the data within this context, add to the error why the program chose this task."""
     try:
         yield
     except DataError as error:
@@ -79,7 +79,7 @@ def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
 
 
 def with_unread_noted(loaded: LoadedConfig, *, has_gpu: bool) -> LoadedConfig:
-    """Return the config with a note on the settings that the user wrote and this run does not read."""
+    """Return the config with a note on each setting that the user wrote and that has no effect in this run."""
     unread_keys = dict[tuple[str, str], list[str]]()
     for key, why in unread_settings(loaded.config, has_gpu=has_gpu).items():
         if loaded.origin(key).by_user and value_of(loaded.config, key) != all_settings()[key].default:
@@ -92,9 +92,9 @@ def with_unread_noted(loaded: LoadedConfig, *, has_gpu: bool) -> LoadedConfig:
 
 
 def change_words(before: LoadedConfig, after: LoadedConfig) -> str:
-    """Return what changed because of another model or other data, except by the user; empty if nothing did.
+    """Return which presets changed because the user chose another model or other data; empty if none did.
 
-    An example: `the task is now sequence_classification, from the columns of x.csv; columns: text body, label kind`."""
+    Example: `the task is now sequence_classification, from the columns of x.csv; columns: text body, label kind`."""
     followed = (_changed_recipe_and_task(before, after), *_changed_presets(before, after))
     return "; ".join(filter(None, followed)) if _changed_sources(before, after) else ""
 
@@ -104,7 +104,7 @@ def _changed_sources(before: LoadedConfig, after: LoadedConfig) -> list[str]:
 
 
 def _changed_presets(before: LoadedConfig, after: LoadedConfig) -> Iterator[str]:
-    """Yield other presets that were changed to suit, and the columns that were found."""
+    """Yield the changes of fitted presets other than the task, and the columns that were found."""
     for key in (key for key in after.layers if after.fitted_because(key) and key not in (_TASK, *COLUMN_ROLES)):
         if (value := value_of(after.config, key)) != value_of(before.config, key):
             yield f"{all_settings()[key].name} is now {value}"
@@ -113,7 +113,7 @@ def _changed_presets(before: LoadedConfig, after: LoadedConfig) -> Iterator[str]
 
 
 def _changed_recipe_and_task(before: LoadedConfig, after: LoadedConfig) -> str:
-    """Return what changed about the recipe and the task, and why; empty if neither did."""
+    """Return how the recipe and the task changed, and why: `the task is now chat, ...`; empty if they did not."""
     changed = _changed_sources(before, after)
     old_recipe, recipe = (loaded.recipe.name if loaded.recipe else "none" for loaded in (before, after))
     task, parts = after.config.task.type, list[str]()
@@ -134,7 +134,7 @@ def _changed_recipe_and_task(before: LoadedConfig, after: LoadedConfig) -> str:
 
 
 def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
-    """Set the task that reads such rows, of those that the model can learn, if nobody named one."""
+    """Return the config with a task that suits its model and rows, if neither the user nor the recipe chose a task."""
     config = loaded.config
     if loaded.origin(_TASK).by_user or config.task.type != _ANY_MODEL or not config.model.model_name_or_path:
         return loaded
@@ -146,7 +146,7 @@ def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
 
 
 def with_columns_found(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the config with the columns that its task finds in the first rows; with none if they are ambiguous."""
+    """Return the config with the columns that its task finds in the first rows; without columns if ambiguous."""
     config, columns = loaded.config, dict[str, str]()
     with suppress(InputError):
         task, rows = find_task(config.task.type), _first_rows(loaded.data)
@@ -160,12 +160,12 @@ def with_columns_found(loaded: LoadedConfig) -> LoadedConfig:
 
 
 def columns_words(columns: Mapping[str, str]) -> str:
-    """Return the columns in words: `text body, label kind`."""
+    """Return the columns, keyed by setting, as text with role and name of each: `text body, label kind`."""
     return ", ".join(f"{COLUMN_ROLES[key]} {one_line(name, 30)}" for key, name in columns.items())
 
 
 def misfit(loaded: LoadedConfig) -> str:
-    """Return why the model and data of the user do not suit the task of a fitted config; empty if they do."""
+    """Return why the task does not suit the model and data that the user chose; empty if it does."""
     config, task = loaded.config, find_task(loaded.config.task.type)
     if problems := setting_problems(loaded):
         return problems[0].message
@@ -190,7 +190,7 @@ def _task_of(run: RunFolder) -> str:
 
 
 def _with_adapter_that_fits(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the config with the settings of a continued adapter, or all weights if the adapter is merged."""
+    """Return the config with the settings of an adapter that it continues, or `full` tuning if it merges it."""
     model, method = loaded.config.model, METHOD_KEY
     if not model.model_name_or_path or loaded.config.is_from_scratch:
         return loaded
@@ -217,7 +217,7 @@ def _with_adapter_that_fits(loaded: LoadedConfig) -> LoadedConfig:
 
 
 def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the config with both columns of a text pair for a classifier, if the user named no column."""
+    """Return the config with both columns of a text pair, for a classifier whose columns the user did not name."""
     config = loaded.config
     if config.task.type != _CLASSES or config.data.text_column != AUTO or config.data.text_pair_column:
         return loaded
@@ -229,7 +229,7 @@ def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
 
 
 def _with_classes_that_fit(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the config with the columns that are a class each, if the user named no label column."""
+    """Return the config with the label columns of data that has a 0/1 column per class, if the user named none."""
     data = loaded.config.data
     if loaded.config.task.type != _CLASSES or data.label_column != AUTO or not (rows := _first_rows(loaded.data)):
         return loaded
@@ -243,7 +243,7 @@ def _with_classes_that_fit(loaded: LoadedConfig) -> LoadedConfig:
 
 
 def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:
-    """Return the columns of a pair of texts by setting; empty if there is no pair, or if a column is named."""
+    """Return the two columns of a text pair, keyed by setting; empty without a pair, or if a text column is named."""
     is_open = config.data.text_column == AUTO and not config.data.text_pair_column
     pair = pair_of_texts(rows) if is_open else None
     pair = None if pair and config.data.label_column in pair else pair
@@ -251,7 +251,7 @@ def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _signature(data: ResolvedData) -> Hashable:
-    """Return the sizes and times of the files; empty if they cannot be read, and for streamed data."""
+    """Return the sizes and times of the data files, to notice changes; empty if unreadable, and for streamed data."""
     with suppress(InputError, OSError):
         return () if data.streaming else data.signature
     return ()
@@ -259,10 +259,10 @@ def _signature(data: ResolvedData) -> Hashable:
 
 @lru_cache(maxsize=4)
 def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> tuple[str, str]:
-    """Return the task that fits model and data, and why causal_lm does not; empty if it does, or for an unknown model.
+    """Return the task that fits the model and the data, and why causal_lm does not fit; else two empty texts.
 
-    If no task can learn from the rows, return the one that refuses them for the clearest reason. The answer is cached,
-    because edits of other settings ask again and the data may be on a slow disk."""
+    If no task can learn from the rows, return the task whose refusal has the clearest reason. The result is cached,
+    because each edit asks again and the data may be on a slow disk."""
     refusals = {name: _refusal_of_model(config, name) for name in task_names()}
     candidates = [name for name, why in refusals.items() if not why]
     named = named_columns(config)
@@ -304,9 +304,9 @@ def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> 
 
 
 def _first_rows(data: ResolvedData) -> Sequence[Row]:
-    """Return the first rows of a table on this machine; none for other data, or if it cannot be read.
+    """Return the first rows of a table on this machine; empty for other data, or if the table cannot be read.
 
-    This waits for a slow disk, so that the task does not depend on the speed of the disk."""
+    Waits even for a slow disk, because the choice of the task must not depend on the speed of the disk."""
     return () if data.streaming else _rows_of(data, _signature(data))
 
 
@@ -318,7 +318,7 @@ def _rows_of(data: ResolvedData, signature: Hashable) -> Sequence[Row]:
 
 
 def _refusal_of_model(config: Config, name: str) -> str:
-    """Return why this model cannot learn a task; empty if it can."""
+    """Return why the config's model cannot learn the task `name`; empty if it can."""
     task = find_task(name)
     if task.rows == "stream":
         return "it trains from scratch"
@@ -330,7 +330,7 @@ def _refusal_of_model(config: Config, name: str) -> str:
 
 
 def _refusal_of_rows(config: Config, name: str, rows: Sequence[Row]) -> tuple[str, bool]:
-    """Return why a task cannot learn from these rows (empty if it can), and whether its columns were found in them."""
+    """Return why the task `name` cannot learn from the rows (empty if it can), and whether it found its columns."""
     task, refusal = find_task(name), ""
     try:
         if task.rows != "examples":
@@ -353,7 +353,7 @@ def _refusal_of_rows(config: Config, name: str, rows: Sequence[Row]) -> tuple[st
 
 
 def _with_length_that_fits(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the config with a row length within the positions of the model, if the user set no length."""
+    """Return the config with `data.max_length` within the model's positions, unless the user set it."""
     key, model = "data.max_length", loaded.config.model
     if loaded.origin(key).by_user or not model.model_name_or_path:
         return loaded

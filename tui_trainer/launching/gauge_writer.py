@@ -1,7 +1,7 @@
-"""Gauges of a run: a thread writes what it uses of the machine into its journal every few seconds.
+"""Gauges of a run: a thread writes the run's use of the machine to the journal every few seconds.
 
-The thread asks the system and the driver, never torch, and draws no random numbers, so it does not affect training.
-Nobody waits for it: a driver that hangs stops the gauges but not the run."""
+The thread calls the system and the driver, never torch, and draws no random numbers, so it does not affect training.
+Training does not wait for the thread: a driver that hangs stops the gauges but not the run."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ class GaugeWriter:
         cpu_seconds: Callable[[], float] = process_time,
         others: Sequence[int] = (),
     ) -> None:
-        """Add the use of `others`, the pids of processes that train together with this one."""
+        """Prepare the thread. The readings add the use of the processes `others` (pids), which train with this one."""
         self._journal, self._period_seconds, self._nvml = journal, period_seconds, nvml
         self._now, self._cpu_seconds = now, cpu_seconds
         self._others: list[psutil.Process] = []
@@ -50,33 +50,33 @@ class GaugeWriter:
         self._end = Event()
 
     def start(self) -> None:
-        """Start the thread. If the system refuses another thread, there are no gauges."""
+        """Start the thread. If the system refuses a new thread, the run has no gauges."""
         with suppress(*UNREADABLE):
             Thread(target=self._work, name="tui-trainer-run-gauges", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop at once, without waiting for a reading in progress: a closed journal ignores it."""
+        """Stop at once, without waiting for a reading in progress. A closed journal ignores that reading."""
         self._end.set()
 
     def watch_card_of(self, plan: Plan) -> None:
-        """Read the GPUs of the plan too, if it has any."""
+        """Read also the GPUs on which the plan trains, if any."""
         self._gpu_uuids = (plan.gpu_uuids or (plan.gpu_uuid,)) if plan.device == "cuda" else ()
 
     def write(self) -> None:
-        """Write one reading, unless it fails."""
+        """Take a reading and write it to the journal. A reading that fails is skipped."""
         with suppress(*UNREADABLE):
             self._journal.append_from_thread(self._read())
 
     def _work(self) -> None:
         with suppress(*UNREADABLE):
-            # Shares are computed between two readings.
+            # A share is computed from the differences between two readings.
             self._read()
         while not self._end.wait(self._period_seconds):
             self.write()
 
     def _read(self) -> GaugesRead:
         limits = read_limits()
-        # By affinity, or by the quota of the container if it is smaller.
+        # Usable cores by affinity, or by the quota of the container if that is smaller.
         cores: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         cores = min(cores, limits.cores or cores)
         cpu_seconds = self._cpu_seconds() + sum(sum(process.cpu_times()[:2]) for process in self._others)
@@ -95,7 +95,7 @@ class GaugeWriter:
         )
 
     def _cpu_share(self, scope: str, now: CpuTimes) -> float | None:
-        """Return the share since the previous reading; None for the first."""
+        """Return the share of the CPU time used since the previous reading; None at the first reading."""
         share, self._before[scope] = cpu_share(self._before.get(scope), now), now
         return None if share is None else round(share, 4)
 

@@ -1,6 +1,6 @@
 """Data and models on this machine that a new run can use, the likeliest first.
 
-It also reads the first rows of data, and makes the plan that follows from data and a model.
+The module also reads the first rows of data, and makes the plan for chosen data and a model.
 """
 
 import tomllib
@@ -46,7 +46,7 @@ _TEXT_CHARACTERS: Final = 20_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Value of a setting, with a short note about it."""
+    """Value that the user can choose for a setting, with a short note."""
 
     value: str
     note: str
@@ -54,9 +54,9 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstRows:
-    """Column names as written, and cells that are safe to show.
+    """First rows of data: the column names as written, and the cells as text that is safe to show.
 
-    `what` describes the source. `refusal` says why there are no rows; it is empty if there are.
+    `what` describes the source. `refusal` says why there are no rows; it is empty if there are rows.
     """
 
     what: str
@@ -66,12 +66,12 @@ class FirstRows:
 
 
 def data_here() -> list[Choice]:
-    """Return files and folders here, data of earlier runs, downloaded data sets, and samples."""
+    """Return choices of data: files and folders here, data of earlier runs, downloaded data sets, and samples."""
     return each_path_once((*_data_files(Path()), *_used_before(DATA_KEY), *_data_sets(), *_samples()))
 
 
 def models_here() -> list[Choice]:
-    """Return folders here, models of earlier runs, downloaded models and finished runs; the last choice is no model."""
+    """Return choices of a model: folders here, models of earlier runs, downloaded models, finished runs, no model."""
     runs = (Choice(value=run.name, note="model from this run") for run in _newest_runs() if run.model.is_dir())
     scratch = Choice(value=FROM_SCRATCH, note="small model, random weights")
     return each_path_once((*_model_folders(Path()), *_used_before(MODEL_KEY), *_fetched_models(), *runs, scratch))
@@ -97,7 +97,7 @@ def first_rows(path: str) -> FirstRows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedChoice:
-    """Config and plan that follow from data and a model, or the problems."""
+    """Config and plan for chosen data and a model, or the problems that prevent them."""
 
     loaded: LoadedConfig | None = None
     plan: Plan | None = None
@@ -106,7 +106,7 @@ class PlannedChoice:
 
 
 def plan_choice(data: str, model: str, columns: Mapping[str, str] = {}, *, gpu: GpuChoice) -> PlannedChoice:
-    """Return the config and the plan for data and a model. `columns` are the named columns by their settings.
+    """Return the config and the plan for data and a model. `columns` has the columns that the user named, by setting.
 
     The call may count the parameters of the model, which takes seconds.
     """
@@ -125,7 +125,7 @@ def _cell(value: object) -> str:
 
 
 def each_path_once(choices: Iterable[Choice]) -> list[Choice]:
-    """Return the first choice of each path, however the path is written."""
+    """Return the choices without duplicates: choices whose path an earlier choice has, perhaps written differently."""
     choice_of_path: dict[Path, Choice] = {}
     for choice in choices:
         choice_of_path.setdefault(Path(choice.value).absolute(), choice)
@@ -137,7 +137,7 @@ def _newest_runs() -> list[RunFolder]:
 
 
 def _used_before(key: str) -> Iterator[Choice]:
-    """Yield the values that the newest runs have for a setting, if they still exist."""
+    """Yield the paths or names that the newest runs have for a setting, if they still exist."""
     for run in _newest_runs():
         with suppress(OSError, ValueError, RecursionError):
             written = dotted_keys(tomllib.loads(read_plain_file(run.config, MIB).decode()))
@@ -154,7 +154,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _data_files(folder: Path) -> Iterator[Choice]:
-    """Yield tables, then texts, then folders that contain either."""
+    """Yield the data files in a folder: tables, then texts, then folders that contain tables or texts."""
     ranked: list[tuple[int, Choice]] = []
     for path in _entries(folder):
         form = form_of(path)

@@ -1,7 +1,7 @@
-"""The base of a new adapter on a merged one: the old adapter is merged into its model before the run.
+"""Merging an adapter into its model before a run that trains a new adapter on the result.
 
-An adapter names the model that it is for, so the run keeps the merged model in its folder `base`. The worker loads the
-model on the CPU, whole and in the dtype of its files."""
+The new adapter names the merged model as its base, so the run keeps the merged model in its folder `base`. The worker
+loads the model on the CPU, whole and in the dtype of its files."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,7 @@ from tui_trainer.tasks import find_task
 from tui_trainer.worker.asking import WorkerFailed, ask
 
 SETTINGS = (MODEL_KEY, CONTINUES_KEY)
-"""Settings that differ between the plan and the requested config."""
+"""Settings that the merge changes, so that they differ between the plan and the requested config."""
 
 
 def with_merged_base(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> LoadedConfig:
@@ -42,7 +42,7 @@ def with_merged_base(loaded: LoadedConfig, run: RunFolder, progress: Progress) -
 
 
 def write_base(question: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Merge the adapter into a folder that is synced and then renamed. Raises ConfigError. Runs in the worker."""
+    """Write the merged model to the run's folder `base`, atomically. Runs in the worker. Raises ConfigError."""
     import torch
 
     from tui_trainer.models.loading import load_pretrained, load_tokenizer, merge_adapter, save_tokenizer

@@ -1,7 +1,7 @@
-"""A run's model in a process of its own, for trying it while a run may train.
+"""A separate process in which the user tries a run's model, also while a run trains.
 
-The process uses a GPU that has room for the model, else the CPU, where it gives way to training. It samples with its
-own random generator."""
+The process uses a GPU that has room for the model, else the CPU with a lower priority than training. It samples with
+its own random generator."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -30,11 +30,11 @@ from tui_trainer.worker.asking import Worker, WorkerFailed
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Device on which a model is tried, in `words` with the reason. On a GPU, torch may allocate `card_bytes`."""
+    """Device on which a model is tried. `words` gives it with the reason. On a GPU, torch may allocate `card_bytes`."""
 
     words: str
     card_uuid: str = ""
-    """Empty for the CPU."""
+    """UUID of the GPU; empty for the CPU."""
     card_bytes: int = 0
 
 
@@ -44,9 +44,9 @@ ON_THE_CPU = Place(words="on the CPU")
 def find_device(
     run: RunFolder, hardware: Hardware, tokens: int, *, gpu: GpuChoice = None, models: int = 1, seen_bytes: int = 0
 ) -> Place:
-    """Return the GPU with the most room if the model fits there, else the CPU. Asks the driver, and blocks.
+    """Return the GPU with the most room if the model fits there, else the CPU. Waits for the driver.
 
-    The weights of `models` models of the run must fit, and `tokens` tokens more than the longest row, besides what the
+    Counts the weights of `models` models, rows of `tokens` more tokens than in training, and the memory that active
     runs on the GPU may still take. `seen_bytes` is the peak GPU memory of this run so far."""
     now = probe.with_memory_now(hardware)
     asked_for = [card for card in usable_gpus(now) if gpu in (None, card.index)]
@@ -71,18 +71,18 @@ def find_device(
     if needed > free_bytes:
         return Place(words=f"{ON_THE_CPU.words}: needs {format_bytes(needed)}, but GPU {card.index} has {room_words}")
     words = f"on GPU {card.index}: needs {format_bytes(needed)} of {room_words}"
-    # The limit leaves the runs on this GPU what they were planned to take.
+    # The limit leaves the planned memory to the runs on this GPU.
     return Place(words=words, card_uuid=card.cuda_uuid, card_bytes=free_bytes - CONTEXT_BYTES)
 
 
 def _training_owner(run: RunFolder) -> LockOwner | None:
-    """Return the owner of the lock of a run that trains; None if nobody or another command holds it."""
+    """Return the process that trains the run; None if no process, or another command, holds the run's lock."""
     holder = owner(run.lock)
     return None if holder is None or holder.command else holder
 
 
 def _claims(run: RunFolder, seen_bytes: int) -> Iterator[tuple[str, int]]:
-    """Yield (GPU, bytes) that active runs may still take: the planned peak less what they have now."""
+    """Yield for active runs the GPU and the bytes that they may still take: the planned peak less the present use."""
     nvml = nvml_room.session()
     for folder in {run_folder.root.resolve(): run_folder for run_folder in (*newest_runs(), run)}.values():
         if (holder := _training_owner(folder)) is None:
@@ -98,14 +98,14 @@ def _claims(run: RunFolder, seen_bytes: int) -> Iterator[tuple[str, int]]:
 
 
 class ModelProcess(Worker):
-    """Worker that keeps the models it was asked for. It ends when idle, and the next question loads them again."""
+    """Worker process that keeps models loaded. It ends when it is idle, and the next question starts it again."""
 
     def __init__(self, place: Place = ON_THE_CPU) -> None:
         super().__init__("try_model", sees_gpus=bool(place.card_uuid))
         self.place = place
 
     def write(self, question: dict[str, Any], show: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-        """Generate text, and wait for it. Raises RunError.
+        """Generate text, wait for it and return the answer. Raises RunError.
 
         `show` gets each piece of the text; an error that it raises ends the process."""
         if self.place.card_uuid:
@@ -122,10 +122,10 @@ class ModelProcess(Worker):
 class ChildWriter:
     """A Writer (`exporting/generate.py`) that uses a `ModelProcess`.
 
-    `moved` is true if the memory of the GPU ran out and the process continued on the CPU."""
+    `moved` is true if the GPU ran out of memory and the process continued on the CPU."""
 
     def __init__(self, process: ModelProcess, run: RunFolder, *, base: bool = False) -> None:
-        """Load the final model or the newest checkpoint; with `base`, the initial model. Raises RunError."""
+        """Load the run's final model or newest checkpoint; with `base`, its initial model. Raises RunError."""
         self._process, self._question = process, {"run": str(run.root), "base": base}
         loaded = process.write(self._question)
         self.source, self.continues = str(loaded["source"]), bool(loaded["continues"])
@@ -142,6 +142,6 @@ class ChildWriter:
 
     def _ask(self, sampling: Sampling, show: Callable[[str], None] = lambda _: None, **more: Any) -> dict[str, Any]:
         answer = self._process.write({**self._question, "sampling": asdict(sampling), **more}, show)
-        # The process may have ended since, and have loaded a newer checkpoint.
+        # The process may have ended meanwhile, and have loaded a newer checkpoint at its next start.
         self.source, self.moved = str(answer["source"]), bool(answer["moved"])
         return answer

@@ -1,4 +1,4 @@
-"""Opening a run: its folder, its lock and its entry in the index. Whatever can be refused is refused here."""
+"""Opening a run: its folder, its lock and its entry in the index. A run with wrong input is refused here."""
 
 import os
 import re
@@ -38,7 +38,7 @@ from tui_trainer.runs.lock import RunLock
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import shell_word
 
-# A name has room for two parts of this many characters, the time and a number, in any script.
+# A file name has room for data and model with this many characters each, the time and a number, in any script.
 _PART_CHARACTERS = 24
 
 
@@ -46,8 +46,8 @@ _PART_CHARACTERS = 24
 class OpenRun:
     """A run whose lock this process holds. A new run has a config and no plan yet; a resumed run has its plan.
 
-    `gpu` is the requested GPU. `moved` says where the run continues if not on the GPU of its plan. `reports` are
-    problems of its files that its journal should contain."""
+    `gpu` is the requested GPU. `moved` says where the run continues, if not on the GPU of its plan. `reports` are
+    problems with the run's files, to be written to the journal."""
 
     folder: RunFolder
     lock: RunLock
@@ -63,21 +63,21 @@ class OpenRun:
 
 
 def load_config(request: Request, *, gpu: GpuChoice = None, hardware: Hardware | None = None) -> LoadedConfig:
-    """Return the config for this machine, or `hardware`, with fitted presets. Raises ConfigError with all problems."""
+    """Return the config for `hardware` (default: this machine), with fitted presets. Raises ConfigError."""
     hardware = hardware or probe()
     loaded = load(request, lambda requested: choose_hardware_profile(requested, hardware, gpu))
     return with_unread_noted(with_fitted_presets(with_nodes_of_step(loaded)), has_gpu=bool(hardware.gpus))
 
 
 def fit_presets(plain: LoadedConfig) -> LoadedConfig:
-    """Return an edited config with the presets that suit its model and data, as `load_config` does.
+    """Return an edited config with its presets fitted to its model and data, as `load_config` does.
 
     The model and the data are looked up again, which may take long on a slow disk."""
     return with_fitted_presets(replace(plain, config=with_absolute_paths(plain.config), data=ResolvedData()))
 
 
 def name_problems(loaded: LoadedConfig) -> list[Problem]:
-    """Return why a run cannot have the name that the user chose."""
+    """Return the problems with the run name that the user chose; empty if the name can be used."""
     output = loaded.config.output
     if not output.name:
         return []
@@ -89,7 +89,7 @@ def name_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def start_problems(loaded: LoadedConfig) -> list[Problem]:
-    """Return why a run that can be planned cannot start: it lacks the files of its model, or what Unsloth needs."""
+    """Return why a planned run cannot start: files of its model, or requirements of Unsloth, are missing."""
     model, problems = loaded.config.model, environment_problems(loaded.config)
     if model.model_name_or_path:
         facts = find_model(model.model_name_or_path, model.revision, head=find_task(loaded.config.task.type).head)
@@ -126,7 +126,7 @@ def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoi
 def reopen_run(
     folder: RunFolder, *, gpu: GpuChoice = None, processes: int | None = None, nodes: int | None = None
 ) -> OpenRun:
-    """Open an existing run to continue it, by default on the GPU of its plan, in as many processes and nodes as before.
+    """Open an existing run to continue it. By default it keeps its GPU and its numbers of processes and nodes.
 
     Raises FolderError if the run is in use or its files are damaged, and InputError if it cannot continue on this
     machine."""
@@ -164,7 +164,7 @@ def reopen_run(
 
 
 def name_prefix(loaded: LoadedConfig) -> str:
-    """Return the beginning of a run name: data and model, or the recipe if it trains on its own data."""
+    """Return the first part of a run's default name: data and model, or the recipe if that brings its own data."""
     config, words = loaded.config, [loaded.recipe.name if loaded.recipe else loaded.config.task.type]
     if any(loaded.origin(key).by_user for key in (DATA_KEY, MODEL_KEY)):
         data = short_name(paths_in(config.data.path)[0])
@@ -174,7 +174,7 @@ def name_prefix(loaded: LoadedConfig) -> str:
 
 
 def free_name(loaded: LoadedConfig) -> str:
-    """Return the chosen name, else DATA-MODEL-HHMM, followed by a number if a run has that name already."""
+    """Return the name that the user chose, else a free name like DATA-MODEL-HHMM, if necessary with a number."""
     output, first = loaded.config.output, f"{name_prefix(loaded)}-{datetime.now():%H%M}"
     names = chain([first], (f"{first}-{number}" for number in count(2)))
     return output.name or next(name for name in names if not os.path.lexists(Path(output.runs_dir) / name))

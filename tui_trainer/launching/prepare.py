@@ -48,7 +48,7 @@ from tui_trainer.units import figures_of
 
 
 def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gpu: GpuChoice = None) -> Plan:
-    """Return the plan before the data is prepared; it is exact if the data was prepared earlier. Raises InputError."""
+    """Return an estimated plan without preparing data; exact if the data was prepared earlier. Raises InputError."""
     facts = data_facts(loaded, progress)
     try:
         return make_plan(loaded, with_memory_now(probe()), facts, chosen_gpu=gpu)
@@ -57,17 +57,17 @@ def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gp
 
 
 def data_facts(loaded: LoadedConfig, progress: Progress | None = None) -> DataFacts:
-    """Estimate the amount of data, or count it if it was prepared earlier.
+    """Return the amount of data: estimated, or counted if the data was prepared earlier.
 
-    The data is hashed to find what was prepared; `progress` reports that. Raises ConfigError with all problems,
-    including those of the settings."""
+    Hashes the data to find its prepared form, and reports that through `progress`. Raises ConfigError with all
+    problems, including those of the settings."""
     config = loaded.config
     try:
         with fitted_task_named(loaded):
             facts = find_task(config.task.type).data_facts(config, loaded.data, prepared_data_folder(), progress)
     except InputError as error:
         problems = setting_problems(loaded, eval_rows=0)
-        # Counting may fail because of a setting that is already reported: report it once.
+        # Counting may fail because of a setting that is already reported, which is then not reported again.
         keys = {problem.key for problem in problems} - {""}
         more = [loaded.placed(problem) for problem in error.problems if problem.key not in keys]
         raise ConfigError([*problems, *more]) from None
@@ -85,10 +85,10 @@ def exact_plan(
     gpu: GpuChoice,
     tunes: bool = False,
 ) -> tuple[Plan, PreparedData]:
-    """Prepare the data, and write the plan that the run will follow, for the memory that is free now.
+    """Prepare the data, make the run's exact plan for the memory that is free now, and write the plan.
 
-    With `tunes`, the micro-batch is measured first if the plan asks for that. Raises InputError, and RunError if no
-    micro-batch survives."""
+    With `tunes`, the fastest micro-batch is measured first if the config asks for it. Raises InputError, and RunError
+    if every measured micro-batch fails."""
     task, started = find_task(loaded.config.task.type), monotonic()
     with fitted_task_named(loaded):
         data = task.prepare(loaded.config, loaded.data, prepared_data_folder(), progress)
@@ -118,11 +118,11 @@ def exact_plan(
 
 
 def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: int = 0) -> PreparedData:
-    """Return the rows that a run began with, from the folder that its plan names or prepared again.
+    """Return the prepared data with which a run began, from the folder in its plan, or else prepared again.
 
     The run continues after `step`. Raises InputError if the model has changed, or if the rows would differ."""
     config, sources, task, started = plan.config, data_of(plan.config), find_task(plan.config.task.type), monotonic()
-    # Checked first: with another tokenizer the rows would differ too, and the error would blame the data.
+    # Check the model first: with another tokenizer the rows would also differ, and the error would blame the data.
     if problem := changed_base(plan):
         raise ConfigError(problem)
     folder = prepared_data_folder() / plan.data_key
@@ -149,7 +149,7 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
 
 
 def _changed_data(sources: ResolvedData, data: PreparedData, path: str, progress: Progress) -> str:
-    """Return what happened to the files that the rows were made from; empty if they are unchanged."""
+    """Return how the data files have changed since the rows were prepared from them; empty if they have not."""
     try:
         changed = sources.fingerprint(progress) != data.fingerprint
     except DataError as error:
@@ -158,10 +158,10 @@ def _changed_data(sources: ResolvedData, data: PreparedData, path: str, progress
 
 
 def restore_plan_file(folder: RunFolder) -> RunProblem | None:
-    """Restore a damaged or missing plan.json from the newest checkpoint, whose manifest proves its copy.
+    """Restore a damaged or missing plan.json from its copy in the newest checkpoint. Return a report if it did.
 
-    Without a checkpoint, remove the plan, as the run starts over. Return what was done. Raises FolderError if nothing
-    proves what the plan was."""
+    Without a checkpoint, remove a damaged plan, because the run starts over. Raises FolderError if the checkpoints have
+    no intact copy."""
     damage = "plan.json is missing"
     try:
         read_plan_file(folder.plan.read_bytes())
@@ -192,7 +192,7 @@ def restore_plan_file(folder: RunFolder) -> RunProblem | None:
 
 
 def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
-    """Return a report of settings in config.toml that differ from the plan; None if all agree."""
+    """Return a report of the settings whose values in config.toml and in the plan differ; None if all agree."""
     if not folder.config.is_file():
         return None
     problems = list[Problem]()
@@ -231,9 +231,9 @@ def _new_run_hint(folder: RunFolder) -> str:
 
 
 def read_plan(folder: RunFolder, notes: list[str] | None = None) -> Plan | None:
-    """Return the plan of a run; None if it ended before it had one. Settings no longer in use are added to `notes`.
+    """Return the plan of a run; None if the run has no plan yet. Adds settings that no longer exist to `notes`.
 
-    Raises FolderError, and ConfigError for a removed setting that decides what is learnt."""
+    Raises FolderError if the plan cannot be read, and ConfigError for a removed setting that affects what is learnt."""
     if not folder.plan.is_file():
         return None
     try:
@@ -247,7 +247,7 @@ def read_plan(folder: RunFolder, notes: list[str] | None = None) -> Plan | None:
 
 
 def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) -> Baselines | None:
-    """Record losses and scores of simple models on the rows that evaluation reads, and return them."""
+    """Measure the losses and scores of simple models on the rows of evaluation, record them, and return them."""
     chosen = evenly_spaced(data.counts.eval_rows, plan.eval_rows.value)
     measured = find_task(plan.config.task.type).baselines(plan.config, data, chosen)
     if measured is not None:
@@ -260,7 +260,7 @@ def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) ->
 
 
 def report_changed_versions(plan: Plan, journal: JournalWriter, step: int) -> None:
-    """Report libraries that changed since the run began: its curve may not continue bit by bit."""
+    """Write to the journal which libraries changed since the run began, because results may then differ in bits."""
     now = versions()
     changed = [
         f"{name} {old} is now {now.get(name, 'absent')}" for name, old in plan.versions.items() if now.get(name) != old
@@ -271,9 +271,9 @@ def report_changed_versions(plan: Plan, journal: JournalWriter, step: int) -> No
 
 
 def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
-    """Write the exact plan to the journal, with the command that starts its processes.
+    """Write the event PlanMade to the journal, with `command`, which starts the run's processes.
 
-    An event field that has the same name as a plan field gets its value. `figures` are those declared `in_journal`.
+    A field of the event with the name of a field of the plan gets the plan's value.
     """
     config, rates = plan.config, peak_rate(plan.config, plan.parameters.value)
     values = {field.name: _announced(plan, field.name) for field in fields(PlanMade) if hasattr(plan, field.name)}
@@ -312,16 +312,16 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
 
 
 def _announced(plan: Plan, name: str) -> Any:
-    """Return a value of the plan without its reason."""
+    """Return the value of a field of the plan, without its reason."""
     value = getattr(plan, name)
     value = value.value if isinstance(value, Planned) else value
     return list(value) if isinstance(value, tuple) else value
 
 
 def _precision_gain(plan: Plan) -> dict[str, Any]:
-    """Return how much faster the plan's best precision is than that of the run, as fields of `PlanMade`.
+    """Return the fields of `PlanMade` about how much faster the machine's best precision is than the run's.
 
-    Measured steps (`check --measure precision`) come before matrix products (`diagnose --try`)."""
+    Measured steps (`check --measure precision`) take precedence over measured matmuls (`diagnose --try`)."""
     if plan.best_precision in (None, "", plan.precision.value):
         return {}
     gain = KeptGains.read(Measurable.of(plan)).find({MIXED: "auto"})
@@ -335,7 +335,7 @@ def _precision_gain(plan: Plan) -> dict[str, Any]:
 
 
 def _merged_bytes(plan: Plan) -> int | None:
-    """Return the bytes of the merged model if an adapter is trained: the tensors and dtypes of its base."""
+    """Return the bytes of the model with the trained adapter merged, which equal the base model's; None without one."""
     name = plan.config.model.model_name_or_path
     if not plan.config.tuning.has_adapter or not name:
         return None
@@ -344,7 +344,7 @@ def _merged_bytes(plan: Plan) -> int | None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what a result depends on, importing none of it."""
+    """Return the versions of Python and the libraries on which results depend, without importing the libraries."""
     installed = read_versions(("tui-trainer", *RESULT_LIBRARIES))
     return {"python": platform.python_version()} | {name: version for name, version in installed.items() if version}
 

@@ -1,4 +1,4 @@
-"""Rows that a run would learn from in its first batches, and figures about all rows, as lines and as JSON."""
+"""Preview of the data: the rows of a run's first batches, and figures about all rows, as lines and as JSON."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -45,7 +45,7 @@ Learns = Literal["tokens", "labels of rows", "answers"]
 class Preview:
     """Rows of the first batches, and figures about all rows. `padding` is None if rows are cut from one stream of text.
 
-    `choice` is how the plan lays rows out, `choice_reason` why. With `dedup`, repeats and leaks were left out."""
+    `choice` is the row layout of the plan. With `dedup`, duplicates and rows that are also held out were left out."""
 
     task: str
     source: str
@@ -69,7 +69,7 @@ class Preview:
 
 
 def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: GpuChoice = None) -> Preview:
-    """Return a preview with `count` rows of the batches. Prepares the data if necessary.
+    """Return a preview with the first `count` rows of the batches. Prepares the data if necessary.
 
     Raises InputError if a run would be refused, except for too little memory."""
     if problems := setting_problems(loaded):
@@ -132,7 +132,7 @@ def _class_rows(data: PreparedData, rows: Rows) -> dict[str, int]:
 def _layout(
     task: Task, data: PreparedData, facts: DataFacts, decisions: planning.Decisions, tokenizer: Any
 ) -> RowLayout:
-    """Return the layout of batches as a run makes it (`training/components.py`), without the model."""
+    """Return the row layout that a run would use (`training/components.py`), without loading the model."""
     config = decisions.loaded.config
     model = config_only(
         task.model_config(config, facts.vocabulary, facts.classes),
@@ -153,7 +153,7 @@ def _layout(
 def _padding(
     loaded: ResolvedLoaded, task: Task, data: PreparedData, facts: DataFacts, decisions: planning.Decisions, rows: Rows
 ) -> PaddingShares | None:
-    """Return the shares of padding for each layout; None if rows are cut from one stream of text."""
+    """Return the share of padding for each row layout; None if rows are cut from one stream of text."""
     if not data.lengths:
         return None
     unpacked = decisions
@@ -190,7 +190,7 @@ _SHOWN_CLASSES = 12
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """Characters around trained text and special tokens, in place of a line break, and in bars."""
+    """Characters that mark trained text and special tokens, stand for a line break, and draw bars."""
 
     trained: tuple[str, str]
     special: tuple[str, str]
@@ -201,7 +201,7 @@ class Signs:
 UNICODE_SIGNS = Signs(("\u27e6", "\u27e7"), ("\u27e8", "\u27e9"), "\u23ce", "\u2588")
 ASCII_SIGNS = Signs(("[[", "]]"), ("{", "}"), "\\n", "#")
 NO_SIGNS = Signs(("", ""), ("", ""), "\u23ce", "\u2588")
-"""For output in which colours mark the text."""
+"""Signs for output in which colours mark the text."""
 
 
 # ------------------------------------------------------------------ samples
@@ -210,7 +210,7 @@ NO_SIGNS = Signs(("", ""), ("", ""), "\u23ce", "\u2588")
 def sample_lines(
     sample: ShownSample, number: int, count: int, signs: Signs, width: int, most: int = MOST_CHARACTERS
 ) -> Iterator[list[Marked]]:
-    """Yield a title and the documents of a row. The middle of a text beyond `most` characters is left out."""
+    """Yield the lines of a row: a title, then its documents. A text beyond `most` characters loses its middle."""
     source = f"step {sample.step}, pass {sample.forward_pass}, row {sample.row}"
     yield [(f"sample {number} of {count}: {source}", "head")]
     yield [(f"  {_sizes(sample)}", "note")]
@@ -234,7 +234,7 @@ def _sizes(sample: ShownSample) -> str:
 
 
 def _tokens(shown: ShownSample | ShownDocument) -> str:
-    """Return `12 tokens, 11 trained (92 %)`. A row with a label of its own trains on the label alone."""
+    """Return the tokens of a row or document as text: `12 tokens, 11 trained (92 %)`."""
     parts = shown.documents if isinstance(shown, ShownSample) else (shown,)
     counted = quantity(shown.tokens, "token")
     if parts and all(part.label for part in parts):
@@ -256,7 +256,7 @@ def _flowing(pieces: Sequence[Piece], signs: Signs, width: int, most: int) -> It
 
 
 def _shortened(pieces: Sequence[Piece], most: int) -> Iterator[Piece | str]:
-    """Yield the pieces, with a remark in place of the part that is not shown."""
+    """Yield the pieces of a text. Beyond `most` characters, a remark replaces the middle."""
     total, offset = sum(len(piece.text) for piece in pieces), 0
     gap = (most // 2, total - most // 2) if total > most else (total, total)
     for piece in pieces:
@@ -279,7 +279,7 @@ def _part(piece: Piece, text: str) -> Piece:
 
 
 def _signed(pieces: Iterable[Piece | str], signs: Signs) -> Iterator[Marked]:
-    """Yield marked texts, with brackets around each group of adjacent trained pieces."""
+    """Yield the pieces as marked texts, with the signs for trained text around each group of trained pieces."""
     for trained, group in groupby(pieces, key=lambda piece: isinstance(piece, Piece) and piece.trained):
         if trained:
             yield signs.trained[0], "trained"
@@ -289,7 +289,7 @@ def _signed(pieces: Iterable[Piece | str], signs: Signs) -> Iterator[Marked]:
             elif piece.special:
                 yield _special(piece, signs), "special"
             else:
-                # Line breaks are seen and kept; other control characters are only seen.
+                # A line break is shown and also breaks the line. Other control characters are only shown.
                 text = visible(piece.text).replace("\t", "    ").replace("\n", f"{signs.line_break}\n")
                 yield text, "trained" if trained else "text"
         if trained:
@@ -329,7 +329,7 @@ def _joined(line: Sequence[Marked]) -> list[Marked]:
 
 
 def _tagged(pieces: Sequence[Piece], signs: Signs, width: int) -> Iterator[list[Marked]]:
-    """Yield the words in columns, each above its tag."""
+    """Yield the lines of a row with tags: its words in columns, each above its tag."""
     words: list[Marked] = []
     tags: list[Marked] = []
     used = 0
@@ -365,7 +365,7 @@ def legend(signs: Signs) -> list[Marked]:
 
 
 def summary_lines(preview: Preview, signs: Signs) -> Iterator[str]:
-    """Yield figures over all rows: read, left out, trained, lengths and padding; then bad rows and notes."""
+    """Yield lines about all rows: counts, trained tokens, lengths and padding, then bad rows and notes."""
     yield f"{one_line(preview.source)}: {preview.task}"
     yield from (f"{label:<{_LABEL}}{text}" for label, text in _rows_of_numbers(preview))
     yield from _histogram(preview, signs)

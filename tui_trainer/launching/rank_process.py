@@ -1,4 +1,4 @@
-"""One of the processes of a run, as torchrun starts it: `python -m tui_trainer.launching.rank_process RUN_FOLDER`."""
+"""A training process that torchrun starts: `python -m tui_trainer.launching.rank_process RUN_FOLDER`."""
 
 import json
 import os
@@ -32,7 +32,7 @@ from tui_trainer.worker.answering import wait_for_hang_up
 
 
 def main() -> NoReturn:
-    """Train, and exit. After exit code 1, `rank-N.json` in the logs says why the run could not continue."""
+    """Train, then exit. With exit code 1, `rank-N.json` in the logs has the reason why the run could not continue."""
     end_by_parent_only()
     prepare_environment()
     folder, rank = RunFolder.open(Path(sys.argv[1])), int(os.environ["RANK"])
@@ -80,7 +80,7 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
     device = device_of(plan)
     use_device(device)
     ranks = join_ranks(device, offloads=plan.cpu_offload.value)
-    # Events of other ranks repeat those of rank 0, or concern only their machine.
+    # Other ranks write to a file in the logs: their events repeat those of rank 0 or concern only their machine.
     path = folder.journal if rank == 0 else folder.logs / f"rank-{rank}.jsonl"
     with JournalWriter(path, tell_failing=say_failing if rank == 0 else lambda reason: None) as journal:
         own_host = socket.gethostname()
@@ -98,9 +98,9 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
 
 
 def _gpu_uuid(plan: Plan) -> str:
-    """Return the GPU of this process; empty on a CPU. Raises RunError if this node has too few.
+    """Return the UUID of this process's GPU; empty on a CPU. Raises RunError if this node has too few GPUs.
 
-    The plan names the GPUs of the first node. Another node uses its GPU with the most free memory and those like it."""
+    The plan names the GPUs of the first node. Other nodes use their GPU with the most free memory, and GPUs like it."""
     number = int(os.environ["LOCAL_RANK"])
     if plan.device == "cpu":
         return ""
@@ -123,7 +123,7 @@ def _prepared(plan: Plan) -> PreparedData:
 
 
 def _watch_starter(controls: Controls) -> None:
-    """Stop the run when its starter requests it, and exit when the starter has ended or lost its agent.
+    """Start a thread that stops the run if the starter requests it, and exits if the starter or torchrun has ended.
 
     The request stays in the socket, so that all processes see it."""
     with suppress(OSError), socket.socket(fileno=os.dup(0)) as starter:

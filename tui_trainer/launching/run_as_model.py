@@ -1,7 +1,7 @@
-"""A finished run as the model that another run starts from: `model.model_name_or_path` has its path, its name or
+"""Starting a run from the model of a finished run: `model.model_name_or_path` is the path or name of that run, or
 `last`.
 
-The name is resolved once, to the folder `model` of the run, so that `last` stays the run that it was."""
+The name is resolved once, to the folder `model` of the finished run, so that `last` does not change its meaning."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +20,7 @@ from tui_trainer.runs.folder import RunFolder
 
 
 def with_run_as_model(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the config with the folder of the final model if it names a run, and with a note about it.
+    """Return the config with the name of a run replaced by the folder of its final model, and a note about that.
 
     A folder with a model, and a hub model that is downloaded or in the catalogue, take precedence over a run of that
     name. Raises ConfigError for a run without a final model, and for a name that fits several runs."""
@@ -36,7 +36,7 @@ def with_run_as_model(loaded: LoadedConfig) -> LoadedConfig:
 
 
 def changed_model_problems(config: Config) -> list[Problem]:
-    """Return the problem if the model is the final model of a run, but no longer what that run wrote."""
+    """Return a problem if the config's model is the final model of a run and its files have changed since that run."""
     run = run_of_model(Path(config.model.model_name_or_path))
     if run is None or config.is_from_scratch:
         return []
@@ -48,7 +48,7 @@ def changed_model_problems(config: Config) -> list[Problem]:
 
 
 def _run_named(name: str, revision: str) -> RunFolder | None:
-    """Return the run of this name; None if the name means a model."""
+    """Return the run that `model.model_name_or_path` names; None if the name means a model."""
     try:
         folder = local_folder(name)
     except ConfigError:  # no model is named, or `find_model` says what is wrong

@@ -1,4 +1,4 @@
-"""The outermost frame of a run: executes it, and records how it ended as an Outcome and in the journal."""
+"""The outermost frame of a run: executes the run, and records how it ended in an Outcome and in the journal."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ from tui_trainer.units import quantity
 from tui_trainer.worker.asking import shapes_worker
 from tui_trainer.worker.child import Child
 
-# Trackers are fed by a process of their own, so that none of their code runs here. A thread of this process reads its
-# messages, writes them to the journal, and ends with it.
+# A separate process feeds the trackers, so that none of their code runs here. A thread of this process reads its
+# messages, writes them to the journal, and ends when that process ends.
 
 _MODULE = "tui_trainer.tracking.reader"
 _TRACKERS_LOG_NAME = "tracking.txt"
 
 
 def start_trackers(config: Config, folder: RunFolder, journal: JournalWriter) -> None:
-    """Start the process that feeds the trackers that the config names. A failure is recorded and ends nothing."""
+    """Start the process that feeds the trackers named in the config. A failure is recorded and does not end the run."""
     names = list(dict.fromkeys(names_in(config.logging.report_to)))
     if not names:
         return
@@ -106,13 +106,13 @@ def _record_problems(reader: Child, journal: JournalWriter) -> None:
 
 _LOG_NAME = "error.txt"
 _EARLIER_RUNS = count()
-# Restarts without a newer checkpoint in between: a failure that comes each time is not cured by more of them.
+# Restarts without a newer checkpoint in between: more restarts do not help against a failure that recurs each time.
 _MOST_RESTARTS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """How a run ended. `problems` is filled if the input was wrong, `failure` if the run could not continue."""
+    """How a run ended. `problems` is set if the input was wrong, and `failure` if the run could not continue."""
 
     exit_code: int
     problems: tuple[Problem, ...] = ()
@@ -124,7 +124,7 @@ class _StopRequested(Exception):
 
 
 def execute_run(run: OpenRun, *, gauges_every_seconds: float = GAUGES_EVERY_SECONDS) -> Outcome:
-    """Execute a run from its current step to its end, and release its lock. An error is returned, not raised."""
+    """Execute a run from its current step to its end, and release its lock. Errors are part of the returned Outcome."""
     gauges = GaugeWriter(run.journal, period_seconds=gauges_every_seconds)
     outcome: Outcome | None = None
     gauges.start()
@@ -134,7 +134,7 @@ def execute_run(run: OpenRun, *, gauges_every_seconds: float = GAUGES_EVERY_SECO
     finally:
         gauges.stop()
         try:
-            # Only here does no traceback hold the model any more. A run that was refused early has not loaded torch.
+            # From here on no traceback refers to the model. A run that was refused early has not loaded torch.
             if "tui_trainer.training.process" in sys.modules:
                 from tui_trainer.training.process import give_memory_back
 
@@ -147,7 +147,7 @@ def execute_run(run: OpenRun, *, gauges_every_seconds: float = GAUGES_EVERY_SECO
 
 
 def is_refused(run: OpenRun, outcome: Outcome) -> bool:
-    """Return whether a new run was refused before it had a plan, so that its folder can be deleted."""
+    """Return whether the program refused a new run before it had a plan, so that its folder can be deleted."""
     return run.is_new and bool(outcome.problems) and not run.folder.plan.exists()
 
 
@@ -173,7 +173,7 @@ def _execute(run: OpenRun, gauges: GaugeWriter) -> Outcome:
 
 
 def _write_report(run: OpenRun) -> None:
-    """Write the report for people. A failure is recorded, and does not change how the run ended."""
+    """Write the run's report. A failure is recorded in the journal and does not change how the run ended."""
     try:
         write_report(run.folder)
     except Exception as error:
@@ -197,7 +197,7 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> Reason:
     journal.append(*(replace(report, step=step) for report in run.reports))
     if run.plan:
         if run.moved:
-            # The run continues on another device: its plan names that device from now on.
+            # If the run continues on another device, its plan names that device from now on.
             write_plan_file(run.folder, run.plan)
             hint = "the effective batch is the same, but the results may not be bit-identical"
             step = _saved_step(run.folder)
@@ -210,7 +210,7 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> Reason:
         plan, data = prepare.exact_plan(loaded, run.folder, journal, progress, gpu=run.gpu, tunes=True)
     gauges.watch_card_of(plan)
     prepare.announce(plan, journal, command_words(plan, run.folder))
-    # Only after the plan: a run that is refused must not appear in a tracker.
+    # Trackers start after the plan, because a run that is refused must not appear in a tracker.
     start_trackers(plan.config, run.folder, journal)
     baselines = prepare.measure_baselines(plan, data, journal)
     _raise_if_stopped(run)
@@ -239,16 +239,16 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> Reason:
 
 
 def _raise_if_stopped(run: OpenRun) -> None:
-    """Raise _StopRequested if a stop was requested. Other requests wait for the first step."""
+    """Raise _StopRequested if a stop was requested. Other requests are executed after the first step."""
     if run.controls.has_stop():
         raise _StopRequested
 
 
 def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Result, Plan]:
-    """Train in several processes. Return the result and the plan that was followed at the end.
+    """Train in several processes. Return the result and the plan, whose micro-batch may have been reduced.
 
-    If a process ends too early, all of them restart from the newest checkpoint, at most `_MOST_RESTARTS` times without
-    a newer one. After running out of memory, they restart with half the rows in a micro-batch."""
+    If a process ends too early, all processes restart from the newest checkpoint: at most `_MOST_RESTARTS` times if no
+    newer checkpoint is saved in between. After running out of memory, the micro-batch is halved."""
     journal, tries_left = run.journal, _MOST_RESTARTS
     while True:
         try:
@@ -286,10 +286,10 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
 
 
 def last_answered(before: int, events: Iterable[Event]) -> int:
-    """Return the last request that the next group of processes must not answer again.
+    """Return the id of the last request that the next group of processes must not execute again.
 
-    It is the last one answered since the last start, else `before`. A pause that still holds is left to the next
-    group."""
+    It is the last request confirmed since the last start, else `before`. The next group must execute a pause that
+    still holds."""
     last: dict[str, int] = {}
     for event in events:
         if isinstance(event, RunStarted):
@@ -302,7 +302,7 @@ def last_answered(before: int, events: Iterable[Event]) -> int:
 
 
 def _halve_micro_batch(plan: Plan, event: RunProblem) -> MicroBatchReduced:
-    """Return the event that halves the micro-batch of each process. Raises RunError at one row."""
+    """Return the event that halves the micro-batch after `event` (out of memory). Raises RunError if it has one row."""
     rows_before = plan.per_device_train_batch_size.value
     if rows_before == 1:
         settings = less_memory(plan, plan.longest_row)
@@ -321,31 +321,31 @@ def _halve_micro_batch(plan: Plan, event: RunProblem) -> MicroBatchReduced:
 
 
 def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> None:
-    """Store the seconds of a step for later plans. `busy_seconds` is how long this process has trained."""
+    """Store the measured seconds of a step for later plans. `busy_seconds` is how long this process has trained."""
     on_card, threads = plan.device == "cuda", plan.threads.value
     load = None if on_card else load_of_others(load_of_threads(threads * plan.processes_per_node, busy_seconds))
     device = device_key(plan.cpu_name, threads, plan.device_name if on_card else "")
-    # A plan of an earlier version may have a key of another form.
+    # A plan of an earlier version may have a key in another format.
     if key := StepKey.read(plan.shape_key):
         keep_calibration(device, key, step_seconds=step_seconds, flops=plan.step_flops, busy=is_busy(load, threads))
 
 
 def keep_peak(plan: Plan, peak_bytes: int) -> None:
-    """Store the peak memory for later plans."""
+    """Store the measured peak memory of a run for later plans."""
     if key := Key.read(plan.memory_key):
         rows, eval_rows = plan.per_device_train_batch_size.value, plan.per_device_eval_batch_size.value
         keep_measured_peak(key, rows, eval_rows, peak_bytes)
 
 
 def _saved_step(folder: RunFolder) -> int:
-    """Return the newest saved step. Return 0 if the folder cannot be read, which may be why the run ends."""
+    """Return the step of the newest checkpoint; 0 without one, or if the folder cannot be read."""
     with suppress(OSError):
         return max(steps_saved(folder.checkpoints), default=0)
     return 0
 
 
 def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointFolder | None:
-    """Return the checkpoint to resume from. Remove leftovers of a killed process, and rename damaged checkpoints."""
+    """Return the checkpoint to resume from, after removing unfinished and renaming damaged checkpoints."""
     try:
         clear_leftovers(folder.checkpoints)
     except OSError as error:
@@ -364,7 +364,7 @@ def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointF
 def _started(
     run: OpenRun, plan: Plan | None, checkpoint: CheckpointFolder | None, *, again: bool = False
 ) -> RunStarted:
-    """Return the event of a start. `again` marks a restart within the same start of the program."""
+    """Return the RunStarted event. `again` marks a restart of the training without a restart of the program."""
     config = plan.config if plan else run.loaded.config if run.loaded else None
     step = checkpoint.step if checkpoint else 0
     # The folder of a Slurm job is made on submission, so its first start opens an existing folder.
@@ -397,8 +397,8 @@ def _record_failure(run: OpenRun, error: Exception) -> Outcome:
 class RunThread:
     """One run in a thread of this process. `outcome` is set once `alive` is false.
 
-    The thread is not a daemon and `main()` joins it, because an exit must not interrupt a save. It never calls back:
-    its events are read from the journal, and requests other than a stop are written to `control.json`."""
+    The thread is not a daemon and `main()` joins it, because an exit must not interrupt a save. It has no callbacks:
+    read its events from the journal, and write requests other than a stop to `control.json`."""
 
     def __init__(self, run: OpenRun) -> None:
         self.run = run

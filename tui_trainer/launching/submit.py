@@ -1,9 +1,9 @@
 """Runs as Slurm jobs: their folder, their batch script, and the submission.
 
-The last line of the script is an `exec`, so that the program (or `srun`) has the pid of the batch shell: with
-`--signal=B:` Slurm signals that pid and nothing else, whichever way it tracks processes. Without `B:` each process of a
-step may get the signal, and by default SIGUSR1 ends a process. `srun` forwards it to its tasks. The program saves,
-stops and asks for the requeue itself (`runs/slurm.py`), because only it knows whether it made progress.
+The last line of the script is an `exec`, so that the program (or `srun`, which forwards signals to its tasks) has the
+pid of the batch shell. With `--signal=B:` Slurm signals that pid and no other process. Without `B:` each process of a
+step may get the signal, and by default SIGUSR1 ends a process. The program saves, stops and requests the requeue itself
+(`runs/slurm.py`), because only the program can tell whether it made progress.
 """
 
 import re
@@ -33,7 +33,7 @@ _SAVING_SECONDS: Final = 300
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resources:
-    """Resources of a job. Zero and "" leave the choice to the cluster."""
+    """Resources that a Slurm job requests. Zero and "" leave the choice to the cluster."""
 
     nodes: int = 1
     gpus_per_node: int = 0
@@ -43,7 +43,7 @@ class Resources:
     options: tuple[str, ...] = ()
 
     def problems(self) -> list[Problem]:
-        """Return what cannot be written into a script."""
+        """Return the problems of values that cannot be written into a batch script."""
         problems = []
         if self.time and limit_seconds(self.time) is None:
             message = f"--time {one_line(self.time, 40)!r} is not a Slurm time"
@@ -57,7 +57,7 @@ class Resources:
 
 
 def limit_seconds(time: str) -> int | None:
-    """Return the seconds of a time in a form that sbatch takes, 0 for no limit; None for another form."""
+    """Return the seconds of a time limit in sbatch's form, such as `1-12:00:00`; 0 for no limit, None if invalid."""
     match = _TIME.fullmatch(time)
     if match is None:
         return None
@@ -97,12 +97,12 @@ def script_text(root: Path, resources: Resources) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote an option for sbatch, where a # begins a comment, in older versions even within quotes."""
+    """Quote an option for sbatch. A `#` begins a comment there, in older versions even within quotes."""
     return '"' + re.sub(r'["\\#]', r"\\\g<0>", text) + '"'
 
 
 def planned_root(loaded: LoadedConfig) -> Path:
-    """Return the folder that the run would have. Raises ConfigError if its name or its path is not possible."""
+    """Return the folder that the run would have. Raises ConfigError if the run's name or path is not possible."""
     if problems := [*name_problems(loaded), *start_problems(loaded)]:
         raise ConfigError(problems)
     root = Path(loaded.config.output.runs_dir).expanduser().resolve() / free_name(loaded)
@@ -113,7 +113,7 @@ def planned_root(loaded: LoadedConfig) -> Path:
 
 
 def make_folder(loaded: LoadedConfig, root: Path, script: str) -> RunFolder:
-    """Create the folder of a run that a job will start. Raises InputError."""
+    """Create the folder of a run that a Slurm job will start. Raises InputError."""
     folder = RunFolder.create(root.parent, root.name)
     try:
         folder.write_file(folder.config, to_toml(loaded).encode())
@@ -126,9 +126,9 @@ def make_folder(loaded: LoadedConfig, root: Path, script: str) -> RunFolder:
 
 
 def submit_run(folder: RunFolder) -> str:
-    """Submit a run, and return the number of its job.
+    """Submit a run as a Slurm job, and return the id of the job.
 
-    Raises RunError if Slurm refuses the job, after deleting the folder, and if the number cannot be stored."""
+    If Slurm refuses the job, deletes the run folder and raises RunError. Raises RunError if the id cannot be saved."""
     try:
         job = slurm.submit(folder.script)
     except RunError:

@@ -1,9 +1,9 @@
 """Groups of processes that train one model together, started and watched by torchrun (torch's elastic agent).
 
-Each process is `launching/rank_process.py`; the first one writes the journal. They end with this process: all of them
-hold one end of a socket pair, and exit when nobody holds the other. The first one also reports through it what it
-cannot write to a file, for example on a full disk. Each process locks its log while it lives, and the next group waits
-for these locks."""
+Each process of a group is `launching/rank_process.py`, and rank 0 writes the journal. The processes end with their
+starter: all hold one end of a socket pair, and exit when nobody holds the other end. Rank 0 also sends through the
+socket what it cannot write to a file, for example on a full disk. Each process locks its log until it ends, and the
+next group waits for these locks."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ from tui_trainer.worker.child import Child, exit_words, json_object
 
 WAIT_SECONDS = 600.0
 POLL_SECONDS = 0.5
-# The report of a node that failed comes a little later than the failures that it causes in others.
+# The report of a node that failed arrives a little later than the failures that it causes on other nodes.
 _REPORT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assignment:
-    """Input of the processes of a group, besides the plan."""
+    """Input that the processes of a group need in addition to the plan, written to the run folder."""
 
     checkpoint: CheckpointFolder | None
     last_earlier_id: int
@@ -75,7 +75,7 @@ class Assignment:
     """HOST:PORT of the first node; empty for a run on one node."""
     attempt: str = ""
     starter: str = ""
-    """Owner of the run that wrote this. It tells the assignment from one that an earlier start left behind."""
+    """Process that wrote the assignment, to recognise an assignment that an earlier start left behind."""
 
     @staticmethod
     def path(folder: RunFolder) -> Path:
@@ -83,21 +83,21 @@ class Assignment:
 
     @classmethod
     def of(cls, folder: RunFolder, plan: Plan, **fields: Any) -> Assignment:
-        """Return a new assignment. Raises ConfigError if the set port is in use, RunError if Slurm names no nodes."""
+        """Return a new assignment. Raises ConfigError if the port is in use, and RunError if Slurm names no nodes."""
         if plan.nodes == 1:
             return cls(**fields)
         return cls(rendezvous=_address(plan), attempt=uuid4().hex, starter=_owner_name(owner(folder.lock)), **fields)
 
     @classmethod
     def read(cls, folder: RunFolder) -> Assignment | None:
-        """Return the assignment in the folder; None without a complete one."""
+        """Return the assignment in the run folder; None if it is missing or incomplete."""
         with suppress(OSError, ValueError):
             return TypeAdapter(cls).validate_json(cls.path(folder).read_bytes())
         return None
 
     @classmethod
     def current(cls, folder: RunFolder) -> Assignment | None:
-        """Return the assignment of the start in progress; None before and after it."""
+        """Return the assignment of the run's present owner; None if it has not written one, or without an owner."""
         assignment, holder = cls.read(folder), owner(folder.lock)
         return assignment if assignment and holder and assignment.starter == _owner_name(holder) else None
 
@@ -111,13 +111,13 @@ def join_command(folder: RunFolder, node_rank: int | Literal["K"]) -> str:
 
 
 def report_node(folder: RunFolder, node_rank: int, attempt: str, **report: Any) -> None:
-    """Report that a node joined, or its `problem`, why it cannot, or `ended`, which of its processes ended and how."""
+    """Write the report of a node: that it joined, why it cannot (`problem`), or which process ended how (`ended`)."""
     content = {"attempt": attempt, "host": socket.gethostname(), "pid": os.getpid(), **report}
     write_atomically(_node_path(folder, node_rank), json.dumps(content).encode(), durable=False)
 
 
 def wait_for_nodes(folder: RunFolder, plan: Plan, attempt: str, progress: Progress) -> None:
-    """Wait until all nodes have joined. Raises RunError if one does not, and what `progress` raises."""
+    """Wait until all nodes have joined. Raises RunError if a node does not join, and any exception of `progress`."""
     until, reported_at = monotonic() + WAIT_SECONDS, float("-inf")
     while missing := [rank for rank in range(1, plan.nodes) if not _has_joined(folder, rank, attempt)]:
         if monotonic() > until:
@@ -131,7 +131,7 @@ def wait_for_nodes(folder: RunFolder, plan: Plan, attempt: str, progress: Progre
 
 
 def failure_on_other_node(folder: RunFolder, plan: Plan, attempt: str) -> dict[str, Any]:
-    """Return the process of another node that was killed or failed by itself; {} if none is reported within seconds."""
+    """Return the report of a process on another node that was killed, or of a torchrun that failed, else {}."""
     until = monotonic() + (_REPORT_SECONDS if plan.nodes > 1 else 0)
     while monotonic() < until:
         reports = [_node_report(folder, rank, attempt).get("ended") for rank in range(1, plan.nodes)]
@@ -152,7 +152,7 @@ def _has_joined(folder: RunFolder, node_rank: int, attempt: str) -> bool:
 
 
 def _node_report(folder: RunFolder, node_rank: int, attempt: str) -> dict[str, Any]:
-    """Return what a node reported for this attempt; {} if nothing."""
+    """Return the report that a node wrote for this attempt; {} if there is none."""
     report = read_fields(_node_path(folder, node_rank))
     return report if report.get("attempt") == attempt else {}
 
@@ -166,7 +166,7 @@ def _owner_name(holder: LockOwner | None) -> str:
 
 
 def _address(plan: Plan) -> str:
-    """Return HOST:PORT of this node. Raises ConfigError if the set port is in use."""
+    """Return HOST:PORT of this node for the rendezvous. Raises ConfigError if the port that the user set is in use."""
     host, _, port = plan.config.distributed.rendezvous.partition(":")
     if not host:
         allocation = Allocation.here()
@@ -183,7 +183,7 @@ def _address(plan: Plan) -> str:
 
 
 AGENT, RANK = "tui_trainer.launching.torchrun_agent", "tui_trainer.launching.rank_process"
-# Time until torchrun is killed, then its processes, and until a process that survives the kill is given up.
+# Times until torchrun is killed, until its processes are killed, and until a surviving process is no longer awaited.
 AGENT_SECONDS: Final = 4.0
 LEAVE_SECONDS: Final = 3.0
 KILLED_SECONDS: Final = 3.0
@@ -191,20 +191,20 @@ _POLL_SECONDS: Final = 0.02
 _READ_SECONDS: Final = 0.2
 _SHOWN_LINES: Final = 3
 STOP: Final = b"s"
-"""All processes read one socket, and leave this byte in it for the others."""
+"""Byte in the shared socket that requests a stop. The processes peek at it, so that all of them see it."""
 
 
 class RankEnded(RunError):
-    """A process ended before the run did. The others were ended as well, and the group may be restarted."""
+    """Raised if a process ended before the run did. The other processes have ended too; the group can be restarted."""
 
 
 def result_path(folder: RunFolder, rank: int) -> Path:
-    """Return the JSON file with the result of a process."""
+    """Return the path of the JSON file with the result of a process."""
     return folder.logs / f"rank-{rank}.json"
 
 
 def log_path(folder: RunFolder, rank: int) -> Path:
-    """Return the file with the output of a process, including its traceback."""
+    """Return the path of the log with the output of a process, including its traceback."""
     return folder.logs / f"rank-{rank}.txt"
 
 
@@ -213,7 +213,7 @@ def _agent_log(folder: RunFolder, node_rank: int) -> Path:
 
 
 def torchrun_arguments(folder: RunFolder, plan: Plan, node_rank: int = 0, rendezvous: str = "") -> list[str]:
-    """Return the arguments of torchrun. The first node has the first ranks, as it has the lock and the journal."""
+    """Return the arguments of torchrun on a node. Node 0, which has the run's lock and journal, has the first ranks."""
     options = ["--standalone"]
     if plan.nodes > 1:
         host, _, port = rendezvous.rpartition(":")
@@ -224,7 +224,7 @@ def torchrun_arguments(folder: RunFolder, plan: Plan, node_rank: int = 0, rendez
 
 
 def command_words(plan: Plan, folder: RunFolder) -> str:
-    """Return the command as a person would type it; empty for a run of one process without Unsloth."""
+    """Return the torchrun command as a user would type it; empty for a run of one process without Unsloth."""
     if plan.nodes > 1:
         local_words = f"{plan.processes_per_node} {'process' if plan.processes_per_node == 1 else 'processes'} here"
         if plan.nodes == 2:
@@ -240,14 +240,14 @@ def command_words(plan: Plan, folder: RunFolder) -> str:
 
 
 def uses_other_processes(plan: Plan) -> bool:
-    """Return whether the run trains in other processes than this one."""
+    """Return whether the run trains in separate processes and not in this one."""
     return plan.is_group or unsloth.is_asked(plan.config)
 
 
 def train_together(
     job: Job, controls: Controls, progress: Progress, tell_failing: Callable[[str | None], None]
 ) -> Result:
-    """Train in all processes of the plan, to the end.
+    """Train in all processes of the plan until the run ends, and return the result.
 
     `tell_failing` gets the reason why rank 0 cannot write the journal, and None once it can again. Raises RankEnded,
     GroupOutOfMemory, RunError, InputError."""
@@ -286,13 +286,13 @@ def _start_agent(folder: RunFolder, plan: Plan, log: IO[bytes], node_rank: int =
 
 @dataclass(slots=True)
 class GroupMessages:
-    """Messages from the processes of a group that did not go through files."""
+    """Messages that the processes of a group sent through the socket or standard output rather than in files."""
 
     tell_failing: Callable[[str | None], None] = lambda reason: None
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Results by rank, of processes that could not write their file."""
+    """Results by rank, from processes that could not write their result file."""
     ended: dict[str, Any] = field(default_factory=dict)
-    """Rank and exit code of the process that ended the group; no rank for torchrun itself; {} if all went well."""
+    """Rank and exit code of the process that failed; {} if none did. There is no rank if torchrun itself failed."""
 
     def take(self, line: bytes) -> None:
         match json_object(line):
@@ -305,14 +305,14 @@ class GroupMessages:
 
 
 def say(**words: Any) -> None:
-    """Send a message from a process of the group through its standard input, which is a socket."""
+    """Send a message from a process of the group to its starter, through the socket that is its standard input."""
     with suppress(OSError):
         if stat.S_ISSOCK(os.fstat(0).st_mode):
             os.write(0, f"{json.dumps(words)}\n".encode())
 
 
 def say_failing(reason: str | None) -> None:
-    """Report from rank 0 why it cannot write the journal, or None once it can again."""
+    """Report to the starter why rank 0 cannot write the journal, or None once it can again."""
     say(failing=reason and one_line(reason, 200))
 
 
@@ -325,16 +325,16 @@ def _train_here(
     node_rank: int = 0,
     is_over: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Train in the processes of this node until they have ended.
+    """Start the processes of this node, and wait until they have ended.
 
-    They are terminated once the run `is_over` on the first node, as they would wait minutes for that node."""
+    Once the run `is_over` on the first node, terminate them, because they would wait minutes for that node."""
     has_sent_stop = is_terminated = has_ended = False
     checked_at = 0.0
     with open_log(_agent_log(folder, node_rank)) as log:
         agent = _start_agent(folder, plan, log, node_rank, assignment.rendezvous)
     try:
         while not has_ended:
-            # Read before the output, so that no line before the end is missed.
+            # The exit status is read before the output, so that no line before the end is missed.
             has_ended = agent.exit_code is not None
             if not has_sent_stop and wants_stop():
                 has_sent_stop = True
@@ -387,7 +387,7 @@ def _wait_for_ends(folder: RunFolder, ranks: range) -> None:
             # The wait is limited: even a kill does not end a process that waits for a disk.
             while _is_held(log) and (now := monotonic()) < until + KILLED_SECONDS:
                 if now > until and (pid := read_fields(result_path(folder, rank)).get("pid")):
-                    # Only if it is still a process of a group: the system gives pids of ended ones to others.
+                    # Kill the process only if it still belongs to a group, because the system reuses pids.
                     with suppress(psutil.Error):
                         if RANK in (process := psutil.Process(pid)).cmdline():
                             process.kill()
@@ -403,7 +403,7 @@ def _is_held(log: IO[bytes]) -> bool:
 
 
 def _result(folder: RunFolder, count: int, messages: GroupMessages) -> Result:
-    """Return the result of rank 0, or raise what ended the group."""
+    """Return the result of rank 0, or raise the error that ended the group."""
     ended = messages.ended
     reports = [messages.results.get(rank) or read_fields(result_path(folder, rank)) for rank in range(count)]
     by_signal = ended.get("exit_code", 0) < 0
@@ -423,7 +423,7 @@ def _result(folder: RunFolder, count: int, messages: GroupMessages) -> Result:
 
 
 def _end_words(folder: RunFolder, ended: dict[str, Any]) -> str:
-    """Return why the group ended, with the last lines of the log."""
+    """Return as text why the group ended, with the last lines of the log."""
     rank, code = ended.get("rank"), ended.get("exit_code", 0)
     if rank is None:
         node_words = f" on node {node}" if (node := ended.get("node")) else ""
@@ -440,11 +440,11 @@ def _end_words(folder: RunFolder, ended: dict[str, Any]) -> str:
 
 
 def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> int:
-    """Take part in a run as another node than the first, from its next group to its end. Return its exit code.
+    """Take part in a run as a node other than the first, until the run ends. Return the exit code of the command.
 
-    The processes of this node are started whenever the first node asks for a group. `stop` is set to stop the run from
-    this node. Raises RunError if the first node does not begin or no longer responds, and InputError for what is wrong
-    here."""
+    The processes of this node are started whenever the first node starts a group. Set `stop` to stop the run from this
+    node. Raises RunError if the first node does not begin or no longer responds, and InputError if this node cannot
+    take part."""
     last_attempt, journal_bytes, changed_at = "", -1, monotonic()
     while True:
         assignment, written = Assignment.current(folder), 0
@@ -476,7 +476,7 @@ def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progre
         if plan is None or not 0 < node_rank < plan.nodes:
             has = f"this run has {plan.nodes if plan else 1} of them"
             raise InputError(f"there is no node {node_rank}: nodes are counted from 0, and {has}")
-        # Each node may have a disk of its own for prepared data. Data that differs is refused.
+        # Each node may have its own disk for prepared data. A node whose data differs is refused.
         with JournalWriter(folder.logs / f"node-{node_rank}.jsonl") as journal:
             planned_data(plan, journal, progress)
     except (InputError, RunError) as error:

@@ -1,4 +1,4 @@
-"""torchrun that prints as JSON which process ended it: `python -m tui_trainer.launching.torchrun_agent ARGUMENTS`."""
+"""torchrun that reports in JSON which process failed: `python -m tui_trainer.launching.torchrun_agent ARGUMENTS`."""
 
 import json
 import os
@@ -12,10 +12,10 @@ SHUTDOWN_SECONDS: Final = 3
 
 
 def end_by_parent_only() -> None:
-    """Make SIGTERM end this process only if its parent sent it. Call this before there are threads.
+    """Make this process ignore SIGTERM unless its parent sent it. Call this before there are threads.
 
-    When a machine shuts down or a job is cancelled, all processes of a run get SIGTERM. The program among them then
-    requests a checkpoint, which these processes have to write."""
+    When a machine shuts down or a job is cancelled, all processes of a run get SIGTERM. The parent then requests a
+    checkpoint, which this process has to write."""
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         # This process ends its loader workers.
@@ -35,7 +35,7 @@ def _end_by_parent() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run torchrun. Return 1 if a process failed; the last line of the output then names it."""
+    """Run torchrun. Return 1 if a process failed; the last line of the output then names that process."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
         run.run(options)  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         first = error.get_first_failure()
-        # A killed process makes those fail that wait for it. The agent itself ends the others by SIGTERM.
+        # If a process was killed, those that wait for it fail. The agent itself ends the other processes by SIGTERM.
         killed = [item for item in error.failures.items() if -signal.SIGTERM != item[1].exitcode < 0]
         rank, failure = (*killed, first)[0]
         print(json.dumps({"rank": rank, "exit_code": failure.exitcode}), flush=True)

@@ -31,7 +31,7 @@ _NO_DIFFERENCE: Final = frozenset({"output.name", "output.runs_dir", "schema_ver
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurvePoint:
-    """A loss in nats, with the steps, the tokens counted in the loss, and the seconds of training up to it."""
+    """A point of a loss curve: the loss in nats, and the steps, loss tokens and training seconds until then."""
 
     step: int
     tokens: int
@@ -43,8 +43,8 @@ class CurvePoint:
 class ComparedRun(RunResult):
     """A compared run. A figure that was not measured is None.
 
-    `seconds` is the time of all steps, and `tokens_per_second` counts the tokens that the model read in them. `metric`
-    was best after `best_step`.
+    `seconds` is the time of all steps. `tokens_per_second` counts all tokens that the model read during those steps.
+    `best_step` is the step after which `metric` had its best value.
     """
 
     best_eval_loss: float | None
@@ -56,20 +56,20 @@ class ComparedRun(RunResult):
     tokens: int
     tokens_per_second: Annotated[float | None, Figure(title="tokens per second", unit="rounded count")]
     inference_samples_per_second: Annotated[float | None, Figure(title="inference samples/s", unit="number")] = None
-    """Rows per second in batches, from the last `bench RUN`."""
+    """Rows per second when the model answers in batches, as the last `bench RUN` measured it."""
     peak_memory_bytes: Annotated[int | None, Figure(title="peak memory", unit="bytes")]
     figures: dict[str, float] = field(default_factory=dict)
-    """Measured figures, keyed by field of `RunState`."""
+    """Measured figures, keyed by property of `RunState`."""
     targets: str = ""
-    """`2 of 3 met`; empty if none was set."""
+    """Summary of the run's targets, such as `2 of 3 met`; empty if the run has no targets."""
     train_curve: tuple[CurvePoint, ...] = ()
-    """Each point is the mean over the steps since the previous one, or over the smoothing window if that is longer."""
+    """Training losses, each a mean over the steps since the previous point, or over a longer smoothing window."""
     eval_curve: tuple[CurvePoint, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """A setting and its value in each run, in the order of the runs. None if a run's files do not contain it."""
+    """A setting that differs between runs, and its value in each run; None for a run without the setting."""
 
     key: str
     values: tuple[Any, ...]
@@ -82,7 +82,7 @@ class Comparison:
 
     @property
     def warning(self) -> str:
-        """Sentence that names the figures that are not comparable; empty if all are."""
+        """Warning that names the figures which are not comparable because the tasks differ; else empty."""
         tasks = list(dict.fromkeys(run.task for run in self.runs if run.task))
         if len(tasks) < 2:
             return ""
@@ -96,7 +96,7 @@ def compare(folders: Sequence[RunFolder]) -> Comparison:
 
 
 def compare_and_states(folders: Sequence[RunFolder]) -> tuple[Comparison, tuple[RunState, ...]]:
-    """Compare runs like `compare`, and return also their states, from which further curves can be drawn."""
+    """Return the comparison of the runs and their states, from which further curves can be drawn."""
     if not LEAST_RUNS <= len(folders) <= MOST_RUNS:
         raise InputError(f"{LEAST_RUNS} to {MOST_RUNS} runs can be compared, not {len(folders)}")
     repeated = next((folder.name for index, folder in enumerate(folders) if folder in folders[:index]), "")
@@ -131,7 +131,7 @@ def _compared(folder: RunFolder, journal: FollowedJournal) -> ComparedRun:
 
 
 def train_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
-    """Return up to `points` means of the training loss, evenly spread over the steps and ending at the last one.
+    """Return the training loss as up to `points` means, evenly spread over the steps. The last is at the last step.
 
     A mean covers the steps since the previous point, and at least as many as `RunState.loss_smoothed` averages.
     """
@@ -153,7 +153,7 @@ def train_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
 
 
 def eval_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
-    """Return up to `points` held-out losses, evenly spread and ending with the last one."""
+    """Return up to `points` of the held-out losses, evenly spread, the newest among them."""
     evals = [evaluation for evaluation in state.evals if math.isfinite(evaluation.loss)]
     tokens, seconds = _prefix_sums(state.token_counts), _prefix_sums(state.step_seconds)
     curve = []
@@ -166,12 +166,12 @@ def eval_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
 
 
 def _prefix_sums(values: Iterable[float]) -> list[float]:
-    """Return the sum of the first n values for each n from 0 to their count."""
+    """Return the cumulative sums of the values, starting with 0: `[0, 1, 3]` for `1, 2`."""
     return list(accumulate(values, initial=0))
 
 
 def settings_of(folder: RunFolder) -> dict[str, Any]:
-    """Return a run's settings by dotted key, and the exact values of its plan as `plan.KEY` once there is a plan."""
+    """Return a run's settings by dotted key. If the run has a plan, add the plan's exact values as `plan.KEY`."""
     plan = read_fields(folder.plan)
     if isinstance(plan.get("config"), dict):
         derived = {
@@ -185,9 +185,9 @@ def settings_of(folder: RunFolder) -> dict[str, Any]:
 
 
 def differing(settings: Sequence[dict[str, Any]]) -> tuple[Difference, ...]:
-    """Return the settings that have several values among the runs.
+    """Return the settings whose values differ between the runs.
 
-    A setting that only one run contains does not count, because the other runs may have the same value from a preset.
+    A setting that only one run names does not count, because a preset may give the same value to the other runs.
     """
     differences = []
     for key in dict.fromkeys(key for config in settings for key in config if key not in _NO_DIFFERENCE):

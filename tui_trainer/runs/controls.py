@@ -53,15 +53,15 @@ def request(path: Path, action: Action) -> int:
 
 
 class Controls:
-    """Reader of the requests, used by the run. Requests from before the run began are ignored.
+    """Reader with which a run receives its requests. Ignores requests that were written before this object was created.
 
-    `last_earlier_id` is the id of the last ignored request. Another process of the same run passes it on.
+    `last_earlier_id` is the id of the last request to ignore, if another process of the run has already read it.
     """
 
     def __init__(self, path: Path, last_earlier_id: int | None = None) -> None:
         self._path = str(path)
         self._stamp: tuple[int, int, int] | None = None
-        # The set has whole requests, because ids begin again at 1 after the file was deleted or damaged.
+        # The set holds whole requests rather than ids, because ids restart at 1 if the file was deleted or damaged.
         self._seen: set[ControlRequest] = set()
         self._waiting: list[ControlRequest] = []
         self.is_stopped_here = False
@@ -83,21 +83,21 @@ class Controls:
         return self.is_stopped_here or bool(self.waiting())
 
     def wanted(self, *, of_file: bool = True) -> list[ControlRequest]:
-        """Return the requests since the last call, each once and in order. Never raises."""
+        """Return the requests since the last call, each once. `of_file` false leaves out the requests in the file."""
         requests = list[ControlRequest]()
         if of_file:
             requests, self._waiting = self.waiting(), []
         if self.is_stopped_here and not self._has_returned_stop:
             self._has_returned_stop = True
-            # The request is equal in all processes of a run, which merge equal requests into one.
+            # All processes of a run create this same request, and the run merges equal requests into one.
             requests.append(ControlRequest(id=0, action="stop", at=""))
         return requests
 
     def waiting(self) -> list[ControlRequest]:
-        """Return the unanswered requests and keep them. Never raises.
+        """Return the requests that `wanted` has not returned yet, without marking them as returned. Never raises.
 
-        Costs one `stat` if the file is unchanged, because it is called after every step. The modification time alone
-        does not show every change: two may fall into one clock tick of the file system. A new file has another inode.
+        An unchanged file costs one `stat`. A change is detected by inode, time and size, because two changes may fall
+        into one clock tick of the file system.
         """
         with suppress(OSError):
             status = os.stat(self._path)  # noqa: PTH116 - half the time of Path.stat
@@ -112,7 +112,7 @@ class Controls:
 
 
 def _read(path: Path) -> list[ControlRequest]:
-    """Return the well-formed requests of the file, sorted by id; none if the file is missing or damaged."""
+    """Return the valid requests of the file, sorted by id; an empty list if the file is missing or damaged."""
     try:
         data = json.loads(read_plain_file(path, _LIMIT_BYTES))
     except (FileNotFoundError, ValueError, RecursionError):

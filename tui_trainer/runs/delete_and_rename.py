@@ -1,6 +1,6 @@
 """Renaming and deleting runs that no process owns or reads. Deletion removes only files of runs and follows no links.
 
-A folder is renamed before it is deleted. The remains after a crash are thus recognised, and no run starts in them.
+A folder is renamed before it is deleted, so that a half-deleted folder is recognised after a crash and not used.
 """
 
 import os
@@ -23,7 +23,7 @@ _DELETING: Final = ".deleting-"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deleted:
-    """The freed bytes, and the names of the files that were left in the folder because no run created them."""
+    """Result of a deletion: the freed bytes, and the names of the remaining files, which no run created."""
 
     freed_bytes: int
     kept: tuple[str, ...] = ()
@@ -42,12 +42,12 @@ def deletion_path(root: Path) -> Path:
 
 
 def original_path(root: Path) -> Path:
-    """Return the path that a run's folder had before its deletion began."""
+    """Return the path that a half-deleted run had before its deletion began; any other path unchanged."""
     return root.with_name(root.name.removeprefix(_DELETING))
 
 
 def bytes_to_free(root: Path) -> int:
-    """Return how many bytes `delete` would free. Raises FolderError if `delete` would refuse."""
+    """Return how many bytes `delete` would free. Raises FolderError if `delete` would raise it."""
     remains = deletion_path(root)
     try:
         if root != remains and os.path.lexists(root):
@@ -61,10 +61,10 @@ def bytes_to_free(root: Path) -> int:
 
 
 def delete(root: Path) -> Deleted:
-    """Delete a run, or the remains of a half-deleted one. A run without a folder only loses its line in the index.
+    """Delete a run or a half-deleted run. If the folder no longer exists, only remove its line from the index.
 
-    Raises FolderError if a process owns or reads the run, for a link, for a folder that is not a run, and when the
-    system refuses. An error after the renaming leaves a half-deleted run.
+    Raises FolderError if a process owns or reads the run, for a link, for a folder that is not a run, and for errors of
+    the system. After such an error the run may be half deleted.
     """
     root = root.absolute()
     remains, named = deletion_path(root), original_path(root)
@@ -92,7 +92,7 @@ def rename(root: Path, name: str) -> Problem | None:
     """Rename a run on the disk and in the index. Returns a problem if only the index could not be written.
 
     Raises FolderError if the name is invalid or taken, if a process owns or reads the run, for a folder that is not a
-    run, and when the system refuses.
+    run, and for errors of the system.
     """
     if problem := check_name(name):
         raise FolderError(replace(problem, key=""))
@@ -114,7 +114,7 @@ def rename(root: Path, name: str) -> Problem | None:
 
 
 def refuse_queued(folder: RunFolder) -> None:
-    """Raise FolderError if a job of this run is queued, because the job would not find its folder. Asks Slurm."""
+    """Raise FolderError if a Slurm job of this run is queued, because the job would not find the run's folder."""
     if owner(folder.lock) is None and (job := active_job(folder)):
         hint = f"`tui-trainer stop {shell_word(folder.name)}` removes it from the queue"
         raise FolderError(f"job {job} of this run is in the queue", where=one_line(str(folder.root)), hint=hint)
@@ -141,7 +141,7 @@ def _refuse_foreign_or_owned(folder: RunFolder) -> None:
 
 
 def _remove(remains: Path) -> int:
-    """Remove the files of a run, and the folder if it is empty then. Returns the freed bytes."""
+    """Remove the files of a run, then its folder unless foreign files are left. Returns the freed bytes."""
     if not os.path.lexists(remains):
         return 0
     if remains.is_symlink():

@@ -15,12 +15,12 @@ from tui_trainer.runs.json_fields import WHOLE_LIMIT, finite, parsed, reader, sh
 from tui_trainer.units import Figure, utc_now
 
 LEFT_OUT_EMPTY: Final = {"left_out_empty": True}
-"""Metadata of fields that are omitted from the line if they are empty."""
+"""Field metadata: omit the field from the journal's line if the field is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """The fields that all events share: the time, and the number of optimizer steps done by then."""
+    """Base of all events: the time of the event, and the number of optimizer steps done by then."""
 
     at: str = field(default_factory=utc_now)
     step: int = 0
@@ -58,7 +58,7 @@ class Progress(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPrepared(Event):
-    """Counts of the training data, and as `eval_*` of the held-out data."""
+    """Counts of the prepared data. The fields `eval_*` count the held-out data, the others the training data."""
 
     from_cache: bool
     rows: int
@@ -71,18 +71,18 @@ class DataPrepared(Event):
     seconds: float
     notes: list[str] = field(default_factory=list)
     choices: int = 0
-    """Number of tokens or classes that a label is chosen from, if the loss is the cross-entropy of that choice.
-    Otherwise, and in older journals, 0."""
+    """Number of tokens or classes among which the loss (a cross-entropy) makes the model choose; 0 for other losses and
+    in older journals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeRates:
     """Reference rates for the speed of training, in floating-point operations per second of one process.
 
-    `row_flops` is the number of operations for one row in a step. `measured` is the rate of large matmuls on this
+    `row_flops` is the number of operations for training on one row. `measured` is the rate of large matmuls on this
     machine, and `measured_of` names them. `maker` is the GPU's rate according to `maker_source`. A rate is None if it
-    is not known. `usual_share` is the share that training usually reaches at this width of the model: of the maker's
-    rate on a GPU, of the measured one on a CPU. `starting_seconds` is the fixed time to launch the operations of one
+    is not known. `usual_share` is the share of a rate that training usually reaches at this width of the model: of
+    `maker` on a GPU, of `measured` on a CPU. `starting_seconds` is the fixed time to launch the operations of one
     pass; older journals have 0.
     """
 
@@ -99,8 +99,8 @@ class ComputeRates:
 class PlanMade(Event):
     """An extract of the exact plan. The whole plan is in plan.json.
 
-    A field with the name of a field of `Plan` has its value. `figures` has the values of the fields declared for the
-    journal (`Figure.in_journal`), keyed by field.
+    A field that `Plan` also has holds the plan's value. `figures` has the values of those fields of `Plan` that are
+    declared with `Figure.in_journal`, keyed by field.
 
     `eval_every_steps` and `save_every_steps` are 0 if evaluation or saving happens only at the end. `base_model` is
     empty for a model from scratch, and `came_from` if no run trained the model before. `lora_rank` is None if all
@@ -120,7 +120,7 @@ class PlanMade(Event):
     disk_bytes: int
     duration_seconds: float | None
     beginning_seconds: float | None = None
-    """Part of `duration_seconds` that is computed once before the first step."""
+    """Part of `duration_seconds` for the work before the first step."""
     eval_rows: int | None = None
     eval_every_steps: int | None = None
     save_every_steps: int | None = None
@@ -143,18 +143,18 @@ class PlanMade(Event):
     empty_cache_steps: int | None = None
     learning_rate: float | None = None
     usual_learning_rate: float | None = None
-    """Learning rate that `auto` resolves to for this method and size of model."""
+    """Learning rate to which `auto` resolves for this tuning method and model size."""
     most_learning_rate: float | None = None
     memory_budget_bytes: int | None = None
     kernel_bytes: int | None = None
-    """Part of the memory for kernels that a CPU compiles for each size of a pass; 0 if it compiles none."""
+    """Part of the planned memory for kernels that a CPU compiles for each size of a pass; 0 if it compiles none."""
     processes: int = 1
     command: str = ""
-    """Command that starts the processes of a run with several."""
+    """Command that starts the processes, for a run with several processes."""
     attention: str = ""
     """Attention kernel, and why it was chosen."""
     best_samples_per_second: float | None = None
-    """Highest rate of earlier runs with steps of the same shape on this machine."""
+    """Highest speed, in rows per second, of earlier runs with steps of this shape on this machine."""
     gradient_checkpointing: bool | None = None
     tuning_method: str = ""
     warmup_steps: int | None = None
@@ -162,7 +162,7 @@ class PlanMade(Event):
     seed: int | None = None
     """Value of `training.seed`, which determines the order of the rows."""
     precision_gain: float | None = None
-    """Measured speed of steps in `best_precision` relative to `precision` on this machine, or of matmuls."""
+    """Speed in `best_precision` relative to `precision`, measured on this machine with steps, or else with matmuls."""
     precision_gain_of: str = ""
     compute_rates: ComputeRates | None = None
     step_seconds: float | None = None
@@ -172,9 +172,9 @@ class PlanMade(Event):
     hardware_settings: list[str] = field(default_factory=list)
     """Settings whose values come from the hardware profile."""
     user_settings: list[str] | None = None
-    """Settings that the user wrote; None in journals of before they were noted."""
+    """Settings that the user wrote; None in older journals."""
     busy_words: str = ""
-    """Sentence about other load on the machine at the time of planning, and its effect on the times; empty if none."""
+    """Sentence about other programs' load during planning and its effect on the planned times; empty if none."""
     cpu_threads: int | None = None
     """Threads of each process."""
     merged_bytes: int | None = None
@@ -186,8 +186,8 @@ class PlanMade(Event):
 class LibrariesLoaded(Event):
     """The state of the process after the import of torch and transformers, before it loads the model.
 
-    `resident_bytes` is its memory at this time. On a CPU the planned memory is what training adds to it;
-    on a GPU it is None, because the plan counts GPU memory. `threads` is the number of threads of torch's kernels.
+    `resident_bytes` is the memory of the process at this time. The planned memory of a run on a CPU comes on top of it.
+    On a GPU `resident_bytes` is None, because the plan counts GPU memory. `threads` are the threads of torch's kernels.
     """
 
     resident_bytes: int | None
@@ -196,7 +196,7 @@ class LibrariesLoaded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselinesMeasured(Event):
-    """Results of simpler models by name: held-out losses in nats per `unit`, and scores like those of `EvalDone`."""
+    """Held-out losses (nats per `unit`) and scores of simple models such as trigrams, which serve as baselines."""
 
     losses: dict[str, float]
     eval_tokens: int
@@ -212,8 +212,8 @@ class StepDone(Event):
     `input_tokens` counts the tokens that the model read without padding, and `positions` those with padding. Both are 0
     in older journals.
 
-    If the loss has several parts, or the task computes scores in training, `sums` has the sum of each by name and
-    `counts` its divisor. `loss_sum` is then the loss times `tokens`.
+    If the loss has several terms, or the task computes scores in training, `sums` has the sum of each term or score by
+    name, and `counts` the divisor of that sum. `loss_sum` is then the loss times `tokens`.
     """
 
     epoch: float
@@ -242,16 +242,16 @@ class StepDone(Event):
 
     @property
     def scores(self) -> dict[str, float]:
-        """Mean of each sum, without those whose count is 0."""
+        """Mean of each named sum in `sums`. Sums with a count of 0 are left out."""
         return {name: total / self.counts[name] for name, total in self.sums.items() if self.counts.get(name)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BetweenSteps(Event):
-    """Time between steps since the previous event of this kind. It is written every few seconds.
+    """Time spent between the steps since the previous BetweenSteps. One is written every few seconds.
 
-    `journal_seconds` was spent on writing steps, and `empty_cache_seconds` on `training.empty_cache_steps`.
-    `other_seconds` is the unexplained rest, without evaluations, checkpoints and samples, which have their own events.
+    `journal_seconds` went into writing to the journal, and `empty_cache_seconds` into `training.empty_cache_steps`.
+    `other_seconds` is the unexplained rest. Evaluations, checkpoints and samples have their own events.
     """
 
     steps: int
@@ -262,9 +262,9 @@ class BetweenSteps(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksTimed(Event):
-    """Mean seconds per step that each process spent in communication, since the previous event of this kind.
+    """Mean seconds per step that each process spent in communication since the previous RanksTimed.
 
-    They include the waiting for other processes, so the slowest process has the fewest seconds.
+    These seconds include waiting for the other processes, so the slowest process has the fewest.
     """
 
     communication_seconds: list[float]
@@ -274,7 +274,7 @@ class RanksTimed(Event):
 class EvalDone(Event):
     """The held-out loss, the scores of the task, and a table with a row for each class, if there are classes.
 
-    `scheduled` is false if the user requested the evaluation. `best` is true if no earlier one was better by
+    `scheduled` is false if the user requested the evaluation. `best` is true if no earlier evaluation was better in
     `evaluation.metric_for_best_model`.
     """
 
@@ -303,7 +303,7 @@ class EpochDone(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(Event):
-    """A complete checkpoint. `path` is relative to the run folder, and training waited for `seconds`."""
+    """A complete checkpoint at `path`, relative to the run folder. Training waited `seconds` while it was saved."""
 
     path: str
     bytes: int
@@ -313,9 +313,9 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """A reading of a GPU of the run, or of its MIG instance. `index` is the driver's, and shares are 0 to 1.
+    """A reading of one of the run's GPUs or MIG instances. `index` is the driver's number of it; shares are 0 to 1.
 
-    `memory_used_bytes` counts all processes on the GPU, and `process_memory_bytes` only the run's. `clock_share` is
+    `memory_used_bytes` counts all processes on the GPU, `process_memory_bytes` those of the run. `clock_share` is
     relative to the highest clock. `slowed_by` is `heat`, `power`, or empty if neither limits the clock. Values that the
     driver does not report are None.
     """
@@ -349,10 +349,10 @@ GAUGES: Final[Mapping[str, Figure]] = {
 class GaugesRead(Event):
     """Resource use of the run's process, read every few seconds. Values that the system does not report are None.
 
-    Shares are 0 to 1, over the time since the previous reading. `process_cpu_share` and `machine_cpu_share` (of all
-    processes) are relative to the `usable_cores`. `core_wait_share` is the share of the runnable time of its threads in
-    which they waited for a core. `disk_read_bytes` was read from storage, and `io_stall_share` is the share of time in
-    which some process of the machine waited for storage.
+    Shares are 0 to 1, over the time since the previous reading. `process_cpu_share` (of the run's process) and
+    `machine_cpu_share` (of all processes) are relative to `usable_cores`. The threads of the run's process waited for a
+    core during `core_wait_share` of the time in which they could have run. `disk_read_bytes` counts bytes read from
+    storage, and some process of the machine waited for storage during `io_stall_share` of the time.
     """
 
     process_memory_bytes: int | None = None
@@ -366,18 +366,18 @@ class GaugesRead(Event):
     gpus: list[GpuReading] = field(default_factory=list)
 
     def figure(self, name: str) -> float | None:
-        """Return a figure of the process, or the combined one of its GPUs."""
+        """Return a figure of this reading by name. A figure of GPUs is combined over all GPUs of the run."""
         return getattr(self, name) if hasattr(self, name) else self.over_gpus(name)
 
     def over_gpus(self, name: str) -> float | None:
-        """Return the figure over all GPUs: the mean use, the total power, and the highest value of other figures."""
+        """Combine a figure of the GPUs: the mean of their use, the sum of their power, the maximum of other figures."""
         values = [value for gpu in self.gpus if (value := getattr(gpu, name)) is not None and math.isfinite(value)]
         return _OF_SEVERAL.get(name, max)(values) if values else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSampled(Event):
-    """The model's continuation of `prompt`; training waited for `seconds`. Show the text only through `safe_text`."""
+    """A sample: the model's continuation of `prompt`. Training waited `seconds`. Show it only through `safe_text`."""
 
     prompt: str
     text: str
@@ -395,17 +395,17 @@ class RunProblem(Event):
 
 ATTENTION_CHANGED: Final = "attention changed"
 PACKED_WITH_MASK: Final = "packed rows are masked"
-"""Kinds of the problem that attention uses another kernel than planned, in general and for packed rows."""
+"""`RunProblem.kind` if attention does not use the planned kernel: in general, and for packed rows."""
 NO_GRADIENT: Final = "no gradient"
-"""Kind of the problem that trainable weights have a gradient of 0."""
+"""`RunProblem.kind` if trainable weights have a gradient of 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchReduced(RunProblem):
     """The reduction of the rows per pass after memory ran out at `step`.
 
-    `what` is training or evaluation, and `longest_row` is in tokens. The memory is the GPU's, or the machine's for a
-    run on a CPU. Values that are not known are None.
+    `what` ran out of memory: training or evaluation. `longest_row` is in tokens. Memory is that of the GPU, or that of
+    the machine for a run on a CPU. Values that are not known are None.
     """
 
     what: str
@@ -419,7 +419,7 @@ class MicroBatchReduced(RunProblem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlApplied(Event):
-    """The execution of a request of control.json."""
+    """The confirmation that the run executed a request of control.json."""
 
     action: str
     request_id: int
@@ -427,11 +427,11 @@ class ControlApplied(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished(Event):
-    """The end of a run, by itself (`done`, `early stopping`) or on request (`stopped`).
+    """The end of a run that did not fail. `reason` is `done`, `early stopping`, or `stopped` (on request).
 
-    `model_path` is relative to the run folder. `model_step` is the step of the final model's weights, which `eval_loss`
-    and `scores` describe; with early stopping it is the best one. It is None without a model and in older journals.
-    `model_files` has fingerprints of the model's files by name; it is empty in older journals.
+    `model_path` is relative to the run folder. `model_step` is the step from which the final model has its weights: the
+    best step with early stopping, None without a model and in older journals. `eval_loss` and `scores` describe these
+    weights. `model_files` has fingerprints of the model's files by name; it is empty in older journals.
     """
 
     reason: str
@@ -455,7 +455,7 @@ class RunFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceMeasured(Event):
-    """Rows per second of the trained model in batches. `bench RUN` writes it after the end of a run."""
+    """Rows per second that the trained model answers in batches, as `bench RUN` measured it after the run's end."""
 
     samples_per_second: float
     rows: int
@@ -463,7 +463,7 @@ class InferenceMeasured(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown(Event):
-    """An event of a newer version. `data` has all fields except `event`, `at` and `step`."""
+    """An event of a kind that only a newer version knows. `data` has all fields except `event`, `at` and `step`."""
 
     kind: str
     data: dict[str, Any] = field(default_factory=dict)
@@ -481,7 +481,7 @@ KINDS: Final[dict[str, type[Event]]] = {
 
 # One line of JSON per event.
 #
-# A line is ASCII and holds no line break whatever text is inside, so that a record cannot be forged or torn by data.
+# A line is ASCII and never contains a line break, whatever text is in the event, so that data cannot forge a line.
 # Numbers that are not finite are written as the strings "NaN", "Infinity" and "-Infinity": bare NaN is not JSON.
 
 LINE_LIMIT_BYTES: Final = 1_000_000
@@ -490,16 +490,16 @@ _read_text: Final = reader(str)
 
 
 def to_line(event: Event) -> str:
-    """Return the event as one line of JSON, without a line break. Cuts texts if the line exceeds `LINE_LIMIT_BYTES`."""
+    """Return the event as one line of JSON, without the line break. Shortens texts if it exceeds `LINE_LIMIT_BYTES`."""
     data = _as_dict(event)
     line = _dumps(data)
     return line if len(line) < LINE_LIMIT_BYTES else _dumps(shortened(data))
 
 
 def from_line(line: str | bytes) -> Event:
-    """Return the event of one line. Raises ValueError if the line is not a complete event with valid types.
+    """Return the event in a line of the journal. Raises ValueError if a field is missing or has the wrong type.
 
-    Ignores unknown fields of a known kind. An unknown kind becomes `Unknown`.
+    Fields that this version does not know are ignored. An event of an unknown kind becomes `Unknown`.
     """
     try:
         data = parsed(line.encode() if isinstance(line, str) else line)
@@ -531,7 +531,7 @@ def _event(data: dict[str, Any]) -> Event:
 
 
 def _as_dict(event: Event) -> dict[str, Any]:
-    """Return the fields in the order of the line: `event`, `at`, `step`, then the others."""
+    """Return the event's fields in the order of a journal line: `event`, `at`, `step`, then the others."""
     if isinstance(event, Unknown):
         rest = {key: value for key, value in event.data.items() if key not in ("event", "at", "step")}
         return {"event": event.kind, "at": event.at, "step": event.step, **rest}
@@ -555,7 +555,7 @@ def _as_finite_dict(record: Any) -> Any:
 
 
 class _Table:
-    """Readers and writers of the fields of one kind, looked up once per process instead of once per line."""
+    """Readers and writers for the fields of one kind of event, looked up once per process instead of once per line."""
 
     def __init__(self, kind: str, cls: type[Event]) -> None:
         self.kind, self.cls = kind, cls
@@ -568,7 +568,7 @@ class _Table:
         self.setters: dict[tuple[Any, ...], list[Callable[[Event, Any], None]]] = {}
 
     def read(self, data: dict[str, Any], shape: tuple[Any, ...]) -> Event:
-        """Return the event after checking every field. Remembers the shape of a complete line of plain numbers."""
+        """Return the event in `data` after checking every field. Remembers `shape` if later lines need no check."""
         known_fields = {"at": "", **{key: value for key, value in data.items() if key in self.readers}}
         values = {key: self.readers[key](value) for key, value in known_fields.items()}
         try:

@@ -47,7 +47,7 @@ class _Inside:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The paths of one run. `root` is absolute when made by `create` or `open`."""
+    """The paths of the files in one run's folder. `create` and `open` make `root` absolute."""
 
     root: Path
     made_parents: tuple[Path, ...] = field(default=(), compare=False)
@@ -60,12 +60,12 @@ class RunFolder:
     summary, labels = _Inside("summary.json"), _Inside("run-labels.json")
     control, lock = _Inside("control.json"), _Inside("run.lock")
     script, job = _Inside("job.sh"), _Inside("job.json")
-    """The script that Slurm runs, and the job's id."""
+    """The script that Slurm executes, and the file with the id of the Slurm job."""
     in_use = _Inside("in_use")
-    """Locks of the processes that read the run at the moment."""
+    """Folder with the locks of processes that are reading the run."""
     logs, checkpoints = _Inside("logs"), _Inside("checkpoints")
     base = _Inside("base")
-    """The base model of the adapter, if the run first merged another adapter into it."""
+    """Base model of the run's adapter, if the run first merged another adapter into its base model."""
     report, model, exports = _Inside("report.html"), _Inside("model"), _Inside("export")
 
     @classmethod
@@ -93,7 +93,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Return the folder of an existing run, possibly from another machine. Raises FolderError if it is not one."""
+        """Return the folder of an existing run, possibly from another machine. Raises FolderError for other folders."""
         root, hint = from_the_root(str(path)), "`tui-trainer runs` lists the runs"
         try:
             root = root.resolve(strict=True)
@@ -118,10 +118,10 @@ class RunFolder:
             raise FolderError(_refusal(target, error)) from error
 
     def discard(self) -> bool:
-        """Remove the run's files, then the folder and the parents created for it, if they are empty then.
+        """Remove the run's files, then its folder and the parent folders created for it, as far as they are empty.
 
-        Keeps foreign files and then also the folder. Returns whether the folder was removed. Raises FolderError if the
-        folder has no marker of this program or is a link.
+        A folder with foreign files is kept. Returns whether the run's folder was removed. Raises FolderError if it has
+        no marker of this program or is a link.
         """
         marker = self.root / MARKER
         if self.root.is_symlink() or marker.is_symlink() or not marker.is_file():
@@ -137,7 +137,7 @@ class RunFolder:
         return not self.root.exists()
 
     def remove_ours(self) -> None:
-        """Remove the files of a run. The marker, which permits the removal, is removed last. Raises OSError."""
+        """Remove the files of a run, last of all the marker, which permits the removal. Raises OSError."""
         ours = [entry for entry in os.scandir(self.root) if _is_ours(entry.name)]
         for entry in sorted(ours, key=lambda entry: entry.name == MARKER):
             if entry.name in _FOLDERS and entry.is_dir(follow_symlinks=False):
@@ -152,16 +152,16 @@ def _is_ours(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FolderSize:
-    """Bytes of all files, each inode counted once, and the bytes that removing the run's own files would free."""
+    """Size of a run's folder: the bytes of all files, and the bytes that removing the run's own files would free."""
 
     bytes: int
     freed_bytes: int
 
 
 def folder_size(root: Path) -> FolderSize:
-    """Measure a run's folder by walking through it. Follows no links, and ignores what cannot be read.
+    """Measure a run's folder by walking through it. Follows no links, and ignores files that cannot be read.
 
-    A file that also has a hard link outside the run's own files is not freed.
+    Hard links to one file count once. Removal does not free a file that has a hard link outside the run's own files.
     """
     files: dict[tuple[int, int], os.stat_result] = {}
     own_links: Counter[tuple[int, int]] = Counter()
@@ -173,7 +173,7 @@ def folder_size(root: Path) -> FolderSize:
 
 
 def _files_in(folder: str | Path, *, is_own: bool | None = None) -> Iterator[tuple[os.stat_result, bool]]:
-    """Yield each file's status and whether the run owns it. With `is_own` None, the names in `folder` decide."""
+    """Yield the status of each file, and whether a run created the file: `is_own`, or else by its name in `folder`."""
     with suppress(OSError):
         for entry in os.scandir(folder):
             own = _is_ours(entry.name) if is_own is None else is_own
@@ -185,7 +185,7 @@ def _files_in(folder: str | Path, *, is_own: bool | None = None) -> Iterator[tup
 
 
 def check_name(name: str) -> Problem | None:
-    """Return what is wrong with the name of a run, or None. Letters may be of any script."""
+    """Return what is wrong with the name of a run; None for a valid name. Letters may be of any script."""
     # An identifier consists of letters, marks on them, digits and underscores.
     is_plain = name[:1].isalnum() and f"a{re.sub('[.-]', '', name)}".isidentifier()
     if is_plain and len(name) <= _NAME_CHARACTERS and len(name.encode()) <= _NAME_BYTES:
@@ -194,9 +194,9 @@ def check_name(name: str) -> Problem | None:
 
 
 def check_target(runs_dir: Path, name: str) -> list[Problem]:
-    """Return the problems that would prevent `RunFolder.create`, and leave nothing behind.
+    """Return the problems that would prevent `RunFolder.create`.
 
-    Writes, syncs and renames a small file, because permissions do not reveal a read-only or full disk.
+    Writes, renames and removes a small file, because permissions do not reveal a read-only or full disk.
     """
     if problem := check_name(name):
         return [problem]
@@ -223,7 +223,7 @@ def check_target(runs_dir: Path, name: str) -> list[Problem]:
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a private file (0600) beside `path`, then rename it. `durable` also syncs the file and its folder.
+    """Write a private file (0600) atomically, through a temporary file. `durable` also syncs the file and its folder.
 
     Replaces a link at `path` instead of following it. Raises OSError, and then leaves `path` unchanged.
     """
@@ -246,7 +246,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def open_log(path: Path) -> IO[bytes]:
-    """Open a private file for appending and reading, because NFS locks only files open for both. Raises OSError."""
+    """Open a private file for appending. It is also readable, because NFS locks only such files. Raises OSError."""
     fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with suppress(OSError):  # earlier versions created logs that others can read
         os.fchmod(fd, 0o600)
@@ -305,7 +305,7 @@ def files_below(folder: Path) -> list[str]:
 
 
 def make_durable(folder: Path) -> None:
-    """Make the contents of a folder private, and sync them to the disk. Raises OSError, also for a link."""
+    """Make all files of a folder private and sync them to the disk. Raises OSError, also for a link."""
     for parent, _, names in os.walk(folder, topdown=False, onerror=_raise):
         for name in names:
             make_file_durable(Path(parent) / name)

@@ -1,8 +1,8 @@
 """journal.jsonl: the append-only events of a run, written by one process and read by any number of others.
 
 The writer never raises for a full or broken disk: the lines wait in memory while training continues, and `failing` has
-the reason. The next writer completes a line that a kill tore, and readers skip and count it. `lock.py` excludes a
-second writer.
+the reason. If a kill leaves an incomplete line, the next writer ends it, and readers skip and count it. `lock.py`
+excludes a second writer.
 """
 
 import os
@@ -34,7 +34,7 @@ END_BYTES: Final = 256 * KIB
 
 
 class JournalWriter:
-    """An appender of events that several threads of one process may use. It writes the events of a call at once."""
+    """Writer that appends events to the journal. Several threads of one process may use it."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class JournalWriter:
         pending_limit_bytes: int = PENDING_LIMIT_BYTES,
         tell_failing: Callable[[str | None], None] = lambda reason: None,
     ) -> None:
-        """Open the journal, or raise FolderError. `tell_failing` is called with `failing` whenever it changes."""
+        """Open the journal, or raise FolderError. `tell_failing` is called with `failing` whenever that changes."""
         self.path = path
         self._fd = _open_for_appending(path)
         self._limit_bytes = pending_limit_bytes
@@ -62,11 +62,11 @@ class JournalWriter:
 
     @property
     def failing(self) -> str | None:
-        """Reason for which the last write or sync failed, here or in the process that writes in place of this one."""
+        """Reason why the last write or sync failed, in this process or in one that currently writes in its place."""
         return self._write_error or self._sync_error or self._other_writer_error
 
     def set_other_writer_error(self, reason: str | None) -> None:
-        """Set the reason for which the process that writes in place of this one fails; None if it does not."""
+        """Record why another process, which writes in place of this one, cannot write; None if it can."""
         self._other_writer_error = reason
 
     def _report_failing(self) -> None:
@@ -85,21 +85,21 @@ class JournalWriter:
             self._write(lines)
 
     def append_from_thread(self, event: Event) -> None:
-        """Write an event of another thread than the run's, with the step of the last event.
+        """Write an event of a thread other than the training thread, with the newest step.
 
-        Drops the event before the first phase of this start, during a pause, after the end and after `close`.
+        Does nothing before the first phase of this start, during a pause, after the run's end and after `close`.
         """
         with self._lock:
             if self._fd >= 0 and self._is_working:
                 self._write(f"{to_line(replace(event, step=self._last_step))}\n".encode("ascii"))
 
     def read_newest_step(self) -> None:
-        """Read the step for `append_from_thread` from the file, after another process wrote to it."""
+        """Read the newest step, which `append_from_thread` uses, from the file that another process has written to."""
         with self._lock:
             self._last_step = max(self._last_step, _newest_step(self.path))
 
     def take_over(self) -> None:
-        """Resume writing after another process wrote to the file, perhaps with an incomplete last line."""
+        """Resume writing after another process wrote to the file. Ends the last line if it is incomplete."""
         self._other_writer_error = None
         with self._lock:
             if self._fd >= 0 and not self._pending and _ends_torn(self._fd):
@@ -147,7 +147,7 @@ class JournalWriter:
         self._report_failing()
 
     def _trim_pending(self) -> None:
-        """Drop the oldest pending lines above the limit, but not the rest of a line that the file already begins."""
+        """Drop the oldest pending lines above the limit, but keep the rest of a line that is already partly written."""
         excess_bytes = len(self._pending) - self._limit_bytes
         if excess_bytes <= 0:
             return
@@ -168,9 +168,9 @@ def _newest_step(path: Path) -> int:
 
 
 class JournalReader:
-    """A reader that follows a journal, which may not exist yet. `skipped` counts the lines that were not events.
+    """Reader that follows a growing journal, which may not exist yet. `skipped` counts the lines that were not events.
 
-    A replaced or shortened journal is read again from its start. Its RunStarted then resets a state built from events.
+    A journal that was replaced or shortened is read again from its start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -193,7 +193,7 @@ class JournalReader:
         return list(self.stream())
 
     def stream(self) -> Iterator[Event]:
-        """Yield the events that `read_new` returns, in bounded memory. The caller must consume all of them."""
+        """Yield the events that `read_new` would return, in bounded memory. The caller must consume all events."""
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:

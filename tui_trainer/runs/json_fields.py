@@ -31,7 +31,7 @@ def finite(value: Any) -> Any:
 
 
 def shortened(value: Any) -> Any:
-    """Return the value with its texts, lists and dicts cut, so that no event takes more than 960 KB of ASCII."""
+    """Return the value with long texts, lists and dicts cut, so that no event takes more than 960 KB of ASCII."""
     if isinstance(value, str):
         return value if len(value) <= _SHORT_TEXT else value[:_SHORT_TEXT] + " [cut]"
     if isinstance(value, dict):
@@ -61,7 +61,7 @@ def _of_type(expected: type, value: Any) -> Any:
 
 
 def reader(hint: Any) -> Callable[[Any], Any]:
-    """Return a reader for the values of a type. Keys that are not fields of a dataclass are ignored."""
+    """Return a reader for values of a type hint. For a dataclass, the reader ignores keys that are not its fields."""
     if isinstance(hint, type) and is_dataclass(hint):
         return partial(_record, hint, {name: reader(inner) for name, inner in get_type_hints(hint).items()})
     kind, inner = get_origin(hint), [reader(argument) for argument in get_args(hint)]

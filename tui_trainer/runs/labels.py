@@ -62,7 +62,7 @@ def labels_of(folder: RunFolder) -> RunLabels:
 
 
 def label(root: Path, *, tags: tuple[str, ...] | None = None, note: str | None = None) -> RunLabels:
-    """Replace the tags or the note of a run; None keeps the present ones. Raises FolderError if saving fails."""
+    """Replace the tags, the note or both; None keeps the present value. Raises FolderError if saving fails."""
     folder = RunFolder(root)
     try:
         with folder_lock(root):

@@ -1,5 +1,5 @@
-"""Locks that name their owner, for the training in a run folder and for writers of exports and predictions. Further
-locks keep a run from being deleted while processes read it.
+"""Locks that name their owner. They protect the training in a run folder, the writing of exports and predictions, and
+runs that are being read from deletion.
 
 A lock combines `flock` with the owner's pid and start time in its file. `flock` alone has no effect on some shared file
 systems, and a pid alone may have been given to another process. The lock of a dead owner is taken over.
@@ -33,7 +33,7 @@ _START_TOLERANCE_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LockOwner:
-    """The process that holds a lock. `process_started` is in seconds since 1970, and `at` is when it took the lock."""
+    """The process that holds a lock. It started at `process_started` (seconds since 1970) and took the lock at `at`."""
 
     host: str
     pid: int
@@ -42,7 +42,7 @@ class LockOwner:
     job: str = ""
     """`Allocation.identity` of the Slurm job that the process belongs to."""
     kernel_start: str = ""
-    """Start of the process by the kernel's ticks, which clock changes do not affect; empty if unknown."""
+    """Start time of the process in kernel ticks, which clock changes do not affect; empty if unknown."""
     command: str = ""
     """Command line that the process executes; empty for a run."""
 
@@ -70,10 +70,10 @@ class LockOwner:
 
 
 class FileLock:
-    """A lock held from `acquire` to `release`, or within `with`. Its release deletes the file.
+    """A lock held from `acquire` to `release`, or within `with`. Releasing the lock deletes its file.
 
-    A forked child cannot release it. Messages to other processes show the owner's `command` and the locked path
-    `about`.
+    A forked child cannot release the lock. If another process is refused, the message names the owner's `command` and
+    the locked path `about`.
     """
 
     def __init__(self, path: Path, command: str, about: Path) -> None:
@@ -136,7 +136,7 @@ class FileLock:
         self.release()
 
     def _locked_fd(self) -> int:
-        """Open the lock file and lock it with flock. Opens it again if another process replaced it in between."""
+        """Open the lock file, lock it with flock, and return its descriptor. Retries if the file was replaced."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         while True:
             try:
@@ -176,7 +176,7 @@ class FileLock:
 
 
 class RunLock(FileLock):
-    """run.lock, held by a process that trains, renames or deletes the run. Its release empties the file."""
+    """The lock `run.lock`, held by a process that trains, renames or deletes the run. Releasing it empties the file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "", path.parent)
@@ -190,7 +190,7 @@ class RunLock(FileLock):
 
 
 def lock_hint(holder: LockOwner | None, path: Path, what_helps: str) -> str:
-    """Return what to do about a lock that is held: `what_helps`, or advice for an owner on another host."""
+    """Return a hint for a lock that is held: `what_helps` if its owner is on this host, else how to remove the lock."""
     if holder is None or holder.here:
         return what_helps
     return (
@@ -201,7 +201,7 @@ def lock_hint(holder: LockOwner | None, path: Path, what_helps: str) -> str:
 
 @contextmanager
 def in_use(folder: RunFolder, command: str) -> Iterator[None]:
-    """Prevent renaming and deletion of a run while `command` reads its files. Several processes may do so at a time.
+    """Keep a run from being renamed or deleted while `command` reads its files. Several processes may read a run.
 
     Raises FolderError if the run no longer exists. Has no effect if the folder is not writable.
     """
@@ -236,7 +236,7 @@ def refuse_in_use(folder: RunFolder) -> None:
 
 
 def owner(path: Path) -> LockOwner | None:
-    """Return the process that holds a lock, without locking. A process of another host is assumed to be alive."""
+    """Return the process that holds a lock, or None. A process on another host is assumed to be running."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -249,7 +249,7 @@ def owner(path: Path) -> LockOwner | None:
 
 
 def is_under_way(path: Path, job: WatchedJob) -> bool:
-    """Return whether a process owns the run or its Slurm job is active. For a job on another host the queue decides."""
+    """Return whether a run is active: a process holds the lock at `path`, or the Slurm job runs or is queued."""
     holder = owner(path)
     if holder is None or (holder.job and not holder.here):
         return job.is_active()
@@ -258,7 +258,7 @@ def is_under_way(path: Path, job: WatchedJob) -> bool:
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Exclude other short changes in a folder. Has no effect on a file system without locks."""
+    """Lock a folder for a short change, so that processes change it in turn. No effect on a disk without locks."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(OSError):
@@ -269,7 +269,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 
 def _kernel_start(pid: int) -> str:
-    """Return the boot id and the ticks from boot to the start of the process (`man 5 proc`); empty without /proc."""
+    """Return the start of a process as the boot id and kernel ticks since then (`man 5 proc`); empty without /proc."""
     with suppress(OSError):
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         # The program's name is in parentheses and may itself contain spaces and parentheses.
@@ -279,7 +279,7 @@ def _kernel_start(pid: int) -> str:
 
 
 def _flock_now(fd: int) -> bool:
-    """Lock the file if it is free, and return whether it was. A file system without locks counts as free."""
+    """Try to lock the file, and return whether no other process has locked it. True on a file system without locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -295,7 +295,7 @@ def _is_still(path: Path, fd: int) -> bool:
 
 
 def _read_owner(fd: int) -> LockOwner | None:
-    """Return the owner that the file names; None if the file is empty or invalid."""
+    """Return the lock's owner according to the lock file; None if the file is empty or invalid."""
     try:
         holder: LockOwner = _OWNER(parsed(os.pread(fd, _CONTENT_LIMIT_BYTES, 0)))
     except (OSError, ValueError, RecursionError):

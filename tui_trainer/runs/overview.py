@@ -1,8 +1,8 @@
 """The list of all runs on this disk, with the status and the result of each.
 
-The overview of a run that has ended, or that no process owns, is saved beside its journal in `summary.json`. If the
-journal has grown since, its whole content is read again, at half a second for 100,000 steps. For an active run only the
-new events are read.
+The overview of a run that has ended, or that no process owns, is saved in `summary.json`. If the journal has grown
+since then, it is read again as a whole, which takes half a second for 100,000 steps. For an active run only the new
+events are read.
 """
 
 import os
@@ -48,9 +48,9 @@ _SUMMARY_LIMIT_BYTES: Final = MIB
 # Version of the summary's content. A summary of another version is computed again.
 _SUMMARY_VERSION: Final = 3
 
-# A limit to the time for listing a folder that contains much else besides runs.
+# Limits the time for listing a folder that contains many things besides runs.
 _MOST_UNLISTED: Final = 1_000
-# Synchronized clocks differ by less.
+# Synchronized clocks of two machines differ by less than this.
 _CLOCK_TOLERANCE_SECONDS: Final = 60.0
 
 _ENDED: Final = ("finished", "stopped", "failed")
@@ -62,12 +62,12 @@ RunStatus = Status | Literal["submitted", "interrupted", "half deleted", "no run
 class RunResult:
     """The result of a run, as the list of runs and a comparison show it.
 
-    `status` is one of RunState's or one that the journal cannot show. `submitted` is a Slurm job that has not started.
-    `interrupted` means that no process owns the run and that its journal has no end. `no run folder` means that
-    something else has the run's path. `half deleted`, `unreadable` and `gone` describe the folder.
+    `status` is that of `RunState` or one of the following. `submitted`: a Slurm job that has not started.
+    `interrupted`: no process owns the run, and its journal has no end. `no run folder`: the run's path holds something
+    else. `half deleted`, `unreadable` and `gone` describe the folder.
 
-    Losses are in nats per token. `loss` is `RunState.loss`. `eval_loss` is the final or the last held-out loss, and
-    `scores` belong to it. `best` is the value of `metric` (`evaluation.metric_for_best_model`) at the best evaluation.
+    Losses are in nats per token. `loss` is `RunState.loss`. `eval_loss` and `scores` come from the last evaluation so
+    far or that of the final model. `best` is the best value of `metric` (`evaluation.metric_for_best_model`).
     """
 
     name: str
@@ -76,7 +76,7 @@ class RunResult:
     stopped_early: bool = False
     """Whether early stopping ended the run. Its status is `finished`."""
     kept_step: int | None = None
-    """Earlier step from which the model has its weights; None if it has the last weights, or there is no model."""
+    """Step whose weights the final model has; None if those are the last step's, or if there is no model."""
     task: str = ""
     step: int = 0
     total_steps: int = 0
@@ -96,7 +96,7 @@ class RunOverview(RunResult):
     """A run in the list. `model` is the name of the base model, empty for a model from scratch."""
 
     ending: str = ""
-    """Description of the run's end: `stopped early at step 40; kept step 30: macro F1 0.810`."""
+    """How the run ended: `stopped early at step 40; kept step 30: macro F1 0.810`."""
     alive: bool = False
     has_model: bool = False
     """Whether the folder of a finished run still holds its final model."""
@@ -104,24 +104,24 @@ class RunOverview(RunResult):
     data: str = ""
     """`data.path` of the plan; empty before there is a plan."""
     came_from: str = ""
-    """Chain of the runs that trained the model before, as text; empty if there was none."""
+    """Names of the earlier runs that trained the model, as text; empty if there are none."""
     epoch: float | None = None
     loss_curve: tuple[float, ...] = ()
     """Up to 24 training losses from the first to the last step, for a sparkline."""
     out_of_memory_events: int = 0
-    """Number of times that the run reduced the size of its passes because memory ran out."""
+    """Number of times that the run reduced its micro-batch because memory ran out."""
     started_at: str = ""
     last_event_at: str = ""
     size_bytes: int | None = None
     freed_bytes: int | None = None
-    """Bytes that deleting the run would free. Both sizes are None until they were measured."""
+    """Bytes that deleting the run would free. Like the size of the folder, it is None until it was measured."""
     tags: tuple[str, ...] = ()
     note: str = ""
-    """Tags and note as in `RunLabels`. They are not saved in the summary."""
+    """Note and `tags` of `RunLabels`. The saved summary does not contain them."""
 
     @property
     def score(self) -> str:
-        """Score that selects the best model, or the first one, as text: `macro F1 0.810`; empty without scores."""
+        """A score as text: `macro F1 0.810`. It is `metric`, or else the first score; empty without scores."""
         name = self.metric if self.metric in self.scores else next(iter(self.scores), "")
         return metric_words(name, self.scores[name]) if name else ""
 
@@ -135,9 +135,9 @@ class RunOverview(RunResult):
         return min(self.step / self.total_steps, 1.0) if self.total_steps else None
 
     def age_seconds(self, now: datetime) -> float | None:
-        """Return the seconds since the last event; None if there is none.
+        """Return the seconds since the last event; None if there is no event.
 
-        They are negative only if the clock of the machine that wrote the journal is more than a minute ahead of `now`.
+        The value is negative only if the clock of the machine that wrote the journal is over a minute ahead of `now`.
         """
         with suppress(ValueError, TypeError, OverflowError):
             seconds = (now - datetime.fromisoformat(self.last_event_at)).total_seconds()
@@ -146,11 +146,11 @@ class RunOverview(RunResult):
 
 
 _SUMMARIES: Final = TypeAdapter(tuple[tuple[int, int, int], RunOverview])
-"""Content of `summary.json`: its version, the bytes of the journal and the plan it was computed from, the overview."""
+"""Content of `summary.json`: (version, bytes of the journal, bytes of the plan) at that time, and the overview."""
 
 
 class Overviews:
-    """A cached reader of all overviews. An unchanged run costs a few `stat`s for each reading."""
+    """Cached reader of the overviews of all runs. An unchanged run costs only a few `stat` calls."""
 
     def __init__(self) -> None:
         self._overviews: dict[Path, tuple[object, RunOverview]] = {}
@@ -161,8 +161,8 @@ class Overviews:
     def read(self, runs_dirs: Iterable[Path] = ()) -> list[RunOverview]:
         """Return all runs of the index, newest first, including those that no longer exist.
 
-        Adds the runs in `runs_dirs` that are not in the index, such as copied ones, at the position of their start.
-        Other folders in `runs_dirs` come last.
+        Runs in `runs_dirs` that the index lacks, such as copied runs, are added and sorted by their start. Folders in
+        `runs_dirs` that are not runs come last.
         """
         roots = registry.listed_roots()
         runs = [run for root in reversed(roots) for run in self._of_root(root)]
@@ -183,7 +183,7 @@ class Overviews:
         ]
 
     def measure(self, path: Path) -> FolderSize:
-        """Measure a folder by walking through it; `read` includes the size from then on. Call it in another thread."""
+        """Measure a run's folder, which is slow: call it in another thread. `read` then includes the size."""
         size = self._sizes[path] = folder_size(path)
         return size
 
@@ -218,7 +218,7 @@ class Overviews:
 
 
 def _unlisted(listed: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:
-    """Return the folders directly in `runs_dirs` that are not listed, each once, sorted by name. Skips hidden ones."""
+    """Return the folders directly in `runs_dirs` that are not in `listed`, sorted by name, without hidden folders."""
     excluded, unlisted = set(listed), list[Path]()
     for runs_dir in runs_dirs:
         with suppress(OSError, RuntimeError):
@@ -234,7 +234,7 @@ def _unlisted(listed: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:
 
 
 def overview(folder: RunFolder, followed: FollowedJournal | None = None) -> RunOverview:
-    """Return the overview of one run, from a valid summary or the journal. A given `followed` is read to its end."""
+    """Return the overview of one run. A given `followed` is read to its end; else a valid saved summary is used."""
     return _overview(folder, _has_owner(folder.lock), followed)
 
 
@@ -251,7 +251,7 @@ def _overview(folder: RunFolder, alive: bool, followed: FollowedJournal | None) 
     is_shared, followed = followed is not None, followed or FollowedJournal(folder)
     state = followed.read_new()
     if followed.reader.failing:
-        # The owner of a shared journal also shows the part that was read before the failure.
+        # A caller that passed `followed` also shows the events that were read before the failure.
         return replace(_of_state(unread, state, {}) if is_shared else unread, status="unreadable")
     run = _of_state(unread, state, read_fields(folder.plan))
     # `source` has sizes from before the reading, so a file that grew in between makes the summary invalid.
@@ -262,7 +262,7 @@ def _overview(folder: RunFolder, alive: bool, followed: FollowedJournal | None) 
 
 
 def _read_summary(folder: RunFolder, source: tuple[int, int, int], alive: bool) -> RunOverview | None:
-    """Return the saved overview, or None if it is missing or was computed from other files than those of `source`."""
+    """Return the saved overview; None if it is missing or outdated: its version or file sizes differ from `source`."""
     with suppress(OSError, ValueError):
         saved_source, run = _SUMMARIES.validate_json(read_plain_file(folder.summary, _SUMMARY_LIMIT_BYTES))
         return run if saved_source == source and (not alive or run.status in _ENDED) else None
@@ -274,7 +274,7 @@ def _of_state(unread: RunOverview, state: RunState, plan: dict[str, Any]) -> Run
     with suppress(LookupError, TypeError):
         metric = str(plan["config"]["evaluation"]["metric_for_best_model"])
         data = str(plan["config"]["data"]["path"])
-    # The state has only the last problems, and plan.json has the count of earlier ones.
+    # The state has only the last problems. plan.json counts the earlier reductions.
     reductions = sum(isinstance(problem, MicroBatchReduced) for problem in state.problems)
     planned_reductions = plan.get("out_of_memory_events")
     best = best_evaluation(state)

@@ -1,7 +1,7 @@
 """The index of all runs on this machine, a small file in the state folder.
 
-The index is a convenience. Without it, runs can still be named by their paths. If it cannot be written, the functions
-return a problem to report, and the run continues.
+The index is a convenience. Without the index, users can still name runs by their paths. If the index cannot be written,
+the functions return a problem to report, and the run continues.
 """
 
 import difflib
@@ -20,7 +20,7 @@ from tui_trainer.units import MIB, utc_now
 
 _NEWEST_RUNS: Final = 20
 _INDEX_LIMIT_BYTES: Final = 16 * MIB
-# No folder has a longer name, and some systems raise an error for one.
+# No folder has a longer name, and some systems raise an error for a longer name.
 _NAME_LIMIT: Final = 255
 _LINES_BEFORE_COMPACTION: Final = 64
 
@@ -39,7 +39,7 @@ def index_file() -> Path:
 
 
 def logs_folder() -> Path:
-    """Return the folder where the screens log warnings of libraries and reports of crashes."""
+    """Return the folder for log files of the screens: warnings of libraries and reports of crashes."""
     return state_folder() / "logs"
 
 
@@ -58,7 +58,7 @@ def move(root: Path, new_root: Path) -> Problem | None:
 
 
 def listed_roots() -> list[Path]:
-    """Return the paths of the index, newest last, whether they exist or not."""
+    """Return the run folders of the index, newest last, including those that no longer exist."""
     return list(map(Path, _listed(_index_lines())))
 
 
@@ -72,14 +72,14 @@ def known_runs() -> list[RunFolder]:
 
 
 def newest_runs() -> list[RunFolder]:
-    """Return the last 20 runs of the index, newest last. A search for active runs is limited to them."""
+    """Return the last 20 runs of the index, newest last. A search for active runs looks only at these."""
     return known_runs()[-_NEWEST_RUNS:]
 
 
 def find_run(reference: str) -> RunFolder:
-    """Return the run for a path, a name, a unique prefix of a name, or `last`.
+    """Return the run that `reference` means: a path, a name, a unique prefix of a name, or `last`.
 
-    Raises FolderError with the candidates, or with the most similar names.
+    Raises FolderError if no run or several runs match. The hint has the candidates or the most similar names.
     """
     if os.sep in reference:
         return RunFolder.open(Path(reference))
@@ -160,7 +160,7 @@ def _index_lines() -> list[bytes]:
 
 
 def _listed(lines: Iterable[bytes]) -> list[str]:
-    """Return the roots that were added and not forgotten, each once, in the order of their last entries."""
+    """Return the run folders that the lines of the index add and no later line removes, newest addition last."""
     roots: dict[str, None] = {}
     for line in lines:
         try:

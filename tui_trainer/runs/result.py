@@ -1,6 +1,6 @@
 """The result of a run: its scores, the evaluation of its model, a grade of its speed, its memory use, its targets.
 
-The speed is compared with the best of this machine for steps of the same shape, or else with what it can compute.
+The speed is compared with the best earlier speed for steps of this shape, or else with the machine's compute rates.
 """
 
 import math
@@ -22,7 +22,7 @@ _LESS_IS_BETTER = frozenset({"mse", "mae"})
 
 @dataclass(frozen=True, slots=True)
 class ScoreWords:
-    """A score with its display name, its value, and the name and value of its baseline, if there is one."""
+    """A score with its display name, its value, and the name and value of its baseline, if it has one."""
 
     name: str
     value: float
@@ -47,7 +47,7 @@ class ScoreWords:
 
 
 def score_words(scores: Mapping[str, float], baselines: Mapping[str, float]) -> list[ScoreWords]:
-    """Return the scores in their order, each with the first of its baselines."""
+    """Return the scores in their given order, each with its first baseline."""
     return [
         ScoreWords(plain(name), value, next(iter(baselines_of(name, baselines).items()), None), less_is_better(name))
         for name, value in scores.items()
@@ -55,7 +55,7 @@ def score_words(scores: Mapping[str, float], baselines: Mapping[str, float]) -> 
 
 
 def baselines_of(name: str, baselines: Mapping[str, float]) -> dict[str, float]:
-    """Return the baselines of one score, keyed by model, such as `most frequent class`."""
+    """Return the values of simple models for one score: `{"most frequent class": 0.31}`."""
     titles = ((title.partition(_OF), value) for title, value in baselines.items())
     return {model.removeprefix("the "): value for (score, of, model), value in titles if of and score == name}
 
@@ -128,7 +128,7 @@ def newest_scores(state: RunState) -> dict[str, float]:
 
 
 def kept_step(state: RunState) -> int | None:
-    """Return the earlier step whose weights early stopping restored; None if the model has the last weights."""
+    """Return the step whose weights early stopping restored; None if the final model has the last step's weights."""
     finished = state.finished
     if finished is None or finished.reason == "stopped":
         return None
@@ -155,7 +155,7 @@ def ending_words(state: RunState) -> str:
 
 
 def ended_words(reason: str, step: int, kept: int | None, metric: str, value: float | None) -> str:
-    """Return how a finished run ended. `value` is the value of `metric` at the step `kept`."""
+    """Return how a finished run ended, as text. `value` is the value of `metric` at the step `kept`."""
     is_early = reason == "early stopping"
     ending = f"stopped early at step {step:,}" if is_early else f"finished after {quantity(step, 'step')}"
     if kept is None:
@@ -164,17 +164,17 @@ def ended_words(reason: str, step: int, kept: int | None, metric: str, value: fl
 
 
 def metric_words(metric: str, value: float) -> str:
-    """Return the value of `evaluation.metric_for_best_model`: `held-out loss 1.2500`, `macro F1 0.810`."""
+    """Return a metric with its value as text: `held-out loss 1.2500`, `macro F1 0.810`."""
     return f"held-out loss {value:.4f}" if metric == "loss" else f"{plain(metric)} {number(value)}"
 
 
 def metric_value(evaluation: EvalDone, metric: str) -> float | None:
-    """Return the value of `evaluation.metric_for_best_model` in an evaluation; None if it was not measured."""
+    """Return the value of a metric (`loss`, or a score) in an evaluation; None if it was not measured."""
     return evaluation.loss if metric == "loss" else evaluation.scores.get(metric)
 
 
 def ended_after_words(state: RunState) -> str:
-    """Return how a run ended and how long it trained. The run must have finished."""
+    """Return as text how a run ended and how long it trained. The run must have finished."""
     assert state.finished is not None
     return f"{ending_words(state)}, {format_seconds(state.finished.seconds)} of training"
 
@@ -195,24 +195,24 @@ def best_evaluation(state: RunState) -> EvalDone | None:
 
 
 def _lower_is_better(event: EvalDone, metric: str) -> float:
-    """Return a metric with such a sign that lower is better; NaN if the evaluation does not have it."""
+    """Return the value of a metric, negated if higher is better; NaN if the evaluation does not have the metric."""
     value = metric_value(event, metric)
     return math.nan if value is None else value if metric == "loss" or less_is_better(metric) else -value
 
 
 def best_by(state: RunState, metric: str) -> EvalDone | None:
-    """Return the first of the evaluations with the best value of a metric; None if none has a finite value."""
+    """Return the evaluation with the best value of a metric, the first if several; None without finite values."""
     finite = (event for event in state.evals if math.isfinite(_lower_is_better(event, metric)))
     return min(finite, key=lambda event: _lower_is_better(event, metric), default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptWeights:
-    """The step whose weights are the final model, or would be if the run ended now, and the state of early stopping.
+    """The step whose weights the final model has, or would have if the run ended now, and the state of early stopping.
 
-    `best` is the best evaluation by `metric` (`evaluation.metric_for_best_model`), and `patience_used` counts the
-    evaluations since then. A `patience` of 0 means that there is no early stopping and the last weights are kept. Only
-    scheduled evaluations count. `requested_was_better` is true if one that the user requested was better than `best`.
+    `best` is the best scheduled evaluation by `metric` (`evaluation.metric_for_best_model`). `patience_used` counts the
+    scheduled evaluations since then. A `patience` of 0 means no early stopping: the last weights are kept.
+    `requested_was_better` is true if an evaluation that the user requested was better than `best`.
     """
 
     step: int
@@ -233,13 +233,13 @@ class KeptWeights:
 
     @property
     def patience_words(self) -> str:
-        """State of early stopping as text: `1 of 3 evaluations without improvement`; empty without it."""
+        """State as text: `1 of 3 evaluations without improvement`; empty without early stopping."""
         evaluations = quantity(self.patience, "evaluation")
         return f"{self.patience_used} of {evaluations} without improvement" if self.patience else ""
 
 
 def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
-    """Return the weights that are or would be kept. `patience` is used if the journal does not contain it."""
+    """Return which weights the run keeps. `patience` is used if the journal does not contain the run's patience."""
     plan, best = state.plan, best_evaluation(state)
     metric = plan.metric if plan else "loss"
     if plan is not None and plan.early_stopping_patience is not None:
@@ -260,9 +260,9 @@ def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
 
 
 def best_before(state: RunState) -> EvalDone | None:
-    """Return the evaluation with the lowest loss if the loss was clearly higher at the end of the run, else None.
+    """Return the evaluation with the lowest loss, if the loss at the end of the run was clearly higher.
 
-    Returns None as well if the final model is the best one by `evaluation.metric_for_best_model`.
+    Returns None otherwise, and also if the final model is the best by `evaluation.metric_for_best_model`.
     """
     finished, lowest, final = state.finished, best_by(state, "loss"), final_evaluation(state)
     if finished is None or finished.reason != "done" or finished.eval_loss is None or lowest is None:
@@ -273,13 +273,13 @@ def best_before(state: RunState) -> EvalDone | None:
 
 
 def better_words(state: RunState) -> str:
-    """Return a note that an earlier evaluation was clearly better than the end of the run; empty if none was."""
+    """Return a note if an earlier evaluation was clearly better than the one at the end of the run, else `""`."""
     best = best_before(state)
     return f"an earlier evaluation was better: held-out loss {best.loss:.4f} at step {best.step:,}" if best else ""
 
 
 def scores_of(state: RunState) -> list[ScoreWords]:
-    """Return the scores of the run's final model, or of the last evaluation so far, each with its baseline."""
+    """Return the scores of the final model, each with its baseline. Before the end, use the last evaluation."""
     return score_words(newest_scores(state), state.baselines.scores if state.baselines else {})
 
 
@@ -288,19 +288,18 @@ def beaten_words(is_beaten: bool | None) -> str:
 
 
 def grade(state: RunState, samples_per_second: float | None = None) -> str:
-    """Return the text of `rated_speed`."""
+    """Return the grade of a speed as text, such as `good, 82 % of the best earlier speed here (1.42 k rows/s)`."""
     return rated_speed(state, samples_per_second)[0]
 
 
 def rated_speed(state: RunState, samples_per_second: float | None = None) -> tuple[str, bool]:
-    """Return the grade of a speed as text, and whether it is slow. The default is the speed of the whole run so far.
+    """Return a grade of a speed, and whether the speed is slow. The default is the speed of the whole run so far.
 
-    The text is `good, 82 % of the best earlier speed here (1.42 k rows/s)`, or `excellent, 1.8 times the best ...`.
-    Without earlier steps of this shape on this machine it is `good, 82 % of the usual speed for this model width`,
-    computed from the plan's rates, or the reason for which such a grade would be meaningless. It is empty if no rate is
-    known.
+    The grade compares the speed with the best earlier steps of this shape on this machine: `good, 82 % of the best
+    earlier speed here (1.42 k rows/s)`. Without earlier steps the plan's rates give the comparison: `good, 82 % of the
+    usual speed for this model width`. The grade is empty if no rate is known.
 
-    The load by other programs is mentioned before the grade, and instead of it if it explains why the run was slow.
+    The load by other programs is mentioned before the grade. If it explains a slow run, it replaces the grade.
     """
     plan = state.plan
     samples_per_second = _samples_per_second(state) if samples_per_second is None else samples_per_second
@@ -328,8 +327,8 @@ def _graded(share: float, reference: str, state: RunState) -> tuple[str, bool]:
     others = others_words(state) if state.plan and state.plan.cpu_threads else ""
     if not others:
         return graded, share < _SLOW
-    # Threads wait for the slowest of them. With one other busy process on two cores, two threads reached 0.18 to 0.5 of
-    # their speed.
+    # All threads wait for the slowest thread. With one other busy process on two cores, two threads reached 0.18 to 0.5
+    # of their speed.
     is_explained = max(1 - _others_share(state), 0.0) ** _WAITING <= share < _GOOD
     return (f"not rated: {others}", False) if is_explained else (f"{others}; {graded}", share < _SLOW)
 
@@ -347,12 +346,12 @@ def _others_share(state: RunState) -> float:
 
 
 def _flops_per_second(samples_per_second: float, plan: PlanMade) -> float | None:
-    """Return the floating-point operations per second of one process; None if the plan has no count for a row."""
+    """Return the FLOP/s of one process at this speed; None if the plan does not count the operations of a row."""
     return None if plan.compute_rates is None else plan.compute_rates.row_flops * samples_per_second / plan.processes
 
 
 def computing_words(samples_per_second: float, plan: PlanMade | None) -> str:
-    """Return `48 % of the 130 GFLOP/s of fp32 matmuls here, 41 % of the 312 TFLOP/s of A100 (NVIDIA data sheet)`."""
+    """Return the speed's shares of the compute rates: `48 % of the 130 GFLOP/s of fp32 matmuls here, 41 % of ...`."""
     achieved_flops = _flops_per_second(samples_per_second, plan) if plan else None
     if plan is None or achieved_flops is None or (rates := plan.compute_rates) is None:
         return ""
@@ -370,7 +369,7 @@ def _share_of(achieved_flops: float, flops: float) -> str:
 
 
 def throughput_words(state: RunState) -> str:
-    """Return the grade of the run's speed so far, and its share of the compute rates; empty if both are unknown."""
+    """Return the grade of the run's speed so far, followed by `computing_words`; empty if both are unknown."""
     return "; ".join(filter(None, (grade(state), computing_words(_samples_per_second(state), state.plan))))
 
 
@@ -380,22 +379,22 @@ def _samples_per_second(state: RunState) -> float:
 
 
 def planned_epoch_seconds(plan: PlanMade | None) -> float | None:
-    """Return the planned seconds for the steps of one epoch; None if the plan has no time for a step."""
+    """Return the planned seconds for the steps of one epoch; None if the plan does not know the time of a step."""
     return None if plan is None or plan.step_seconds is None else plan.steps_per_epoch * plan.step_seconds
 
 
 # Memory, CPU and GPU in use, compared with the plan.
 
-# The usual use of a GPU that training keeps busy.
+# Share of the time that training usually keeps a GPU busy.
 _BUSY_GPU = "75 to 95 % expected"
 
 
 def training_memory_bytes(state: RunState) -> int | None:
-    """Return the peak memory so far in bytes, counted like the plan's; None if it is not known.
+    """Return the peak memory so far in bytes, counted as the plan counts it; None if the peak is not known.
 
-    It is the allocated GPU memory, or on a CPU the memory that training added to a process with loaded libraries.
+    On a GPU this is the allocated memory. On a CPU it is the memory that the process gained after loading libraries.
     """
-    # Until a resumed run has made a step, the newest peak is that of another process, which had another base.
+    # Until a resumed run has made a step, the newest peak comes from an earlier process with another base memory.
     if state.last_step is None or not state.steps_since_start:
         return None
     peak_bytes = state.last_step.peak_memory_bytes
@@ -410,20 +409,20 @@ _TOLERANCE = 0.1
 
 
 def memory_excess_bytes(state: RunState) -> int:
-    """Return by how many bytes the peak exceeds the plan; 0 if it does not, or cannot be compared."""
+    """Return by how many bytes the peak memory exceeds the plan; 0 if it does not, or if either is unknown."""
     measured, plan = training_memory_bytes(state), state.plan
     return 0 if measured is None or plan is None else max(measured - plan.memory_bytes, 0)
 
 
 def exceeds_plan(state: RunState, beside_bytes: int = 0) -> bool:
-    """Return whether a run takes clearly more memory than planned, without `beside_bytes` of its process."""
+    """Return whether a run takes clearly more memory than planned, not counting `beside_bytes` of its memory."""
     return state.plan is not None and memory_excess_bytes(state) - beside_bytes > _TOLERANCE * state.plan.memory_bytes
 
 
 def memory_words(state: RunState) -> str:
-    """Return `2.1 of 2.4 GiB planned` or `2.9 GiB, 512.0 MiB more than planned`.
+    """Return the peak memory as text: `2.1 of 2.4 GiB planned` or `2.9 GiB, 512.0 MiB more than planned`.
 
-    If the peak cannot be compared with the plan, return the plan and the peak of the process.
+    If the peak cannot be compared with the plan, the text has the planned memory and the peak of the whole process.
     """
     if state.plan is None:
         return ""
@@ -456,7 +455,7 @@ def in_use_words(state: RunState) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """A setting of [targets] and the run's value, which is None while it is not known. Sizes are in bytes."""
+    """A target that the user set in [targets], and the run's value, None until it is known. Sizes are in bytes."""
 
     setting: str
     label: str
@@ -464,7 +463,7 @@ class Target:
     measured: float | None
     at_most: bool
     beside: str = ""
-    """Note on the measured value, or on how to measure it."""
+    """Note on the run's value, or on how to measure it, such as `in batches`."""
 
     @property
     def met(self) -> bool | None:
@@ -512,7 +511,7 @@ def targets_summary(state: RunState) -> str:
 
 
 def _score(state: RunState) -> float | None:
-    """Return the metric of the final model, or of the best evaluation so far."""
+    """Return the value of the run's metric for the final model, or before the end at the best evaluation so far."""
     metric = state.plan.metric if state.plan else ""
     best = best_evaluation(state)
     scores = newest_scores(state) if state.finished or best is None else best.scores
@@ -526,7 +525,7 @@ def _loss(state: RunState) -> float | None:
 
 
 def _model_bytes(state: RunState) -> float | None:
-    """Return the bytes of the model as it is deployed, with its adapter merged; None before the end."""
+    """Return the bytes of the final model, with an adapter counted as merged; None before the end of the run."""
     if state.finished is None or state.finished.model_bytes is None:
         return None
     merged_bytes = state.plan.merged_bytes if state.plan else None
@@ -534,7 +533,7 @@ def _model_bytes(state: RunState) -> float | None:
 
 
 def adapter_words(state: RunState) -> str:
-    """Return `merged; the adapter alone 12.0 MiB`; empty without an adapter, and before the end of the run."""
+    """Return a note to a merged model's size: `merged; the adapter alone 12.0 MiB`; empty if there is no such size."""
     finished, plan = state.finished, state.plan
     if plan is None or plan.merged_bytes is None or finished is None or finished.model_bytes is None:
         return ""

@@ -21,7 +21,7 @@ from tui_trainer.terminal.safe_text import one_line
 _TIMEOUT_SECONDS: Final = 60.0
 # All users share the controller, so administrators ask for at most a few queries per minute.
 QUERY_INTERVAL_SECONDS = 10.0
-# The states of squeue in which a job no longer runs.
+# States in squeue of a job that no longer runs.
 _ENDED: Final = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT".split()
 )
@@ -29,7 +29,7 @@ _ENDED: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueState:
-    """The state of a job and its reason in squeue's words, such as PENDING and Resources. Both are "" after the end."""
+    """A job's state and its reason in squeue's words: `PENDING`, `Resources`. Both are empty after the job's end."""
 
     state: str
     reason: str = ""
@@ -129,18 +129,18 @@ def active_job(folder: RunFolder) -> str:
 
 @dataclass(slots=True)
 class WatchedJob:
-    """The state of a run's job, queried at intervals by a thread, so that no caller waits for Slurm."""
+    """Cached state of a run's job. A thread queries Slurm at intervals, so that no caller waits for it."""
 
     folder: RunFolder
     job: str = ""
     state: QueueState | None = None
-    """State at the last successful query; None before one."""
+    """State at the last successful query; None before the first."""
     _queried_at: float = field(default=float("-inf"), init=False)
     _thread: Thread | None = field(default=None, init=False)
 
     @property
     def words(self) -> str:
-        """Job and state as text: `job 12: pending (Resources)`; empty without a job, and before the first answer."""
+        """Job and state as text: `job 12: pending (Resources)`; empty without a job, and before the first query."""
         return f"job {self.job}: {self.state}" if self.job and self.state else ""
 
     def is_active(self) -> bool:
@@ -188,7 +188,7 @@ class Allocation:
 
     @property
     def identity(self) -> str:
-        """Id of this start of the job. The starts of a job never overlap."""
+        """Id of the job and of its start, because a requeued job starts again. The starts of a job never overlap."""
         return f"{self.job}.{self.start}"
 
     def first_host(self) -> str:
@@ -200,7 +200,7 @@ class Allocation:
 
 
 def has_ended(identity: str) -> bool:
-    """Return whether the start of a job with this `Allocation.identity` has ended; False if that is not known."""
+    """Return whether a job's start, given by its `Allocation.identity`, has ended; False if that is not known."""
     job, _, start = identity.partition(".")
     if os.environ.get("SLURM_JOB_ID") == job:
         return start.isdigit() and int(start) < _number("SLURM_RESTART_COUNT")

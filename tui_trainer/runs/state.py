@@ -40,8 +40,8 @@ def _counts() -> array[int]:
 class GaugeSummary:
     """The mean and the peak of each gauge, over the readings that report it.
 
-    Gauges are the figures of `GaugesRead.figure`, `busy_cores` (used by the run's process) and `others_cores` (used by
-    other processes).
+    The gauges are the names in `events.GAUGES`, `busy_cores` (cores used by the run's process) and `others_cores`
+    (cores used by other processes).
     """
 
     readings: int = 0
@@ -55,7 +55,7 @@ class GaugeSummary:
     _reports: dict[str, int] = field(default_factory=dict)
     _peaks: dict[str, float] = field(default_factory=dict)
     usable_cores: float | None = None
-    """Usable cores at the newest reading that reports the use of the CPU."""
+    """Number of usable cores, from the newest reading that reports the use of the CPU."""
     _last_at: datetime | None = None
     _last_watts: float | None = None
 
@@ -100,17 +100,17 @@ def _moment(timestamp: str) -> datetime | None:
 
 
 def _seconds_between(first: datetime | None, last: datetime | None) -> float | None:
-    """Return the seconds between two times; None if one is unknown, or the clock was set back."""
+    """Return the seconds from `first` to `last`; None if one of them is unknown, or if the clock was set back."""
     try:
         seconds = (last - first).total_seconds() if first and last else -1.0
-    except TypeError:  # one with a time zone, one without
+    except TypeError:  # one time has a time zone, the other has none
         return None
     return seconds if seconds >= 0 else None
 
 
 @dataclass(kw_only=True, slots=True)
 class Start:
-    """A start of a run, at step `from_step` if it resumed. `ending` is empty as long as the journal has no end."""
+    """A start of a run, at step `from_step` if it resumed. `ending` is empty until the start has ended."""
 
     at: str
     from_step: int | None
@@ -132,7 +132,7 @@ _MARKS: Final = 6
 
 @dataclass(slots=True)
 class StepSums:
-    """Sums over a number of steps: the seconds of their parts, their tokens, positions and samples."""
+    """Sums over several steps: seconds of each part of a step, tokens, positions and samples."""
 
     steps: int = 0
     data_seconds: float = 0.0
@@ -156,14 +156,14 @@ class StepSums:
         self.samples += done.samples
 
     def since(self, earlier: StepSums) -> StepSums:
-        """Return the difference to an earlier state of these sums."""
+        """Return the sums over the steps after `earlier`, an earlier value of these sums."""
         names = [item.name for item in fields(self)]
         return StepSums(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
 
 
 @dataclass(slots=True)
 class StepTimes:
-    """Times of the steps since a start of the run, and of the last few hundred steps."""
+    """Sums over the steps since a start of the run, and over its last few hundred steps."""
 
     whole: StepSums = field(default_factory=StepSums)
     between_steps: int = 0
@@ -186,7 +186,7 @@ class StepTimes:
 
     @property
     def recent(self) -> StepSums:
-        """Sums over at least the last 500 steps and 100 seconds, or over all steps while there are fewer."""
+        """Sums over the newest steps: at least 500 steps and 100 seconds, or all steps while there are fewer."""
         return self.whole.since(self._marks[0])
 
 
@@ -194,7 +194,7 @@ PADDING: Final = Figure(title="padding", unit="share", config_place=5, in_journa
 
 
 def measured_figures(state: RunState) -> dict[str, float]:
-    """Return the known figures of a run, keyed by the properties of `RunState` that are annotated with a `Figure`."""
+    """Return the measured figures of a run: all properties of `RunState` with a `Figure` that are not None, by name."""
     values = {name: getattr(state, name) for name in figures_of(RunState)}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -206,7 +206,7 @@ def spread_ends(count: int, max_parts: int) -> list[int]:
 
 
 def means(xs: Sequence[float], values: Sequence[float], max_points: int) -> list[tuple[float, float]]:
-    """Divide a curve into up to `max_points` parts; return the last x and the mean of the finite values of each."""
+    """Reduce a curve to up to `max_points` points: the last x of each section and the mean of its finite values."""
     points, start = [], 0
     for end in spread_ends(min(len(xs), len(values)), max_points):
         finite = [value for value in values[start:end] if math.isfinite(value)]
@@ -226,9 +226,9 @@ SAMPLES_KEPT: Final = 20
 PROBLEMS_KEPT: Final = 100
 GAUGES_EVERY_SECONDS: Final = 5.0
 """Interval between two readings of a run's gauges."""
-# The readings of one hour.
+# Number of readings in one hour.
 GAUGES_KEPT: Final = int(3600 / GAUGES_EVERY_SECONDS)
-# The events of two minutes, at one every 4 s.
+# Number of events in two minutes, at one every 4 s.
 _RANK_TIMES_KEPT: Final = 30
 _TRAINING_PHASES: Final = frozenset({"training", "saving"})
 
@@ -268,9 +268,9 @@ class RunState:
     peaks: array[int] = field(default_factory=_counts)
     """Peak memory up to each step, in bytes (`StepDone.peak_memory_bytes`)."""
     step_scores: dict[str, array[float]] = field(default_factory=dict)
-    """Columns of the scores of steps, by name; NaN for a step without the score."""
+    """For each training score, a column with its value at each step; NaN for a step without the score."""
     first_steps: dict[int, int] = field(default_factory=dict)
-    """First step of this start with each number of positions."""
+    """For each number of positions, the first step of this start that had it."""
 
     evals: list[events.EvalDone] = field(default_factory=list)
     epochs: list[events.EpochDone] = field(default_factory=list)
@@ -278,19 +278,19 @@ class RunState:
     samples: deque[events.TextSampled] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
     problems: deque[events.RunProblem] = field(default_factory=lambda: deque(maxlen=PROBLEMS_KEPT))
     gauges: deque[events.GaugesRead] = field(default_factory=lambda: deque(maxlen=GAUGES_KEPT))
-    """Readings of the last hour. A resume drops none of them."""
+    """Readings of the last hour, including readings before a resume."""
     gauge_summary: GaugeSummary = field(default_factory=GaugeSummary)
     """Summary of all readings of the run, including those that `gauges` has dropped."""
     recent: deque[events.StepDone] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     rank_times: deque[events.RanksTimed] = field(default_factory=lambda: deque(maxlen=_RANK_TIMES_KEPT))
-    """Last readings of this start."""
+    """Newest `RanksTimed` of this start."""
 
     versions: dict[str, str] = field(default_factory=dict)
     baselines: events.BaselinesMeasured | None = None
     data: events.DataPrepared | None = None
     plan: events.PlanMade | None = None
     resident_bytes_before: int | None = None
-    """Memory of the process before it loaded the model, to which the plan's memory on a CPU is added. None on a GPU."""
+    """Memory of the process before it loads the model, which a plan for a CPU does not count; None on a GPU."""
     threads: int | None = None
     """Threads of torch's kernels on the CPU; None in older journals."""
     progress: events.Progress | None = None
@@ -298,20 +298,20 @@ class RunState:
     finished: events.RunFinished | None = None
     failed: events.RunFailed | None = None
     inference: events.InferenceMeasured | None = None
-    """Newest measurement of the final model. A resume drops it, because it changes the model."""
+    """Newest measurement of the final model. Resuming the run drops it, because the final model then changes."""
     steps_since_start: int = 0
     readings_since_start: int = 0
     times: StepTimes = field(default_factory=StepTimes)
-    """Times of this start, without its first two steps."""
+    """Times of the steps of this start, without its first two steps."""
     peak_memory_bytes: int = 0
-    """Peak memory of all steps, including those that a resume dropped."""
+    """Peak memory of all steps in bytes, including steps that a resume discarded."""
     all_input_tokens: int = 0
-    """Tokens that the model read in all steps, including those that a resume dropped."""
+    """Tokens that the model read in all steps, including steps that a resume discarded."""
     all_step_seconds: float = 0.0
-    """Seconds of all steps, including those that a resume dropped."""
+    """Seconds of all steps, including steps that a resume discarded."""
 
     def apply(self, event: events.Event) -> None:
-        """Add one event to the state. Kinds that change nothing are ignored."""
+        """Update the state with one event. Kinds of events that do not change the state are ignored."""
         match event:  # in the order of frequency
             case events.StepDone():
                 self._take_step(event)
@@ -328,7 +328,7 @@ class RunState:
             case events.PhaseChanged():
                 self.phase, self.progress = event.phase, None
             case events.Progress():
-                # Work that is done is no longer under way, and what comes next may take long without any progress.
+                # The progress of finished work is removed, because the next work may take long without reporting any.
                 self.progress = None if event.total and event.done >= event.total else event
             case events.DataPrepared():
                 self.data, self.progress = event, None
@@ -351,7 +351,7 @@ class RunState:
                 self.problems.append(event)
                 if self.plan is not None and event.what == "training":
                     rows, passes = event.rows, event.passes
-                    # The planned padding is that of the former micro-batches.
+                    # The planned padding holds only for the former micro-batch.
                     figures = {name: value for name, value in self.plan.figures.items() if name != "padding_share"}
                     self.plan = replace(
                         self.plan,
@@ -381,7 +381,7 @@ class RunState:
 
     @property
     def status(self) -> Status:
-        """Status according to the journal, which does not show that the process is dead (see `runs/overview.py`)."""
+        """Status according to the journal, which cannot show that the process was killed (see `runs/overview.py`)."""
         if self.failed is not None:
             return "failed"
         if self.finished is not None:
@@ -392,7 +392,7 @@ class RunState:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its last start has recorded how it ended. Its process may still write the report then."""
+        """Whether the run's last start has recorded its end. The process may still be writing the report."""
         return self.finished is not None or self.failed is not None
 
     @property
@@ -412,17 +412,17 @@ class RunState:
 
     @property
     def losses(self) -> array[float]:
-        """Loss of each step in nats per token; NaN if no token counted. Each call computes it again."""
+        """Loss of each step in nats per token; NaN if no token counted. Each access computes the losses again."""
         return array("d", map(self.loss_at, range(len(self.loss_sums))))
 
     def loss_at(self, index: int) -> float:
-        """Return the loss of the step at an index of the columns, in nats per token; NaN if no token counted."""
+        """Return the loss at an index of `steps`, in nats per token; NaN if no token counted in the loss."""
         tokens = self.token_counts[index]
         return self.loss_sums[index] / tokens if tokens else math.nan
 
     @property
     def loss(self) -> float | None:
-        """Training loss at the end of the run, or `loss_smoothed` before, in nats per token."""
+        """Training loss in nats per token: as recorded at the end of the run, before the end `loss_smoothed`."""
         finished = self.finished
         return self.loss_smoothed if finished is None or finished.loss is None else finished.loss
 
@@ -433,7 +433,7 @@ class RunState:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens per second over up to 50 recent steps, without the first two of a start once there are others."""
+        """Tokens per second over up to 50 recent steps. The first two of a start count only if there are no others."""
         return self._per_second(sum(done.input_tokens or done.tokens for done in self.recent))
 
     @property
@@ -445,7 +445,7 @@ class RunState:
     def padding_share(self) -> Annotated[float | None, PADDING]:
         """Share of padding among the computed positions, without the first two steps of this start.
 
-        None if it is less than a thousandth, for example if only the last row of a text is shorter.
+        None if the share is less than a thousandth, for example if only the last row of a text is shorter.
         """
         whole = self.times.whole
         share = 1 - whole.input_tokens / whole.positions if whole.positions else 0.0
@@ -453,7 +453,7 @@ class RunState:
 
     @property
     def loss_smoothed(self) -> float | None:
-        """Training loss as `training_loss` defines it, in nats per token."""
+        """Training loss, averaged over the last `smoothing_window` steps, in nats per token; None without steps."""
         return training_loss(self.loss_sums, self.token_counts, len(self.steps))
 
     @property
@@ -540,7 +540,7 @@ class RunState:
 
 
 def smoothing_window(steps: int) -> int:
-    """Return the number of steps over which the loss is averaged: a tenth of all steps, but 5 to 50."""
+    """Return the number of steps over which the training loss is averaged: a tenth of `steps`, but 5 to 50."""
     return min(max(steps // 10, _LEAST_SMOOTHED), WINDOW_STEPS)
 
 
@@ -548,7 +548,7 @@ def training_loss(loss_sums: Sequence[float], token_counts: Sequence[int], steps
     """Return the training loss after `steps` in nats per token: the mean over the last `smoothing_window` steps.
 
     The sequences end with the last step, and only their last `WINDOW_STEPS` values are needed. Steps whose loss is not
-    finite are skipped. Returns None if there are no others.
+    finite are skipped. Returns None if no step is left.
     """
     length = smoothing_window(steps)
     window = zip(loss_sums[-length:], token_counts[-length:], strict=True)
@@ -558,7 +558,7 @@ def training_loss(loss_sums: Sequence[float], token_counts: Sequence[int], steps
 
 
 def fold(events: Iterable[events.Event], state: RunState | None = None) -> RunState:
-    """Return the state after the events. A given `state` is changed in place and returned."""
+    """Apply the events to `state` in place, or else to a new state, and return the state."""
     state = RunState() if state is None else state
     for event in events:
         state.apply(event)
@@ -572,28 +572,28 @@ class FollowedJournal:
         self.reader, self.state = JournalReader(folder.journal), RunState(name=folder.name)
 
     def read_new(self) -> RunState:
-        """Apply the events since the last call, and return the state."""
+        """Apply the events that were written since the last call, and return the state."""
         fold(self.reader.stream(), self.state)
         self.state.journal_damage = self.reader.damage
         return self.state
 
 
 def read_run(folder: RunFolder) -> RunState:
-    """Read the journal of a run to its end, and return the state. Without a journal this is the initial state."""
+    """Read the journal of a run to its end, and return the state. Without a journal, return the initial state."""
     return FollowedJournal(folder).read_new()
 
 
 # The slowest process, and how long the others wait for it.
 #
-# All processes leave a collective operation at the same time. The one that spends the least time in it arrived last and
-# is the slowest. The others waited for as long as they spent more.
+# All processes leave a collective operation at the same time. The process with the least time in it arrived last and is
+# the slowest. The additional time of each other process is waiting.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlowestRank:
-    """The slowest process. In each step of `step_seconds` the others wait `lag_seconds` for it.
+    """The slowest process of a run. In each step the others wait `lag_seconds` for it; a step takes `step_seconds`.
 
-    `communication_seconds` is the time of its collective operations, which includes no waiting.
+    `communication_seconds` is its time in collective operations per step. The slowest process does not wait in them.
     """
 
     rank: int
@@ -612,11 +612,11 @@ class SlowestRank:
 
 
 def slowest_rank(state: RunState) -> SlowestRank | None:
-    """Return the slowest process over the last two minutes; None for a run of one process, and before a reading."""
+    """Return the slowest process of the last two minutes; None for a run of one process, and if it is not measured."""
     readings = [event.communication_seconds for event in state.rank_times if len(event.communication_seconds) > 1]
     if not readings or not state.recent:
         return None
-    # Only readings with the present number of processes.
+    # Use only readings with the present number of processes.
     comparable = [reading for reading in readings if len(reading) == len(readings[-1])]
     mean_seconds = [sum(column) / len(comparable) for column in zip(*comparable, strict=True)]
     slowest = min(range(len(mean_seconds)), key=mean_seconds.__getitem__)

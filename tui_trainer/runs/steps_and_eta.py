@@ -1,4 +1,4 @@
-"""Steps at intervals, the time that a run still takes, and its speed and time in comparison with the plan."""
+"""Intervals in steps, the remaining time of a run, and its speed and time in comparison with the plan."""
 
 from statistics import fmean
 from typing import Final
@@ -9,19 +9,19 @@ from tui_trainer.units import figure_text, figures_of, format_seconds
 
 
 def every(setting: float, total_steps: int) -> int:
-    """Return the interval in steps for a setting such as `eval_steps`: below 1 a share of all steps, 0 for never."""
+    """Return the interval in steps that a setting such as `eval_steps` means; a setting below 1 is a share of all."""
     if 0 < setting < 1:
         return max(1, round(setting * total_steps))
     return int(setting)
 
 
 def due(step: int, every_steps: int) -> bool:
-    """Return whether an action at this interval happens after the step. An interval of 0 means never."""
+    """Return whether an action with this interval is due after `step`. An interval of 0 means never."""
     return every_steps > 0 and step % every_steps == 0
 
 
 def times(total_steps: int, every_steps: int, *, after: int = 0) -> int:
-    """Count the actions at this interval after the step `after`. The end of the run always counts as one."""
+    """Return how often an action with this interval happens after the step `after`. It always happens at the end."""
     if after >= total_steps:
         return 0
     if every_steps <= 0:
@@ -31,10 +31,10 @@ def times(total_steps: int, every_steps: int, *, after: int = 0) -> int:
 
 # The time that a run still takes: the remaining steps, and the work between them.
 
-# The time of an evaluation before one was measured. The forward pass is a third of a step, because the backward pass
-# has two products for each of its products.
+# Time of a row in an evaluation as a share of its time in a step, until it was measured. The forward pass is a third of
+# a step, because the backward pass has two matmuls for each matmul of the forward pass.
 EVALUATION_SHARE: Final = 1 / 3
-# The time of a checkpoint before one was measured: the weights and two moments, 4 bytes each, are copied, hashed and
+# Until a checkpoint was measured, its time is estimated: weights and two moments, 4 bytes each, are copied, hashed and
 # synced at this rate.
 _SAVE_BYTES_PER_SECOND: Final = 300e6
 _CHECKPOINT_BYTES_PER_PARAMETER: Final = 12
@@ -45,9 +45,9 @@ _SAMPLE_SECONDS: Final = 0.5
 def eta_seconds(state: RunState) -> float | None:
     """Return the seconds to the end of the run: the remaining steps at the recent speed, and the work between them.
 
-    Evaluations, checkpoints and samples count with their mean time so far, or an estimate from the plan before the
-    first. Returns None for a run that has ended or has no number of steps, and before the third step of this start,
-    because two warm up.
+    Evaluations, checkpoints and samples count with their mean time so far. Before the first, an estimate from the plan
+    is used. Returns None for a run that has ended, if the number of steps is unknown, and during the first two steps of
+    this start, which are slower.
     """
     if state.has_ended or state.total_steps <= 0 or state.steps_since_start <= WARM_UP_STEPS:
         return None
@@ -56,13 +56,13 @@ def eta_seconds(state: RunState) -> float | None:
     return steps_left * mean_seconds + _between_seconds_left(state)
 
 
-# A plan's time is meant to be right within 15 %. A larger difference is reported with its reason.
+# A planned time should be right within 15 %. A larger difference is reported with its reason.
 _CORRECTED_FROM: Final = 1.15
 _LEAST_MEASURED_STEPS: Final = 20
 
 
 def whole_seconds(state: RunState) -> float | None:
-    """Return the seconds of the whole run, past and remaining, as estimated from its own steps. None before that."""
+    """Return the estimated seconds of the whole run, past and remaining; None as long as `eta_seconds` is."""
     remaining = 0.0 if state.finished else eta_seconds(state)
     if remaining is None:
         return None
@@ -72,7 +72,7 @@ def whole_seconds(state: RunState) -> float | None:
 
 
 def time_words(state: RunState) -> str:
-    """Return a run's time beside the planned one, with the reason for the difference; empty before there is a plan."""
+    """Return a run's time, its planned time and the reason for a large difference; empty before there is a plan."""
     plan, total_seconds = state.plan, whole_seconds(state)
     if plan is None:
         return ""
@@ -92,7 +92,7 @@ def time_words(state: RunState) -> str:
 def step_words(state: RunState) -> str:
     """Return the mean time of a step: `125 ms/step, planned 195 ms: numpy matmuls reach ...`; empty if unknown."""
     plan, whole, steps = state.plan, state.times.whole, state.step_seconds
-    # Without the first two steps, if there are others.
+    # The first two steps count only if there are no others.
     seconds, count = (whole.step_seconds, whole.steps) if whole.steps else (sum(steps), len(steps))
     if plan is None or plan.step_seconds is None or not count:
         return ""
@@ -107,7 +107,7 @@ def speed_rows(state: RunState) -> list[tuple[str, str]]:
 
 
 def figure_rows(state: RunState) -> list[tuple[str, str]]:
-    """Return title and text of each measured figure, with its planned value: `5.1%, 12.0% planned`."""
+    """Return the title and the text of each measured figure. The text has the planned value: `5.1%, 12.0% planned`."""
     planned, rows = state.plan.figures if state.plan else {}, list[tuple[str, str]]()
     for name, value in measured_figures(state).items():
         figure = figures_of(RunState)[name]
@@ -117,7 +117,7 @@ def figure_rows(state: RunState) -> list[tuple[str, str]]:
 
 
 def is_off_plan(state: RunState, reported_seconds: float | None) -> bool:
-    """Return whether the whole run takes clearly more or less time than was last reported to the user."""
+    """Return whether the estimated time of the whole run differs clearly from the planned or last reported one."""
     total_seconds = whole_seconds(state) if state.times.whole.steps >= _LEAST_MEASURED_STEPS else None
     if total_seconds is None or not reported_seconds:
         return False
@@ -146,10 +146,10 @@ def _between_seconds_left(state: RunState) -> float:
 def _seconds_left(
     state: RunState, costs: list[tuple[int, float]], every_steps: int | None = None, guess: float = 0.0
 ) -> float:
-    """Return the remaining seconds of a repeated action. `costs` has the step and the seconds of each one so far.
+    """Return the seconds that a repeated action, such as evaluation, will still take.
 
-    `guess` is the time of one action before the first. Without an interval, as in older journals, the time so far is
-    distributed evenly over the steps.
+    `costs` has the step and the seconds of each action so far, and `guess` the seconds of one if there is none yet.
+    Without an interval, as in older journals, the remaining steps take as much per step as the steps so far.
     """
     if every_steps is None:
         per_step = sum(seconds for _, seconds in costs) / costs[-1][0] if costs else 0.0

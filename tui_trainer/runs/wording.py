@@ -8,20 +8,20 @@ from tui_trainer.units import format_bytes, format_count, format_seconds, quanti
 
 
 def split_words(rows: int, passes: int, processes: int = 1, *, width_tokens: int = 0) -> str:
-    """Return micro-batch x accumulation x processes: `4 rows x 8`, `1 row of 512 tokens x 8 x 2 processes`."""
+    """Return how a batch is split as text: `4 rows x 8`, `1 row of 512 tokens x 8 x 2 processes`."""
     width = f" of {quantity(width_tokens, 'token')}" if width_tokens else ""
     group = f" x {processes} processes" if processes > 1 else ""
     return f"{quantity(rows, 'row')}{width} x {passes}{group}"
 
 
 def _figure(plan: object, name: str) -> Any:
-    """Return a figure of a `Plan`, whose fields have reasons, or of a `PlanMade`, whose fields are plain values."""
+    """Return the value of a figure of a `Plan` or of a `PlanMade`, without the reason that a `Plan` has for it."""
     value = getattr(plan, name)
     return getattr(value, "value", value)
 
 
 def batch_words(plan: object) -> str:
-    """Return the batch of a `Plan` or a `PlanMade`, and its parts if several: `64 rows (4 rows x 8 x 2 processes)`."""
+    """Return the effective batch as text, and how it is split, if it is: `64 rows (4 rows x 8 x 2 processes)`."""
     names = ("per_device_train_batch_size", "gradient_accumulation_steps", "processes")
     effective, parts = _figure(plan, "effective_batch_size"), [_figure(plan, name) for name in names]
     rows = quantity(effective, "row")
@@ -67,12 +67,12 @@ def planned_time_words(seconds: float | None, *, is_measured: bool) -> str:
 
 
 def plan_time(plan: object) -> str:
-    """Return the planned time of a `Plan` or a `PlanMade` as `plan` and the screens show it."""
+    """Return the planned time of a `Plan` or a `PlanMade` as text: `2 min 05 s`, or `--` if it is not known."""
     return planned_time(_figure(plan, "duration_seconds"), is_measured=_figure(plan, "has_measured_steps"))
 
 
 def plan_time_words(plan: object) -> str:
-    """Return the planned time of a `Plan` or a `PlanMade` for use in a sentence."""
+    """Return the planned time of a `Plan` or a `PlanMade` for a sentence: `about 2 min 05 s`, `time unknown`."""
     return planned_time_words(_figure(plan, "duration_seconds"), is_measured=_figure(plan, "has_measured_steps"))
 
 
@@ -84,7 +84,7 @@ def takes_words(plan: object) -> str:
 
 
 def gone_words(state: RunState, key: str = "") -> str:
-    """Return `the process stopped at step 120 without an error`, and for a `key` also `; p resumes from step 100`."""
+    """Return how an interrupted run ended, as text. With a `key`, add what it does: `; p resumes from step 100`."""
     time = f"at step {state.step:,}" if state.step else "before the first step"
     words = f"the process stopped {time} without an error"
     if not key:
@@ -95,10 +95,9 @@ def gone_words(state: RunState, key: str = "") -> str:
 
 
 def sample_words(prompt: str, text: str, characters: int) -> str:
-    """Return `... the end of a prompt -> the text that the model wrote`, the end from its first whole word on.
+    """Return a sample on one line: `... end of the prompt -> text that the model wrote`.
 
-    The text ends with its last complete character: a model that writes bytes may stop within one, which the tokenizer
-    decodes as U+FFFD.
+    An incomplete last character of the text, which the tokenizer decodes as U+FFFD, is removed.
     """
     if len(prompt) > characters:
         end = prompt[-characters:]
@@ -107,7 +106,7 @@ def sample_words(prompt: str, text: str, characters: int) -> str:
 
 
 def come_back_words(name: str) -> str:
-    """Return the commands that show and stop a run which trains in another process."""
+    """Return a text with the commands that show and stop a run which trains in another process."""
     run = shell_word(name)
     return f"`tui-trainer attach {run}` shows it, `tui-trainer stop {run}` saves and stops it"
 

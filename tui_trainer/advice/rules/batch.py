@@ -18,12 +18,12 @@ from tui_trainer.planning.measured_steps import StepKey, measured_row_rates
 from tui_trainer.planning.records import device_key
 from tui_trainer.units import format_number, percent, quantity
 
-# Tokens in a pass that keep the processor busy. On a CPU a matmul of a few hundred rows already runs at full
-# rate, and more leaves the caches; a large GPU has thousands of cores to feed.
+# Tokens in a pass that keep the device busy. On a CPU a matmul of a few hundred rows already runs at the full rate, and
+# larger ones exceed the caches. A large GPU has thousands of cores.
 BUSY_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 4096}
-# A busier GPU gains nothing from larger batches.
+# A GPU that is busy for a larger share of the time gains nothing from larger batches.
 _BUSY_GPU = 0.9
-# The fix for data with fewer rows than a step leaves this many steps per epoch.
+# If the data has fewer rows than a step, the fix reduces the batch so that an epoch has this many steps.
 _STEPS_IN_AN_EPOCH = 8
 # A larger batch changes the result, so a smaller speed-up is not worth it.
 _FASTER = 1.05
@@ -66,7 +66,7 @@ def small_batch(view: RunView) -> Cause | None:
 
 
 def _remedies_of_batch_size(basis: Basis, budget: float) -> Iterator[Remedy]:
-    """Yield the largest half, quarter, ... of the rows in a pass that fits; 1 if none does."""
+    """Yield a smaller micro-batch as a remedy: the largest half, quarter and so on that fits; 1 if none does."""
     halves = (basis.micro_batch >> halvings for halvings in range(1, basis.micro_batch.bit_length()))
     rows = next((rows for rows in halves if basis.needed_bytes(rows) <= budget), 1)
     yield Remedy(patch={MICRO: rows}, rank=1, cuts_batch=True)
@@ -107,8 +107,8 @@ def batch_size(context: Context) -> Verdict:
 
 
 def _larger_batch(context: Context) -> Verdict | None:
-    """Return a warning if more rows behind a step were measured here to be faster, or are by the card's rates; None if
-    the planned ones will do. No more rows are proposed than leave enough steps."""
+    """Return a warning if a larger effective batch is faster, as measured here or by the GPU's rates, and leaves enough
+    steps; else None."""
     plan = context.planned
     now, processes = plan.effective_batch_size.value, plan.processes.value
     most = most_rows_of_step(context.config.training.num_train_epochs, plan.train_rows.value)
@@ -118,7 +118,7 @@ def _larger_batch(context: Context) -> Verdict | None:
     rates = {rows * processes: rate for rows, rate in measured_row_rates(device, key).items()}
     larger = {rows: rate for rows, rate in rates.items() if now < rows <= most}
     if now in rates and larger:
-        # Of those that are about as fast the smallest.
+        # Among batches that are about equally fast, propose the smallest.
         rows = min(rows for rows, rate in larger.items() if _FASTER * rate >= max(larger.values()))
         times, how = larger[rows] / rates[now], "measured here"
     else:
@@ -135,8 +135,8 @@ def _larger_batch(context: Context) -> Verdict | None:
 
 
 def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
-    """Return the rows of a step by the GPU's rates, the speed-up of a row with them, and the source of that figure. The
-    speed-up is 1 if the rows are no more than planned."""
+    """Return the effective batch for this GPU from its hardware profile, at most `most`, the speed-up per row that it
+    gives, and the source of the estimate. The speed-up is 1 if the batch is not larger than planned."""
     plan, basis = context.planned, context.basis
     now, gpu = plan.effective_batch_size.value, basis.target.gpu
     each = rows_of_profile(context.loaded, gpu, plan.parameters.value) if gpu else None

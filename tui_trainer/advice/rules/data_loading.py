@@ -11,19 +11,19 @@ GROUP = "Data"
 WORKERS, _PROCESSES = "dataloader.num_workers", "data.num_proc"
 # A run that waits for data for a larger share of its time gets a finding.
 _MOST_FETCHING_SHARE = 0.05
-# Loader threads that a run without any is measured against.
+# Number of loader threads with which a run without loader threads is compared.
 _SOME_WORKERS = 2
-# Batches are cut from prepared tokens: nothing is decoded on the way, and more threads only take turns.
+# Batches are cut from prepared tokens without decoding, so more threads would only take turns.
 _MOST_WORKERS = 8
 _FASTER_DISK = "move the prepared data to a faster disk: export TUI_TRAINER_HOME=FOLDER"
 # A run that only writes its journal and checkpoints reads less than this from storage.
 _LEAST_BYTES_PER_SECOND = 0.5 * MIB
 # Storage stalls the machine for this share of the time before a slower rate counts as well.
 _STALLED_SHARE = 0.5
-# Of what a batch has in prepared data: less comes from storage where other files of the run are read.
+# Share of the bytes of a batch. A run that reads less than this from storage may be reading other files.
 _LEAST_READ_SHARE = 0.5
 _TOKEN_BYTES = 4
-# What the data takes is estimated from its beginning.
+# The size of prepared data is estimated from the first rows, so twice the estimate must fit.
 _EASY_TIMES = 2
 
 
@@ -123,14 +123,14 @@ def data_loading(context: Context) -> Verdict:
 
 
 def _most_workers(cores: float | None, *, on_gpu: bool) -> int:
-    """Return the most loader threads that help. With a GPU, two cores stay free for training; on a CPU all cores train,
-    and one thread loads."""
+    """Return the maximum number of loader threads that helps. With a GPU, two cores stay free for training. On a CPU it
+    is 1, because all cores train."""
     return max(1, min(_MOST_WORKERS, round(cores or _MOST_WORKERS + 2) - 2)) if on_gpu else 1
 
 
 def _how(context: Context) -> tuple[str, str]:
-    """Return a clause on how a step gets its batch, and one on whether it waits for the copy to the GPU: torch overlaps
-    copies with computation only from pinned memory, even with `non_blocking`."""
+    """Return a clause on how a step gets its batch, and one on whether copies to the GPU overlap with computation. They
+    do so only from pinned memory, even with `non_blocking`."""
     workers, loader, gpu = context.planned.loader_workers.value, context.config.dataloader, context.basis.target.gpu
     is_pinned = bool(workers and loader.pin_memory and gpu)
     copies = " on, from pinned memory" if is_pinned else ": off, batches are not in pinned memory"
@@ -144,8 +144,8 @@ def _how(context: Context) -> tuple[str, str]:
 
 
 def _disk_bytes_per_second(view: RunView) -> float | None:
-    """Return the bytes per second that a run reads from storage, if that is much or storage stalls this machine; None
-    otherwise, or if the rate is not measured."""
+    """Return the bytes per second that a run reads from storage. None if that is little and storage does not stall the
+    machine, or if it was not measured."""
     read, seconds = view.mean("disk_read_bytes"), view.seconds_between_readings
     if read is None or not seconds:
         return None

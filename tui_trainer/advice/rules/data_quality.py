@@ -1,4 +1,4 @@
-"""Rules about the rows that are trained on and the rows that are held out."""
+"""Rules about the training rows and the held-out rows."""
 
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Verdict, failed, not_applicable, passed, rule, warned
@@ -15,18 +15,18 @@ _MAX_CHARS, _MAX_ROWS, _ON_BAD_ROWS = "data.max_chars", "data.max_rows", "data.o
 _EVAL_FRACTION = "data.eval_fraction"
 _OVERLAP = "overlap between training and held-out rows"
 _SINGLE = "single_label_classification"
-# A tenth of the data changes little of what is learnt.
+# Leaving out a tenth of the data hardly changes what is learnt.
 _MOST_LEFT_OUT = 0.1
-# The last answers of long conversations are about this share of the tokens; a wrong mask leaves a smaller one.
+# The last answers of long conversations have about this share of the tokens. A wrong mask trains on a smaller share.
 _LEAST_TRAINED_SHARE = 0.05
-# Classes that differ by less are learnt without weights.
+# Classes whose numbers of rows differ by a smaller factor are learnt without class weights.
 _MOST_UNEVEN = 10
 _GOOD_SHARE = DataSection().eval_fraction
-# A larger held-out share is missing in training; a smaller one is enough if it has this many rows.
+# A larger held-out share would be missed in training. A smaller share is enough if it has a certain number of rows.
 _MOST_SHARE = 0.3
 _LEAST_SHARE = 0.02
 _FEWEST_ROWS = 20
-# A few held-out rows equal training rows by chance: this share of them passes.
+# A few held-out rows equal training rows by chance, so this share is accepted.
 _MOST_LEAKED = 0.01
 
 
@@ -163,7 +163,7 @@ def label_balance(context: Context) -> Verdict:
 
 
 def _shown(name: str, most: int = 30) -> str:
-    """Return a name in plain ASCII, as in all findings. The preview of data has the exact names."""
+    """Return a name for display in a finding, shortened and in ASCII. The preview of data has the exact names."""
     return one_line(name, most).encode("ascii", "replace").decode()
 
 
@@ -175,12 +175,12 @@ def held_out(context: Context) -> Verdict:
     if plan and (shared := [use.source for use in plan.splits if use.shares_rows]):
         sentence = f"{', '.join(shared)}: rows used for evaluation are also trained on"
         return warned(sentence, advice="set data.eval_path or data.eval_split to rows that are not in data.split")
-    # Held out is what lies apart from the training data, else a share of it.
+    # Held-out rows come from a separate split or file, or else are a share of the training data.
     named = [use.evaluates for use in plan.splits if use.evaluates] if plan else []
     split = f"the validation split ({', '.join(named)})" if named else ""
     apart = "data.eval_path" if data.eval_path else split
     if not apart and share == 0:
-        # Early stopping without held-out text keeps a plan from being made: this fixes it.
+        # This also fixes a config without a plan because it has early stopping but no held-out text.
         sentence = "no rows are held out, so overfitting would go unnoticed"
         return warned(sentence, fix={_EVAL_FRACTION: _GOOD_SHARE})
     if plan is None:

@@ -40,30 +40,30 @@ _PATIENCE_KEY = "evaluation.early_stopping_patience"
 _LOG, _SAMPLE, _SAVE = "logging.logging_steps", "logging.sample_steps", "checkpoint.save_steps"
 _LIMITED = f'evaluation.max_eval_rows = "auto" limits evaluations to {100 * EVALUATIONS_SHARE:g} % of the time'
 _EVAL, _EVAL_ROWS, _EMPTY_CACHE = "evaluation.eval_steps", "evaluation.max_eval_rows", "training.empty_cache_steps"
-# What the plan keeps short where the user wrote none of these settings.
+# Interruptions that the plan keeps short unless the user wrote one of these settings.
 _BY_DEFAULT = {_EVAL: (_EVAL, _EVAL_ROWS), _SAMPLE: (_SAMPLE,)}
-# A run that takes up to half of a disk leaves room for the next one.
+# A run that takes up to half of the free space on a disk leaves room for the next run.
 _ROOMY_SHARE = 0.5
 # In fewer epochs or steps a run has no time to overfit.
 _MANY_EPOCHS, _MANY_STEPS = 5, LEAST_STEPS
 _PATIENCE = 3
 _EVAL_SHARE = EvaluationSection().eval_steps
-# Two evaluations that are this many times as bad as the best are no noise.
+# Two evaluations whose losses are this many times the best loss are not noise.
 _CLEARLY = 1.02
 _LEAST_AFTER = 2
-# Interruptions may take this share of the time; a fix brings them below the second, so that it is not asked for again.
+# Interruptions may take the first share of the time. A fix reduces them below the second, so that no other fix follows.
 _MOST_SHARE = 0.1
 _GOOD_SHARE = 0.08
-# Parts that take less of the time are not named.
+# Kinds of interruptions that take a smaller share of the time are not named.
 _SHOWN_SHARE = 0.001
-# Behind the middle, however steps are rounded: so often is once on the way.
+# With this interval, which ends after the middle of the run, one checkpoint is saved before the end.
 _LONGEST_SAVE_SHARE = 0.6
-# Until a run on this machine has measured them. A checkpoint of 9.8 MB took 16 to 33 ms, one of 456 MB 0.5 to 2.5 s
-# (hashed, and safe on the disk; 2 cores of an AMD EPYC).
+# Used until a run on this machine has measured it. Saving (hash and sync) took 16 to 33 ms for 9.8 MB, and 0.5 to 2.5 s
+# for 456 MB, on 2 cores of an AMD EPYC.
 _ASSUMED_SAVE_BYTES_PER_SECOND = 400e6
-# tests/benchmarks/journal.py: 10 microseconds a step in groups of ten, nearly all of it once a group.
+# tests/benchmarks/journal.py measures 10 microseconds per step in groups of ten, nearly all of it once per group.
 _JOURNAL_GROUP_SECONDS = 1e-4
-# Half an hour of work is what a crash may cost; a fix saves three times as often.
+# A crash may cost half an hour of work. A fix saves three times as often.
 _MOST_SECONDS = 1800.0
 _GOOD_SECONDS = 600.0
 # Generating this many texts at once takes hardly longer than generating one.
@@ -146,8 +146,8 @@ def early_stopping(context: Context) -> Verdict:
 
 
 def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[str, Any]:
-    """Return the settings with which early stopping can act: patience below the number of evaluations, and more
-    evaluations if there are few."""
+    """Return settings with which early stopping can take effect: a patience below the number of evaluations, and, if
+    there are few, more evaluations."""
     total = context.planned.total_steps.value
     oftener = times(total, max(1, round(_EVAL_SHARE * total)))
     helps = evaluations <= _PATIENCE and oftener > evaluations
@@ -174,8 +174,8 @@ def cache_emptied(view: RunView) -> Cause | None:
 def _interruptions(
     view: RunView, cause: str, key: str, every: int | None, seconds: float, costs: list[float], size: str = ""
 ) -> Cause | None:
-    """Return the cause for interruptions, with the seconds of each (`costs`) and their `seconds` per step. Returns None
-    without any, or if the plan chose the interval, which keeps them short."""
+    """Return the Cause for interruptions such as evaluations; None without any, or if the plan chose their interval.
+    `costs` has the seconds of each interruption, and `seconds` is their time per step."""
     if not costs or (key in _BY_DEFAULT and view.is_by_default(*_BY_DEFAULT[key])):
         return None
     share, each, interval = view.share(seconds), fmean(costs), f", every {every} steps" if every else ""
@@ -202,7 +202,7 @@ def checkpoints(view: RunView) -> Cause | None:
     """Training waits while a checkpoint is written and synced to the disk."""
     saves, every = view.state.checkpoints, view.plan.save_every_steps if view.plan else None
     if len(saves) < 3 and every and view.state.total_steps <= 2 * every:
-        # One on the way is what a crash leaves: no fix takes it away.
+        # One checkpoint before the end protects against a crash, so no fix removes it.
         return None
     cause, costs = "Saving checkpoints takes much of the time.", [save.seconds for save in saves]
     size = f" and {format_bytes(saves[-1].bytes)}" if saves else ""
@@ -251,7 +251,7 @@ def between_steps(view: RunView) -> Cause | None:
 
 @dataclass(frozen=True, slots=True)
 class _Overhead:
-    """One kind of interruption: its interval, and the seconds of each. The one at the end does not count."""
+    """One kind of interruption of training, without one at the end: its interval, number and seconds each."""
 
     key: str
     name: str
@@ -266,7 +266,7 @@ class _Overhead:
 
     @property
     def judged_seconds(self) -> float:
-        """Seconds of all interruptions except one checkpoint, without which a crash would lose all work."""
+        """Seconds of all interruptions of this kind. One checkpoint is not counted, because a run needs it."""
         return self.seconds - self.each_seconds * bool(self.key == _SAVE and self.count)
 
 
@@ -304,9 +304,9 @@ def cadence(context: Context) -> Verdict:
 
 
 def _fewer(context: Context, training: float) -> dict[str, Any]:
-    """Return settings with which interruptions take a small enough share of the time; empty if they do already.
+    """Return settings with which interruptions take a small enough share of the time; empty if they already do.
 
-    The interval of the costliest kind that no default decides is doubled, repeatedly, until the share is small enough.
+    Repeatedly doubles the interval of the costliest kind of interruption, except kinds whose settings are defaults.
     """
     by_default = {key for key, settings in _BY_DEFAULT.items() if context.is_by_default(*settings)}
 
@@ -324,7 +324,7 @@ def _fewer(context: Context, training: float) -> dict[str, Any]:
     while share(patch) > _GOOD_SHARE:
         worst = max(judged(patch), key=lambda part: part.judged_seconds)
         if worst.key == _EVAL and eval_rows > 1 and worst.count // 2 < patience:
-            # Early stopping counts evaluations: they stay, and read fewer rows.
+            # Early stopping counts evaluations, so their number stays and they read fewer rows.
             eval_rows //= 2
             patch[_EVAL_ROWS] = eval_rows
         else:
@@ -337,7 +337,7 @@ def _fewer(context: Context, training: float) -> dict[str, Any]:
 
 
 def _doubled(context: Context, part: _Overhead, setting: float) -> float:
-    """Return the setting for an interval twice as long, as steps or as a share like the old one.
+    """Return the value of a setting for twice the interval: in steps, or as a share of all steps if `setting` is one.
 
     An interval longer than the run becomes 0, which means never. Checkpoints are still saved at least once.
     """
@@ -350,7 +350,7 @@ def _doubled(context: Context, part: _Overhead, setting: float) -> float:
 
 
 def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
-    """Return every kind of interruption of this plan, with some settings changed."""
+    """Return all kinds of interruptions that the plan has with the settings of the patch."""
     plan, earlier = context.planned, context.earlier
     total, eval_rows = plan.total_steps.value, plan.eval_rows.value
     token_seconds = sample_token_seconds(context.basis.shape, plan.training_setup)
@@ -365,7 +365,7 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     rate, sample, evaluated = (
         (earlier.save_bytes_per_second, earlier.sample_seconds, earlier.evaluation_share) if earlier else (None,) * 3
     )
-    # Seconds of a row that is trained on; an evaluation only passes forward.
+    # Seconds per row in training. An evaluation has only a forward pass, and takes less.
     row_seconds = (context.step_seconds or 0.0) / min(plan.effective_batch_size.value, plan.train_rows.value)
     eval_seconds = row_seconds * patch.get(_EVAL_ROWS, eval_rows) * (evaluated or EVALUATION_SHARE)
     save_seconds = plan.checkpoint_bytes.value / (rate or _ASSUMED_SAVE_BYTES_PER_SECOND)

@@ -18,11 +18,11 @@ from tui_trainer.units import format_bytes, format_seconds, percent
 
 GROUP = "Speed"
 COMPILE = "training.torch_compile"
-# The compiler takes a minute or more: a gain of a tenth must bring back three times that before it is worth it.
+# Compiling takes a minute or more. It is worth that if a gain of a tenth saves three minutes.
 _WORTH_SECONDS = 3 * 60.0 / 0.1
-# A character model of 4.9 M parameters in bf16, one core: 3369 tokens a second, compiled by layers 3718.
+# Measured for a character model of 4.9 M parameters in bf16 on one core: 3369 tokens a second, 3718 if compiled.
 _ON_A_CPU = "on a CPU, compiling gains about 10 % (benchmark on one core) and needs a C++ compiler"
-# A step that compiles takes seconds, one that only has long rows at most a few times as long as usual.
+# A step with compilation takes seconds. A step that only has long rows takes at most a few times as long as usual.
 _TIMES_AS_LONG = 5.0
 # Recompilation long after the start shows in the newest steps.
 _SEEN_STEPS = 500
@@ -98,7 +98,7 @@ def torch_compile(context: Context) -> Verdict:
 
 
 def _why_no_compiler(context: Context) -> str:
-    """Return why no layer can be compiled here, as a clause; empty if they can be."""
+    """Return as a clause why layers cannot be compiled here; empty if they can be."""
     gpu = context.basis.target.gpu
     if unsloth.is_asked(context.config):
         return "Unsloth compiles its own layers and cannot be combined with torch.compile"
@@ -155,12 +155,12 @@ def attention(context: Context) -> Verdict:
 
 
 def _with_fused(stored: str, fused: str) -> str:
-    """Return both sizes in words, or one if they are equal, as for a model with attention dropout."""
+    """Return the size of activations as text, followed by the size with the fused kernel if that differs."""
     return f"{stored} of activations" + (f", {fused} with the fused kernel" if fused != stored else "")
 
 
 def _activations(context: Context, setup: TrainingSetup) -> str:
-    """Return the bytes, in words, that layers save in one pass; with checkpointing those of one layer."""
+    """Return as text the bytes of activations that all layers save in one pass, or one layer with checkpointing."""
     shape, length = context.basis.shape, context.config.data.max_length
     layers = 1 if setup.gradient_checkpointing else shape.layers
     tokens = context.planned.per_device_train_batch_size.value * length
@@ -209,7 +209,7 @@ def unsloth_missing(view: RunView) -> Cause | None:
     return Cause(
         cause="Unsloth was requested, but the model uses none of its kernels.",
         evidence=messages[-1],
-        # No slower than without it, but no faster either.
+        # The run is not slower than without Unsloth, but not faster either.
         share=0.0,
         fix={unsloth.PROVIDER: "transformers"},
     )
@@ -254,7 +254,7 @@ def unsloth_parts(context: Context) -> Verdict:
 
 
 def _why_no_unsloth(context: Context) -> str:
-    """Return why Unsloth cannot run here, as a clause; empty if it can."""
+    """Return as a clause why Unsloth cannot run here; empty if it can."""
     platform, gpu = context.hardware.platform, context.basis.target.gpu
     if context.config.is_from_scratch:
         return "Unsloth supports pretrained models only, and this model is trained from scratch"

@@ -40,18 +40,18 @@ from tui_trainer.units import format_bytes, format_count, format_number, format_
 _MAX_STEPS = "training.max_steps"
 _DECAY, _MAX_GRAD_NORM = "training.num_decay_steps", "training.max_grad_norm"
 _WEIGHT_DECAY = "training.weight_decay"
-# Rows that were seen so often are known by heart; half as many passes are proposed.
+# After this many epochs, rows are memorised. Half as many epochs are proposed.
 _MOST_EPOCHS = 50
 _GOOD_EPOCHS = 25
 _DAY_SECONDS = 86_400.0
-# The plan is right within 15 % once steps were measured, and evaluations come on top of the steps.
+# The planned time is right within 15 % once steps were measured, and evaluations add to the time of the steps.
 _FIX_SHARE = 0.8
-# A loss has risen if it is higher than at first by this share, and by this many nats.
+# A loss has risen if it is higher than at the start by this share and by this many nats.
 _RISE = 0.1
 _LEAST_NATS = 0.1
-# A loss has risen again when it has lost this share of its fall.
+# A loss has risen again if it is back up by this share of its fall.
 _LOST = 0.5
-# Two means differ by more than chance when they are this many standard errors apart.
+# Two means differ by more than chance if they are this many standard errors apart.
 _CLEARLY = 4.0
 # A loss is flat if it fell by less than this share in this number of steps or more.
 _LEAST_FLAT_STEPS = 100
@@ -61,31 +61,31 @@ _LEAST_RATIO = 4.0
 # MiniCPM, arXiv:2404.06395, section 4.3: a decay over 10 % of the tokens is enough.
 _GOOD_DECAY = 0.1
 _GOOD_WARMUP = TrainingSection().warmup_steps
-# In a longer warm-up a large part of the run has a low rate.
+# With a longer warm-up, a large part of the run has a low learning rate.
 _MOST_WARMUP = 0.2
 _GOOD_NORM = 1.0
-# Gradients of a run that learns are smaller, so a higher limit clips nothing.
+# Gradient norms of a run that learns are smaller, so a higher limit would clip nothing.
 _MOST_NORM = 10.0
 # The gradient norms of the last steps are compared with those of at least twice as many steps before them.
 _RECENT_STEPS = 20
 _SEEN_STEPS = 500
 _LEAST_NORMS = 60
 _EXPLODED = 10.0
-# Shares of the usual learning rate that are tried one after the other. Source: ModelForge's guide on performance: begin
-# with LoRA's usual 2e-4, then 3e-4 or 5e-4 where that is stable, 1e-4 where it is not.
+# Multiples of the usual learning rate that are tried one after the other. Source: ModelForge's guide on performance.
+# It begins with LoRA's usual 2e-4, and then tries 3e-4 or 5e-4 if the run is stable, else 1e-4.
 _RUNGS = (0.5, 1.0, 1.5, 2.5)
-# A rate that differs by a smaller factor gives about the same run.
+# A learning rate that differs by a smaller factor gives about the same result.
 _LEAST_STEP = 1.4
-# A spike is this many times the median of the steps around it, and this many deviations above it.
+# A spike is a loss of this many times the median of the steps around it, and this many deviations above the median.
 _SPIKE = 1.5
 _AROUND = 10
 _DEVIATIONS = 8.0
-# One or two spikes are an odd batch.
+# One or two spikes may be unusual batches.
 _LEAST_SPIKES = 3
 _SHOWN_SPIKES = 5
-# Spikes that end in this part of the run are those of its warm-up.
+# If all spikes are within this first part of the run, they come from the warm-up.
 _EARLY_SHARE = 0.2
-# Rows that would be in spikes of each epoch if these fell anywhere.
+# Rows are named only if fewer rows than this would be in spikes of every epoch by chance.
 _MOST_CHANCE = 0.1
 # After this many steps it is clear whether the run learns at all.
 _FIRST_STEPS = 20
@@ -97,17 +97,17 @@ _LEAST_ABOVE_NATS = 0.5
 _FIRST_LOSSES = 5
 _USUAL_DECAY = 0.01
 _STRONG_DECAY = 0.1
-# Weights that shrink faster than this do not follow their gradients.
+# If weight decay shrinks weights faster than this, they do not follow their gradients.
 _MOST_DECAY = 0.5
 
 
 def _remedies_of_optimizer(basis: Basis, budget: float) -> Iterator[Remedy]:
-    """Yield optimizers with 8-bit state, which come from libraries, and those without momentum, such as Adafactor."""
+    """Yield optimizers that need less memory: with 8-bit state, from libraries, or without momentum (Adafactor)."""
     smaller, on_card = OPTIMIZERS[basis.setup.optim].smaller, basis.setup.device == "cuda"
     from_libraries = [name for name in smaller if OPTIMIZERS[name].library]
     available = [name for name in from_libraries if basis.hardware.libraries.get(OPTIMIZERS[name].library)]
     available = [name for name in available if on_card or not OPTIMIZERS[name].needs_gpu]
-    # If no library is installed, the first is suggested, on a GPU only.
+    # If no library is installed, suggest the first optimizer from a library, but only on a GPU.
     for name in available or (from_libraries[:1] if on_card else []):
         yield Remedy(patch={OPTIMIZER_KEY: name}, rank=5, needs="" if name in available else OPTIMIZERS[name].library)
     for name in smaller:
@@ -136,7 +136,7 @@ def optimizer(context: Context) -> Verdict:
 
 
 def _rate_for_adamw(context: Context) -> dict[str, str]:
-    """Return a setting that replaces another optimizer's learning rate, with which AdamW would diverge or not learn."""
+    """Return `learning_rate = auto` if the present rate suits only the present optimizer and not AdamW; else {}."""
     config, written = context.config, context.config.training.learning_rate
     if OPTIMIZERS[config.training.optim].learning_rates is OPTIMIZERS[DEFAULT].learning_rates:
         return {}
@@ -154,7 +154,7 @@ def steps(context: Context) -> Verdict:
     )
     # A pretrained model learns from few rows in few steps, if it reads them often enough.
     if total < FEWEST_STEPS and (passes < MOST_EPOCHS or context.config.is_from_scratch):
-        # Through the setting that decides their number today.
+        # Change the setting that determines the number of steps now.
         epochs = float(math.ceil(GOOD_STEPS / plan.steps_per_epoch.value))
         by_steps = bool(context.config.training.max_steps)
         more: Patch = {_MAX_STEPS: GOOD_STEPS} if by_steps else {EPOCHS: epochs}
@@ -217,7 +217,7 @@ def begins_high(view: RunView) -> Cause | None:
     if choices < 2 or len(losses) < _FIRST_LOSSES or not (view.plan and view.plan.base_model):
         return None
     even, begin = math.log(choices), fmean(losses)
-    # The first is of the model as it came; the others, that no odd batch is taken for it.
+    # The first loss is that of the initial model. The mean of the first losses rules out an unusual first batch.
     if not min(losses[0], begin) > _FAR_ABOVE * even + _LEAST_ABOVE_NATS:
         return None
     return fault(
@@ -262,7 +262,7 @@ def learning_rate_high(view: RunView) -> Cause | None:
     best_step, last_step = blocks[levels.index(best) + width - 1][0], blocks[-1][0]
     noise = _CLEARLY * view.loss_error
     has_risen = last - first > max(_RISE * first, _LEAST_NATS, noise * math.sqrt(1 + 1 / width))
-    # Beyond chance, for a rate that is known to be too high; half of what was learned, for others.
+    # For a rate above `most`, a rise beyond noise is enough. For others, half of the fall must be lost.
     again = max(_LEAST_NATS, noise * math.sqrt(2 / width))
     has_lost = last - best > max(_LOST * (first - best), _RISE * best + _LEAST_NATS, again)
     rate = plan.learning_rate if plan else None
@@ -288,7 +288,7 @@ def not_finite(view: RunView) -> Cause | None:
     last = state.last_step
     if last is None:
         return None
-    # With a scaled loss a gradient that overflows is normal, and its step is passed over.
+    # With a scaled loss (fp16), an overflowing gradient is normal, and its step is skipped.
     scaled = plan is not None and plan.precision == "fp16"
     in_training = not math.isfinite(last.loss) or not (math.isfinite(last.grad_norm) or scaled)
     held_out = bool(state.evals) and not math.isfinite(state.evals[-1].loss)
@@ -310,7 +310,7 @@ def loss_flat(view: RunView) -> Cause | None:
     if len(view.state.steps) < _LEAST_FLAT_STEPS or len(blocks) < 6:
         return None
     begin, end = blocks[0][1], fmean(loss for _, loss in blocks[-3:])
-    # A small fall that is no chance is one: pretrained models begin close to where they end.
+    # A small fall counts if it is not chance, because pretrained models begin close to their final loss.
     has_fallen = begin - end > _CLEARLY * view.loss_error * math.sqrt(1 + 1 / 3)
     if begin <= 0 or has_fallen or abs(begin - end) >= _LEAST_FALL * begin:
         return None
@@ -355,7 +355,7 @@ def rate_could_rise(view: RunView) -> Cause | None:
 
 
 def _rung(plan: PlanMade | None, rate: float, up: int) -> float | None:
-    """Return the next lower or higher of the usual rates for the method and model size; None beyond the last."""
+    """Return the next higher (`up` 1) or lower (-1) of the usual learning rates; None if there is none."""
     if plan is None or plan.usual_learning_rate is None:
         return None
     rungs = [share * plan.usual_learning_rate for share in _RUNGS]
@@ -365,7 +365,7 @@ def _rung(plan: PlanMade | None, rate: float, up: int) -> float | None:
 
 
 def _lower(plan: PlanMade | None, rate: float | None) -> Patch | None:
-    """Return a lower rate to try: the usual one, below that the next lower one, and finally a third of this one."""
+    """Return the setting for a lower learning rate: the usual one, or the next lower one, or a third of the present."""
     usual = plan.usual_learning_rate if plan else None
     if not rate:
         return None
@@ -388,7 +388,7 @@ def learning_rate(context: Context) -> Verdict:
 
 
 def _learning_rate(rate: float) -> Patch:
-    """Return the setting with the rate rounded to two digits, as a user would write it."""
+    """Return the setting for a learning rate, rounded to two digits as a user would write it."""
     return {LEARNING_RATE: float(f"{rate:.2g}")}
 
 
@@ -493,7 +493,7 @@ def gradients_exploding(view: RunView) -> Cause | None:
 @symptom("Loss spikes")
 def loss_spikes(view: RunView) -> Cause | None:
     """A loss spike undoes many steps; if the same rows cause it, no setting helps."""
-    # Packing is no cause: a step learns from the same rows, packed or not, and its gradient is the same.
+    # Packing cannot cause spikes: a step learns from the same rows, packed or not, with the same gradient.
     spikes, plan = _spikes(view), view.plan
     if len(spikes) < _LEAST_SPIKES or plan is None:
         return None
@@ -503,7 +503,7 @@ def loss_spikes(view: RunView) -> Cause | None:
         f"{len(spikes)} steps have more than {_SPIKE:g} times the loss of their neighbours, the first at steps {shown}"
     )
     count = view.state.data.rows if view.state.data else 0
-    # The order of the rows comes from the seed, unless lengths decide too.
+    # The order of the rows follows from the seed, unless rows are grouped by length.
     rows = None if plan.seed is None or plan.group_by_length or not count else _rows_of(plan, plan.seed, count, spikes)
     if rows:
         named = ", ".join(map(str, rows[:_SHOWN_SPIKES]))
@@ -528,7 +528,7 @@ def loss_spikes(view: RunView) -> Cause | None:
 
 
 def _spikes(view: RunView) -> list[int]:
-    """Return the steps of this start whose loss is far above the median of those around them."""
+    """Return the steps of the last start whose loss is far above the median loss of the steps around them."""
     steps, losses = view.state.steps, view.step_losses
     begin = max(len(losses) - view.state.steps_since_start, 0)
     spikes = []
@@ -544,8 +544,8 @@ def _spikes(view: RunView) -> list[int]:
 
 
 def _rows_of(plan: PlanMade, seed: int, count: int, spikes: Sequence[int]) -> list[int]:
-    """Return the rows that are in a spike in every epoch with spikes, unless that may be chance; `count` is the total.
-    Returns none for fewer than two epochs."""
+    """Return the data rows that were in a spike in every epoch with spikes. `count` is the number of all rows. The list
+    is empty if this may be chance, and if fewer than two epochs have spikes."""
     order = RowOrder(np.zeros(count, dtype=np.int64), effective_batch=plan.effective_batch_size, seed=seed)
     of_epoch: dict[int, set[int]] = {}
     for step in spikes:

@@ -33,29 +33,29 @@ from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import MIB, format_bytes, format_number, format_rate, format_seconds, percent
 
 GROUP = "Machine"
-# One core of two taken away halves the speed of a step; a quarter is noticed.
+# Other programs that use one of two cores halve the speed of a step. A quarter of the cores is noticeable.
 _BUSY_SHARE = 0.25
-# A minute that began with starting this program has such a load by itself.
+# Starting this program alone causes such a load in the first minute.
 _LEAST_LOAD = 0.75
-# Of the cores: less is the system's own.
+# Share of the cores. The system itself uses less than this.
 _LEAST_OTHERS = 0.1
-# Of the memory of a card: less is a desktop, or what the driver keeps.
+# Share of a GPU's memory. A desktop or the driver itself uses less than this.
 _GUEST_BYTES_SHARE = 0.05
-# Healthy machines have this much of memory in swap too: pages that no program has used for long.
+# Healthy machines also have this much in swap: pages that no program has used for a long time.
 _MOST_SWAP_BYTES = 512 * MIB
 _MOST_SWAP_SHARE = 0.05
 THREADS = "training.cpu_threads"
 _VARIABLES = ("OMP_THREAD_LIMIT", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-# Measured on 2 cores beside one busy process, milliseconds a step: threads that never sleep 3465, that soon do 340.
+# Measured on 2 cores beside one busy process: 3465 ms per step if waiting threads never sleep, 340 ms if they do.
 _SPINNING = "waiting threads never sleep, so one other program can make steps ten times as long"
 # The first and the last steps of a run are compared, which needs enough of both.
 _EARLY_STEPS = 100
 _LEAST_STEPS = 200
-# Of the usable cores, by a run on a CPU: half of them and more.
+# A run on a CPU should use at least this share of the usable cores.
 _LEAST_BUSY_CORES = 0.5
-# Steps differ by less from one run, or one epoch, to the next.
+# Step times usually differ by a smaller factor between runs or epochs.
 _SLOWER = 1.3
-# Threads that wait this long for a core explain slow steps already.
+# If threads wait for a core during a larger share of the time, that alone explains slow steps.
 _CROWDED = 0.1
 
 
@@ -150,7 +150,7 @@ def other_processes(view: RunView) -> Cause | None:
         return Cause(
             cause="Another process uses the GPU of this run.",
             evidence=f"other processes use {format_bytes(used - held)} of its memory, the run {format_bytes(held)}",
-            # That it is there is known; what it computes is not reported.
+            # The driver reports the other process, but not how much it computes.
             share=(used - held) / used / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
             advice="run nvidia-smi to see which process it is; choose another GPU with --gpu",
         )
@@ -158,11 +158,11 @@ def other_processes(view: RunView) -> Cause | None:
     cores = view.mean("usable_cores")
     if others is None or own is None or cores is None or others < _LEAST_OTHERS:
         return None
-    # What they have taken from this run: where the kernel counts it, no more than its threads waited.
+    # Share of the time that other programs took from this run: at most the time that its threads waited, if known.
     share = others / (others + own)
     if wait is not None:
         share = min(share, 2 * wait)
-    # A run that waits for its data has no use for the cores meanwhile.
+    # A run that waits for data does not need the cores meanwhile.
     share *= 1 - view.share(view.data_seconds)
     if share < BAR_SHARE:
         return None
@@ -318,7 +318,7 @@ def slower_later(view: RunView) -> Cause | None:
     share = 1 - early / late
     newest = view.state.recent
     if sum(done.data_seconds for done in newest) > share / 2 * sum(done.step_seconds for done in newest):
-        # What grew is known: the wait for data has a diagnosis of its own.
+        # The wait for data has grown, which another diagnosis reports.
         return None
     epochs = view.state.epochs
     words = f"; epoch {epochs[0].epoch}: {format_seconds(epochs[0].seconds)}, " if len(epochs) > 1 else ""
@@ -348,7 +348,7 @@ def throughput(context: Context) -> Verdict:
     if plan.step_grade != StepGrade.MEASURED:
         return not_applicable(f"{sentence}, not measured with this model and batch yet", source)
     sentence += f" ({source})"
-    # The plan goes by the fast ones of such runs: the last may have been another one.
+    # The plan uses the fastest earlier runs with such steps. The last of these runs may have been slower.
     earlier = context.earlier
     if earlier is None or earlier.step_seconds is None or earlier.step_seconds < _SLOWER * seconds:
         return passed(sentence)

@@ -43,22 +43,22 @@ GROUP = "Memory"
 _CHUNK = "training.loss_chunk_tokens"
 # The logits of this many tokens are small compared with the weights of a model.
 _CHUNK_TOKENS = 1024
-# A card this full has no room for the workspace of a kernel; a machine with this little left begins to swap.
+# A GPU this full has no room for the workspace of a kernel. A machine with so little free memory begins to swap.
 _FULL_SHARE = 0.96
 _LEAST_FREE_SHARE = 0.03
-# A longer run is thinned out: growth shows in a few hundred peaks.
+# Of a longer run, only this many peaks are used, because a few hundred show growth.
 _MOST_PEAKS = 500
-# What grows steadily has in none of four parts much less than a third of the growth between the first and the last.
+# If memory grows steadily, the mean rises between any two of four parts by about a third of the whole growth.
 _PARTS = 4
 _LEAST_IN_A_PART = 2
 _STEADY_SHARE = 0.24
-# Larger passes are compared where the memory is under pressure: elsewhere longer rows are slower by themselves.
+# Passes of different sizes are compared only if memory is this full. Otherwise longer rows are slower by themselves.
 _PRESSED_SHARE = 0.9
 _SLOWER_SHARE = 0.9
-# Thirds of the steps whose sizes differ by less, or that are fewer steps, tell nothing.
+# The largest and smallest thirds of the steps must differ by this factor, and have this many steps, for a comparison.
 _LEAST_SPREAD = 1.2
 _LEAST_STEPS = 6
-# A process settles after its first evaluation, sample and checkpoint.
+# Smaller growth is normal: memory settles after the first evaluation, sample and checkpoint.
 _LEAST_GROWTH = 0.1
 _LEAST_GROWTH_BYTES = 64 * MIB
 
@@ -87,7 +87,7 @@ def memory_full(view: RunView) -> Cause | None:
 
 
 def _less_at_a_time(view: RunView) -> tuple[Patch | None, list[str]]:
-    """Return the settings of the first remedy that the run does not use yet, and the other remedies in words."""
+    """Return the settings of the first remedy for memory that the run does not use yet, and the others as text."""
     plan = view.plan
     if plan is None:
         return None, ["a smaller micro-batch", "shorter rows"]
@@ -95,7 +95,7 @@ def _less_at_a_time(view: RunView) -> tuple[Patch | None, list[str]]:
     if (rows := plan.per_device_train_batch_size) > 1:
         ways.append(({MICRO: -(-rows // 2), ACCUMULATION: "auto"}, f"a micro-batch of {-(-rows // 2)}"))
     if view.on_gpu and plan.tuning_method in ("full", "lora") and plan.base_model:
-        # Whether it can be, a plan says: it needs a library, and layers that can be packed.
+        # Only a new plan can tell whether 4 bits are possible, which depends on a library and the layers.
         ways.append((None, f'{METHOD_KEY} = "qlora"'))
     ways.append((None, "shorter rows"))
     if plan.gradient_checkpointing is False:
@@ -125,7 +125,7 @@ def batch_too_large(view: RunView) -> Cause | None:
 
 
 def _slower_when_full(view: RunView, rows: int) -> Cause | None:
-    """Compare the last steps with the most positions with those with the fewest, if memory is nearly full."""
+    """If memory is nearly full, return a Cause if large passes are slower per position than small passes, else None."""
     used, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
     if not used or not total or used < _PRESSED_SHARE * total or rows < 2:
         return None
@@ -186,13 +186,13 @@ def gradient_checkpointing(context: Context) -> Verdict:
     if (rows := _rows_without(context, other)) == 0:
         sentence += f"; the run needs checkpointing to fit, and steps take {longer}"
         return passed(sentence, switch="checkpointing on", opposite={CHECKPOINTING: False})
-    # A batch that can be cut further needs none, as long as a pass keeps the processor busy.
+    # A smaller micro-batch needs no checkpointing, and is preferred as long as it keeps the device busy.
     sentence += f"; a micro-batch of {rows} fits without it, and checkpointing makes steps {longer}"
     return warned(sentence, fix={CHECKPOINTING: False}, switch="checkpointing on")
 
 
 def _rows_without(context: Context, without: TrainingSetup) -> int:
-    """Return the rows of a pass that fit without checkpointing and keep the processor busy; 0 if there are too few."""
+    """Return the micro-batch that fits without checkpointing; 0 if it is too small to keep the device busy."""
     budget, training = context.basis.room.budget_bytes, context.config.training
     if budget is None:
         return 0
@@ -206,7 +206,7 @@ def _rows_without(context: Context, without: TrainingSetup) -> int:
 
 
 def other_method(config: Config, name: str) -> Patch:
-    """Return the tuning method, without layers that were chosen for another one: beside adapters all are frozen."""
+    """Return the settings for another tuning method. With adapters, `tuning.trainable_layers` must be empty."""
     return {METHOD_KEY: name, LAYERS_KEY: ""} if config.tuning.trainable_layers else {METHOD_KEY: name}
 
 
@@ -278,7 +278,7 @@ def memory_growing(view: RunView) -> Cause | None:
     used = used[len(used) - size * _PARTS :]
     parts = [fmean(taken for _, taken in used[size * part :][:size]) for part in range(_PARTS)]
     growth = parts[-1] - parts[0]
-    # What grows with the number of sizes seen so far grows less and less: by less than a quarter in the last part.
+    # Memory that grows with the number of pass sizes seen so far grows ever more slowly, so it is not steady.
     is_steady = min(after - before for before, after in pairwise(parts)) >= _STEADY_SHARE * growth
     if not is_steady or growth < max(_LEAST_GROWTH * parts[0], _LEAST_GROWTH_BYTES):
         return None
@@ -309,8 +309,8 @@ def memory_growing(view: RunView) -> Cause | None:
 
 
 def _memory_by_step(view: RunView) -> list[tuple[int, float]]:
-    """Return (step, bytes) since the last start: the memory of the process, or a few hundred of torch's peaks on a GPU.
-    The driver's figure is not used, because it includes other programs and memory that torch holds unused.
+    """Return (step, bytes) since the last start: on a CPU the memory of the process, on a GPU torch's peak memory. The
+    driver's figure is not used, because it includes other programs and memory that torch holds unused.
     """
     if not view.on_gpu:
         return [
@@ -323,10 +323,10 @@ def _memory_by_step(view: RunView) -> list[tuple[int, float]]:
 
 
 def _has_new_sizes(view: RunView, since_step: int) -> bool:
-    """Return whether passes of a new size came since a step; on a GPU only of a larger one, which raises the peak.
+    """Return whether passes of a new size occurred after a step; on a GPU, whether passes larger than all before did.
 
-    The journal has the positions of a whole step, so the size is that of a mean pass. It is rounded (`coarse`), because
-    sums of several passes differ long after each size has come.
+    The size of a pass is the mean over a step, because the journal has only the positions of whole steps. It is rounded
+    (`coarse`), because means differ long after each size of a pass has occurred.
     """
     passes = max(view.plan.gradient_accumulation_steps, 1) if view.plan else 1
     first_steps: dict[int, int] = {}
@@ -359,7 +359,7 @@ def memory(context: Context) -> Verdict:
     details = [f"{part.name}: {format_bytes(part.bytes)}" for part in context.planned.memory_parts if part.bytes]
     details += [f"host memory, {part.name}: {format_bytes(part.bytes)}" for part in context.planned.host_memory_parts]
     if not is_short(context):
-        # The machine itself may have too little beside a card that has enough.
+        # The GPU may have enough memory while the host has too little.
         host, free = context.planned.host_memory_bytes, context.hardware.memory_available_bytes
         if host is None or free is None or host.value <= free:
             return passed(sentence, *details)

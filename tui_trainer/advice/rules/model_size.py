@@ -28,32 +28,32 @@ from tui_trainer.units import format_bytes, format_count, format_number, format_
 
 _WIDTH, LAYERS = "model.scratch.hidden_size", "model.scratch.num_hidden_layers"
 _RANK, _ALPHA = "tuning.r", "tuning.lora_alpha"
-# Compute is spent best at 20 tokens read for each parameter (Hoffmann et al., arXiv:2203.15556). Below a hundredth of
-# that, a smaller model reaches a lower loss in the same time.
+# Compute is spent best at 20 tokens per parameter (Hoffmann et al., arXiv:2203.15556). With less than a hundredth of
+# these tokens, a smaller model reaches a lower loss in the same time.
 _LEAST_TOKENS_A_PARAMETER = 0.2
-# A run that is longer asks for a smaller model; one that is shorter has time for a larger one.
+# A run longer than a day should use a smaller model. A run shorter than an hour has time for a larger model.
 _DAY_SECONDS = 86_400.0
 _SHORT_SECONDS = 3600.0
 # Models whose sizes differ less count as equally large.
 _SMALLER = 0.8
 _LARGER = 1.5
-# A tokenizer that needs this many times as many tokens for the text does not know its language.
+# A tokenizer that needs this many times as many tokens for a text does not know the language of the text.
 _OTHER_LANGUAGE = 1.5
 _USUAL_RANK = 16
-# Attention holds a third of a layer's weights. With adapters there alone LoRA stays behind the training of all weights,
-# with adapters on every linear layer it does not (QLoRA, arXiv:2305.14314, section 4 and figure 2).
+# Attention has a third of a layer's weights. LoRA with adapters only on attention learns less than full fine-tuning.
+# With adapters on every linear layer it learns as much (QLoRA, arXiv:2305.14314, section 4 and figure 2).
 _LEAST_ADAPTED_SHARE = 0.5
-# A weight holds 2 bits of what a text says (Allen-Zhu and Li, arXiv:2404.05405); a token of text says about 1.
+# A weight can store 2 bits of knowledge (Allen-Zhu and Li, arXiv:2404.05405). A token of text contains about 1.
 _BITS_A_PARAMETER = 2.0
 _BITS_A_TOKEN = 1.0
-# alpha = 2 r is usual (QLoRA, arXiv:2305.14314); a scale of a quarter or of twice that is another learning rate.
+# alpha = 2 r is usual (QLoRA, arXiv:2305.14314). A much smaller scale acts like a lower learning rate.
 _LEAST_SCALE = 0.5
 _GOOD_SCALE = 2.0
 _MOST_SCALE = 4.0
 
 
 def _remedies_of_model_size(basis: Basis, budget: float) -> Iterator[Remedy]:
-    """Yield LoRA, which trains other weights."""
+    """Yield LoRA as a remedy. It trains other weights, so it comes late."""
     if not basis.setup.has_adapter and not basis.config.is_from_scratch:
         yield Remedy(patch=other_method(basis.config, "lora"), rank=6)
 
@@ -75,7 +75,7 @@ def model_size(context: Context) -> Verdict:
     """
     plan = context.planned
     rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
-    # Over the whole run, what is read again counted again.
+    # Tokens of the whole run. Data that is read several times counts each time.
     read = rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
     return (_from_scratch if context.config.is_from_scratch else _pretrained)(context, read)
 
@@ -94,7 +94,7 @@ def _from_scratch(context: Context, read: float) -> Verdict:
 
 
 def _pretrained(context: Context, read: float) -> Verdict:
-    """Judge a pretrained model by memory: few tokens are no fault, since it brings along what it knows."""
+    """Return the verdict on a pretrained model, by its memory. Few tokens are no fault, because it was pretrained."""
     plan, room = context.planned, context.basis.room
     trained, whole = plan.trained_parameters.value, plan.parameters.value
     lasting = sum(part.bytes for part in plan.memory_parts if part.name in LASTING)
@@ -111,8 +111,8 @@ def _pretrained(context: Context, read: float) -> Verdict:
 
 
 def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
-    """Return settings of the largest model below the limit that differs in one setting: the width, else the number of
-    layers; None if a config.json gives the shape, which no setting changes."""
+    """Return the setting for the largest model with at most these parameters: a smaller width, or else fewer layers.
+    None if a config.json gives the shape, or if no such model exists."""
     if context.config.model.model_name_or_path:
         return None
     scratch, vocabulary = context.config.model.scratch, context.planned.vocabulary.value
@@ -144,7 +144,7 @@ def model_choice(context: Context) -> Verdict:
     if not task.architectures:
         return not_applicable(f"no models of the catalogue are known to be tuned for {config.task.type}")
     own, budget = plan.parameters.value, context.basis.room.budget_bytes
-    # A smaller one with a larger vocabulary may need more memory.
+    # A smaller model with a larger vocabulary may need more memory.
     less = min(budget or math.inf, context.basis.needed_bytes())
     smaller = _alternatives(context, 0, _SMALLER * own, less, reverse=True)
     words, seconds = f"{format_count(own)} parameters", context.duration_seconds
@@ -164,7 +164,7 @@ def model_choice(context: Context) -> Verdict:
     if earlier and busy is not None and is_idle:
         words += f", which kept the GPU {percent(busy)} busy in run {earlier.name}"
     if is_idle or (seconds is not None and seconds <= _SHORT_SECONDS):
-        # Time, or the GPU, allows for a larger model.
+        # There is time and memory for a larger model.
         larger = _alternatives(context, _LARGER * own, math.inf, budget)
         fits = next((other for other in larger if (other.seconds or 0) <= _DAY_SECONDS), None)
         details += [f"larger: {fits.words}"] if fits else []
@@ -173,7 +173,7 @@ def model_choice(context: Context) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Alternative:
-    """Alternative to the present model. `seconds` is the planned time; None without a plan of the time."""
+    """A model that the user could choose instead. `seconds` is the estimated time of the run; None if unknown."""
 
     name: str
     seconds: float | None
@@ -184,7 +184,7 @@ class _Alternative:
 def _alternatives(
     context: Context, least: float, most: float, budget: float | None, *, reverse: bool = False
 ) -> Iterator[_Alternative]:
-    """Yield models of the catalogue for this task with `least` to `most` parameters that fit into memory, by size."""
+    """Yield models of the catalogue for this task with `least` to `most` parameters that fit `budget`, by size."""
     kinds = find_task(context.config.task.type).architectures
     entries = [
         entry
@@ -197,7 +197,7 @@ def _alternatives(
 
 
 def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Alternative | None:
-    """Return the figures of the run with this model; None if it has no plan, does not fit or lacks the language."""
+    """Return a catalogue model as an alternative; None if it cannot be planned, does not fit or lacks the language."""
     plan, basis = context.planned, context.basis
     loaded = with_settings(basis.loaded, {MODEL_KEY: entry.name, "model.revision": "main"})
     try:
@@ -209,7 +209,7 @@ def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Al
         return None
     if needed > budget or (speaks := _language(context, entry)) is None:
         return None
-    # The time is assumed to grow with the tokens, and all other conditions to stay the same.
+    # The time is assumed to grow with the tokens, under otherwise equal conditions.
     language, times = speaks
     flops = partial(training_flops, setup=basis.setup, tokens=1, row_tokens=plan.longest_row)
     seconds, takes = None, ""
@@ -221,14 +221,14 @@ def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Al
 
 
 def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | None:
-    """Return a clause on the tokens of the text with that model's tokenizer, and their ratio to this model's; None if
-    the tokenizer does not know the language."""
+    """Return a clause on how many tokens the other model's tokenizer needs for the data, and their ratio to those of
+    the present tokenizer; None if the other tokenizer does not know the language."""
 
     def tokens(name: str) -> float | None:
         folder = find_model(name, head=find_task(context.config.task.type).head).folder
         return tokens_per_character(folder, context.sample) if folder else None
 
-    # Most are not here: then nothing is counted.
+    # Most models are not on this machine, and then no tokens are counted.
     then = tokens(entry.name)
     now = None if then is None else tokens(context.config.model.model_name_or_path)
     if now is None or then is None:
@@ -268,7 +268,7 @@ def lora_rank(context: Context) -> Verdict:
         return warned(f"{sentence}; above rank {most} an adapter is larger than its layer", fix={_RANK: fix})
     if share < _LEAST_ADAPTED_SHARE and not context.basis.setup.lora_experts:
         return warned(f"{sentence}; adapters cover only {share:.0%} of the weights", fix={MODULES_KEY: ALL_LINEAR})
-    # The rank by doublings that holds all tokens, or the most there is; trained parameters grow with it.
+    # Double the rank until the adapters can store all tokens, or up to the highest rank.
     wider = tuning.r
     while wider / tuning.r * _BITS_A_PARAMETER * trained < _BITS_A_TOKEN * tokens and 2 * wider <= highest:
         wider *= 2
@@ -286,7 +286,7 @@ def lora_alpha(context: Context) -> Verdict:
     tuning = context.config.tuning
     if not tuning.has_adapter:
         return not_applicable(f'tuning.method = "{tuning.method}" has no adapter to scale')
-    # rsLoRA divides by the root, so that wide updates do not fade (arXiv:2312.03732).
+    # rsLoRA divides by the square root of the rank, so that high ranks still learn (arXiv:2312.03732).
     by = math.sqrt(tuning.r) if tuning.use_rslora else float(tuning.r)
     factor = tuning.lora_alpha / by
     root = "the square root of " if tuning.use_rslora else ""

@@ -12,8 +12,8 @@ from tui_trainer.planning.processes import SPLITTING, ZERO_STAGES
 from tui_trainer.planning.training_setup import Dtype
 from tui_trainer.units import format_bytes
 
-# What a weight takes at the peak of an accumulated step with AdamW: weight, fp32 copy, moments, gradient and sum; and
-# weight, 16-bit copy, moments, gradient.
+# Memory per weight at the peak of an accumulated step with AdamW. A bf16 weight has an fp32 copy, moments, a gradient
+# and a sum. An fp32 weight has a 16-bit copy, moments and a gradient.
 _BYTES = "with gradient accumulation and AdamW, training takes 20 bytes for each bf16 weight, 18 for each fp32 weight"
 _RECKONED = (
     "Qwen3-1.7B, 2 x 4096 tokens on an H100: 14 % more tokens/s and 7.0 GiB less memory for activations, "
@@ -22,7 +22,7 @@ _RECKONED = (
 _NO_BF16 = "the GPU does not support bf16"
 _EXPERTS = "with bf16 weights, experts are computed in bf16; with fp32 weights in fp32, as autocast skips grouped_mm"
 _TF32 = "training.tf32"
-# Families of transformers with convolutions among their layers, as their modelling files have them.
+# Model families of transformers whose modelling files contain convolutions.
 _CONVOLVING = frozenset(
     """bamba canine convbert falcon_h1 falcon_mamba funnel jamba lfm2 mamba mamba2 nemotron_h qwen3_next squeezebert
     zamba zamba2""".split()
@@ -100,7 +100,7 @@ def master_weights(context: Context) -> Verdict:
     off = "fp32 masters: off"
     if why_not := _why_impossible(context):
         return not_applicable(f"off: {why_not}", weights, switch=off)
-    # Where it is not known to be faster, it can be measured.
+    # If bf16 weights are not known to be faster, the gain can be measured.
     if basis.target.gpu is None or basis.shape.head != "causal_lm":
         why_not = "the gain was estimated for decoders only"
         why_not = why_not if basis.target.gpu else "bf16 weights are recommended on GPUs only"
@@ -119,7 +119,7 @@ def _compared(context: Context, other: Dtype) -> str:
 
 
 def _why_impossible(context: Context) -> str:
-    """Return why weights in bf16 gain nothing here, or need not be measured, as a clause; empty if they may gain."""
+    """Return as a clause why bf16 weights bring no gain here, or need no measurement; empty if they may bring one."""
     plan, target = context.planned, context.basis.target
     strategy = plan.strategy.value
     if target.gpu is not None and not target.bf16:
@@ -171,7 +171,7 @@ def tf32(context: Context) -> Verdict:
 
 
 def why_no_autotune(model_type: str) -> str:
-    """Return why this program never lets cuDNN try out kernels (`torch.backends.cudnn.benchmark`) for such a model."""
+    """Return why this program does not use `torch.backends.cudnn.benchmark` (cuDNN tries out kernels) for a model."""
     if model_type in _CONVOLVING:
         return "off, because cuDNN would benchmark each of many row lengths"
     return "n/a, as it tunes convolutions and this model has none"

@@ -18,23 +18,23 @@ from tui_trainer.units import percent, quantity
 
 GROUP = "Data"
 LENGTH = "data.max_length"
-# The shortest that a plan is made to fit with.
+# Shortest row length that is proposed so that a plan fits into memory.
 _LEAST_LENGTH = 128
-# In a shorter context there is little to learn from; of fewer rows there is little to shuffle.
+# A shorter context has little to learn from, and fewer rows leave little to shuffle.
 _SHORTEST_TOKENS = 32
 _FEWEST_ROWS = 32
-# A row for each of twice as many: the fix is made on estimated counts.
+# The fix leaves room for twice as many rows, because it uses estimated counts.
 _FIX_ROWS = 2 * _FEWEST_ROWS
 _FIX_TOKENS = 128
 # One row in a hundred may lose its end.
 _MOST_CUT = 0.01
-# Kernels are fastest with lengths of such multiples.
+# Kernels are fastest if the row length is a multiple of this.
 _ROUND = 8
 _UNPACKED = {PACKING: False, GROUP_BY_LENGTH: True}
 
 
 def _remedies_of_sequence_length(basis: Basis, budget: float) -> Iterator[Remedy]:
-    """Yield shorter row lengths, which cut text that would be learned."""
+    """Yield shorter row lengths as remedies, which cut text that would be learned."""
     length = basis.config.data.max_length
     while length > _LEAST_LENGTH:
         length = max(length // 2, _LEAST_LENGTH)
@@ -154,7 +154,7 @@ def padding(view: RunView) -> Cause | None:
     can_pack = view.state.task in task_names() and find_task(view.state.task).packs
     is_packed, is_grouped = (plan.packing, plan.group_by_length) if plan else (None, None)
     if (is_grouped and not can_pack) or view.is_by_default(PACKING, GROUP_BY_LENGTH):
-        # Rows of about one length cannot spare more, and the plan has weighed what it decided itself.
+        # Nothing can be saved if rows have about the same length, or if the plan itself chose this layout.
         return None
     tokens, positions = sums.input_tokens / sums.steps, sums.positions / sums.steps
     return Cause(
@@ -175,7 +175,7 @@ def packed_with_mask(view: RunView) -> Cause | None:
     return Cause(
         cause="Packed rows use a document mask and may be slower than separate rows.",
         evidence=messages[-1],
-        # Which of both is faster goes by the length of rows and documents: nobody has measured it here.
+        # Which layout is faster depends on the lengths of rows and documents, and was not measured here.
         share=0.0,
         fix=_UNPACKED,
         advice="measure it: tui-trainer check --measure padding",
@@ -230,8 +230,8 @@ def _times_of_packing(context: Context, facts: DataFacts) -> float:
 
 
 def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
-    """Judge the padding of rows that are not packed: a row is as long as the longest of its pass, unless rows are
-    grouped by length."""
+    """Return the verdict on the padding of rows that are not packed. `why` says why they are not. Each row is padded to
+    the longest of its pass."""
     sentence = f"{why}: documents of about {facts.document_tokens:.0f} tokens, the longest {facts.longest_row:,}"
     plan = context.planned
     grouping, pass_rows = plan.grouping, plan.per_device_train_batch_size.value

@@ -23,7 +23,7 @@ _NO = {False: "no", "NO": "no"}
 def _processes(
     done: Conversion, count: Given, machines: Given | None, address: Given | None, port: Given | None
 ) -> None:
-    """Read the number of processes of all machines."""
+    """Convert the number of processes on all machines, and the address where the machines meet."""
     nodes, total = machines.whole if machines else 1, count.whole
     if not nodes or not total or total % nodes:
         done.leave(Why.DOES_NOT_FIT, "must be divisible by num_machines", count)
@@ -39,7 +39,7 @@ def _processes(
 
 
 def _strategy(done: Conversion, given: Given, sharding: Given | None, stage: Given | None, file: Given | None) -> None:
-    """Read how a model is split. FSDP and DeepSpeed have their own keys for it."""
+    """Convert how processes split a model. FSDP and DeepSpeed have their own keys for this."""
     kind = str(given.value).upper()
     path = done.file(file)
     if kind in ("NO", "FALSE"):

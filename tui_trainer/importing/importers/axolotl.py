@@ -28,17 +28,17 @@ _MEASURED = Off("evaluations measure the held-out loss instead")
 _OFF = NotNeeded("off")
 _OF_ANOTHER = NotNeeded("only used by a method that is not enabled")
 _OWN_ROWS = "each process computes whole layers on its own rows; distributed.strategy = fsdp splits the weights"
-# Templates equal to ours. Its alpaca has no sentence before the first instruction, and its mistral has other spaces.
+# Templates equal to ours. Axolotl's alpaca has no sentence before the first instruction, and its mistral other spaces.
 _TEMPLATES = {
     "chatml": "chatml", "gemma": "gemma", "gemma3": "gemma", "llama3": "llama3", "phi_3": "phi3", "phi_35": "phi3",
 }  # fmt: skip
-# Templates equal to that of a model. qwen2_vl.jinja (067b021) equals that of Qwen2.5-VL, also without a system message.
-# There is none for Qwen3-VL, and qwen3_5.jinja strips less of a turn than the model's own template.
+# Templates equal to a model's own. qwen2_vl.jinja (067b021) equals Qwen2.5-VL's, also without a system message. Axolotl
+# has none for Qwen3-VL, and qwen3_5.jinja strips less of a turn than the model's own template.
 _OWN_TEMPLATES = {"tokenizer_default": "any", "qwen_25": "Qwen2.5", "qwen2_vl": "Qwen2.5-VL", "qwen3": "Qwen3"}
 
 
 def _source(done: Conversion, given: Given) -> None:
-    """Read a list of data sets as one path per entry."""
+    """Convert a list of data sets, for training or for evaluation, to paths and a task."""
     is_training = given.name != "test_datasets"
     entries, read = groups.write_places(done, given, "data.path" if is_training else "data.eval_path")
     if entries and is_training:
@@ -49,7 +49,7 @@ def _source(done: Conversion, given: Given) -> None:
 
 
 def _length(done: Conversion, length: Given) -> None:
-    """Read the length, and explain what axolotl does with longer rows.
+    """Convert the row length, with a note on how axolotl treats longer rows.
 
     Source: utils/data/utils.py, prompt_strategies/completion.py, pretrain.py, and encode_streaming in
     utils/data/streaming.py."""
@@ -66,7 +66,7 @@ def _length(done: Conversion, length: Given) -> None:
 
 
 def _usual_warmup(done: Conversion, limit: Given | None) -> None:
-    """Write the default warm-up: 3 % of all steps, at most 100 (core/builders/base.py)."""
+    """Write axolotl's default warm-up: 3 % of all steps, at most 100 steps (core/builders/base.py)."""
     if not done.has("base_model") or done.given.get("warmup_steps", done.given.get("warmup_ratio")) is not None:
         return
     reason, steps = "axolotl's default: 3 % of all steps, at most 100", limit.whole if limit else None
@@ -82,7 +82,7 @@ _WARMUP_SHARE, _MOST_WARMUP = 0.03, 100
 
 
 def _merged_order(done: Conversion, given: Given) -> None:
-    """Leave out the order of merged data sets, because the sampler shuffles rows. Only streamed data keeps it."""
+    """Leave out whether merged data sets are shuffled, because the sampler shuffles rows, except streamed data."""
     if not (done.has("pretraining_dataset") or done.given.get("streaming") is True):
         done.leave(Why.ALWAYS, "rows are shuffled in each epoch, as in axolotl", given)
 
@@ -92,7 +92,7 @@ def _is_conversation(form: str) -> bool:
 
 
 def _task(done: Conversion, given: Given, entries: list[dict[str, Any]]) -> set[str]:
-    """Write the task if all entries have the same. Return the keys of entries that were read."""
+    """Write the task if all data sets have the same. Return the keys of their entries that were read."""
     forms = list(dict.fromkeys(str(entry.get("type")) for entry in entries))
     if all(map(_is_conversation, forms)):
         done.write("task.type", "chat", given, reason=f"type {one_line(', '.join(forms), 40)}")
@@ -115,7 +115,7 @@ def _task(done: Conversion, given: Given, entries: list[dict[str, Any]]) -> set[
 
 
 def _conversations(done: Conversion, given: Given, forms: list[str], entries: list[dict[str, Any]]) -> set[str]:
-    """Write columns and template of conversations, and the turns to train on. Return the keys that were read."""
+    """Write columns, template and trained turns of conversations. Return the keys of entries that were read."""
     names = [str(entry.get("chat_template") or entry.get("conversation") or "") for entry in entries]
     pairs = zip(entries, names, strict=True)
     templates = list(dict.fromkeys("alpaca" if entry.get("type") == "alpaca" else name for entry, name in pairs))
@@ -152,7 +152,7 @@ def _write_template(done: Conversion, name: str, template: str, reason: str = ""
 
 
 def _template_of_run(done: Conversion, named: Given | None, file_or_text: Given | None) -> None:
-    """Read the chat template of the run. That of the data set takes precedence."""
+    """Convert the chat template of the run, over which a template of the data set takes precedence."""
     if done.values.get("task.type") == "causal_lm":
         done.leave(Why.NOT_NEEDED, "plain texts need no chat template", named, file_or_text)
     elif file_or_text and (not named or named.value == "jinja"):
@@ -168,7 +168,7 @@ def _template_of_run(done: Conversion, named: Given | None, file_or_text: Given 
 
 
 def _tokens(done: Conversion, tokens: Given | None, special: Given | None) -> None:
-    """Read new tokens from two keys. Special tokens with other names are refused: they would change the tokenizer."""
+    """Convert new tokens from two keys. Changes to the tokenizer's own special tokens are refused."""
     # In older versions `tokens` was the name of the table of special tokens.
     table = tokens if tokens and isinstance(tokens.value, dict) else special
     given = {tokens.name: tokens.value} if tokens and tokens is not table and not tokens.is_off else {}
@@ -195,7 +195,7 @@ _TURNS: Mapping[str, tuple[str, ...]] = {
 
 
 def _agrees(key: str, value: Any) -> bool:
-    """Return whether a key of conversations has a value that agrees with what this program does."""
+    """Return whether a key of a data set of conversations has a value that matches what this program does."""
     if key == "message_property_mappings" and isinstance(value, dict):
         return all(str(theirs) in _TURNS.get(f"message_field_{ours}", (ours,)) for ours, theirs in value.items())
     if key == "roles" and isinstance(value, dict):
@@ -205,7 +205,7 @@ def _agrees(key: str, value: Any) -> bool:
 
 
 def _split(done: Conversion) -> None:
-    """Read `fsdp_config`, which turns FSDP on even without `fsdp`."""
+    """Convert `fsdp_config`, which turns FSDP on even without `fsdp`."""
     names = [name for name in done.given if name.startswith(("fsdp_config.", "fsdp_version")) and done.has(name)]
     if done.has("fsdp") or not names:
         return
@@ -219,21 +219,21 @@ def _split(done: Conversion) -> None:
 
 
 def _full_bf16(done: Conversion, given: Given) -> None:
-    """Read the value `full`, with which weights and computation are in bf16."""
+    """Convert the value `full` of the key bf16, with which weights and computation are in bf16."""
     if given.value == "full":
         done.write("model.dtype", "bfloat16", given)
         done.write("training.mixed_precision", "bf16", reason="bf16: full")
 
 
 def _all_layers(done: Conversion, switch: Given, named: Given | None) -> None:
-    """Read `lora_target_linear`, which selects all layers even if others are named."""
+    """Convert `lora_target_linear`, which selects all linear layers even if the file also names layers."""
     if switch.is_on:
         done.write("tuning.target_modules", "all-linear", switch)
         done.leave(Why.NOT_NEEDED, "lora_target_linear selects all layers", named)
 
 
 def _floor(done: Conversion, floor: Given, schedule: Given | None) -> None:
-    """Read the lowest learning rate of a cosine schedule, which is the default schedule.
+    """Convert the lowest learning rate of a cosine schedule, which is axolotl's default schedule.
 
     Source: axolotl/core/trainers/mixins/scheduler.py; get_cosine_schedule_with_min_lr in axolotl/utils/schedulers.py
     has the formula of transformers."""
@@ -247,10 +247,10 @@ def _floor(done: Conversion, floor: Given, schedule: Given | None) -> None:
 
 
 def _pattern_of_names(value: Any) -> str:
-    """Return one pattern for a list of patterns.
+    """Join a list of patterns for weight names to one regular expression.
 
-    As in axolotl (utils/freeze.py), each matches at the beginning of a name, and a point matches itself unless a plus
-    follows. Raises ValueError for invalid patterns."""
+    As in axolotl (utils/freeze.py), each pattern matches at the beginning of a name, and a point matches only a point
+    unless a plus follows. Raises ValueError for invalid patterns."""
     patterns = [str(item) for item in rules.listed(value)]
     if any(map(_RANGE.search, patterns)):
         raise ValueError("single rows of a matrix cannot be trained; use a pattern without [ ] at its end")

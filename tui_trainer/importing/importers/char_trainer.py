@@ -1,4 +1,4 @@
-"""Nested YAML of a character-level trainer, whose settings are the recipe `char-lm`."""
+"""Nested YAML of a character-level trainer. Its settings correspond to the recipe `char-lm`."""
 
 from tui_trainer.importing import groups
 from tui_trainer.importing.conversion import Conversion, Importer, Keys

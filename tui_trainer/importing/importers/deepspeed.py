@@ -1,4 +1,4 @@
-"""JSON of DeepSpeed. ZeRO 2 and 3 are trained by DeepSpeed here too; ZeRO 1 becomes torch's FSDP2.
+"""JSON of DeepSpeed. DeepSpeed also trains ZeRO 2 and 3 here, but ZeRO 1 becomes torch's FSDP2.
 
 A value "auto" stands for a value of the training script.
 Source: "DeepSpeed Configuration JSON" of DeepSpeed 0.19."""
@@ -53,7 +53,7 @@ def _betas(done: Conversion, betas: Given) -> None:
 
 
 def _learning_rate(done: Conversion, peak: Given, rate: Given | None) -> None:
-    """Read the peak of a schedule with warm-up, which overrides the learning rate of the optimizer.
+    """Convert the peak rate of a schedule with warm-up, which overrides the optimizer's learning rate.
 
     Source: deepspeed/runtime/lr_schedules.py."""
     if peak.number is None:
@@ -64,7 +64,7 @@ def _learning_rate(done: Conversion, peak: Given, rate: Given | None) -> None:
 
 
 def _logging_steps(value: Any) -> Any:
-    """Return the interval within our limit. In DeepSpeed an interval above all steps turns logging off."""
+    """Return a logging interval, at most our limit. In DeepSpeed, one longer than the run turns logging off."""
     return min(steps, _MOST_LOGGING_STEPS) if (steps := rules.whole(value)) else value
 
 

@@ -1,4 +1,4 @@
-"""YAML of LLaMA-Factory. Its v1 has an importer of its own.
+"""YAML of LLaMA-Factory. LLaMA-Factory v1 has a separate importer.
 
 Source: src/llamafactory/hparams/ and src/llamafactory/data/template.py of hiyouga/LLaMA-Factory at ff6d4d12e."""
 
@@ -19,13 +19,13 @@ _OFF = NotNeeded("off")
 TRIED = NotNeeded("try a model with `tui-trainer generate RUN`")
 _OF_ANOTHER = NotNeeded("only used by a method that is not enabled")
 OWN_ROWS = "each process computes whole layers on its own rows; distributed.strategy splits the weights"
-# Templates that write the same text as ours for all rows, except that its alpaca and vicuna have no begin token. Its
-# zephyr has a system message of its own, and its mistral has no space before [/INST].
+# Templates that write the same text as ours for all rows, except that LLaMA-Factory's alpaca and vicuna have no begin
+# token. Two others differ and are missing: zephyr has a system message, and mistral no space before [/INST].
 _TEMPLATES = {
     "alpaca": "alpaca", "chatml": "chatml", "gemma": "gemma", "gemma3": "gemma", "llama3": "llama3", "phi": "phi3",
     "qwen3_nothink": "chatml", "smollm": "chatml", "vicuna": "vicuna", "yi": "chatml",
 }  # fmt: skip
-# Templates equal to that of a model. Without a system message, qwen2_vl writes "You are a helpful assistant." like
+# Templates equal to a model's own. Without a system message, qwen2_vl writes "You are a helpful assistant." like
 # Qwen2.5-VL, and qwen3_vl_nothink nothing, like Qwen3-VL-Instruct. qwen3_vl and qwen3_5 are refused: they would add an
 # empty thought to answers without one. Source: data/template.py, extras/constants.py (ff6d4d1).
 _OWN_TEMPLATES = {
@@ -48,19 +48,19 @@ def _template(done: Conversion, template: Given, thinks: Given | None) -> None:
 
 
 def _usual_alpha(done: Conversion, rank: Given, alpha: Given | None) -> None:
-    """Write the default of `lora_alpha`, twice the rank (hparams/finetuning_args.py)."""
+    """Write the tool's default of `lora_alpha`, twice the rank (hparams/finetuning_args.py)."""
     if (number := rank.whole) is not None and not alpha:
         done.write("tuning.lora_alpha", 2 * number, reason="twice lora_rank, LLaMA-Factory's default")
 
 
 def _neat_packing(done: Conversion, switch: Given, packing: Given | None) -> None:
-    """Read `neat_packing`, which turns packing on whatever `packing` is (hparams/data_args.py)."""
+    """Convert `neat_packing`, which turns packing on whatever the value of `packing` is (hparams/data_args.py)."""
     if switch.is_on:
         done.write("data.packing", True, packing, switch, reason="packed documents never attend to each other here")
 
 
 def _pissa(done: Conversion, switch: Given, count: Given | None) -> None:
-    """Read PiSSA by a full SVD, or by a fast one with a number of iterations, 16 by default.
+    """Convert PiSSA, by a full SVD (-1) or by a fast SVD with a number of iterations (default 16).
 
     Source: hparams/finetuning_args.py."""
     if switch.is_on:
@@ -72,7 +72,7 @@ def _pissa(done: Conversion, switch: Given, count: Given | None) -> None:
 def _some_layers(
     done: Conversion, method: Given, count: Given | None, modules: Given | None, extra: Given | None
 ) -> None:
-    """Read the number of last layers to train, 2 by default. Below 0, first layers are trained (model/adapter.py)."""
+    """Convert the number of layers to train: the last ones (default 2), or the first if negative (model/adapter.py)."""
     if method.value != "freeze":
         return
     done.write("tuning.method", "full", method, reason="all weights of some layers")
@@ -87,13 +87,13 @@ def _some_layers(
 
 
 def _packing_of_texts(done: Conversion) -> None:
-    """Write the default for plain texts: they are packed unless `packing` is false (hparams/data_args.py)."""
+    """Write the tool's default for plain texts (stage pt), which is packing (hparams/data_args.py)."""
     if done.given.get("stage") == "pt" and not done.has("packing", "neat_packing"):
         done.write("data.packing", True, reason="the default for stage pt")
 
 
 def _length(done: Conversion, length: Given) -> None:
-    """Read the length, and explain what LLaMA-Factory does with longer rows.
+    """Convert the row length, with a note on how LLaMA-Factory treats longer rows.
 
     Source: data/processor/pretrain.py, processor_utils.py."""
     reason = "longer rows are truncated; LLaMA-Factory shortens each turn"
@@ -105,13 +105,13 @@ def _length(done: Conversion, length: Given) -> None:
 
 
 def _learnt_turns(done: Conversion, last: Given, all_turns: Given | None) -> None:
-    """Read `mask_history`, which trains on the last turn only. LLaMA-Factory refuses it with `train_on_prompt`."""
+    """Convert `mask_history`, which trains on the last turn only. LLaMA-Factory refuses it with `train_on_prompt`."""
     if last.is_on and not done.given.get("train_on_prompt"):
         done.write("task.loss_on", "completion", last, all_turns, reason="the last turn of each conversation")
 
 
 def _data(done: Conversion, given: Given, *, key: str) -> None:
-    """Read names of data sets in the tool's list, or on the Hub if dataset_dir is ONLINE."""
+    """Convert names of data sets in the tool's list of data sets, or on the Hub if dataset_dir is ONLINE."""
     names, folder = rules.listed_names(given.value), done.given.get("dataset_dir", "data")
     path = find_list(done.folder, folder) if isinstance(folder, str) else None
     if folder == "ONLINE" and names:
@@ -121,7 +121,7 @@ def _data(done: Conversion, given: Given, *, key: str) -> None:
 
 
 def write_listed(done: Conversion, given: Given, key: str, path: Path, names: list[str]) -> None:
-    """Write the data sets with these names in the list at `path` as our setting `key`."""
+    """Look up data sets by name in the tool's list at `path`, and write their paths to our setting `key`."""
     trains = key == "data.path"
     try:
         data_sets = read_list(path, names, texts=done.given.get("stage") == "pt")
@@ -168,7 +168,7 @@ IMPORTER = Importer(
         hf.ARGUMENTS, hf.MODEL, hf.LORA,
         {
             "lora_r lora_target_modules lora_target_parameters lora_modules_to_save init_lora_weights": None,
-            # What is trained: hparams/finetuning_args.py.
+            # Trained weights: hparams/finetuning_args.py.
             "stage": To("task.type", values=STAGES),
             "lora_rank": "tuning.r",
             "lora_target": hf.LAYERS,

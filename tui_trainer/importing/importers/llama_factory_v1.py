@@ -1,6 +1,6 @@
 """YAML of LLaMA-Factory v1, which has arguments and defaults of its own.
 
-It has the commands sft, dpo and rm. A file does not contain its command and is read as one for sft.
+v1 has the commands sft, dpo and rm. A file does not say which of them it is for, and is converted as one for sft.
 Source: src/llamafactory/v1/ of hiyouga/LLaMA-Factory at ff6d4d12e."""
 
 from tui_trainer.importing import groups, rules
@@ -16,7 +16,7 @@ _LISTS = (".yaml", ".yml")
 
 
 def _data(done: Conversion, given: Given) -> None:
-    """Read the file of a list, all of whose data sets are used, or one data set."""
+    """Convert the path of a list, all of whose data sets are used, or the name of one data set."""
     if not isinstance(name := given.value, str):
         return
     path = rules.file_near(done.folder, name)
@@ -27,7 +27,7 @@ def _data(done: Conversion, given: Given) -> None:
 
 
 def _answers(done: Conversion) -> None:
-    """Write the task of the command sft, which the file does not contain."""
+    """Write the task of the command sft, because the file does not name a task."""
     if done.has("model"):
         reason = "read for the sft command; a conversation is one row here, but LLaMA-Factory makes one row per answer"
         done.write("task.type", "chat", reason=reason)
@@ -42,7 +42,7 @@ def _split(done: Conversion, name: Given, file: Given | None) -> None:
 
 
 def _four_bits(done: Conversion, name: Given, bits: Given | None, method: Given | None) -> None:
-    """Write 4 bits, the default of bitsandbytes, if there is no number of bits."""
+    """Write the method qlora for bitsandbytes without a number of bits, because its default is 4."""
     if name.value == "bnb" and not bits:
         done.write("tuning.method", "qlora", name, method, reason="4 bits by default")
 

@@ -20,7 +20,7 @@ _HEADS = ("classifier", "score")
 
 
 def _heads(done: Conversion, given: Given) -> None:
-    """Read PEFT's two names for a head. Here the head is always trained as a whole."""
+    """Convert `modules_to_save` without PEFT's two names for a classifier's head, which is always fully trained."""
     if not isinstance(given.value, list) or not set(_HEADS) <= set(map(str, given.value)):
         return
     reason = "the head of a classifier is always fully trained, whatever its name"

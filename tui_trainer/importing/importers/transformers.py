@@ -1,6 +1,6 @@
 """`TrainingArguments` of Hugging Face as JSON or YAML, and the arguments of its example scripts.
 
-Most tools use the same names, so their tables begin with those of this file.
+Most tools use these names too, so the tables of their importers begin with the tables of this file.
 Source: `TrainingArguments` of transformers 5.23 and the names of versions 4.x; `LoraConfig` of peft 0.21."""
 
 from typing import Any
@@ -49,21 +49,21 @@ fsdp_config.activation_checkpointing"""
 
 
 def _adafactor(done: Conversion, switch: Given, optimizer: Given | None) -> None:
-    """Read a switch of older versions, which takes precedence over `optim`."""
+    """Convert the switch `adafactor` of older versions, which takes precedence over `optim`."""
     if switch.is_on:
         done.write("training.optim", "adafactor", switch)
         done.leave(Why.NOT_NEEDED, "adafactor takes precedence", optimizer)
 
 
 def _blocks(done: Conversion, length: Given) -> None:
-    """Read the length of rows that `run_clm` fills with texts one after another."""
+    """Convert `block_size`, the length of the rows into which the script `run_clm` packs texts."""
     done.write("data.max_length", length.value, length)
     if not done.has("packing"):
         done.write("data.packing", True, reason="texts are packed one after another into rows of block_size")
 
 
 def splits(given: Any) -> tuple[str, bool]:
-    """Return the strategy that `fsdp` names (empty if it names none), and whether the CPU keeps parts.
+    """Return the strategy that the key `fsdp` names (empty if none), and whether it offloads to the CPU.
 
     `given` is true or words such as "full_shard auto_wrap"."""
     words = {str(word).lower() for word in (given if isinstance(given, list) else str(given).split())}
@@ -83,7 +83,7 @@ def _offload_of_accumulation(given: Any) -> bool:
 
 
 def _fsdp_offload(done: Conversion, fsdp: Given) -> None:
-    """Read the word `offload` in `fsdp`. It has no effect without a strategy."""
+    """Convert the word `offload` in the key `fsdp`. It has no effect without a strategy."""
     strategy, offloads = splits(fsdp.value)
     if offloads and strategy in ("fsdp", "hsdp"):
         done.write("distributed.strategy", strategy, fsdp, reason=LAYER_BY_LAYER)
@@ -91,7 +91,7 @@ def _fsdp_offload(done: Conversion, fsdp: Given) -> None:
 
 
 def _fsdp_checkpointing(done: Conversion, switch: Given) -> None:
-    """Read the checkpointing of FSDP, which replaces gradient_checkpointing."""
+    """Convert FSDP's activation checkpointing, which replaces gradient_checkpointing."""
     if switch.is_on:
         done.write("training.gradient_checkpointing", True, switch, done.first("gradient_checkpointing"))
 

@@ -21,7 +21,7 @@ from tui_trainer.planning.batch_cut import PROCESSES
 from tui_trainer.planning.processes import NODES, STRATEGY
 from tui_trainer.terminal.safe_text import one_line
 
-# Columns that are found without a setting.
+# Columns that this program finds without a setting.
 _USUAL_COLUMNS = frozenset("messages conversations prompt completion text".split())
 _PAIR = frozenset(("prompt", "completion"))
 # The default of TRL. As a setting, it would refuse data without a split of that name.
@@ -43,7 +43,7 @@ def _template_file(value: Any) -> Any:
 
 
 def _launch(done: Conversion, config: Given | None, count: Given | None) -> None:
-    """Read what the command line passes to `accelerate launch`. The batch size is that of one process."""
+    """Convert what the command line passes to `accelerate launch`: a config of accelerate, a number of processes."""
     if config and (path := done.file(config)):
         groups.read_beside(done, config.name, path, "accelerate")
     elif config and (strategy := _LAUNCHES.get(str(config.value))):
@@ -68,7 +68,7 @@ def _no_cut(done: Conversion) -> None:
 
 
 def _mixture(done: Conversion, given: Given) -> None:
-    """Read a list of data sets, whose rows are used one after another."""
+    """Convert a list of data sets, whose rows TRL concatenates."""
     entries, read_keys = groups.write_places(done, given, why=Why.REFUSED)
     if not entries:
         return
@@ -83,7 +83,7 @@ def _mixture(done: Conversion, given: Given) -> None:
 
 
 def _handbook(done: Conversion, mixture: Given, splits: Given | None) -> None:
-    """Read alignment-handbook's lists of data sets: entries with a share each, or in older versions a table of shares.
+    """Convert alignment-handbook's list of data sets. Each entry has a share; older versions have a table of shares.
 
     Source: src/alignment/data.py of huggingface/alignment-handbook at 925acdf."""
     if not isinstance(table := mixture.value, dict):
@@ -136,7 +136,7 @@ _ENTRY = frozenset("id config split columns weight".split())
 
 
 def _held_out(done: Conversion, split: Given | None) -> None:
-    """Read the split that TRL's command evaluates on, if it evaluates."""
+    """Convert the split on which TRL's command evaluates, if it evaluates."""
     measures = any(not is_off(done.given.get(name)) for name in ("eval_strategy", "evaluation_strategy"))
     if not measures or done.has("datasets"):
         done.leave(Why.NOT_NEEDED, "TRL does not evaluate on this split", split)
@@ -147,7 +147,7 @@ def _held_out(done: Conversion, split: Given | None) -> None:
 
 
 def _learnt(done: Conversion, *given: Given | None) -> None:
-    """Read which tokens are trained on. Without a switch it depends on the columns of the data."""
+    """Convert the switches for the tokens to train on. Without a switch, the columns of the data decide."""
     present, name_on, _ = groups.switches(done, *given)
     if name_on:
         done.write("task.loss_on", name_on.removesuffix("_only_loss"), *present)
@@ -168,7 +168,7 @@ def _learnt(done: Conversion, *given: Given | None) -> None:
 
 
 def _framed_by_template(done: Conversion, end: Given | None, *framing: Given | None) -> None:
-    """Read tokens around a text. In TRL as here, conversations have only the tokens of their template."""
+    """Leave out tokens around a text if the data are conversations, which have only the tokens of their template."""
     if done.has("chat_template", "chat_template_path"):
         done.write("task.type", "chat", reason="the file has a chat template")
     if done.values.get("task.type") == "chat":
@@ -178,7 +178,7 @@ def _framed_by_template(done: Conversion, end: Given | None, *framing: Given | N
 
 
 def _routers(done: Conversion, on: Given | None, weight: Given | None) -> None:
-    """Read router arguments of the model's config. TRL's own argument takes precedence."""
+    """Convert arguments for routers in the model's config, unless TRL's own argument takes precedence."""
     if done.has(WEIGHT):
         done.leave(Why.NOT_NEEDED, f"{WEIGHT} takes precedence", on, weight)
     elif on:
@@ -189,7 +189,7 @@ _INIT = "model_init_kwargs."
 
 
 def _columns_near(done: Conversion) -> set[str]:
-    """Return the columns of the data, if it is on this machine."""
+    """Return the columns of the data that are on this machine; empty for other data."""
     columns: set[str] = set()
     for name in listed(done.values.get("data.path") or done.given.get("dataset_name") or []):
         path = next((path for path in (done.folder / str(name), Path(str(name))) if path.exists()), None)
@@ -201,7 +201,7 @@ def _columns_near(done: Conversion) -> set[str]:
 
 
 def _require_peft(done: Conversion, adapter: Given) -> None:
-    """Refuse adapters without the switch: TRL would train all weights, but its command line may set the switch."""
+    """Refuse adapter settings without `use_peft`, which the file or TRL's command line would have to set."""
     if not done.has("use_peft") and done.has("model_name_or_path"):
         reason = "TRL trains all weights unless use_peft is true: set use_peft in the file"
         done.leave(Why.REFUSED, reason, adapter)
