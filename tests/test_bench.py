@@ -189,7 +189,7 @@ def test_gain_within_the_spread_of_the_turns_is_marked_as_unclear():
 def test_preparation_and_loading_are_measured_both_ways(tmp_path, here, capsys):
     folder = save_tiny_model(tmp_path / "model", "llama")
     arguments = [*config(tmp_path), "--set", "model.init=pretrained", "--model", folder, "--gpu", "none"]
-    only = ["--only", "tokens made", "--only", "tokens from", "--only", "weights"]
+    only = ["--only", "tokenized again", "--only", "tokens from", "--only", "weights"]
     found = measured(capsys, "train", *arguments, "--steps", 3, "--rounds", 1, *only)
     assert [row["name"] for row in found["variants"]] == ["baseline"]
     anew, cached, beside, in_place = found["starts"]

@@ -210,14 +210,14 @@ async def test_scores_stand_beside_the_loss_their_table_opens_and_the_end_says_w
         await screens.shows("margin 1.750")
         await screens.resize(80, 24)
         await screens.shows("C scores")
-        screens.app.execute_run("train.table")
+        screens.app.perform_action("train.table")
         text = await screens.shows("scores: true class / predicted", "after step 148")
         assert all(f"{n + 1} class {n}" in text for n in range(8))
         assert screens.app.page.query_one("#chart").size.height >= 6
         await show(screens, trained(148), alive=True)
         await screens.shows("rows/s", gone="true class")
         await show(screens, [*trained(148), to_beat, SCORED], alive=True)
-        screens.app.execute_run("train.table")
+        screens.app.perform_action("train.table")
         await screens.shows("scores: true class / predicted")
         await screens.resize(120, 35)
         await screens.press("C", "L")
@@ -273,7 +273,7 @@ async def test_each_part_is_made_large_by_one_key_and_all_are_back_by_another():
 async def test_a_run_goes_on_behind_whatever_is_asked():
     async with opened(trained(248)) as screens:
         for at, action in enumerate(("train.doctor", "train.try_model", "train.stop", "train.detach", "app.quit"), 249):
-            screens.app.execute_run(action)
+            screens.app.perform_action(action)
             await screens.until(lambda: screens.app.dialog)
             screens.bench.run.waiting = (step(at),)
             screens.app.tick()
