@@ -94,7 +94,7 @@ class Prefetcher:
 
 
 def windows(rows: Rows, row_numbers: Sequence[int], layout: Layout) -> Iterator[MicroBatch]:
-    """Yield the micro-batches of the rows with these numbers, sorting or packing the rows of several passes together."""
+    """Yield the micro-batches of the rows with these numbers. Rows of several passes are sorted or packed together."""
     window_rows = layout.rows * EVALUATION_WINDOW
     if layout.packed_width and len(row_numbers):
         chosen_rows = np.asarray(row_numbers)

@@ -52,9 +52,9 @@ from tui_trainer.tuning.full import InParts, Method
 # Tensors in the files of a checkpoint: each process writes a share of them, and reads what it needs.
 #
 # Tensors that are whole, or that libraries must find whole, go into files that the processes write in turn. Other
-# sharded tensors (`DTensor`) are written in parts. Part files name the position of each part like torch.distributed.checkpoint
-# (`HuggingFaceStorageWriter`), whose reader can load them. Its writer is not used, because it copies all tensors of a
-# process to the host twice for one file (torch 2.15), and does not sync folders.
+# sharded tensors (`DTensor`) are written in parts. Part files name the position of each part in the format of
+# torch.distributed.checkpoint (`HuggingFaceStorageWriter`), so its reader can load them. Its writer is not used: it
+# copies all tensors of a process to the host twice for one file (torch 2.15), and does not sync folders.
 #
 # Any number of processes can read these files, with any sharding.
 
@@ -294,8 +294,8 @@ OPTIMIZER, RANDOM = "optimizer.safetensors", "rng_state.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """Weights, optimizer state, and the state of the generators and of the loss scale, in host memory of their own. A
-    checkpoint is written from them while training continues."""
+    """Copies of weights, optimizer state, random state and loss scale in host memory.
+    A checkpoint is written from these copies while training continues."""
 
     weights: Mapping[str, Tensor | InParts]
     state: Mapping[str, Tensor | InParts]
@@ -331,8 +331,8 @@ def save_checkpoint(
     """Write a checkpoint of the current state, or of the state in `copied`.
 
     If the model is sharded, all of its processes call this: each writes its parts, and the first process the rest.
-    `plan` is the current plan, whose passes may have been made smaller. `random` has the random states of all processes.
-    If writing fails, this removes the files and raises OSError or SafetensorError in all processes.
+    `plan` is the current plan, possibly with smaller passes. `random` has the random states of all processes. If
+    writing fails, this removes the files and raises OSError or SafetensorError in all processes.
     """
     ranks = components.ranks if components.together.splits_state else ALONE
     folder = ranks.by_first(partial(checkpoint_folder.begin, checkpoints, position.step))
