@@ -86,7 +86,7 @@ def writes_part(tensor: DTensor, name: str) -> bool:
 
 
 def gather_model(model: nn.Module, in_whole: Callable[[nn.Parameter], Tensor], *, keep: bool) -> None:
-    """Gather sharded weights after training. With `keep` the model then has whole weights on the host, else empty ones."""
+    """Gather sharded weights after training. With `keep` the model gets whole weights on the host, else empty ones."""
     replaced: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):

@@ -289,7 +289,7 @@ class Components:
             tell("layers kept", message, "all processes must gather each layer of a sharded model together")
 
     def _split(self, strategy: str, timed: Communication) -> Collectives:
-        """Shard the model now if the strategy uses FSDP2, and return its collectives. DeepSpeed shards the model later."""
+        """Shard the model if the strategy uses FSDP2, and return its collectives. DeepSpeed shards the model later."""
         plan, ranks = self.plan, self.ranks
         if strategy not in SPLITTING:
             return Collectives()
