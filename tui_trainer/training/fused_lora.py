@@ -2,7 +2,8 @@
 
 For `y = base(x) + s (x A^T) B^T` (LoRA, arXiv:2106.09685) peft multiplies and adds tensors as large as y, and its
 backward pass adds two tensors as large as x. Here the matmul that adds to y also multiplies by s, and both parts of dx
-go into one tensor. With `h = x A^T` and `dh = s dy B` the gradients are `dx = dy W + dh A`, `dA = dh^T x` and `dB = s dy^T h`.
+go into one tensor. With `h = x A^T`, `dh = s dy B` the gradients are `dx = dy W + dh A`, `dA = dh^T x`, `dB = s dy^T
+h`.
 
 The modules remain peft's, so saving, merging and loading do not change.
 """
@@ -50,7 +51,7 @@ class _LoraLinear(torch.autograd.Function):
         h = functional.linear(rows, narrow_a)
         y.view(-1, y.shape[-1]).addmm_(h, narrow_b.t(), alpha=ctx.scale)
         ctx.save_for_backward(rows, h, narrow_a, narrow_b)
-        # The module is kept, not its weight: a saved 4-bit weight comes back without its scales when layers are recomputed.
+        # Not the weight: if layers are recomputed, a saved 4-bit weight comes back as a tensor without its scales.
         ctx.base, ctx.scaling, ctx.shape, ctx.dtypes = base, scaling, x.shape, (x.dtype, a.dtype, b.dtype)
         return y
 

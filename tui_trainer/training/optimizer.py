@@ -123,11 +123,11 @@ class RunOptimizer:
             scaler.unscale_(self.torch)
         self.first_gradients.look()
         grad_norm = _clip(self.trained, max_grad_norm)
-        # Weights may be on the host and the loss on a GPU. Waiting for the loss costs nothing: gradients are computed later.
+        # Weights may be on the host and the loss on a GPU. The copy costs no wait: gradients are computed later.
         device, loss_sum = loss_sum.device, loss_sum.to(grad_norm.device)
         for group in self.torch.param_groups:
             if isinstance(group["lr"], Tensor):
-                # torchao takes the learning rate as a host tensor: a Python number would be compiled in, again for each value.
+                # torchao takes the rate as a host tensor. A Python number would cause a compilation for each value.
                 group["lr"].fill_(lr * group[_LR_RATIO])
             else:
                 group["lr"] = lr * group[_LR_RATIO]
@@ -144,8 +144,8 @@ class RunOptimizer:
     def _step_whole(self, is_finite: Tensor) -> None:
         """Make the update. After an out-of-memory error, raise RunError if some weights may have changed.
 
-        The first update allocates the state, and each optimizer counts the step in a parameter's state before it changes
-        the parameter. Counts of 0 in all states therefore mean that no weight has changed.
+        The first update allocates the state, and each optimizer counts the step in a parameter's state before it
+        changes the parameter. Counts of 0 in all states therefore mean that no weight has changed.
         """
         has_state = bool(self.torch.state)
         try:
@@ -179,7 +179,7 @@ class RunOptimizer:
     def tensors(self) -> Mapping[str, Tensor | InParts]:
         """Return the optimizer state for a checkpoint: `NAME.exp_avg`, `NAME.step`, ..., and `NAME.master` for masters.
 
-        Tensors that share memory are copied, because safetensors refuses them: bitsandbytes shares a table, for example.
+        safetensors refuses tensors that share memory, such as a table of bitsandbytes, so these are copied.
         """
         state = {f"{name}.{MASTER}": master.detach() for name, master in self.masters.items()}
         for name, parameter in self.trained_by_name.items():

@@ -147,7 +147,7 @@ def _step(run: Trainable) -> float:
 #
 # Documents with tokens from the data go through the model packed into two rows, and each alone. Logits must agree, and
 # so must the gradients of the embeddings, which depend on the backward pass of every attention. The control is a pass
-# over packed rows that does not separate documents. If the logits of the control do not differ, the check proves nothing.
+# over packed rows that does not separate documents. If its logits do not differ, the check proves nothing.
 
 Document = NDArray[np.int32]
 # Kernels compute blocks of up to 128 tokens, and some have different code for a sequence that fits into one block.
@@ -164,7 +164,7 @@ def packing_leaks(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> st
     With `by_lengths` attention gets the lengths of the documents.
     """
     packed_rows = _documents(run, rows)
-    # All rows are as wide as the longest, because a CPU compiles kernels for each width. Padding at the right has no effect.
+    # All rows get the width of the longest, because a CPU compiles kernels for each width. The padding has no effect.
     width = max(len(document) - 1 for row in packed_rows for document in row)
     each = [_pass(run, [[document]], packed=False, width=width) for row in packed_rows for document in row]
     alone = Numbers(torch.cat([x.logits for x in each]), torch.cat([x.gradients for x in each]))

@@ -118,7 +118,7 @@ def settings_of(plan: Plan) -> Iterator[None]:
     with ExitStack() as restoring:
         restoring.enter_context(replaced(os.environ, **variables))
         if plan.attention.repeats_keys:
-            # Otherwise transformers passes fewer key heads than query heads, and torch falls back to a kernel that stores scores.
+            # Otherwise transformers passes fewer key heads than the kernel supports, and torch computes all scores.
             restoring.enter_context(replaced(vars(sdpa_attention), use_gqa_in_sdpa=lambda *_: False))
         for set_value, old, new in settings:
             restoring.callback(set_value, old)
