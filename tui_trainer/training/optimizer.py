@@ -44,7 +44,7 @@ def round_weights(model: Any, dtype: torch.dtype) -> None:
 
 
 class RunOptimizer:
-    """Optimizer of a model's trainable weights. Of each 16-bit weight it keeps and updates an fp32 copy, the master."""
+    """Optimizer of a model's trainable weights. It keeps and updates an fp32 copy of each 16-bit weight, its master."""
 
     def __init__(
         self,

@@ -139,7 +139,7 @@ class Rehearsal:
     """Memory of the loaded libraries, which the plan does not count."""
 
     def run(self, parts: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Run these parts, and return their figures, keyed by part. Stop early only if the model cannot train at all."""
+        """Run these parts, and return the figures of each part. Stop early only if the model cannot train at all."""
         functions = {
             WORST: self._worst,
             TYPICAL: self._typical,
@@ -233,7 +233,7 @@ class Rehearsal:
         return figures | _smaller_works(EVAL_BATCH, planned.rows, layout.rows)
 
     def _checkpoint(self) -> dict[str, Any]:
-        """Save a checkpoint, compare its files with the tensors in memory, load it, and return its bytes and seconds."""
+        """Save a checkpoint, compare its files with the tensors in memory, load it, and return its size and time."""
         components, folder = self.session.components, self.session.job.folder
         started = perf_counter()
         saved = checkpoint.save_checkpoint(folder.checkpoints, components, self.session.position, self.session.plan)

@@ -37,8 +37,8 @@ def run(job: Job, journal: JournalWriter, controls: Controls, ranks: Ranks = ALO
 def opened_session(
     job: Job, journal: JournalWriter, is_interrupted: Callable[[], bool], ranks: Ranks = ALONE
 ) -> Iterator[tuple[Session, int]]:
-    """Yield a session that is ready for its first step, with the global state of its plan, and the resident bytes before
-    training, which the plan does not count (0 on a GPU)."""
+    """Yield (session before its first step, resident bytes of the libraries). Global state is set as the plan requires.
+    On a GPU the bytes are 0."""
     plan = job.plan
     with settings_of(plan), taken_back(), compiler() if plan.config.training.torch_compile else nullcontext():
         before = None if plan.device == "cuda" else memory_before(plan.config)

@@ -295,7 +295,7 @@ class Session:
     def _observed(
         self, rows: Rows, scheduled: bool, observing: Callable[..., Observed | None]
     ) -> list[Observed] | None:
-        """Return the results of all processes; None like `_evaluated`. If memory runs out, repeat with smaller passes."""
+        """Return the results of all processes, or None like `_evaluated`. Out of memory, repeat with smaller passes."""
         components, progress = self.components, self._meter("evaluating", len(self._eval_chosen), "rows")
         own = self._eval_chosen[self.ranks.number :: self.ranks.count]
         while True:
@@ -449,7 +449,7 @@ class Session:
             return str(error)
 
     def _go_back_to_best(self) -> None:
-        """Load the weights of the best evaluation. If its checkpoint is damaged, report that and keep the last weights."""
+        """Load the weights of the best evaluation. If their checkpoint is damaged, report it and keep the last."""
         position = self.position
         best = self._best_checkpoint
         if damage := self._damage_of_best():

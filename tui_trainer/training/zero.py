@@ -74,7 +74,7 @@ class ZeroOptimizer(RunOptimizer):
     def apply(
         self, loss_sum: Tensor, *, lr: float, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None
     ) -> Tensor:
-        """Update the weights, and return the gradient norm. The engine clips to the `gradient_clipping` of its settings.
+        """Update the weights, and return the gradient norm. The engine clips to `gradient_clipping` of its settings.
 
         If a gradient is not finite, no weight changes. `Zero.backward` makes gradients not finite if the loss is not.
         """
@@ -88,7 +88,7 @@ class ZeroOptimizer(RunOptimizer):
         """Do nothing: an interrupted step ends the process, because other processes wait for its gradients."""
 
     def tensors(self) -> Mapping[str, Tensor | InParts]:
-        """Return the state with the names of `RunOptimizer`. Sharded tensors are gathered only when they are written."""
+        """Return the state with the names of `RunOptimizer`. Sharded tensors are gathered when they are written."""
         state: dict[str, Tensor | InParts] = {}
         for name, parameter in self._named.items():
             if parameter.dtype in SIXTEEN_BITS:
@@ -135,7 +135,7 @@ class ZeroOptimizer(RunOptimizer):
 
 
 def _piece_of_stage_2(zero: Any, groups: dict[int, int], parameter: nn.Parameter) -> _GradientPiece:
-    """Return this process's piece, possibly empty, of a parameter in ZeRO 2, which concatenates a group's parameters."""
+    """Return this process's piece of a parameter in ZeRO 2, which concatenates parameters. It may be empty."""
     flat = zero.single_partition_of_fp32_groups[groups[id(parameter)]]
     mapping: Any = getattr(parameter, "_hp_mapping", None)
     if mapping is None:
@@ -196,7 +196,7 @@ class Zero(Collectives):
         return nullcontext()
 
     def backward(self, loss: Tensor, mixed_precision: MixedPrecision) -> None:
-        """Compute gradients. If the loss is not finite, neither are the gradients, so that no process makes the update."""
+        """Compute gradients. If the loss is not finite, neither are they, so that no process makes the update."""
         self._engine.backward(loss * (1.0 + 0.0 * loss.detach()), scale_wrt_gas=False)
 
     @contextmanager
@@ -257,7 +257,7 @@ class Zero(Collectives):
             parameter.data.copy_(value)
 
     def _keep_head_whole(self) -> None:
-        """Keep the head whole in each process, because a loss in chunks reads its weight outside the head's forward pass."""
+        """Keep the head whole in each process, because a loss in chunks reads its weight without calling it."""
         head = self._model.get_output_embeddings()
         persistent = self._engine.optimizer.persistent_parameters
         for parameter in head.parameters() if head is not None else ():
@@ -288,7 +288,7 @@ def _deepspeed() -> Any:
         raise RunError(
             f"distributed.strategy needs DeepSpeed, which cannot be loaded: {error}; {INSTALL_DEEPSPEED}"
         ) from None
-    # DeepSpeed would compile code for sums on a CPU. Without it, it uses gloo like other runs.
+    # DeepSpeed would compile code for sums on a CPU. Other runs use gloo for these sums.
     ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 
