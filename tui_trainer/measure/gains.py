@@ -64,7 +64,7 @@ class GainBench:
             return False
 
     def _measure(self, context: Context, finding: Finding) -> bool:
-        """Measure one check, and store its gain. Return False if the user interrupted this. Complete pairs count anyway."""
+        """Measure one check, and store the gain of complete pairs. Return False if the user interrupted this."""
         patch = finding.alternative or {}
         try:
             reason = no_change(context.planned, self._plan(patch), patch)
@@ -99,7 +99,7 @@ class GainBench:
         return time_limit.cut_short != INTERRUPTED
 
     def _keep(self, finding: Finding, gain: Gain) -> None:
-        """Store and report the gain of a check. The key comes from new plans, which are exact now that data is prepared."""
+        """Store and report the gain of a check. New plans give its key: the turns have prepared the data."""
         patch = finding.alternative or {}
         plan = estimated_plan(self.loaded, gpu=self.gpu)
         try:

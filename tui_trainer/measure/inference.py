@@ -174,7 +174,7 @@ def _count_output_tokens(model: Any) -> list[int]:
 
 
 def _compile(predictor: Predictor, contents: list[Any]) -> float:
-    """Compile each layer for any number of rows and tokens, and return the seconds. Raises RuntimeError if that fails."""
+    """Compile each layer for any number of rows and tokens, and return the seconds. Raises RuntimeError on failure."""
     from tui_trainer.training.compiled import decoder_layers, graphs_made, require_graphs
 
     for layer in decoder_layers(predictor.model) or [predictor.model]:
@@ -220,7 +220,7 @@ class InferenceBench:
     _exports: dict[str, Path] = field(default_factory=dict)
 
     def measure(self) -> tuple[list[dict[str, Any]], str]:
-        """Return (row of figures for each variant, why not all were measured). The reason is empty if all were measured.
+        """Return (row of figures for each variant, why not all were measured or '').
 
         Missing exports are written to a folder that is removed afterwards.
         """

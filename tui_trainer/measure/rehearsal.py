@@ -110,7 +110,7 @@ def _about_run(plan: Plan, parts: Parts) -> dict[str, Any]:
 
 
 def _less_memory(plan: Plan, patch: Patch, part: str, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings to try next after `part` ran out of memory, the least costly first; empty if none are left."""
+    """Return the least costly settings to try after `part` ran out of memory; empty if none are left."""
     key = EVAL_BATCH if part == EVALUATION else MICRO
     planned = plan.per_device_eval_batch_size if part == EVALUATION else plan.per_device_train_batch_size
     rows = int(figures.get("rows") or patch.get(key, planned.value))
@@ -146,7 +146,7 @@ def _disk_fault(plan: Plan, parts: Parts, needed: int, free: int) -> dict[str, A
 
 
 def _run_parts(request: Request, gpu: GpuChoice, runs: Path, report: Report) -> dict[str, dict[str, Any]]:
-    """Rehearse all parts in one worker, and return their figures. If the worker is killed, its current part has failed."""
+    """Rehearse all parts in one worker, and return their figures. If it is killed, its current part has failed."""
     parts: dict[str, dict[str, Any]] = {}
     current = LOADING
 

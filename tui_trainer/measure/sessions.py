@@ -189,7 +189,7 @@ def try_sizes(question: dict[str, Any], report: Report) -> None:
 
 
 def _time(report: Report, tries: Any, sizes: list[int], total_steps: int) -> None:
-    """Time the same steps with each micro-batch size, in turns, and report the seconds. A turn's first step is left out."""
+    """Time the same steps with each micro-batch size, in turns, and report the seconds without first steps."""
     step_seconds: dict[int, list[float]] = {rows: [] for rows in sizes}
     spent = 0.0
     for number in range(_ROUNDS):

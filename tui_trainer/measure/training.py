@@ -106,7 +106,7 @@ class TrainingBench:
             self.rounds = 1
 
     def measure(self) -> tuple[list[Variant], str]:
-        """Return (measured variants, why not all were measured). Raises InputError if the baseline cannot be trained."""
+        """Return (variants, why not all were measured or ''). Raises InputError if the baseline cannot be trained."""
         self.notify("planning the variants")
         limit = TimeLimit(self.seconds)
         variants = pick_variants(list(self.variants()), self.only)
@@ -184,7 +184,7 @@ class TrainingBench:
         return self._variant(switch.name, self._patch(switch))
 
     def _patch(self, switch: _Switch) -> Patch:
-        """Return the fix that the option's check suggests, or the option's own patch if the fix is for other settings."""
+        """Return the fix that the option's check suggests, or the option's own patch if that fix changes others."""
         finding = self._findings.get(switch.check)
         fix = (finding.fix if finding else None) or {}
         return fix if set(fix) & set(switch.patch) else switch.patch
@@ -196,13 +196,13 @@ class TrainingBench:
 
     @cached_property
     def batch(self) -> int:
-        """Number of rows in a step of the baseline, which has one pass: the rows per pass that the plan finds to fit."""
+        """Number of rows in a step of the baseline: as many as fit into one pass, by the plan."""
         loaded = load_config(short_run(self.request, self.steps or _MOST_STEPS, self._plain), gpu=self.gpu)
         return estimated_plan(loaded, gpu=self.gpu).per_device_train_batch_size.value
 
     @cached_property
     def _plain(self) -> dict[str, Any]:
-        """Settings of the baseline without batch sizes. An optimizer other than AdamW is kept, to suit its learning rate."""
+        """Settings of the baseline. An optimizer other than AdamW is kept, because the learning rate belongs to it."""
         optimizer = self._loaded.config.training.optim
         return {**_PLAIN, **({OPTIMIZER_KEY: _PLAIN_ADAMW} if optimizer == OPTIMIZER else {})}
 

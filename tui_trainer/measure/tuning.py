@@ -7,7 +7,7 @@ Settings that failed are never chosen.
 
 The search for the best number of rows (`EffectiveBatches`) doubles the rows per step until memory is full, or until two
 doublings in a row gain less than `GAIN`. Each turn takes the largest pass of the run and then some steps. In the
-remaining time each size is measured again, and its fastest turn counts, because other load can only slow a turn down."""
+remaining time each size is measured again, and its fastest turn counts, because other load only slows turns down."""
 
 import json
 import re
@@ -310,7 +310,7 @@ class Tuning(Search):
                 self.patch, self.gains = {}, []
 
     def _screen(self, best: Variant, others: Sequence[Alternative]) -> list[Alternative]:
-        """Measure `best` and each alternative in turns. Return the alternatives faster than `best`, the fastest first."""
+        """Measure `best` and each alternative in turns. Return the alternatives that are faster, the fastest first."""
         self._take_turn(best)
         if not best.answers:
             raise RunError(f"the current settings cannot be measured: {best.reason}")
@@ -622,7 +622,7 @@ class EffectiveBatches(Search):
 
     @property
     def best(self) -> Size | None:
-        """Recommended size: the planned size, unless another one is at least `GAIN` times as fast; None without figures.
+        """Recommended size: the planned size, unless another is at least `GAIN` times as fast; None without figures.
 
         Sizes that would leave too few steps are not recommended."""
         sizes = [size for size in self.measured if size.rows <= max(self.most_rows, self.now)]
