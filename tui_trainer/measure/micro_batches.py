@@ -202,7 +202,7 @@ def _ask(tries: MicroBatches, question: dict[str, Any], seconds: float, limit: T
 
 
 def tune_micro_batch(loaded: LoadedConfig, plan: Plan, gpu: GpuChoice, progress: Progress) -> None:
-    """Find the fastest micro-batch, and store it for plans with this `untuned_key`. Raises RunError if none survives."""
+    """Find the fastest micro-batch, and store it for the plan's `untuned_key`. Raises RunError if none survives."""
     sentences: list[str] = []
 
     def notify(sentence: str) -> None:

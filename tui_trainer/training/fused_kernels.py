@@ -75,10 +75,7 @@ def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: Rep
 
 
 def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: ReportProblem) -> Kernels:
-    """Switch on `kernels` if they agree with the model's own operations, and otherwise report why not.
-
-    Returns the kernels in use.
-    """
+    """Switch on `kernels` if they agree with the model's own operations, else report why. Return the kernels in use."""
     if kernels == "none":
         return kernels
     if run.device.type != "cuda":
@@ -154,8 +151,7 @@ def _switch_on(model: Any) -> int:
 
 
 def _namespaces(model: Any) -> list[Any]:
-    """Return the Python modules that define the model and its layers (in transformers or the model's own code), and the
-    classes in them."""
+    """Return the Python modules that define the model and its layers, and the classes in these modules."""
     names = {cls.__module__ for module in model.modules() for cls in type(module).__mro__}
     kind = model.config.model_type
     names.add(f"transformers.models.{kind}.modeling_{kind}")

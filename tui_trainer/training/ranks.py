@@ -46,10 +46,7 @@ class Ranks:
         return self.number == 0
 
     def sum_counts(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """Return the sum of each count over all processes.
-
-        Each step calls this once. It also exchanges `has_news` and the times of communication.
-        """
+        """Return the sum of each count over all processes. Each step calls this once, which also exchanges `has_news`."""
         if self.count == 1:
             return tuple(counts)
         numbers = torch.tensor([*counts, int(bool(self.has_news())), *self.times.take()])

@@ -99,8 +99,7 @@ class Recorder:
             )
 
     def _write(self, values: list[float]) -> int | None:
-        """Write all waiting steps with their `values` from the device. Return the first step with a value that is not
-        finite, or None."""
+        """Write all waiting steps, and return the first whose loss or gradient is not finite; None if all are finite."""
         peak = peak_memory_bytes(self.device)
         events: list[Event] = []
         bad_step = None

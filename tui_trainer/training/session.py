@@ -222,10 +222,7 @@ class Session:
             self.evaluate(scheduled=True)
 
     def evaluate(self, *, scheduled: bool) -> None:
-        """Compute the held-out loss and the task's scores, unless a stop interrupts it.
-
-        Only a scheduled evaluation counts for early stopping.
-        """
+        """Compute the held-out loss and the task's scores. Early stopping uses only scheduled evaluations."""
         self.flush()
         if self._eval_rows is None:
             message = "there is no held-out data to evaluate on"
