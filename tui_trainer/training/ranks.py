@@ -46,7 +46,7 @@ class Ranks:
         return self.number == 0
 
     def sum_counts(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """Return the sum of each count over all processes. Each step calls this once, which also exchanges `has_news`."""
+        """Return the sum of each count over all processes. Called once in a step, it also exchanges `has_news`."""
         if self.count == 1:
             return tuple(counts)
         numbers = torch.tensor([*counts, int(bool(self.has_news())), *self.times.take()])
