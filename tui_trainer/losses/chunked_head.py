@@ -231,7 +231,7 @@ class _Chunks:
         return losses
 
     def _add(self, chunk: slice, grad_NV: Tensor, factors_N1: Tensor | None = None, scale: float = 1.0) -> None:
-        """Add to the gradients of hidden states and weight what follows from `grad_NV`, the gradient of a chunk's logits.
+        """Add a chunk, whose logits have the gradient `grad_NV`, to the gradients of hidden states and weight.
 
         `factors_N1` multiplies rows of hidden states, because these are shorter than rows of logits.
         """

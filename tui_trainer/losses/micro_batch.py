@@ -42,7 +42,7 @@ class MicroBatch:
     row_lengths: Tensor = field(default_factory=lambda: _NONE.long())
     """Number of tokens in each row of a causal model without padding, int64 [B]; empty if no row is padded."""
     row_values: Tensor = field(default_factory=lambda: _NONE)
-    """Values that were computed before training for each prepared row, fp32 [samples, width] (`training/row_values.py`)."""
+    """Values computed before training for each prepared row, fp32 [samples, width] (`training/row_values.py`)."""
     terms: Mapping[str, Tensor] = field(default_factory=dict)
     """Means over the whole effective batch that the loss needs, keyed by name (`losses/named_losses.py`)."""
 
@@ -65,7 +65,7 @@ class MicroBatch:
         return self._each(lambda tensor: tensor.pin_memory())
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
-        # The cache keeps one tensor that has two names, as lengths do, one tensor.
+        # Each tensor is converted once, because the lengths are one tensor under two names.
         once = cache(change)
         inputs = {name: once(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
         optional = (name for name in ("row_lengths", "row_values") if len(getattr(self, name)))

@@ -23,10 +23,10 @@ _MOST_DIFFERENCE = 0.02
 
 
 class NextTokenLoss:
-    """Loss of language models. A call returns the differentiable loss in nats, summed over `batch.label_count` labels."""
+    """Loss of language models. A call returns differentiable nats, summed over `batch.label_count` labels."""
 
     def __init__(self, model: Any, *, chunk_tokens: int = 0, label_smoothing: float = 0.0) -> None:
-        """Make the loss. It computes `chunk_tokens` labels at a time if `logit_transform` knows the model; 0: all at once.
+        """Make the loss, which computes `chunk_tokens` labels at a time (0: all) if `logit_transform` knows the model.
 
         `label_smoothing` is the share of each label that is spread over the vocabulary. Evaluations do not use it.
         Source: Szegedy et al., arXiv:1512.00567, section 7.
@@ -131,7 +131,7 @@ class NextTokenLoss:
         return None if added is None else added.flatten()
 
     def _select(self, _head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Select the head's input at positions that have a label. In 16 bits on a CPU their number is rounded (`coarse`)."""
+        """Select the head's input at positions that have a label. In 16 bits on a CPU a `coarse` number of them."""
         assert self._batch is not None, "the hook is there while a batch is"
         hidden_Nh, places = args[0].flatten(0, -2), self._batch.places
         always = self.always_in_chunks or self.kernel is not None

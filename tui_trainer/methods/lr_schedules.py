@@ -155,5 +155,5 @@ LR_SCHEDULES: dict[str, ScheduleSpec] = {
 
 
 def schedules_with(trait: str, conjunction: str) -> str:
-    """Return the names of the schedules for which a field of `ScheduleSpec` is true: `cosine or warmup_stable_decay`."""
+    """Return the names of the schedules whose field `trait` is true, for example `cosine or warmup_stable_decay`."""
     return listed([name for name, schedule in LR_SCHEDULES.items() if getattr(schedule, trait)], conjunction)

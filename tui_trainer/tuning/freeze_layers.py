@@ -1,7 +1,7 @@
 """Train all weights of some layers, or weights whose names match a pattern, and freeze all others.
 
-Importing this file loads no torch. A plan counts trainable weights in the model itself, which a worker builds on meta
-tensors, so that it counts exactly what the run will train.
+Importing this file loads no torch. A plan counts trainable weights in the model itself, which a worker builds
+without memory for its weights, so that it counts exactly what the run will train.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ answers = Answers("count_trained", format_version=1)
 
 
 def planned_part(config: Mapping[str, Any], head: Head, labels: int, wanted: str) -> TrainedPart:
-    """Return the sizes of the trainable part of a config.json's model. The first call takes seconds. Raises ConfigError."""
+    """Return the sizes of the trainable part of a config.json's model. Raises ConfigError. The first call is slow."""
     question = {"config": deciding_fields(config), "head": head, "labels": labels, "wanted": wanted}
     message, hint = "cannot be checked against the model", "leave it empty to train all weights"
     part = answers.ask_or_refuse(question, Problem(message=message, key=LAYERS_KEY, hint=hint))
