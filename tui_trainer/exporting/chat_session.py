@@ -15,7 +15,7 @@ from tui_trainer.terminal.safe_text import one_line, visible
 
 class Replies(Protocol):
     def reply(self, messages: Sequence[Message], sampling: Sampling, show: Callable[[str], None]) -> int:
-        """Generate the next answer, calling `show` with each piece. Return how many of the first messages did not fit."""
+        """Generate the next answer, and `show` each piece. Return how many of the first messages did not fit."""
 
 
 COMMANDS = {
@@ -107,7 +107,7 @@ class ChatSession:
         self._tell("removed the last question and its answer")
 
     def _save(self, value: str) -> None:
-        """Append the conversation to the file `value`. With two models, save only that with the last, the trained one."""
+        """Append the conversation to the file `value`. With two models, save that with the last, the trained one."""
         messages = list(self._messages.values())[-1]
         if not value or len(messages) == int(bool(self._system)):
             raise ValueError("/save needs a file name" if not value else "nothing to save yet")

@@ -19,7 +19,7 @@ from tui_trainer.models.files.weights import read_headers
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tolerance:
-    """Largest allowed differences of an export: `logits` as a share of the largest logit, `loss` of the held-out loss."""
+    """Allowed differences of an export: `logits` as a share of the largest logit, `loss` of the held-out loss."""
 
     logits: float
     loss: float
@@ -72,8 +72,8 @@ class Format(Protocol):
         return load_model(trained, folder, None, dtype=trained.compared_dtype)
 
     def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
-        """Load the exported tokenizer as a user of this format does; None if the folder has none. A call with one text or
-        two, and with `truncation`, returns `input_ids` and the model's other inputs."""
+        """Load the exported tokenizer as a user of this format does; None if the folder has none. A call with one or two
+        texts, and with `truncation`, returns `input_ids` and the model's other inputs."""
         return saved_tokenizer(trained, folder)
 
 

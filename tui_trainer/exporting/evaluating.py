@@ -95,7 +95,7 @@ class Evaluator:
     def evaluate(
         self, models: Sequence[str], *, file: str = "", against: str = BASE, rows: int = 0, changed: int = 5
     ) -> ModelEvaluation:
-        """Measure models, each named by its run or folder. Raises InputError if one cannot be measured on these rows."""
+        """Measure models, each named by run or folder. Raises InputError if one cannot be measured on these rows."""
         candidates = [candidate_of(name, self.trained) for name in models]
         reference = self._reference(against)
         tokenizer = load_tokenizer(self.trained)
@@ -134,7 +134,7 @@ class Evaluator:
         return Candidate(BASE, folder, None) if folder else None
 
     def _refuse_incomparable(self, model: Candidate, own: Any) -> None:
-        """Raise InputError if a model has other tokens or labels than the trained model, so that they cannot be compared."""
+        """Raise InputError if a model cannot be compared, because its tokens or labels differ from the run's."""
         trained, tokenizer = self.trained, saved_tokenizer(self.trained, model.folder)
         names = f"{model.name} and {trained.run.name}"
         if tokenizer is None:
@@ -260,8 +260,8 @@ def _run_around(folder: Path) -> RunFolder | None:
 
 
 def _base_of_folder(folder: Path, trained: TrainedModel) -> Path | None:
-    """Return the folder of the base model if `folder` has an adapter, else None. Raises FolderError if the adapter's run
-    was trained on another base model."""
+    """Return the folder of the base model of the adapter in `folder`; None for a whole model. Raises FolderError if the
+    adapter was trained on another base model."""
     run = _run_around(folder)
     if run and run.model.is_dir() and folder.samefile(run.model):
         return TrainedModel.of(run).base

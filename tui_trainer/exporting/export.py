@@ -50,7 +50,7 @@ _STANDARD_ERRORS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredExport:
-    """Results of one model on held-out rows: loss in nats per label, scores of the task, and the bytes of its folder."""
+    """Results of one model on held-out rows: loss in nats per label, scores of the task, and bytes of its folder."""
 
     loss: float
     scores: dict[str, float]
@@ -190,7 +190,7 @@ def writing_folder(target: Path) -> Path:
 
 
 def target_lock(target: Path, command: str) -> FileLock:
-    """Return a lock that only one process at a time holds, while it writes the export at `target` or reads all of it."""
+    """Return the lock that a process holds while it writes the export at `target` or reads all of it."""
     return FileLock(target.with_name(f".writing-{target.name}.lock"), command, target)
 
 
@@ -216,7 +216,7 @@ def target_of(trained: TrainedModel, export_format: Format, out: Path | None) ->
 
 
 def expected_seconds(trained: TrainedModel, export_format: Format) -> float | None:
-    """Return the seconds of the newest export to this format, on this machine, of a model like this; None without one."""
+    """Return the seconds that the newest export of such a model to this format took on this machine, or None."""
     own_key = StepKey.read(trained.plan.shape_key)
     for run in reversed(known_runs()):
         key = StepKey.read(read_fields(run.plan).get("shape_key"))

@@ -22,7 +22,7 @@ class Writer:
     """Loaded model of a run that continues texts or answers them."""
 
     def __init__(self, run: RunFolder, *, device: torch.device | None = None, base: Path | None = None) -> None:
-        """Load the final model of a run, or else its newest checkpoint. With `base`, load the model in that folder, with
+        """Load the final model of a run, or else its newest checkpoint. With `base`, load the model in that folder and
         the tokenizer of the run. Raises FolderError."""
         trained = TrainedModel.of(run, unfinished=True)
         self.source, self._config = trained.folder, trained.config

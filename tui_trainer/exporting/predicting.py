@@ -216,7 +216,7 @@ class Predictor:
     _most_rows: int = 1 << 30
 
     def predict(self, contents: Sequence[Any], add: Callable[[int], None] = lambda rows: None) -> list[dict[str, Any]]:
-        """Return the predictions for inputs from the task's input reader. `add` gets the number of rows of each pass."""
+        """Return the predictions for inputs of the task's reader. `add` gets the number of rows of each pass."""
         rows = self.task.encode_inputs(self.config, self.model, self.tokenizer, contents, self.sampling)
         predictions: dict[int, dict[str, Any]] = {}
         for batch in self._batches(rows):

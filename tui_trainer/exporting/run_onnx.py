@@ -29,7 +29,7 @@ class Graphs:
     """The ONNX graphs of an export.
 
     An encoder-decoder model has the graphs `encoder`, `decoder` (first pass) and `decoder_with_past` (one more token).
-    Other models have one graph, `model`. The graph of a decoder reads any number of tokens after its key-value cache."""
+    Other models have one graph, `model`. In a decoder it reads any number of tokens after its key-value cache."""
 
     def __init__(self, folder: Path) -> None:
         self.config: dict[str, Any] = json.loads((folder / "config.json").read_text())
@@ -76,14 +76,14 @@ class Graphs:
         return np.concatenate([first, second], axis=1)
 
     def places(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
-        """Return two arrays [B, T]: logits that each token is the first, and the last, of an answer. Ids are int64 [B, T]."""
+        """Return (logits of the first answer token, of the last), [B, T] each. `input_ids` and others are int64 [B, T]."""
         types = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         values = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
         session = self._sessions["model"]
         return session.run(list(_PLACES), {entry.name: values[entry.name] for entry in session.get_inputs()})
 
     def continued(self, input_ids: Any, attention_mask: Any, cache: Arrays | None) -> tuple[Any, Arrays]:
-        """Run a decoder after a cache. Return (logits [B, T, V], new cache). The mask also covers tokens in the cache."""
+        """Run a decoder after a cache. Return (logits [B, T, V], new cache). The mask includes cached tokens."""
         positions = (attention_mask.cumsum(axis=1) - 1).clip(0)[:, -input_ids.shape[1] :]
         values = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": positions}
         return self.run("model", values, cache)

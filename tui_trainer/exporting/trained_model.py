@@ -42,7 +42,7 @@ _NOTHING_LEFT = "the checkpoints are gone as well, so the model cannot be writte
 
 
 def weights_of(run: RunFolder) -> Path:
-    """Return the folder of the final model, or else of the newest checkpoint. Raises FolderError if there is neither."""
+    """Return the folder of the final model, or else of the newest checkpoint. Raises FolderError without either."""
     if run.model.is_dir():
         return final_model(run)
     checkpoint = newest_whole(run.checkpoints, lambda damage: None)
@@ -150,7 +150,7 @@ def adapter_base(source: Path) -> str:
 
 
 def source_words(source: Path) -> str:
-    """Return a folder in words: `model`, or `model, an adapter on /models/llama`. Raises FolderError without the base."""
+    """Return a folder in words: `model`, or `model, an adapter on /models/llama`. Raises FolderError if that is gone."""
     base = adapter_base(source)
     if base and Path(base).is_absolute() and not Path(base).is_dir():
         hint = f"put the model back there, or write its new path into {source / 'adapter_config.json'}"
@@ -231,8 +231,8 @@ class TrainedModel:
         return folder, reason
 
     def began_with(self) -> tuple[Path | None, str]:
-        """Return (folder of the model with which training began, ''), or (None, why it cannot be used). The reason is empty
-        for a run from scratch."""
+        """Return (folder of the model with which training began, ''), or (None, why it cannot be used). For a run from
+        scratch the reason is empty."""
         config = self.plan.config
         name = config.model.model_name_or_path
         if config.model.init == "scratch" or not name:
@@ -311,7 +311,7 @@ def labels_of(trained: TrainedModel, folder: Path) -> list[str]:
 
 
 def base_of(folder: Path, head: Head, revision: str = "main") -> Path | None:
-    """Return the folder of an adapter's base model; None for a whole model. Raises FolderError if the base is missing."""
+    """Return the folder of an adapter's base model; None for a whole model. Raises FolderError if it is missing."""
     source_words(folder)
     name = adapter_base(folder)
     base = find_model(name, revision, head=head).folder if name else None

@@ -282,10 +282,7 @@ def transform_product(
 def _loss(
     logits_NV: Tensor, labels_N1: Tensor, label_smoothing: float, *, by_label: bool, factor: Tensor | float
 ) -> tuple[Tensor, Tensor]:
-    """Return (cross entropy of each label, or their sum; softmax multiplied by `factor`).
-
-    The softmax overwrites the logits.
-    """
+    """Return (cross entropy of each label, or their sum; `factor` times the softmax, which overwrites the logits)."""
 
     def reduced(x: Tensor) -> Tensor:
         return x.flatten() if by_label else x.sum()

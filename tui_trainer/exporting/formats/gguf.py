@@ -88,7 +88,7 @@ class Gguf(Format):
 
 
 def _write_added_tokens(trained: TrainedModel, folder: Path) -> None:
-    """Write into tokenizer_config.json whether the tokenizer adds begin and end tokens, which the converter would guess."""
+    """Write into tokenizer_config.json whether begin and end tokens are added, which the converter would guess."""
     tokenizer = tokenizer_in(trained, folder)
     ids = tokenizer("a")["input_ids"]
     path = folder / "tokenizer_config.json"

@@ -171,7 +171,7 @@ class _MergedTensors:
 
 
 def _base_name(name: str) -> str:
-    """Return the base model's name of a weight: `h.attn.weight` for `h.attn.base_layer.weight`, '' for the adapter's."""
+    """Return the base model's name of a weight: `h.0.weight` for `h.0.base_layer.weight`; '' for the adapter's."""
     if re.search(r"\.(lora_[A-Za-z_]+|original_module|trainable_tokens_[a-z]+)(\.|$)", name):
         return ""
     return re.sub(r"\.(base_layer|modules_to_save\.default|token_adapter)(?=\.)", "", name)
