@@ -72,8 +72,8 @@ class Format(Protocol):
         return load_model(trained, folder, None, dtype=trained.compared_dtype)
 
     def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
-        """Load the exported tokenizer as a user of this format does; None if the folder has none. A call with one or two
-        texts, and with `truncation`, returns `input_ids` and the model's other inputs."""
+        """Load the exported tokenizer as a user of this format does; None if it has none. A call with one or two texts,
+        and with `truncation`, returns `input_ids` and the model's other inputs."""
         return saved_tokenizer(trained, folder)
 
 

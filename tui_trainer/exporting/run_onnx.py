@@ -76,7 +76,7 @@ class Graphs:
         return np.concatenate([first, second], axis=1)
 
     def places(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
-        """Return (logits of the first answer token, of the last), [B, T] each. `input_ids` and others are int64 [B, T]."""
+        """Return (logits of the answer's first token, of its last token), [B, T] each. Inputs are int64 [B, T]."""
         types = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         values = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
         session = self._sessions["model"]

@@ -150,7 +150,7 @@ def adapter_base(source: Path) -> str:
 
 
 def source_words(source: Path) -> str:
-    """Return a folder in words: `model`, or `model, an adapter on /models/llama`. Raises FolderError if that is gone."""
+    """Return a folder in words: `model`, or `model, an adapter on /models/llama`. Raises FolderError if it is gone."""
     base = adapter_base(source)
     if base and Path(base).is_absolute() and not Path(base).is_dir():
         hint = f"put the model back there, or write its new path into {source / 'adapter_config.json'}"
