@@ -32,7 +32,7 @@ def random_tensors(rank: int = 0) -> dict[str, Tensor]:
 
 
 def restore_random(tensors: dict[str, Tensor], rank: int = 0) -> None:
-    """Restore the generator states that `random_tensors` returned. A process without a saved state changes nothing."""
+    """Restore the generator states that `random_tensors` returned. If this process has no saved state, keep its own."""
     if rank and _name("cpu", rank) not in tensors:
         return
     torch.set_rng_state(tensors[_name("cpu", rank)])
@@ -79,7 +79,7 @@ def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], N
             free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else memory_available_now()
         shortage = Shortage(reason=reason, peak_bytes=peak_memory_bytes(device), free_bytes=free)
         clear_error_frames(error)
-    # Not before: an error that is being handled holds its frames.
+    # Memory is freed only here, because an error keeps its frames alive while it is handled.
     give_up()
     free_memory()
     restore_random(random)

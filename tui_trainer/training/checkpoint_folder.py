@@ -77,7 +77,7 @@ def commit(folder: Path, step: int, described: Described | None = None) -> Check
     write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
     final = folder.parent / f"step-{step}"
     if final.exists():
-        # It must be damaged: a run resumes from the newest whole checkpoint, so it reaches no step of a whole one.
+        # It must be damaged, because a run resumes from the newest whole checkpoint.
         _set_aside(final)
     folder.rename(final)
     sync_folder(final.parent)

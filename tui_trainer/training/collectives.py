@@ -119,7 +119,7 @@ class Collectives:
         mixed_precision.backward(loss)
 
     def finish(self) -> None:
-        """Sum gradients that are not summed yet over the processes, after the last backward pass of a step."""
+        """Sum those gradients over the processes that the backward passes of a step have not summed."""
 
     def reading(self) -> AbstractContextManager[object]:
         """Return the context for forward passes without a backward pass, such as evaluations."""

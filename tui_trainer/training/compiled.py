@@ -27,7 +27,7 @@ _DEFAULT_MODE = "layers are compiled with torch_compile_mode = default"
 
 
 class Trainable(Protocol):
-    """The attributes of a run that checks at its start need: compilation, kernels and packing."""
+    """The attributes of a run that are needed to check compilation, kernels and packing at its start."""
 
     plan: Plan
     model: Any

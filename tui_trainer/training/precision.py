@@ -62,7 +62,7 @@ class MixedPrecision:
         (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def give_up_step(self) -> None:
-        """Reset the loss scaler after an interrupted step, and keep its scale: it remembers unscaled gradients."""
+        """Replace the loss scaler after an interrupted step, because torch's remembers which gradients are unscaled."""
         if self.scaler is not None:
             before, self.scaler = self.scaler, torch.amp.GradScaler(self._device_type, init_scale=FIRST_SCALE)
             self.scaler.load_state_dict(before.state_dict())

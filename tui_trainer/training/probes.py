@@ -43,7 +43,7 @@ class Numbers:
 
 
 def difference(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) -> str:
-    """Compare a batch before and after calling `switch`. Return `logits differ by 3.1%`, for example, or empty."""
+    """Compare the results of a batch before and after `switch()`. Return `logits differ by 3.1%`, or '' if equal."""
     reference = numbers(run, batch)
     with _one_rounding_off(run):
         control = reference.distance(numbers(run, batch))

@@ -56,7 +56,7 @@ def largest_pass(batches: Batches, total_steps: int) -> tuple[int, NDArray[np.in
 
 
 def train_on(components: Components, batch: MicroBatch, passes: int) -> None:
-    """Make two steps, each of `passes` passes over one batch. Only the second has optimizer state from its start."""
+    """Make two steps, each of `passes` passes over one batch. In the second step the optimizer state is in memory."""
     for _ in range(2):
         # `float` waits for the GPU, because work in its queue may still fail.
         float(components.take_step(1, lambda: [batch] * passes).grad_norm)
@@ -93,7 +93,7 @@ class MicroBatchTries:
     """Memory of the loaded libraries, which the plan does not count."""
 
     def survives(self, rows: int, passes: int) -> dict[str, Any]:
-        """Try steps of `passes` passes over the largest batch of `rows` rows. Return figures like `measured`."""
+        """Try steps of `passes` passes over the largest batch of `rows` rows. Return `peak_memory_bytes`, or `failed`."""
         components, batches = self.session.components, self.session.components.batches
         components.lay_out_anew(replace(batches.layout, rows=rows))
         _, chosen = largest_pass(batches, self.session.plan.total_steps.value)

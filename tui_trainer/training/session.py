@@ -292,7 +292,7 @@ class Session:
     def _observed(
         self, rows: Rows, scheduled: bool, observing: Callable[..., Observed | None]
     ) -> list[Observed] | None:
-        """Return the results of all processes, or None like `_evaluated`. Out of memory, repeat with smaller passes."""
+        """Evaluate in all processes, with smaller passes if memory runs out. Return their results or None."""
         components, progress = self.components, self._meter("evaluating", len(self._eval_chosen), "rows")
         own = self._eval_chosen[self.ranks.number :: self.ranks.count]
         while True:

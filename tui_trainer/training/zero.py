@@ -272,7 +272,7 @@ class Zero(Collectives):
             persistent[0].all_gather(persistent)
 
     def _gather_what_is_read(self, gather: bool) -> None:
-        """Switch on or off that sharded weights are gathered when a layer reads them from another layer."""
+        """Set whether sharded weights are gathered when a layer reads them from another layer."""
         from deepspeed.runtime.zero.parameter_offload import ensure_zero_ordered_dict
 
         for module in self._model.modules():
