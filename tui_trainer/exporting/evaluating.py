@@ -165,7 +165,7 @@ class Evaluator:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRows:
-    """Measures models on chosen rows. Each row is a separate pass, so that each has its own loss."""
+    """Chosen rows on which models are measured. Each row is a separate pass, so that it has its own loss."""
 
     trained: TrainedModel
     data: PreparedData

@@ -98,7 +98,7 @@ class Certificate:
 
 
 class Certifier:
-    """Compares exports with one trained model, which is measured only once."""
+    """Comparison of exports with one trained model, which is measured only once."""
 
     def __init__(self, trained: TrainedModel) -> None:
         self._trained = trained

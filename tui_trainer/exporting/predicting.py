@@ -265,8 +265,8 @@ class Predictor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictionRequest:
-    """Request to predict the rows of `data`, and to write the predictions to `out` as the field `field`.
-    `columns` names the columns of the text and of a second text. If it is empty, they are those of the run."""
+    """Request to predict the rows of `data`, and to write the predictions to `out` as the field `field`. `columns`
+    names the columns of the text and of a second text. If it is empty, they are those of the run."""
 
     data: str
     out: Path

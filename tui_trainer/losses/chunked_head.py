@@ -146,7 +146,7 @@ def _times(x: Tensor, scale: Tensor, dtype: torch.dtype | None = None) -> Tensor
 
 
 class _Chunks:
-    """Computes losses chunk by chunk, and adds up their gradients.
+    """Losses and their summed gradients, computed chunk by chunk.
 
     `factors_N` multiplies the gradient of each label. All gradients are `lift` times too large, so that small ones do
     not become 0 in fp16; the caller divides by `lift`.

@@ -66,7 +66,7 @@ class RehearsalProcess(ConfigProcess):
 
 
 class TuneProcess(ConfigProcess):
-    """Search for the fastest settings. Each message of the command becomes one of the lines."""
+    """Search for the fastest settings. Each message of the command is added to `lines`."""
 
     command: Sequence[str] = ("tune",)
     not_done = "not tuned"

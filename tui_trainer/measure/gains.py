@@ -99,7 +99,7 @@ class GainBench:
         return time_limit.cut_short != INTERRUPTED
 
     def _keep(self, finding: Finding, gain: Gain) -> None:
-        """Store and report the gain of a check. New plans give its key: the turns have prepared the data."""
+        """Report the gain of a check, and store it for plans made now, which use the data that the turns prepared."""
         patch = finding.alternative or {}
         plan = estimated_plan(self.loaded, gpu=self.gpu)
         try:

@@ -222,8 +222,7 @@ class InferenceBench:
     def measure(self) -> tuple[list[dict[str, Any]], str]:
         """Return (row of figures for each variant, why not all were measured or '').
 
-        Missing exports are written to a folder that is removed afterwards.
-        """
+        Missing exports are written to a folder that is removed afterwards."""
         with tempfile.TemporaryDirectory(prefix="bench-") as export_folder:
 
             def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:

@@ -87,11 +87,9 @@ def _keep_step_seconds(plan: Plan, figures: dict[str, Any], started: float) -> N
 
 
 class Utilisation:
-    """Share of time (0 to 1) in which the device is busy between `start` and `stop`, which returns it.
+    """Share of time (0 to 1) in which the device is busy between `start` and `stop`; None if it is not reported.
 
-    For a GPU it is the mean of the driver's readings; None if the driver has none. For a CPU it is the processor time
-    of
-    this process divided by that of all its threads."""
+    For a GPU it is the mean of the driver's readings, for a CPU the use of the run's threads by this process."""
 
     _PERIOD_SECONDS = 0.2
 

@@ -64,11 +64,10 @@ def ask_for_steps(
 
 @dataclass(kw_only=True)
 class Steps:
-    """Takes turns of `count` steps of a short run.
+    """Turns of `count` steps of a short run.
 
-    With `share_seconds` the first turn takes as many steps as fit into this time, at least `least`, and later turns
-    take
-    as many. The plan's seconds per step are not used, because they may be from another machine or an idle one."""
+    With `share_seconds` the first turn takes as many steps as fit into this time, but at least `least`. Later turns
+    take the same number of steps."""
 
     request: Request
     gpu: GpuChoice

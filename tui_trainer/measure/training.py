@@ -161,8 +161,7 @@ class TrainingBench:
     def _smaller_model(self) -> tuple[Patch, str]:
         """Return (settings of a smaller model, '') or ({}, why there is none).
 
-        It has half of the layers, or is the next smaller model of the catalogue that is on this machine.
-        """
+        It has half of the layers, or is the next smaller model of the catalogue that is on this machine."""
         config, own_parameters = self._baseline.config, self._baseline.parameters.value
         kinds = find_task(config.task.type).architectures
         if config.is_from_scratch and not config.model.model_name_or_path:

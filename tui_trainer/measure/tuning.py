@@ -577,8 +577,7 @@ class EffectiveBatches(Search):
 
     def _size(self, rows: int) -> Size:
         micro, share = self.loaded.config.training.per_device_train_batch_size, -(-rows // self.plan.processes.value)
-        # A micro-batch that the config sets is kept. Otherwise a pass takes all rows, so the search ends when memory is
-        # full.
+        # A micro-batch that the config sets is kept. Otherwise a pass takes all rows, until memory is full.
         passes = {MICRO: min(micro, share) if isinstance(micro, int) else share, ACCUMULATION: "auto"}
         name = f"{rows} rows per step"
         return Size(name=name, patch={EFFECTIVE: rows, **passes}, rows=rows, learning_rate=self._learning_rate(rows))
@@ -639,7 +638,7 @@ class EffectiveBatches(Search):
 
     @property
     def slower_from(self) -> int | None:
-        """Smallest number of rows, larger than that of the fastest size, that is clearly slower than it; else None."""
+        """Rows of the smallest size that is larger than the fastest size and clearly slower; None if there is none."""
         if (fastest := self.fastest) is None:
             return None
         larger = [size for size in self.measured if size.rows > fastest.rows]

@@ -20,16 +20,14 @@ NOT_MEASURED = "not measured"
 Notify = Callable[[str], None]
 """Callback that shows a one-sentence notice to the user."""
 Ask = Callable[["Variant", bool, float], dict[str, Any]]
-"""Callback that measures a variant once and returns figures. It gets the variant, whether this is the variant's first
-turn, and the seconds left. Raises WorkerFailed."""
+"""Callback that measures a variant once: (variant, whether it is its first turn, seconds left). Raises WorkerFailed."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Variant:
     """One change to measure. `answers` has the figures of each turn so far.
 
-    `reason` says why the variant is not measured, why it failed, or why it is not chosen.
-    """
+    `reason` says why the variant is not measured, why it failed, or why it is not chosen."""
 
     name: str
     patch: Mapping[str, Any] = field(default_factory=dict)

@@ -64,8 +64,8 @@ class OptimizerSpec:
     state_bytes: float = 0.0
     """Bytes of state for each trained parameter."""
     hidden_state_bytes: float | None = None
-    """Bytes of state for each parameter of hidden matrices (inside layers), if their update differs. Such an
-    optimizer needs a model whose weights all train."""
+    """Bytes of state for each parameter of hidden matrices (inside layers), if their update differs. Such an optimizer
+    needs a model whose weights all train."""
     factored_state: bool = False
     """Whether the state of a matrix is one fp32 number for each row and column. A vector has one for each parameter."""
     state_words: str = ""
@@ -144,8 +144,8 @@ def _muon(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Op
     """Build one optimizer that uses Muon for hidden matrices and AdamW for all other weights.
 
     Muon's updates are scaled to the size of AdamW's (root mean square 0.2), so that one learning rate and weight decay
-    suit both. Sources: Keller Jordan, kellerjordan.github.io/posts/muon, 2024; Liu et al., "Muon is Scalable for
-    LLM Training", arXiv:2502.16982, section 2.2.
+    suit both. Sources: Keller Jordan, kellerjordan.github.io/posts/muon, 2024; Liu et al., "Muon is Scalable for LLM
+    Training", arXiv:2502.16982, section 2.2.
     """
     import torch
 
@@ -190,8 +190,8 @@ def _by_library(module: str, class_name: str) -> Build:
 def _begin_bitsandbytes(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
     """Allocate the state of a parameter as the optimizer's first step does.
 
-    Paged states are in memory that GPU and host share, which only bitsandbytes can allocate.
-    Source: `Optimizer8bit.step` and `Optimizer2State.init_state` in bitsandbytes/optim/optimizer.py of 0.50.
+    Paged states are in memory that GPU and host share, which only bitsandbytes can allocate. Source:
+    `Optimizer8bit.step` and `Optimizer2State.init_state` in bitsandbytes/optim/optimizer.py of 0.50.
     """
     for group_index, group in enumerate(optimizer.param_groups):
         for index, other in enumerate(group["params"]):

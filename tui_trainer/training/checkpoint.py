@@ -142,7 +142,7 @@ def _on_host(tensors: Mapping[str, Tensor | InParts], names: Iterable[str]) -> d
 
 
 class _HostCopies:
-    """Copies GPU tensors to host memory through two pinned buffers.
+    """Copier of GPU tensors to host memory, through two pinned buffers.
 
     A CUDA stream fills one buffer while this thread empties the other. A direct copy into memory that is not pinned
     would be slower, because the driver copies it piece by piece.
@@ -294,8 +294,8 @@ OPTIMIZER, RANDOM = "optimizer.safetensors", "rng_state.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """Copies of weights, optimizer state, random state and loss scale in host memory.
-    A checkpoint is written from these copies while training continues."""
+    """Copies of weights, optimizer state, random state and loss scale in host memory. A checkpoint is written from
+    these copies while training continues."""
 
     weights: Mapping[str, Tensor | InParts]
     state: Mapping[str, Tensor | InParts]

@@ -164,8 +164,7 @@ def refuse_poisoned(model: nn.Module, name: str) -> None:
 def checkpoint_activations(model: Any) -> None:
     """Switch on activation checkpointing: layers save only their inputs, and the backward pass computes the rest again.
 
-    transformers 5.2x renames the method that does this. Raises ConfigError for a model without it (ALBERT,
-    MPNet).
+    transformers 5.2x renames the method that does this. Raises ConfigError for a model without it (ALBERT, MPNet).
     """
     switch = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     try:

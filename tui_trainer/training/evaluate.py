@@ -136,9 +136,9 @@ def observe(
 ) -> Observed | None:
     """Return the result of one process for its own rows; None if `go_on` returned False.
 
-    If the model is sharded, a process without more rows computes batches from `spare`, whose results are dropped.
-    Some losses need means over all rows: a first call with `finds_terms` computes their sums, `terms_of_all` combines
-    these over the processes, and a second call gets the means as `terms`.
+    If the model is sharded, a process without more rows computes batches from `spare`, whose results are dropped. Some
+    losses need means over all rows: a first call with `finds_terms` computes their sums, `terms_of_all` combines these
+    over the processes, and a second call gets the means as `terms`.
     """
     loss, started, rows, is_stopped = components.loss, perf_counter(), 0, False
     scorer = None if finds_terms else components.task.scorer(components.config, components.data, loss)

@@ -34,8 +34,8 @@ class Job:
 class Result:
     """Reason why a run ended, and the median seconds of its last steps (None for too few steps).
 
-    `peak_memory_bytes` can be compared with the plan. It is None if the run was resumed, ended early, or used
-    smaller passes than planned.
+    `peak_memory_bytes` can be compared with the plan. It is None if the run was resumed, ended early, or used smaller
+    passes than planned.
     """
 
     reason: Reason

@@ -115,8 +115,8 @@ class RunOptimizer:
         """Update the weights from the model's gradients, and return the gradient norm before clipping.
 
         With `max_grad_norm` 0 gradients are not clipped. If the loss or a gradient is not finite, no weight changes:
-        fused optimizers skip the update on the device, others wait for the device once. If memory runs out, this
-        raises the original error if no weight has changed, and RunError if some weights may have changed.
+        fused optimizers skip the update on the device, others wait for the device once. If memory runs out, this raises
+        the original error if no weight has changed, and RunError if some weights may have changed.
         """
         self.collect()
         if scaler:

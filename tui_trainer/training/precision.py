@@ -23,8 +23,8 @@ _ROTARY = re.compile(r"Rotary\w*Embedding")
 def keep_rotary_exact(model: nn.Module) -> None:
     """Make the model compute rotary angles in full fp32, even if other matmuls of the run use TF32.
 
-    transformers before 5.24 computes the angles as a product of positions and frequencies. TF32 is exact for
-    integers only up to 2,048, so later positions would get wrong angles. Source: huggingface/transformers issue 48428.
+    transformers before 5.24 computes the angles as a product of positions and frequencies. TF32 is exact for integers
+    only up to 2,048, so later positions would get wrong angles. Source: huggingface/transformers issue 48428.
     """
     before: list[str] = []
 

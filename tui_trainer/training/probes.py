@@ -3,9 +3,9 @@ and whether packed documents stay separate.
 
 For kernels, a few rows of the data go through the model both ways. Logits must agree within rounding, and so must the
 gradients of trainable vectors (norms) and of the embeddings, which depend on the backward pass of every layer. A
-control pass measures the effect of rounding: it changes the output of each layer by one rounding. On small Llamas
-of 2 and 12 layers, norms and MLPs that are rounded once, like Liger's, differ by 0.2 to 0.3 of the control in bf16 and
-fp16; norms whose weights are 2 % off differ by 1.0 to 1.6 of it in bf16, and by more than 7 in fp16.
+control pass measures the effect of rounding: it changes the output of each layer by one rounding. On small Llamas of 2
+and 12 layers, norms and MLPs that are rounded once, like Liger's, differ by 0.2 to 0.3 of the control in bf16 and fp16;
+norms whose weights are 2 % off differ by 1.0 to 1.6 of it in bf16, and by more than 7 in fp16.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,7 @@
 """Connect the processes that train one model together. A run of one process uses `ALONE`.
 
-Messages about the run (counts, requests, results of a save) go through the host, so that no process waits for a
-device. Sums of losses go through the device that computed them.
+Messages about the run (counts, requests, results of a save) go through the host, so that no process waits for a device.
+Sums of losses go through the device that computed them.
 """
 
 import os

@@ -99,7 +99,7 @@ class Recorder:
             )
 
     def _write(self, values: list[float]) -> int | None:
-        """Write all waiting steps. Return the first with a loss or gradient that is not finite; None if there is none."""
+        """Write all waiting steps. Return the first with a loss or gradient that is not finite, or None."""
         peak = peak_memory_bytes(self.device)
         events: list[Event] = []
         bad_step = None

@@ -86,14 +86,14 @@ def measured(components: Components, resident_bytes: int, work: Callable[[], dic
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchTries:
-    """Tries micro-batch sizes in an open session."""
+    """Trials of micro-batch sizes in an open session."""
 
     session: Session
     resident_bytes: int
     """Memory of the loaded libraries, which the plan does not count."""
 
     def survives(self, rows: int, passes: int) -> dict[str, Any]:
-        """Try steps of `passes` passes over the largest batch of `rows` rows. Return `peak_memory_bytes`, or `failed`."""
+        """Try steps of `passes` passes over the largest batch of `rows` rows. Return its peak memory, or `failed`."""
         components, batches = self.session.components, self.session.components.batches
         components.lay_out_anew(replace(batches.layout, rows=rows))
         _, chosen = largest_pass(batches, self.session.plan.total_steps.value)

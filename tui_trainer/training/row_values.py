@@ -34,7 +34,7 @@ _PROGRESS_SECONDS = 1.0
 
 
 class RowReader:
-    """Computes values of the rows of one file by a task's `RowPass`. Each process of a run computes some blocks."""
+    """Reader that computes values of one file's rows by a task's `RowPass`. Each process computes some blocks."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
-"""Initialize adapters with a part of the frozen weights, which is subtracted from these weights: the largest singular
-values in PiSSA (arXiv:2404.02948), the first columns of a QR decomposition in OLoRA (arXiv:2406.01775). peft computes
-both.
+"""Initialize adapters with a part of the frozen weights, and subtract it from these: the largest singular values (PiSSA,
+arXiv:2404.02948) or the first columns of a QR decomposition (OLoRA, arXiv:2406.01775). peft computes both.
 
 The changed weights are not saved. Instead the saved adapter is the difference to the initial values A0 and B0, which
 fits the original weights: `W - s B0 A0 + s B A` is `W + s [B, -B0] [A; A0]`, a LoRA of twice the rank. Source:

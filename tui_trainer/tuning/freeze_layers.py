@@ -1,7 +1,7 @@
 """Train all weights of some layers, or weights whose names match a pattern, and freeze all others.
 
-Importing this file loads no torch. A plan counts trainable weights in the model itself, which a worker builds
-without memory for its weights, so that it counts exactly what the run will train.
+Importing this file loads no torch. A plan counts trainable weights in the model itself, which a worker builds without
+memory for its weights, so that it counts exactly what the run will train.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class TrainedPart:
 def trained_names(model: Any, wanted: str) -> list[str]:
     """Return the names of the parameters that train for the setting `wanted`, in the order of the model.
 
-    The new head of a classifier is included. Raises ConfigError if a pattern matches no weight or all weights, or if
-    the model has fewer layers.
+    The new head of a classifier is included. Raises ConfigError if a pattern matches none or all, or layers are
+    missing.
     """
     names = list(_of_language_model(model))
     heads = tuple(f"{head}." for head in head_paths(model))

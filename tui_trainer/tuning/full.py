@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InParts:
-    """A tensor of a checkpoint whose parts are in several places in memory, with functions to join and to fill them."""
+    """A tensor of a checkpoint that is split in memory, with functions that join its parts and fill them."""
 
     shape: torch.Size
     dtype: torch.dtype

@@ -1,8 +1,7 @@
 """Train LoRA adapters on frozen weights (arXiv:2106.09685) with peft, so that plain peft loads them.
 
-Adapters are always fp32, because 16-bit weights lose an update below a 512th of the weight. Modules that are trained
-and saved as a whole have the dtype of the rest of the model. If that is 16 bits, the optimizer keeps fp32 copies of
-them.
+Adapters are always fp32, because 16-bit weights lose an update below a 512th of the weight. Modules that are saved
+as a whole have the dtype of the rest of the model. If that is 16 bits, the optimizer keeps fp32 copies of them.
 """
 
 from __future__ import annotations
