@@ -76,7 +76,7 @@ class Graphs:
         return np.concatenate([first, second], axis=1)
 
     def places(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
-        """Return (logits of the answer's first token, of its last token), [B, T] each. Inputs are int64 [B, T]."""
+        """Return two arrays [B, T]: logits that a token begins, and ends, the answer. Inputs are int64 [B, T]."""
         types = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         values = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
         session = self._sessions["model"]
@@ -200,7 +200,7 @@ def answer(graphs: Graphs, tokenizer: Any, text: str, max_new_tokens: int = 60) 
 
 
 def marked(graphs: Graphs, tokenizer: Any, question: str, context: str) -> str:
-    """Return the most likely answer in the context; empty if the model finds none and was trained on such questions."""
+    """Return the most likely answer in the context. If training had questions without an answer, it may be ''."""
     config, length = graphs.config, graphs.reading["model_max_length"]
     max_answer_tokens = config.get("max_answer_length", 30)
     tokenizer.no_truncation()

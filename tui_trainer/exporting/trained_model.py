@@ -150,7 +150,7 @@ def adapter_base(source: Path) -> str:
 
 
 def source_words(source: Path) -> str:
-    """Return a folder in words: `model`, or `model, an adapter on /models/llama`. Raises FolderError if it is gone."""
+    """Return `model`, or for an adapter `model, an adapter on /models/llama`. Raises FolderError without that base."""
     base = adapter_base(source)
     if base and Path(base).is_absolute() and not Path(base).is_dir():
         hint = f"put the model back there, or write its new path into {source / 'adapter_config.json'}"

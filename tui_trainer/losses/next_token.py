@@ -55,8 +55,7 @@ class NextTokenLoss:
     def _losses(self, batch: MicroBatch, reduction: Literal["sum", "none"]) -> Tensor:
         self._batch = batch
         smoothing = self._label_smoothing if self._model.training else 0.0
-        # The hook is removed after each pass: it would keep this loss and the model alive, and text samples need all
-        # logits.
+        # The hook is removed after each pass: it keeps this loss and the model alive, and samples need all logits.
         hook = self._head.register_forward_pre_hook(self._select)
         try:
             with known_masks(batch):

@@ -56,8 +56,7 @@ def rehearse(request: Request, gpu: GpuChoice, report: Report) -> dict[str, Any]
         patch |= {key: value for part in failed.values() for key, value in part.get("works_with", {}).items()}
         if MICRO in patch:
             patch |= cut_patch(plan, patch[MICRO])
-        # A part works if it succeeded, also if the worker itself continued with smaller passes after running out of
-        # memory.
+        # A part also works if the worker itself continued with smaller passes after running out of memory.
         works = {name for name, part in parts.items() if "failed" not in part or "works_with" in part}
         out_of_memory = {name for name, part in first_failed.items() if part.get("is_memory")}
         remedies.update((name, dict(patch)) for name in works & out_of_memory)

@@ -271,8 +271,7 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         build=_adamw,
         smaller=(DEFAULT, "adamw_8bit", "adamw_torch_8bit", ADAFACTOR),
         warning="the fused version computes the same update in one pass over the weights",
-        # torch 2.15, `_multi_tensor_adam` in torch/optim/adam.py: the roots of all second moments are in memory at
-        # once.
+        # torch 2.15, `_multi_tensor_adam` in torch/optim/adam.py: all roots of second moments exist at once.
         update_bytes=4.0,
         host_keys=frozenset({"step"}),
     ),

@@ -2,8 +2,7 @@
 
 For `y = base(x) + s (x A^T) B^T` (LoRA, arXiv:2106.09685) peft multiplies and adds tensors as large as y, and its
 backward pass adds two tensors as large as x. Here the matmul that adds to y also multiplies by s, and both parts of dx
-go into one tensor. With `h = x A^T`, `dh = s dy B` the gradients are `dx = dy W + dh A`, `dA = dh^T x`, `dB = s dy^T
-h`.
+go into one tensor. With `h = x A^T` and `dh = s dy B`: `dx = dy W + dh A`, `dA = dh^T x`, `dB = s dy^T h`.
 
 The modules remain peft's, so saving, merging and loading do not change.
 """

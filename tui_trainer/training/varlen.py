@@ -68,8 +68,7 @@ def switch_on(model: Any, kernel: Kernel) -> str:
     """Make the model compute attention with the kernel. Return the reason if it cannot, otherwise an empty string."""
     if (before := model.config._attn_implementation) != "sdpa":
         return f"the model computes attention with {before}"
-    # The probe cannot find these problems: it computes without dropout, and compares packed with separate documents
-    # only.
+    # The probe cannot find these problems: it has no dropout, and compares packed with separate documents only.
     config = language_config(model.config)
     if any(getattr(config, name, None) for name in ("attention_dropout", "attn_pdrop")):
         return "it does not support dropout"

@@ -168,8 +168,7 @@ class Zero(Collectives):
     ) -> None:
         """Give the model to DeepSpeed. With ZeRO 3 it gathers `layers` one after the other.
 
-        A model on the host is then moved to the device parameter by parameter. Raises RunError if DeepSpeed cannot be
-        loaded.
+        A model on the host is then moved to the device parameter by parameter. Raises RunError without DeepSpeed.
         """
         deepspeed = _deepspeed()
         self._model, self.communication = model, communication

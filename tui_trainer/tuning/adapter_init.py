@@ -1,4 +1,4 @@
-"""Initialize adapters with a part of the frozen weights, and subtract it from these: the largest singular values (PiSSA,
+"""Initialize adapters with a part of frozen weights, and subtract it from these: the largest singular values (PiSSA,
 arXiv:2404.02948) or the first columns of a QR decomposition (OLoRA, arXiv:2406.01775). peft computes both.
 
 The changed weights are not saved. Instead the saved adapter is the difference to the initial values A0 and B0, which

@@ -42,8 +42,7 @@ class TrainedPart:
 def trained_names(model: Any, wanted: str) -> list[str]:
     """Return the names of the parameters that train for the setting `wanted`, in the order of the model.
 
-    The new head of a classifier is included. Raises ConfigError if a pattern matches none or all, or layers are
-    missing.
+    The new head of a classifier is included. Raises ConfigError if a pattern matches none or all parameters.
     """
     names = list(_of_language_model(model))
     heads = tuple(f"{head}." for head in head_paths(model))
