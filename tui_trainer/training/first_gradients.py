@@ -47,7 +47,7 @@ class FirstGradients:
         self._largest = now if self._largest is None else torch.maximum(self._largest, now)
 
     def words(self) -> tuple[str, str] | None:
-        """Return (problem, hint) at the first call after the first steps; None at other calls or without a problem."""
+        """Return (problem, hint) at the first call after the last look; None at other calls, or without a problem."""
         if self._steps < STEPS or self._largest is None:
             return None
         values, self._largest = self._largest.tolist(), None

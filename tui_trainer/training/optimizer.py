@@ -304,7 +304,7 @@ def _groups(
 ) -> list[dict[str, Any]]:
     """Return the optimizer's parameter groups. Weight decay applies to matrices only.
 
-    Weights in `hidden` get groups of their own. LoRA's B matrices learn faster by the ratio of LoRA+ (arXiv:2402.12354).
+    Weights in `hidden` get their own groups. LoRA's B matrices learn faster by the ratio of LoRA+ (arXiv:2402.12354).
     """
 
     def ratio_of(name: str) -> float:

@@ -22,7 +22,7 @@ from tui_trainer.training.ranks import Ranks
 
 
 class Sharded(Collectives):
-    """Collectives of a model that FSDP2 shards over processes. Calls of the model stay as for a whole model."""
+    """Collectives of a model that FSDP2 shards over processes. The model is called like a whole model."""
 
     splits_weights = splits_state = takes_mean = True
     # Each pass gathers weights and sums gradients, because whole gradients would take the memory of a whole model.
