@@ -45,7 +45,7 @@ class StepReport:
     positions: int = 0
     """Number of inputs, including padding."""
     communication: tuple[Span, ...] = ()
-    """Marks around each communication with other processes. Its time is part of other times, or overlaps them on a GPU."""
+    """Marks around each communication with other processes. Its time is within other times, or overlaps them."""
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each part of the step, in order, keyed by journal field, for example `forward_seconds`.
