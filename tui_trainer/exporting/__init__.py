@@ -1,1 +1,1 @@
-"""Uses of the model of a run: export, evaluation, prediction, conversation and publishing."""
+"""Use the trained model of a run: export, evaluation, prediction, conversation and publishing."""

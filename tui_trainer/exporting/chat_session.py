@@ -1,5 +1,5 @@
-"""A conversation with a trained model: its history and its commands. It needs no torch: the model may be in another
-process."""
+"""A conversation with a trained model: its history and its commands. The model may be in another process, so this
+module imports no torch."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from tui_trainer.terminal.safe_text import one_line, visible
 
 class Replies(Protocol):
     def reply(self, messages: Sequence[Message], sampling: Sampling, show: Callable[[str], None]) -> int:
-        """Generate the next answer. Return how many of the first messages did not fit."""
+        """Generate the next answer, and `show` each piece. Return how many of the first messages did not fit."""
 
 
 COMMANDS = {
@@ -31,7 +31,7 @@ COMMANDS = {
 
 
 class ChatSession:
-    """A conversation with one model, or with two that get the same questions and keep their own answers.
+    """A conversation with one model, or with two models that get the same questions, each with its own history.
 
     `show` is called with each piece of generated text, and `tell` with lines about the conversation."""
 
@@ -51,7 +51,7 @@ class ChatSession:
         self._begin()
 
     def take(self, line: str) -> bool:
-        """Ask the question in `line`, or execute its command. Return False if the conversation is over."""
+        """Ask the question in `line`, or execute the command in it. Return False if the conversation is over."""
         if not line.strip():
             return True
         if line.startswith("/") and not line.startswith("//"):
@@ -107,7 +107,7 @@ class ChatSession:
         self._tell("removed the last question and its answer")
 
     def _save(self, value: str) -> None:
-        """Append the conversation to a file. With two models it is that of the last one, which was trained."""
+        """Append the conversation to the file `value`. With two models, save that with the last, the trained one."""
         messages = list(self._messages.values())[-1]
         if not value or len(messages) == int(bool(self._system)):
             raise ValueError("/save needs a file name" if not value else "nothing to save yet")
@@ -117,8 +117,7 @@ class ChatSession:
         self._tell(f"appended to {one_line(str(path))}")
 
     def _ask(self, question: str) -> None:
-        """Ask each model. Ctrl+C ends the answer of one model. A question that a model refuses is not added to its
-        history."""
+        """Ask each model. Ctrl+C ends an answer. A question that a model refuses is not added to its history."""
         self._turns += 1
         sampling = replace(self._sampling, seed=self._sampling.seed + self._turns)
         for name, writer in self._writers.items():

@@ -1,4 +1,4 @@
-"""Interface of an export format. Each file of `formats/` defines one format and is found by its name.
+"""Interface of an export format. Each file of `formats/` defines one format, and is found by its file name.
 
 Files of `formats/` must be cheap to import: they import torch, transformers and other libraries inside functions."""
 
@@ -19,7 +19,7 @@ from tui_trainer.models.files.weights import read_headers
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tolerance:
-    """Largest allowed differences of a reloaded model, as shares: of the largest logit, and of the held-out loss."""
+    """Allowed differences of an export: `logits` as a share of the largest logit, `loss` of the held-out loss."""
 
     logits: float
     loss: float
@@ -29,22 +29,22 @@ class Format(Protocol):
     name: str
     title: str
     libraries: tuple[str, ...]
-    """Libraries it needs besides torch and transformers. Import name and distribution name must be equal."""
+    """Libraries that the format needs besides torch and transformers. Import and distribution name must be equal."""
     in_8_bits: ClassVar[bool] = False
-    """Whether each weight takes one byte."""
+    """Whether an export stores one byte per weight."""
     has_own_speed: ClassVar[bool] = False
-    """Whether other code than that of the trained model runs it, so that `bench` measures its speed."""
+    """Whether other code than the trained model's runs an export, so that `bench` measures its speed."""
     one_text_at_a_time: ClassVar[bool] = False
-    """Whether it can generate only one text at a time."""
+    """Whether an export can generate only one text at a time."""
     against_towers: ClassVar[str] = "this format has not been tested with models that have vision towers"
-    """Reason to refuse models that have towers for images; empty if the format supports them."""
+    """Reason to refuse models with image towers; empty if the format supports them."""
 
     def reason_against(self, trained: TrainedModel) -> str:
-        """Return why this model cannot be exported to this format, or an empty string if it can."""
+        """Return why this model cannot be exported to this format; an empty string if it can."""
         return (self.against_towers if trained.has_towers else "") or self.refusal(trained)
 
     def refusal(self, trained: TrainedModel) -> str:
-        """Return the reason that this format itself has against a model. Callers use `reason_against`."""
+        """Return why this format does not support a model; empty if it does. Callers use `reason_against` instead."""
         return ""
 
     def size_bytes(self, trained: TrainedModel) -> int:
@@ -52,39 +52,39 @@ class Format(Protocol):
         return trained.weight_bytes
 
     def needed_bytes(self, trained: TrainedModel) -> int:
-        """Return the bytes of free disk space that the export needs while it is written."""
+        """Return the bytes of disk space that writing the export needs."""
         return self.size_bytes(trained)
 
     allowed: Tolerance = Tolerance(logits=1e-3, loss=1e-3)
 
     def tolerance(self, trained: TrainedModel) -> Tolerance:
-        """Return how much an export of this model may differ from it."""
+        """Return how much an export may differ from this model."""
         return self.allowed
 
     def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:
-        """Write the model into an empty folder. Errors of libraries are not caught."""
+        """Write the model into an empty folder. Raises any error of the libraries."""
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
-        """Load the export with the software that it is made for.
+        """Load the export with the software for which it is made, and return an object like a transformers model.
 
-        The returned object is called with the model's inputs and returns an output with `logits`. It has `config`,
-        `parameters()` and `get_output_embeddings()` like a transformers model."""
+        A call with the model's inputs returns an output with `logits`. The object has `config`, `parameters()` and
+        `get_output_embeddings()`."""
         return load_model(trained, folder, None, dtype=trained.compared_dtype)
 
     def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
-        """Load the exported tokenizer as a user of this format does; None if the folder has none. It is called with one
-        text or two, and with `truncation`, and returns `input_ids` and the model's other inputs."""
+        """Load the exported tokenizer as a user of this format does; None if it has none. A call with one or two texts,
+        and with `truncation`, returns `input_ids` and the model's other inputs."""
         return saved_tokenizer(trained, folder)
 
 
 def fp32_bytes(trained: TrainedModel, is_int8: Callable[[str], bool] = lambda name: False) -> int:
-    """Return the bytes of the whole model's weights in fp32. Matrices whose name is `is_int8` take a byte a weight."""
+    """Return the bytes of the whole model's weights: 1 byte each in matrices whose name `is_int8`, otherwise 4."""
     headers = read_headers(trained.base or trained.folder)
     return sum(one.parameters * (1 if len(one.shape) == 2 and is_int8(name) else 4) for name, one in headers.items())
 
 
 def saved_tokenizer(trained: TrainedModel, folder: Path) -> Any:
-    """Load the tokenizer in a folder; None if it has none. Raises FolderError for a damaged one."""
+    """Load the tokenizer in a folder; None if the folder has none. Raises FolderError for a damaged tokenizer."""
     # If the files are missing, transformers may build a tokenizer from the config.
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
         return None
@@ -92,7 +92,7 @@ def saved_tokenizer(trained: TrainedModel, folder: Path) -> Any:
 
 
 def find_format(name: str) -> Format:
-    """Return a format by its name. Raises InputError for an unknown name and for libraries that are not installed."""
+    """Return the format `name`. Raises InputError if it is unknown, or if its libraries are not installed."""
     if name not in format_names():
         raise InputError(f"unknown export format {name[:60]!r}", hint=name_hint(name, format_names()))
     export_format = format_of(name)
@@ -101,7 +101,7 @@ def find_format(name: str) -> Format:
 
 
 def format_of(name: str) -> Format:
-    """Return a format by its name, whether its libraries are installed or not."""
+    """Return the format `name`, which must exist, whether its libraries are installed or not."""
     export_format: Format = import_module(f"{formats.__name__}.{name.replace('-', '_')}").FORMAT
     return export_format
 

@@ -1,7 +1,7 @@
 """Compare trained models on the same rows: the task's loss and scores, and the rows whose losses differ most.
 
-Models are loaded one after another. The two whose rows are compared are moved to the CPU's memory, if they fit, until
-it is known which rows differ most."""
+Models are loaded one after another. The two whose rows are compared wait in host memory, if they fit, until it is known
+which rows differ most."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Model to measure: a folder with the whole model, or an adapter and the folder of its base model."""
+    """Model to measure. `folder` has the whole model, or an adapter whose base model is in `base`."""
 
     name: str
     folder: Path
@@ -73,7 +73,7 @@ class ChangedRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelEvaluation:
-    """Results of all models, in the order of the command line. They are compared with `reference`."""
+    """Results of `models`, in the order of the command line, and of the `reference` with which they are compared."""
 
     rows: int
     data: str
@@ -95,7 +95,7 @@ class Evaluator:
     def evaluate(
         self, models: Sequence[str], *, file: str = "", against: str = BASE, rows: int = 0, changed: int = 5
     ) -> ModelEvaluation:
-        """Measure models given by run or folder. Raises InputError if one cannot be measured on these rows."""
+        """Measure models, each named by run or folder. Raises InputError if one cannot be measured on these rows."""
         candidates = [candidate_of(name, self.trained) for name in models]
         reference = self._reference(against)
         tokenizer = load_tokenizer(self.trained)
@@ -134,7 +134,7 @@ class Evaluator:
         return Candidate(BASE, folder, None) if folder else None
 
     def _refuse_incomparable(self, model: Candidate, own: Any) -> None:
-        """Raise InputError if a model has other tokens or labels, so that its results are not comparable."""
+        """Raise InputError if a model cannot be compared, because its tokens or labels differ from the run's."""
         trained, tokenizer = self.trained, saved_tokenizer(self.trained, model.folder)
         names = f"{model.name} and {trained.run.name}"
         if tokenizer is None:
@@ -148,7 +148,7 @@ class Evaluator:
 
     @contextmanager
     def _data(self, file: str, tokenizer: Any) -> Iterator[tuple[TrainedModel, PreparedData]]:
-        """Yield the rows, and the trained model with the settings that they are measured with."""
+        """Yield (trained model with the settings for measuring, prepared data with the rows)."""
         config, task = self.trained.config, self.trained.task
         if not file:
             yield self.trained, prepared_data(self.trained, self.progress)
@@ -165,7 +165,7 @@ class Evaluator:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRows:
-    """Chosen rows, and the models measured on them. Each row is a pass of its own, so that it has its own loss."""
+    """Chosen rows on which models are measured. Each row is a separate pass, so that it has its own loss."""
 
     trained: TrainedModel
     data: PreparedData
@@ -176,7 +176,7 @@ class MeasuredRows:
     waiting: dict[Candidate, Any] = field(default_factory=dict)
 
     def measure(self, candidate: Candidate, *, keeps: bool = False) -> MeasuredModel:
-        """Measure one model. With `keeps` the model stays in memory for `changed`, if there is room."""
+        """Measure one model. With `keeps` it stays in host memory for `changed`, if it fits."""
         model, task, config = self._load(candidate), self.trained.task, self.trained.config
         losses: list[float] = []
 
@@ -202,7 +202,7 @@ class MeasuredRows:
         """Return the rows whose losses differ most between two models, with the output of each."""
         pairs = list(zip(before.row_losses, after.row_losses, strict=True))
         order = sorted(range(len(pairs)), key=lambda i: -abs(pairs[i][0] - pairs[i][1]))[:limit]
-        # The model measured last comes first, since it is still on the device.
+        # The model that was measured last comes first.
         now, was = (self._samples(model, order) for model in (candidate, reference)) if order else ([], [])
         return [
             ChangedRow(number=i, text=text, loss_before=pairs[i][0], loss_after=pairs[i][1], before=old, after=new)
@@ -226,7 +226,7 @@ class MeasuredRows:
         self.progress(f"loading {candidate.name}", 0, None, "")
         model = load_model(self.trained, candidate.folder, candidate.base, dtype=dtype, merge=True)
         if self.trained.writes:
-            # The base model generates with the trained model's settings.
+            # The base model gets the generation settings of the trained model.
             self.trained.task.set_generation(self.trained.config, model, load_tokenizer(self.trained))
         return model.to(self.device)
 
@@ -260,8 +260,8 @@ def _run_around(folder: Path) -> RunFolder | None:
 
 
 def _base_of_folder(folder: Path, trained: TrainedModel) -> Path | None:
-    """Return the base model's folder for the adapter in `folder`, None for a whole model. Raises FolderError if a run
-    around `folder` was trained on another base model."""
+    """Return the folder of the base model of the adapter in `folder`; None for a whole model. Raises FolderError if the
+    adapter was trained on another base model."""
     run = _run_around(folder)
     if run and run.model.is_dir() and folder.samefile(run.model):
         return TrainedModel.of(run).base

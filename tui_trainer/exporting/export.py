@@ -1,6 +1,6 @@
 """Export a trained model: write it into a temporary folder, compare it with the trained model, then rename the folder.
 
-For the comparison each model is loaded in a process of its own and evaluated on held-out rows."""
+For the comparison each of the two is loaded in a fresh process and evaluated on held-out rows."""
 
 import json
 import logging as standard_logging
@@ -39,19 +39,18 @@ from tui_trainer.worker.asking import WorkerFailed, ask
 ROWS = 200
 _TIMEOUT_SECONDS = 3600.0
 _SMALL_FILES_BYTES = 16 * MIB
-# Allowed difference between the run's own held-out loss and the loss of its model on the CPU, as a share of the loss,
-# by the precision of the run. After QLoRA the share is larger: the exported base model is not the one in 4 bits.
+# Allowed difference between the held-out loss that the run measured and the loss of its model on the CPU, as a share of
+# the loss, by precision of the run. It is larger after QLoRA, because the exported base model is not in 4 bits.
 _LOSS_SHARES = {"fp32": 0.01, "bf16": 0.03, "fp16": 0.03, "4 bits": 0.1}
-# A share of a loss near 0 would allow no difference at all.
+# Smaller losses are treated as this one, because a share of a loss near 0 would allow no difference.
 _SMALLEST_LOSS = 0.3
-# Added to the allowed difference if the rows here are not the run's own evaluation rows.
+# Standard errors that are added to the allowed difference if the run was evaluated on other rows.
 _STANDARD_ERRORS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredExport:
-    """Results of one model on held-out rows. `loss` is in nats per label, `scores` are those of the task, `bytes` is
-    the size of its folder."""
+    """Results of one model on held-out rows: loss in nats per label, scores of the task, and bytes of its folder."""
 
     loss: float
     scores: dict[str, float]
@@ -61,7 +60,7 @@ class MeasuredExport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Certificate:
-    """Comparison of an export with the trained model. `faults` lists the differences; a good export has none.
+    """Result of comparing an export with the trained model. `faults` lists differences that are too large.
 
     `run_loss` is the held-out loss that the run itself measured; None if it measured none. `logit_difference` is the
     largest difference as a share of the largest logit. `seconds` is the duration of the whole export."""
@@ -99,15 +98,14 @@ class Certificate:
 
 
 class Certifier:
-    """Comparison of several exports with one trained model, which is measured only once."""
+    """Comparison of exports with one trained model, which is measured only once."""
 
     def __init__(self, trained: TrainedModel) -> None:
         self._trained = trained
         self._before: dict[str, Any] = {}
 
     def certify(self, export_format: Format, folder: Path) -> Certificate:
-        """Compare an export in `folder` with the trained model. Raises RunError if the trained model cannot be
-        measured."""
+        """Compare the export in `folder` with the trained model. Raises RunError if the model cannot be measured."""
         try:
             self._before = before = self._before or self._measure(self._trained.folder, "", None)
         except WorkerFailed as failure:
@@ -135,8 +133,7 @@ class Certifier:
         )
 
     def _changes_since_the_run(self, before: dict[str, Any], run_loss: float | None) -> list[str]:
-        """Return how the model in the run folder differs from the one that the run measured: the exports are compared
-        with it."""
+        """Return a fault if the loss of the model in the run folder is not the loss that the run measured; else []."""
         if run_loss is None or not math.isfinite(run_loss):
             return []
         config, precision = self._trained.plan.config, self._trained.plan.precision.value
@@ -188,24 +185,23 @@ def _faults(before: dict[str, Any], after: dict[str, Any], difference: float, al
 
 
 def writing_folder(target: Path) -> Path:
-    """Return the temporary folder that an export is written into. Its name is that of the target with a prefix."""
+    """Return the temporary folder into which an export for `target` is written, `.writing-NAME` beside it."""
     return target.with_name(f".writing-{target.name}")
 
 
 def target_lock(target: Path, command: str) -> FileLock:
-    """Return a lock with which one process at a time writes an export to `target` or reads all of it."""
+    """Return the lock that a process holds while it writes the export at `target` or reads all of it."""
     return FileLock(target.with_name(f".writing-{target.name}.lock"), command, target)
 
 
 def remove_unfinished(target: Path) -> None:
-    """Remove the temporary folder of a killed export, unless another process is writing there."""
+    """Remove the temporary folder of a killed export to `target`, unless another process is writing there."""
     with suppress(FolderError), target_lock(target, "export"):
         shutil.rmtree(writing_folder(target), ignore_errors=True)
 
 
 def target_of(trained: TrainedModel, export_format: Format, out: Path | None) -> Path:
-    """Return the folder that an export will be written to. Raises InputError if it cannot be exported or written
-    there."""
+    """Return the folder for an export. Raises InputError if the model cannot be exported or written there."""
     if reason := export_format.reason_against(trained):
         raise InputError(f"{trained.run.name} cannot be exported to {export_format.name}: {reason}")
     target = from_the_root(str(out)) if out else trained.run.exports / export_format.name
@@ -220,7 +216,7 @@ def target_of(trained: TrainedModel, export_format: Format, out: Path | None) ->
 
 
 def expected_seconds(trained: TrainedModel, export_format: Format) -> float | None:
-    """Return the seconds that the newest export of such a model to this format took here; None if there was none."""
+    """Return the seconds that the newest export of such a model to this format took on this machine, or None."""
     own_key = StepKey.read(trained.plan.shape_key)
     for run in reversed(known_runs()):
         key = StepKey.read(read_fields(run.plan).get("shape_key"))
@@ -236,10 +232,10 @@ def expected_seconds(trained: TrainedModel, export_format: Format) -> float | No
 def export(
     trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, progress: Progress
 ) -> tuple[Path, Certificate]:
-    """Write an export, compare it with the trained model and return its folder and its certificate.
+    """Write an export, compare it with the trained model and return (its folder, its certificate).
 
-    Raises FolderError if the folder cannot be used, and RunError if the export fails; then nothing is left of it. An
-    export that differs from the trained model stays as `failed-FORMAT`."""
+    Raises FolderError if the folder cannot be used, and RunError if the export fails; no files remain then. If the
+    export differs from the trained model, its folder is renamed to `failed-NAME`."""
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -282,7 +278,7 @@ def _export_locked(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress the output of libraries: some print progress to standard output, which may have to be JSON."""
+    """Return a context that suppresses the output of libraries, which would disturb JSON on standard output."""
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()

@@ -1,4 +1,4 @@
-"""Try a trained model: continue a prompt, shown piece by piece while it is generated, or answer it as its task does."""
+"""Try a trained model: continue a text, which is shown piece by piece, or answer it as the model's task does."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,8 +22,8 @@ class Writer:
     """Loaded model of a run that continues texts or answers them."""
 
     def __init__(self, run: RunFolder, *, device: torch.device | None = None, base: Path | None = None) -> None:
-        """Load the final model or else the newest checkpoint, or with `base` the model in that folder with the
-        tokenizer of the run. Raises FolderError."""
+        """Load the final model of a run, or else its newest checkpoint. With `base`, load the model in that folder and
+        the tokenizer of the run. Raises FolderError."""
         trained = TrainedModel.of(run, unfinished=True)
         self.source, self._config = trained.folder, trained.config
         self._task: Any = trained.task
@@ -35,14 +35,14 @@ class Writer:
             model = trained.load()
         self._model = model.to(device) if device else model
         self.unknown_tokens = 0
-        """Count of unknown tokens in the last prompt."""
+        """Number of unknown tokens in the last prompt."""
 
     def move_to_cpu(self) -> None:
         self._model = self._model.to("cpu")
 
     @property
     def continues(self) -> bool:
-        """Whether the model continues a text; otherwise it answers."""
+        """Whether the model continues texts, rather than answering them."""
         return bool(self._task.continues)
 
     def answer(self, text: str, sampling: Sampling) -> str:
@@ -53,9 +53,8 @@ class Writer:
     def reply(self, messages: Sequence[Message], sampling: Sampling, show: Callable[[str], None]) -> int:
         """Generate the next answer of a conversation, and call `show` with each piece.
 
-        Return how many of the first messages, not counting a system prompt, did not fit. Raises DataError for
-        messages that the chat template does not accept. A model that continues texts continues all messages joined
-        to one text."""
+        Returns how many of the first messages, not counting a system prompt, did not fit. Raises DataError if the chat
+        template does not accept the messages. A model that continues texts gets all messages as one text."""
         if self.continues:
             self._continue(_text_of(messages), sampling, show)
             return 0
@@ -73,14 +72,14 @@ class Writer:
         return left_out
 
     def continue_text(self, prompt: str, sampling: Sampling, show: Callable[[str], None]) -> int:
-        """Generate text after `prompt` and call `show` with each piece. Return how many prompt tokens did not fit.
+        """Generate text after `prompt`, and call `show` with each piece. Return how many prompt tokens did not fit.
 
-        Only the last tokens of a prompt longer than the model's window are read. When the text has filled the window,
+        The model reads only the end of a prompt that is longer than its window. When the text has filled the window,
         generation continues from its second half."""
         return self._continue(prompt, sampling, lambda piece: show(visible(piece)))
 
     def _continue(self, prompt: str, sampling: Sampling, show: Callable[[str], None]) -> int:
-        """Generate as `continue_text` does, without making the pieces safe for a terminal."""
+        """Do the same as `continue_text`, but show pieces that are not made safe for a terminal."""
         ids = self._tokenizer(whole_text(prompt))["input_ids"] or [self._tokenizer.eos_token_id]
         self.unknown_tokens = ids.count(self._tokenizer.unk_token_id)
         window = self._tokenizer.model_max_length
@@ -97,7 +96,7 @@ class Writer:
 
     def _write(self, context: list[int], new_tokens: int, sampling: Sampling, show: Callable[[str], None]) -> list[int]:
         settings = replace(sampling, max_new_tokens=new_tokens).settings()
-        # With several beams the best one is known only at the end, so transformers accepts no streamer.
+        # The best of several beams is known only at the end, so transformers then accepts no streamer.
         streamer = {"streamer": _Pieces(self._tokenizer, show)} if sampling.num_beams == 1 else {}
         ids: list[int] = generate_ids(self._model, self._tokenizer, [context], **streamer, **settings)[0][0].tolist()
         if not streamer:
@@ -106,12 +105,12 @@ class Writer:
 
 
 def whole_text(text: str) -> str:
-    """Replace lone surrogates, which tokenizers refuse. A command-line argument that is not UTF-8 contains them."""
+    """Return the text without lone surrogates, which tokenizers refuse. Arguments that are not UTF-8 contain them."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _text_of(messages: Sequence[Message]) -> str:
-    """Return a conversation as one text, in which each user message but the first starts on a new line."""
+    """Return a conversation as one text. Each user message except the first starts on a new line."""
     starts = ["", *("\n" if message["role"] == "user" else "" for message in messages[1:])]
     return "".join(start + message["content"] for start, message in zip(starts, messages, strict=True))
 
@@ -127,13 +126,13 @@ class _Pieces(TextStreamer):
 
 _loaded: dict[tuple[str, bool], Writer] = {}
 _moved = False
-"""Whether the GPU ran out of memory. All models are then on the CPU until the process ends."""
+"""Whether the GPU has run out of memory. All models then stay on the CPU until the process ends."""
 
 
 def try_model(question: dict[str, Any], report: Report) -> dict[str, Any]:
     """Answer a worker question: load the model of a run or its base model, and generate if the question has a text.
 
-    If the GPU runs out of memory, the models move to the CPU. A text that has begun is not generated again."""
+    If the GPU runs out of memory, the models move to the CPU. A text that is already shown in part is not repeated."""
     global _moved
     pieces = 0
 
@@ -156,7 +155,7 @@ def try_model(question: dict[str, Any], report: Report) -> dict[str, Any]:
 
 
 def _limited_gpu(uuid: str, bytes: int) -> torch.device:
-    """Return a GPU, after limiting the memory that torch may take of it to `bytes`."""
+    """Return the GPU with this UUID, after limiting the memory that torch may use on it to `bytes`."""
     index = card_index(uuid)
     total = torch.cuda.get_device_properties(index).total_memory
     torch.cuda.set_per_process_memory_fraction(min(bytes / total, 1.0), index)

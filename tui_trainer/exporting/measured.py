@@ -1,6 +1,6 @@
-"""Measure a model on held-out rows: the task's loss and scores, the labels, and the token ids of some texts.
+"""Measure a model on held-out rows: the task's loss and scores, the labels, logits, and the token ids of some texts.
 
-`measure` answers the worker question of `export.py`; the worker loads nothing else. Logits are written to a file."""
+`measure` answers a question of `export.py` in a worker, which loads only one model. It writes logits to a file."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ from tui_trainer.worker.questions import Report
 
 
 def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -> PreparedData:
-    """Return the prepared data of a run. Raises InputError if it is gone and cannot be prepared again as it was."""
+    """Return the prepared data of a run. Raises InputError if it is gone and the same data cannot be prepared again."""
     if prepared := read_entry(prepared_data_folder() / trained.plan.data_key):
         return prepared
     if trained.config is not trained.plan.config:
@@ -55,7 +55,7 @@ def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -
 
 
 def layout_of(trained: TrainedModel, model: Any, rows_at_a_time: int) -> RowLayout:
-    """Return how rows are batched for a model of this run."""
+    """Return the layout that batches rows for a model of this run, `rows_at_a_time` rows per pass."""
     pad_id = pad_token_id(load_tokenizer(trained))
     return RowLayout(collate=trained.task.collate(model, pad_id), rows=rows_at_a_time)
 
@@ -71,9 +71,8 @@ def scored(
 ) -> tuple[float, dict[str, float]]:
     """Return the loss in nats per label and the task's scores on the rows of `parts`.
 
-    Rows of one part share passes. After each pass `seen` is called with the batch, its summed loss, its label count
-    and the seconds that it took. Raises InputError if the loss needs the model before training and it is not on this
-    disk."""
+    Rows of one part share passes. After each pass `seen` gets the batch, its summed loss, its label count and its
+    seconds. Raises InputError if the loss needs the model before training, which is not on this disk."""
     objective = trained.task.objective(trained.config, data, model, chunk_tokens=0)
     scorer = trained.task.scorer(trained.config, data, objective)
     observe = scorer.observe if scorer else objective
@@ -102,7 +101,7 @@ def scored(
 
 
 def _passes(rows: Rows, parts: Sequence[Sequence[int]], layout: RowLayout) -> Iterator[MicroBatch]:
-    """Yield the rows of each part, grouping rows of similar length into one pass."""
+    """Yield the micro-batches of each part, grouping rows of similar length into one pass."""
     for chosen in parts:
         for rows_of_pass in layout.passes([rows.example(index) for index in chosen]):
             yield micro_batch(layout.batch(rows_of_pass))
@@ -111,7 +110,7 @@ def _passes(rows: Rows, parts: Sequence[Sequence[int]], layout: RowLayout) -> It
 def _base_model_values(
     trained: TrainedModel, data: PreparedData, model: Any, rows: Rows, parts: Sequence[Sequence[int]], layout: RowLayout
 ) -> NDArray[np.float32]:
-    """Return fp32 [rows, width]: what the loss needs of the model before training; NaN for rows that are not chosen."""
+    """Return the values that the loss needs from the model before training: fp32 [rows, width]; NaN outside `parts`."""
     folder, reason = trained.base_model()
     task = trained.task
     if folder is None:
@@ -132,14 +131,14 @@ def _base_model_values(
     return row_values
 
 
-# Rows whose logits are compared, and rows of one forward pass.
+# Number of rows whose logits are compared, and of rows in one forward pass.
 COMPARED_ROWS, ROWS_AT_A_TIME = 50, 8
 _TEXTS, _TEXT_TOKENS = 20, 64
 
 
 def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
-    """Measure one model in a worker. `question` has: run; folder, and format to load it with (empty: the trained
-    model); rows, a count; logits, the file to write; texts to tokenize (None: choose some of the rows)."""
+    """Measure one model in a worker. `question` has: run; folder and format of the export (empty: the trained model);
+    rows, their number; logits, the file to write; texts to tokenize (None: choose texts from the rows)."""
     trained = TrainedModel.of(RunFolder.open(Path(question["run"])))
     folder = Path(question["folder"])
     data = prepared_data(trained)
@@ -163,9 +162,9 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
 
 
 def _compared_texts(trained: TrainedModel, texts: Sequence[str]) -> list[list[str]]:
-    """Return the texts whose token ids are compared, each as one text or as a pair.
+    """Return lists of one text, or of a pair, whose token ids are compared.
 
-    A model that truncates rows also gets pairs or joined texts, and texts longer than its longest row."""
+    For a model that truncates rows, pairs or joined texts are added, and texts longer than its longest row."""
     if trained.head == CAUSAL:
         return [[text] for text in texts]
     is_pair = trained.head == "question_answering" or bool(trained.config.data.text_pair_column)
@@ -177,7 +176,7 @@ def _compared_texts(trained: TrainedModel, texts: Sequence[str]) -> list[list[st
 
 
 def _token_ids(tokenizer: Any, texts: Sequence[str], *, cuts: bool) -> dict[str, list[int]]:
-    """Return the token ids of one text or a pair, read in one call, as users of the model do it."""
+    """Return the token ids (and segments) of one text or a pair, from one call of the tokenizer as users make it."""
     encoding, names = tokenizer(*texts, truncation=cuts), ("input_ids", *[SEGMENTS] * cuts)
     return {name: list(encoding[name]) for name in names if name in encoding}
 
@@ -210,9 +209,9 @@ def _measure_on_rows(
 
 
 def _standard_error(parts: list[tuple[float, int]], ratio: float) -> float:
-    """Return the standard error of the difference of two mean losses: of these passes and of other rows of the data.
+    """Return the standard error of the difference between the mean losses of these passes and of other rows.
 
-    `parts` are (summed loss, label count). `ratio` is the number of these rows divided by that of the others."""
+    `parts` has (summed loss, label count) of each pass. `ratio` is the number of these rows divided by the others."""
     labels, mean = sum(count for _, count in parts), sum(loss for loss, _ in parts) / sum(count for _, count in parts)
     squared_deviations = sum((loss - mean * count) ** 2 for loss, count in parts)
     return math.sqrt(squared_deviations * len(parts) / max(len(parts) - 1, 1) * (1 + ratio)) / labels

@@ -1,8 +1,8 @@
-"""Predict the rows of a file with a trained model. Predictions are JSON lines in the order of the rows.
+"""Predict the rows of a file with a trained model, and write the predictions as JSON lines in the order of the rows.
 
-They are written to OUT.partial, one part of some hundred rows after another, and OUT.partial is renamed when it is
-complete. OUT.partial.json describes the command: the same command continues after the last complete part, another one
-is refused. A prediction that was interrupted and continued writes the same bytes as one that was not."""
+Predictions are written to OUT.partial in parts of some hundred rows, and OUT.partial is renamed when it is complete.
+OUT.partial.json describes the command: the same command continues after the last complete part, and another command is
+refused. An interrupted and continued command writes the same bytes as an uninterrupted one."""
 
 import json
 import os
@@ -41,16 +41,15 @@ from tui_trainer.units import format_rate, format_seconds
 
 TEXT = "text"
 FIELD = "prediction"
-# Batches of a part. Its rows are written at once, and are sorted by length into batches.
+# Number of batches in a part. The rows of a part are sorted by length into batches, and written together.
 _BATCHES_OF_A_PART = 8
-# Largest rows, and largest tokens with padding, of a batch whose size the user did not set.
+# Most rows, and most tokens including padding, in a batch whose size the user did not set.
 _ROWS, _TOKENS = 64, 16_384
 
 
 @dataclass(slots=True)
 class InputRows:
-    """Usable rows of a source with the model input of each. Rows that cannot be read are skipped and counted in
-    `problems`."""
+    """Iterable of (row, model input) over a source. Rows that cannot be read are skipped and counted in `problems`."""
 
     source: Source
     reader: InputReader
@@ -62,7 +61,7 @@ class InputRows:
             yield from read_rows(self.reader, _rows_of(part, self.problems), self.problems)
 
     def count(self, field_name: str, *, skips_bad_rows: bool, progress: Progress) -> int:
-        """Return the number of rows, after reading all of them. Raises DataError for rows that cannot be used."""
+        """Read all rows, and return their number. Raises DataError for rows that cannot be used."""
         rows = 0
         for row, _ in self:
             if field_name in row.values:
@@ -80,7 +79,7 @@ class InputRows:
 
 
 def _rows_of(source: Source, problems: ProblemList) -> Iterator[Row]:
-    """Yield the rows of a source. Each file of plain text is one row."""
+    """Yield the rows of a source. A file of plain text is a single row."""
     is_table = source.sample and source.sample.is_table
     if all(entry.holds_rows for entry in source.entries) if source.entries else is_table:
         yield from source.rows(problems, choices=ColumnChoices(""))
@@ -90,7 +89,7 @@ def _rows_of(source: Source, problems: ProblemList) -> Iterator[Row]:
 
 
 class PredictedFile:
-    """File of predictions that grows part by part. `command` has all that the predictions depend on, as JSON values."""
+    """File of predictions that grows part by part. `command` has everything that determines them, as JSON values."""
 
     def __init__(self, out: Path, command: Mapping[str, Any], part_rows: int) -> None:
         self.out, self._command, self._part_rows = out, {**command, "part_rows": part_rows}, part_rows
@@ -99,7 +98,7 @@ class PredictedFile:
 
     @contextmanager
     def held(self, sources: Sequence[Path], *, overwrite: bool) -> Iterator[None]:
-        """Lock the file while it is written. Raises FolderError if it cannot be written or is in use."""
+        """Return a context that locks the file. Raises FolderError if the file cannot be written or is in use."""
         where = str(self.out)
         try:
             self._about.stat()
@@ -120,7 +119,7 @@ class PredictedFile:
             yield
 
     def _refuse_taken(self, sources: Sequence[Path], overwrite: bool) -> None:
-        """Raise FolderError if the file exists or its unfinished part is of another command, unless `overwrite`."""
+        """Raise FolderError if the file exists, or if another command has left it unfinished, unless `overwrite`."""
         where = str(self.out)
         if any(self.out.exists() and path.exists() and path.samefile(self.out) for path in sources):
             raise FolderError("is one of the input files", where=where, hint="choose another file with --out")
@@ -146,10 +145,10 @@ class PredictedFile:
     def write(
         self, rows: Iterator[tuple[Row, Any]], predict: Callable[[int, list[Any]], list[dict[str, Any]]], name: str
     ) -> None:
-        """Write each row's own fields and its prediction as the field `name`.
+        """Write a line for each row: its own fields, and its prediction as the field `name`.
 
-        `predict` gets the number of the part and its inputs. Call it only while the file is `held`. Raises RunError if
-        the file cannot be written."""
+        `predict` gets the number of a part and the inputs of its rows. The file must be `held`. Raises RunError if the
+        file cannot be written."""
         try:
             with self._opened() as file:
                 number = self._whole_parts(file)
@@ -196,8 +195,7 @@ class PredictedFile:
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
-    """Return a row as a JSON line. Values that JSON does not have, such as dates, become text; lone surrogates are
-    escaped."""
+    """Return a row as a JSON line. Values without a JSON type, such as dates, become text."""
     try:
         return (json.dumps(finite(values), ensure_ascii=False, default=str) + "\n").encode()
     except UnicodeEncodeError:
@@ -206,7 +204,7 @@ def _line(values: Mapping[str, Any]) -> bytes:
 
 @dataclass(slots=True)
 class Predictor:
-    """Loaded model with its batch size. 0 fits rows into `_TOKENS`. Either size is halved when memory runs out."""
+    """Loaded model and its batch size (0: rows that fit into `_TOKENS`), which is halved when memory runs out."""
 
     task: Task
     config: Config
@@ -218,7 +216,7 @@ class Predictor:
     _most_rows: int = 1 << 30
 
     def predict(self, contents: Sequence[Any], add: Callable[[int], None] = lambda rows: None) -> list[dict[str, Any]]:
-        """Return the predictions for inputs of the input reader. `add` is called with the row count of each pass."""
+        """Return the predictions for inputs of the task's reader. `add` gets the number of rows of each pass."""
         rows = self.task.encode_inputs(self.config, self.model, self.tokenizer, contents, self.sampling)
         predictions: dict[int, dict[str, Any]] = {}
         for batch in self._batches(rows):
@@ -227,7 +225,7 @@ class Predictor:
         return [{**predictions[i], "truncated": True} if row.is_cut else predictions[i] for i, row in enumerate(rows)]
 
     def _batches(self, rows: Sequence[InputRow]) -> Iterator[list[int]]:
-        """Yield batches of row indices, the longest rows first: if memory is too small, that shows at once."""
+        """Yield batches of row indices, the longest rows first, so that too little memory is noticed at once."""
         order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
         batch: list[int] = []
         for index in order:
@@ -242,8 +240,7 @@ class Predictor:
             yield batch
 
     def _may_share(self, longer: InputRow, shorter: InputRow) -> bool:
-        """Return whether a shorter row may be padded to the length of a longer one. A generating model is tested
-        once."""
+        """Return whether the shorter row may be padded to share a batch. A generating model is tested once."""
         if self.task.tells_padding or len(longer) == len(shorter):
             return True
         if self._pads is None:
@@ -251,7 +248,7 @@ class Predictor:
         return self._pads
 
     def _pass(self, rows: Sequence[InputRow]) -> list[dict[str, Any]]:
-        """Predict a batch. If memory runs out, predict it and all later batches in halves."""
+        """Return the predictions of a batch. If memory runs out, halve this batch and the size of all later ones."""
         try:
             with torch.inference_mode():
                 return self.task.predict(self.config, self.model, self.tokenizer, rows, self.sampling)
@@ -268,8 +265,8 @@ class Predictor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictionRequest:
-    """Predictions to make for the rows of `data`, written to `out` as the field `field`. `columns` name the text and
-    the second text; empty: as in the run."""
+    """Request to predict the rows of `data`, and to write the predictions to `out` as the field `field`. `columns`
+    names the columns of the text and of a second text. If it is empty, they are those of the run."""
 
     data: str
     out: Path
@@ -283,7 +280,7 @@ class PredictionRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictionResult:
-    """Result of `predict_file`. `rows_before` of the rows were predicted by an earlier command."""
+    """Result of `predict_file`. An earlier command had already predicted `rows_before` of the rows."""
 
     rows: int
     rows_before: int
@@ -294,7 +291,7 @@ class PredictionResult:
 def predict_file(
     trained: TrainedModel, request: PredictionRequest, device: Callable[[], torch.device], progress: Progress
 ) -> PredictionResult:
-    """Predict the rows of a file. Raises InputError for unusable data or output file, before the model is loaded."""
+    """Predict the rows of a file. Raises InputError before loading the model if data or output file cannot be used."""
     config, sampling = trained.config, request.sampling
     chosen_columns = dict(zip(("text_column", "text_pair_column"), request.columns, strict=False))
     config = config.model_copy(update={"data": config.data.model_copy(update=chosen_columns)})
@@ -319,7 +316,7 @@ def predict_file(
 
 
 def _identity(trained: TrainedModel, request: PredictionRequest, source: Source) -> dict[str, Any]:
-    """Return what must be equal in two commands that write to the same file."""
+    """Return everything that must be equal for a second command to continue the file of a first one."""
     weights = sorted(trained.folder.glob("*.safetensors"))
     return {
         "run": str(trained.run.root),
@@ -334,7 +331,7 @@ def _identity(trained: TrainedModel, request: PredictionRequest, source: Source)
 
 
 class _Speed:
-    """Reports of rows per second and of the remaining time."""
+    """Reporter of progress, with rows per second and the remaining time."""
 
     def __init__(self, rows: int, before: int, progress: Progress) -> None:
         self._rows, self._before, self._done, self._progress = rows, before, before, progress
@@ -353,17 +350,17 @@ class _Speed:
 
 
 def load_predictor(trained: TrainedModel, device: torch.device, sampling: Sampling, batch_size: int = 0) -> Predictor:
-    """Load the model of a run with its adapter merged. On a CPU it is in fp32 unless that takes too much memory."""
+    """Load the model of a run with its adapter merged. On a CPU it is in fp32, unless that takes too much memory."""
     dtype = trained.compared_dtype if device.type == "cpu" else "auto"
     model = trained.load(dtype=dtype, merge=True).to(device)
     return Predictor(trained.task, trained.config, model, load_tokenizer(trained), sampling, batch_size)
 
 
 def inference_device(choice: GpuChoice) -> torch.device:
-    """Return the device that this process predicts on. Raises InputError for a GPU that does not exist.
+    """Return the device on which this process predicts. Raises InputError for a GPU that does not exist.
 
-    On a GPU, cuDNN's attention is disabled: it builds a plan for each width of rows, and widths change with each batch
-    and each generated token (`planning/attention.py`)."""
+    For a GPU, cuDNN's attention is disabled: it builds a plan for each width of rows, and the width changes with each
+    batch and each generated token (`planning/attention.py`)."""
     hardware = probe()
     gpu, _ = choose_gpu(hardware, choice)
     if gpu is None or training_device(hardware, gpu)[0] != "cuda":

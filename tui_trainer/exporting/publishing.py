@@ -1,7 +1,6 @@
-"""Publish a trained model or an export on the Hugging Face Hub. All that would be sent is listed before anything is
-sent.
+"""Publish a trained model or an export on the Hugging Face Hub. An offer first lists all files for the user to confirm.
 
-Local paths are removed from the texts. Nothing but the folder itself is sent."""
+Only files of the folder are sent, and local paths are removed from their texts."""
 
 import json
 import re
@@ -37,7 +36,7 @@ _OTHER_PATH = re.compile(rf"(?<![\w./:~-])/(?:{_PLACES})/[^\s\"'`|),;<>]+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedFile:
-    """File to publish. `content` is the path of the file, or its text if local paths were removed from it."""
+    """File to publish. `content` is the path of the file, or its new text if local paths were removed."""
 
     name: str
     size_bytes: int
@@ -46,8 +45,7 @@ class PublishedFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishOffer:
-    """Content of a publication, for the user to confirm. `notes` list the paths that were replaced and those that
-    remain.
+    """Content of a publication, for the user to confirm. `notes` list local paths that were replaced or that remain.
 
     `exists` is None for a new repository, otherwise whether the existing one is private."""
 
@@ -79,8 +77,7 @@ def source_of(folder: RunFolder, export: str) -> Path:
 
 
 def _own_model(folder: RunFolder) -> Path:
-    """Return the folder of the final model. Raises FolderError if the base model on this disk is not the one that it
-    was trained on."""
+    """Return the folder of the final model. Raises FolderError if the base model of its adapter has changed."""
     source, plan, base = final_model(folder), None, None
     if name := adapter_base(source):
         with suppress(FolderError, ConfigError):
@@ -92,8 +89,7 @@ def _own_model(folder: RunFolder) -> Path:
 
 
 def make_offer(folder: RunFolder, source: Path, name: str, *, private: bool) -> PublishOffer:
-    """Read the files and ask the hub about the repository. Raises InputError if the folder cannot be published
-    there."""
+    """Read the files of `source`, ask the hub about the repository, and return the offer. Raises InputError."""
     if name.count("/") != 1 or not is_hub_name(name):
         raise InputError(f"{one_line(name, 80)!r} is not a valid repository name", hint="use --to OWNER/NAME")
     files, notes = _files(folder, source)
@@ -132,7 +128,7 @@ def publish(offer: PublishOffer, progress: Progress) -> str:
             content = file.content if isinstance(file.content, bytes) else str(file.content)
             additions.append(CommitOperationAdd(path_in_repo=file.name, path_or_fileobj=content))
             if file.size_bytes > MIB:
-                # Large files go one by one; the commit then has only to name them.
+                # Large files are sent one by one before the commit, which then only names them.
                 api.preupload_lfs_files(offer.name, additions=additions[-1:])
             done += file.size_bytes
             meter.report(done)
@@ -142,7 +138,7 @@ def publish(offer: PublishOffer, progress: Progress) -> str:
 
 
 def _api() -> Any:
-    """Return the client of the hub. Raises InputError without a network or an account."""
+    """Return the hub's client. Raises InputError without a network connection or an account."""
     from huggingface_hub import HfApi, constants, get_token
 
     if constants.HF_HUB_OFFLINE:
@@ -153,7 +149,7 @@ def _api() -> Any:
 
 
 def _license_of(api: Any, base: str) -> str:
-    """Return the license on the model card of the base model; empty if it has none or the hub cannot be asked."""
+    """Return the license that the hub names for the base model; empty if it names none or does not answer."""
     if not base or Path(base).exists() or not could_be_on_the_hub(base):
         return ""
     try:
@@ -188,7 +184,7 @@ def _files(folder: RunFolder, source: Path) -> tuple[list[PublishedFile], list[s
 
 
 def _without_paths(text: str, folder: RunFolder) -> tuple[str, list[tuple[str, str]]]:
-    """Replace the paths of the base model, the run and the home folder. Return the text and the (old, new) pairs."""
+    """Replace paths of the base model, the run and the home folder. Return (new text, list of (old, new) paths)."""
     base = str(settings_of(folder).get("model.model_name_or_path") or "")
     replacements = {str(folder.root): folder.name, str(folder.root.parent): "runs", str(Path.home()): "~"}
     if base.startswith(("/", "~", ".")):
@@ -215,7 +211,7 @@ def _in_json(text: str, is_ascii: bool) -> str:
 
 @contextmanager
 def _hub_errors(name: str) -> Iterator[None]:
-    """Convert errors of huggingface_hub and of the network into ours."""
+    """Return a context that raises our error classes for errors of huggingface_hub and of the network."""
     from huggingface_hub import errors
 
     try:

@@ -42,7 +42,7 @@ _NOTHING_LEFT = "the checkpoints are gone as well, so the model cannot be writte
 
 
 def weights_of(run: RunFolder) -> Path:
-    """Return the folder of the final model or else of the newest checkpoint. Raises FolderError without any."""
+    """Return the folder of the final model, or else of the newest checkpoint. Raises FolderError without either."""
     if run.model.is_dir():
         return final_model(run)
     checkpoint = newest_whole(run.checkpoints, lambda damage: None)
@@ -55,7 +55,7 @@ def weights_of(run: RunFolder) -> Path:
 
 
 def _final_checkpoint(run: RunFolder, newest: CheckpointFolder) -> tuple[Path, str]:
-    """Return the checkpoint that has the weights of a finished run's final model, and its description."""
+    """Return (folder, description) of the checkpoint that has the weights of a finished run's final model."""
     best = best_step(newest.path) if plan_of(run).config.evaluation.early_stopping_patience else 0
     if best in (0, newest.step):
         return newest.path, f"{newest.path.name} (last step)"
@@ -67,7 +67,7 @@ def _final_checkpoint(run: RunFolder, newest: CheckpointFolder) -> tuple[Path, s
 
 
 def final_model(run: RunFolder) -> Path:
-    """Return the folder of the final model. Raises FolderError if it is missing or changed since the run."""
+    """Return the folder of the final model. Raises FolderError if it is missing or has changed since the run."""
     finished = finish_of(run)
     if not run.model.is_dir():
         if finished is None:
@@ -88,7 +88,7 @@ def final_model(run: RunFolder) -> Path:
 
 
 def finish_of(run: RunFolder) -> RunFinished | None:
-    """Return how the run finished, None for an unfinished one. Raises FolderError for an unreadable journal."""
+    """Return the event of a finished run; None for an unfinished run. Raises FolderError for an unreadable journal."""
     try:
         finished = fold(last_events(run.journal)).finished
     except FileNotFoundError:
@@ -112,8 +112,8 @@ def _changed_files(run: RunFolder, finished: RunFinished) -> list[str]:
 
 
 def rewriting_words(run: RunFolder) -> str:
-    """Return how a finished run's missing final model is written again, or ''. Raises FolderError without a
-    checkpoint."""
+    """Return a sentence about how a finished run's missing final model is written again; '' if it is not missing.
+    Raises FolderError if there is no checkpoint."""
     finished = finish_of(run)
     if run.model.exists() or finished is None:
         return ""
@@ -150,7 +150,7 @@ def adapter_base(source: Path) -> str:
 
 
 def source_words(source: Path) -> str:
-    """Return `model`, or `model, an adapter on /models/llama`. Raises FolderError if the base model is gone."""
+    """Return `model`, or for an adapter `model, an adapter on /models/llama`. Raises FolderError without that base."""
     base = adapter_base(source)
     if base and Path(base).is_absolute() and not Path(base).is_dir():
         hint = f"put the model back there, or write its new path into {source / 'adapter_config.json'}"
@@ -159,7 +159,7 @@ def source_words(source: Path) -> str:
 
 
 def plan_of(run: RunFolder, notes: list[str] | None = None) -> Plan:
-    """Return the plan of a run, from its newest checkpoint if plan.json is damaged or missing.
+    """Return the plan of a run. If plan.json is damaged or missing, read the copy in its newest checkpoint.
 
     Settings that this version no longer uses are added to `notes`. Raises FolderError."""
     notes = [] if notes is None else notes
@@ -178,7 +178,7 @@ def plan_of(run: RunFolder, notes: list[str] | None = None) -> Plan:
 
 
 def refuse_changed_base(plan: Plan, base: Path) -> None:
-    """Raise FolderError if `base` is not the model that an adapter of this run was trained on."""
+    """Raise FolderError if `base` is not the model on which the adapter of this plan was trained."""
     if problem := changed_base(plan, base):
         raise FolderError(problem)
 
@@ -190,10 +190,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainedModel:
-    """Model of a run. `folder` has the whole model, or an adapter; `base` is then the folder of its base model.
+    """Model of a run. `folder` has the whole model, or an adapter whose base model is in `base`.
 
-    `config` has the settings of the run. If the model that they name is not on this disk, the adapter's base model or
-    the trained model itself is named instead, since it has the same tokens."""
+    `config` has the settings of the run. If the model in them is not on this disk, `config` names the adapter's base
+    model or the trained model instead, which has the same tokens."""
 
     run: RunFolder
     plan: Plan
@@ -202,7 +202,7 @@ class TrainedModel:
     head: Head
     base: Path | None
     notes: tuple[str, ...] = ()
-    """Settings of the run that this version no longer uses, one sentence each."""
+    """Sentences about settings of the run that this version no longer uses."""
 
     @classmethod
     def of(cls, run: RunFolder, *, unfinished: bool = False) -> "TrainedModel":
@@ -224,15 +224,15 @@ class TrainedModel:
         return find_task(self.config.task.type)
 
     def base_model(self) -> tuple[Path | None, str]:
-        """Return the folder that training began with, or why it cannot be compared with the trained model."""
+        """Return (folder of the model with which training began, ''), or (None, why it cannot be compared)."""
         folder, reason = self.began_with()
         if folder and self.head in CLASSIFYING and labels_of(self, folder) != labels_of(self, self.folder):
             return None, "the base model has no head for these labels"
         return folder, reason
 
     def began_with(self) -> tuple[Path | None, str]:
-        """Return the folder of the model that training began with, or None and a sentence that says why it is missing.
-        The sentence is empty for a run from scratch."""
+        """Return (folder of the model with which training began, ''), or (None, why it cannot be used). For a run from
+        scratch the reason is empty."""
         config = self.plan.config
         name = config.model.model_name_or_path
         if config.model.init == "scratch" or not name:
@@ -258,12 +258,12 @@ class TrainedModel:
 
     @property
     def writes(self) -> bool:
-        """Whether the model generates text; otherwise it returns labels or numbers."""
+        """Whether the model generates text, rather than labels or numbers."""
         return self.head not in CLASSIFYING
 
     @property
     def weight_bytes(self) -> int:
-        """Size of the weight files of the whole model without an adapter, in bytes."""
+        """Size of the weight files of the whole model, without those of an adapter, in bytes."""
         return sum(path.stat().st_size for path in (self.base or self.folder).glob("*.safetensors"))
 
     @property
@@ -275,14 +275,14 @@ class TrainedModel:
 
     @property
     def compared_dtype(self) -> str:
-        """Type for comparisons with an export: fp32, unless that would take more than 16 GiB of memory."""
+        """Dtype for comparing the model with an export: fp32, unless the weight files have 4 GiB or more."""
         return "float32" if self.weight_bytes < 4 * GIB else "auto"
 
     def load(self, *, dtype: "torch.dtype | str" = "auto", merge: bool = False) -> Any:
-        """Load the model on the CPU with its adapter, which `merge` merges into the weights."""
+        """Load the model on the CPU with its adapter, if any. `merge` merges the adapter into the weights."""
         model = load_model(self, self.folder, self.base, dtype=dtype, merge=merge)
         if self.writes:
-            # An adapter, or a model saved by an earlier version, has the generation settings of the base model.
+            # Adapters, and models saved by earlier versions, have only the generation settings of the base model.
             self.task.set_generation(self.config, model, load_tokenizer(self))
         return model
 
@@ -297,7 +297,7 @@ def _with_model_on_disk(config: Config, folder: Path, head: Head) -> Config:
 
 
 def config_in(trained: TrainedModel, folder: Path) -> Any:
-    """Return the config.json of a folder. Raises FolderError."""
+    """Return the transformers config in a model folder. Raises FolderError."""
     from transformers import AutoConfig
 
     trusted = trained.config.model.trust_remote_code
@@ -311,7 +311,7 @@ def labels_of(trained: TrainedModel, folder: Path) -> list[str]:
 
 
 def base_of(folder: Path, head: Head, revision: str = "main") -> Path | None:
-    """Return the base model folder of an adapter, None for a whole model. Raises FolderError if it is missing."""
+    """Return the folder of an adapter's base model; None for a whole model. Raises FolderError if it is missing."""
     source_words(folder)
     name = adapter_base(folder)
     base = find_model(name, revision, head=head).folder if name else None
@@ -329,7 +329,7 @@ def load_model(
     dtype: "torch.dtype | str" = "auto",
     merge: bool = False,
 ) -> Any:
-    """Load the model in `folder` on the CPU, for the task of `trained`: a whole model, or `base` with an adapter.
+    """Load the model in `folder` on the CPU, for the task of `trained`. If it is an adapter, `base` has the base model.
 
     `merge` merges the adapter into the weights. A classifier's labels come from the config.json of `folder`."""
     from transformers.utils import logging
@@ -356,14 +356,14 @@ def load_model(
         model = model_class.from_pretrained(base, **options)
         resize_for_adapter(model, read_json(folder / ADAPTER_FILE) or {}, own)
     with reading(folder), warnings.catch_warnings():
-        # peft uses names that transformers has renamed
+        # peft uses names that transformers has renamed.
         warnings.simplefilter("ignore", FutureWarning)
         model = PeftModel.from_pretrained(model, folder)
     return (model.merge_and_unload(safe_merge=True) if merge else model).eval()
 
 
 def _with_stored_vocabulary(config: Any, base: Path) -> Any:
-    """Set the vocabulary size of a config to that of the base model's files, so that their weights fit."""
+    """Return the config with the vocabulary size of the base model's files, so that their weights fit."""
     stored = read_config(base).get("vocab_size")
     if stored and config.vocab_size != stored:
         config.vocab_size = stored
@@ -371,7 +371,7 @@ def _with_stored_vocabulary(config: Any, base: Path) -> Any:
 
 
 def _with_trained_layers(trained: TrainedModel, folder: Path, model_class: Any, more: dict[str, Any]) -> Any:
-    """Load a checkpoint of a run with frozen layers: the model that training began with, and the trained weights."""
+    """Load a checkpoint of a run with frozen layers: the model with which training began, and the trained weights."""
     from safetensors.torch import load_file
 
     base, reason = trained.began_with()
@@ -407,7 +407,7 @@ def tokenizer_in(trained: TrainedModel, folder: Path) -> "PreTrainedTokenizerBas
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Convert errors of libraries that load files in `folder` into FolderError."""
+    """Return a context that raises FolderError if a library cannot load files in `folder`."""
     from safetensors import SafetensorError
 
     try:

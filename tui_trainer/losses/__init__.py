@@ -1,1 +1,1 @@
-"""Losses of a batch, each as a sum and a count. Tasks import them inside functions only, because they load torch."""
+"""Losses of a batch, each as a sum and a count. Tasks import this room inside functions only: it loads torch."""

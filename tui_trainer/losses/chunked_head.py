@@ -1,13 +1,13 @@
-"""Head and cross entropy for some tokens at a time, so that the logits of a long batch are never all there.
+"""Compute head and cross entropy for chunks of tokens, so that a long batch never has all of its logits in memory.
 
-Standard cross entropy keeps 12 bytes for each token and word of the vocabulary at its peak. A loss that is a sum has
-its gradient computed with it, chunk by chunk in the forward pass, and only the gradients of the hidden states and of
-the head are kept: three matmuls a chunk, as without chunks. Losses by label are for callers whose own loss is a
-function of them, so that gradients are known only later. Their logits are computed again in the backward pass: four
-matmuls a chunk, and only the hidden states are kept.
+Standard cross entropy takes 12 bytes for each token and vocabulary entry at its peak. `HeadLoss.sum` computes the loss
+and its gradient chunk by chunk in the forward pass, and keeps only the gradients of the hidden states and of the head:
+three matmuls per chunk, as without chunks. `HeadLoss.by_label` is for callers whose loss is a function of the losses of
+labels, so that gradients are known only later. It keeps only the hidden states, and computes logits again in the
+backward pass: four matmuls per chunk.
 
-A chunk's logits are turned into their gradient in place: by torch's operations in fp32, 4 bytes for each token and
-word, and 4 more for the slope of a soft cap; by a kernel (`fused_cross_entropy.py`) in the dtype of the product.
+The logits of a chunk are overwritten with their gradient: by torch's operations in fp32 (4 bytes for each token and
+vocabulary entry, and 4 more with a soft cap), or by a kernel (`fused_cross_entropy.py`) in the dtype of the logits.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from torch.autograd.function import FunctionCtx
 from tui_trainer.losses.fused_cross_entropy import CrossEntropy
 from tui_trainer.models.modules import LogitTransform
 
-# p - y in fp16 would be 0 below 6e-8. Gradients that the loss scale has not reached yet are multiplied by this factor,
-# and divided by it in the backward pass.
+# Gradients of fp16 logits below 6e-8 would become 0, because the loss scale is applied only later. They are multiplied
+# by this factor, and divided by it in the backward pass.
 FP16_LIFT = 256.0
 _NO_TRANSFORM = LogitTransform()
 HeadGradients = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -30,11 +30,11 @@ HeadGradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeadLoss:
-    """Head and cross entropy of `chunk_tokens` labels at a time."""
+    """Head and cross entropy, computed for `chunk_tokens` labels at a time."""
 
     chunk_tokens: int
     label_smoothing: float = 0.0
-    """Share of each label that is spread evenly over the vocabulary, as in torch's cross entropy."""
+    """Share (0 to 1) of each label that is spread evenly over the vocabulary, as in torch's cross entropy."""
     transform: LogitTransform = _NO_TRANSFORM
     """Scale and soft cap that turn the product of hidden states and weight into logits."""
     kernel: CrossEntropy | None = None
@@ -49,9 +49,9 @@ class HeadLoss:
         bias_V: Tensor | None = None,
         weights_N: Tensor | None = None,
     ) -> Tensor:
-        """Return the cross entropy in nats, summed over N labels, each multiplied by its weight.
+        """Return the cross entropy in nats, summed over N labels. `weights_N` multiplies the loss of each label.
 
-        Gradients of the hidden states, of the head's weight and of its bias are computed in the forward pass.
+        The forward pass already computes the gradients of hidden states, weight and bias.
         """
         return self._apply(_Sum, hidden_Nh, weight_Vh, bias_V, labels_N, weights_N)
 
@@ -68,7 +68,7 @@ class HeadLoss:
             dtype = torch.get_autocast_dtype(hidden_Nh.device.type)
             hidden_Nh, weight_Vh = hidden_Nh.to(dtype), weight_Vh.to(dtype)
         if not torch.is_grad_enabled():
-            # A Function sees which arguments require a gradient, but not that gradients are switched off.
+            # An autograd function sees which arguments require a gradient, but not that gradients are switched off.
             hidden_Nh, weight_Vh = hidden_Nh.detach(), weight_Vh.detach()
             bias_V = None if bias_V is None else bias_V.detach()
         with torch.autocast(hidden_Nh.device.type, enabled=False):
@@ -138,7 +138,7 @@ class _ByLabel(torch.autograd.Function):
 
 
 def _times(x: Tensor, scale: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the product, computed in fp32 and rounded once, without a copy of `x` in fp32.
+    """Return `x * scale` in `dtype`, computed in fp32 and rounded once, without a copy of `x` in fp32.
 
     `scale` is not rounded to the dtype of `x`: 1/labels would be off by up to 0.4 % in bf16, and may be 0 in fp16.
     """
@@ -146,10 +146,10 @@ def _times(x: Tensor, scale: Tensor, dtype: torch.dtype | None = None) -> Tensor
 
 
 class _Chunks:
-    """Losses and summed gradients, computed chunk by chunk.
+    """Losses and their summed gradients, computed chunk by chunk.
 
-    `factors_N` multiplies the gradient of each label. torch's operations multiply before they round to 16 bits.
-    All gradients are `lift` times too large.
+    `factors_N` multiplies the gradient of each label. All gradients are `lift` times too large, so that small ones do
+    not become 0 in fp16; the caller divides by `lift`.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class _Chunks:
     ) -> None:
         self._how, self._hidden, self._weight, self._bias, self._labels = how, hidden_Nh, weight_Vh, bias_V, labels_N
         self._factors = None if factors_N is None else factors_N.float()
-        # Without labels there is one empty chunk, whose gradients are zeros: other processes wait for gradients.
+        # Without labels there is one empty chunk with gradients of zero, because other processes wait for gradients.
         starts = range(0, max(len(hidden_Nh), 1), how.chunk_tokens)
         self.slices = [slice(start, start + how.chunk_tokens) for start in starts]
         self._needs_hidden, self._needs_weight, self._needs_bias = needs
@@ -176,11 +176,11 @@ class _Chunks:
 
     @property
     def gradients(self) -> HeadGradients:
-        """Gradients of hidden states, weight and bias; None for each that needs none."""
+        """(gradient of hidden states, of weight, of bias), each None if it is not needed."""
         return self._hidden_grad, self._weight_grad, self._bias_grad
 
     def run(self, chunk: slice, *, by_label: bool) -> Tensor:
-        """Return the losses of a chunk's labels, or their sum, and add the chunk's gradients to the sums."""
+        """Return the loss of each label of a chunk, or their sum. Add the gradients of the chunk to the sums."""
         if self._how.kernel is not None:
             return self._run_kernel(chunk, self._how.kernel)
         smoothing, labels = self._how.label_smoothing, self._labels[chunk, None]
@@ -190,7 +190,7 @@ class _Chunks:
         slope = transform_product(logits, self._how.transform, with_slope=self._needs_any)
         factor: Tensor | float = self.lift if self._factors is None else self._factors[chunk, None]
         losses, shares = _loss(logits, labels, smoothing, by_label=by_label, factor=factor)
-        # The next chunk's logits reuse this memory.
+        # The logits of the next chunk reuse this memory.
         del logits
         if not self._needs_any:
             return losses
@@ -212,7 +212,7 @@ class _Chunks:
 
     def _run_kernel(self, chunk: slice, kernel: CrossEntropy) -> Tensor:
         hidden, labels, transform = self._hidden[chunk], self._labels[chunk], self._how.transform
-        # The scale goes into the product, before it is rounded.
+        # The scale is applied before the product is rounded.
         logits = _product(hidden, self._weight.T, transform.scale, self._bias)
         lift = FP16_LIFT if hidden.dtype == torch.float16 else 1.0
         losses = kernel(
@@ -231,9 +231,9 @@ class _Chunks:
         return losses
 
     def _add(self, chunk: slice, grad_NV: Tensor, factors_N1: Tensor | None = None, scale: float = 1.0) -> None:
-        """Add a gradient of the logits, or of the scaled product, to those of the hidden states and the weight.
+        """Add a chunk, whose logits have the gradient `grad_NV`, to the gradients of hidden states and weight.
 
-        Factors multiply rows as wide as the hidden states, which are shorter than rows of logits.
+        `factors_N1` multiplies rows of hidden states, because these are shorter than rows of logits.
         """
         hidden = self._hidden[chunk]
         if self._hidden_grad is not None:
@@ -244,7 +244,7 @@ class _Chunks:
             hidden = hidden if factors_N1 is None else hidden * factors_N1.to(hidden.dtype)
             weight_grad = _product(grad_NV.T, hidden, scale)
             if len(self.slices) > 1:
-                # Sums over many chunks lose bits in 16-bit numbers.
+                # Sums over many chunks are in fp32, because 16-bit sums lose bits.
                 before = self._weight_grad
                 weight_grad = weight_grad.float() if before is None else before.add_(weight_grad)
             self._weight_grad = weight_grad
@@ -266,7 +266,7 @@ def _product(x: Tensor, y: Tensor, scale: float, bias: Tensor | None = None, out
 def transform_product(
     logits_NV: Tensor, transform: LogitTransform, *, with_slope: bool = False
 ) -> Tensor | float | None:
-    """Turn the product into logits, in place, and return the derivative of the logits by the product; None for 1."""
+    """Scale and cap `logits_NV` in place. Return the derivative of the result by the input; None if it is 1."""
     scale, cap = transform.scale, transform.soft_cap
     if cap is None:
         if scale == 1:
@@ -282,10 +282,7 @@ def transform_product(
 def _loss(
     logits_NV: Tensor, labels_N1: Tensor, label_smoothing: float, *, by_label: bool, factor: Tensor | float
 ) -> tuple[Tensor, Tensor]:
-    """Return the cross entropy of each label, or their sum, and the softmax multiplied by a factor.
-
-    The softmax is written over the logits.
-    """
+    """Return (cross entropy of each label, or their sum; `factor` times the softmax, which overwrites the logits)."""
 
     def reduced(x: Tensor) -> Tensor:
         return x.flatten() if by_label else x.sum()

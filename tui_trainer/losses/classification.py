@@ -1,7 +1,7 @@
-"""Losses of classifiers: cross entropy of a row's class, one for each class of rows with several labels, the squared
-error of a number, and cross entropy of each word's class, on one token of the word.
+"""Losses of classifiers: cross entropy of the class of a row or of each word (at one token of the word), binary cross
+entropy of each class for rows with several labels, and the squared error of a number.
 
-Each is a sum over `batch.label_count` labels: B rows, N words, or B x C answers for rows with several labels.
+Each loss is a sum over `batch.label_count` labels: B rows, N words, or B x C yes-or-no labels for several classes.
 """
 
 import inspect
@@ -16,24 +16,23 @@ from tui_trainer.losses.micro_batch import MicroBatch, known_masks
 
 
 class ClassificationLoss:
-    """Loss of whole rows: a call returns the sum over the labels of a batch, differentiable.
+    """Loss of whole rows. A call returns the differentiable sum of the loss over the labels of a batch.
 
     Shapes: logits_BC in the model's dtype. Labels are int64 [B], float32 [B, C] of 0 and 1 for several labels a row, or
     float32 [B] for a number, whose logits have C = 1.
     """
 
     def __init__(self, model: Any, problem_type: str, *, weights: Sequence[float] = (), smoothing: float = 0.0) -> None:
-        """Keep what the loss needs.
+        """Make the loss of a problem type of transformers.
 
-        `weights` has one for each class; with several labels a row it multiplies the answers that are 1. `smoothing`
-        spreads this share of a label over all classes, as in torch, or half of it over 0 and 1. Evaluations do without
-        it.
+        `weights` has one factor for each class; for several labels per row it multiplies labels that are 1. `smoothing`
+        is the share of a label that is spread over all classes, or over 0 and 1. Evaluations do not use smoothing.
         """
         self._model, self._kind, self._smoothing = model, problem_type, smoothing
         device = next(model.parameters()).device
         self._weights = torch.tensor(weights, dtype=torch.float32, device=device) if len(weights) else None
         whole = model.get_base_model() if hasattr(model, "get_base_model") else model
-        # A decoder would keep keys and values for a next token that is never asked for.
+        # A decoder would otherwise keep keys and values for a next token, which a classifier does not generate.
         can_cache = "use_cache" in inspect.signature(whole.forward).parameters
         self._more = {"use_cache": False} if can_cache else {}
 
@@ -48,7 +47,7 @@ class ClassificationLoss:
 
     def of_logits(self, logits_BC: Tensor, labels: Tensor) -> Tensor:
         if self._weights is not None:
-            # A model that is split, or kept on the host, was on the CPU when this loss was made.
+            # A model that is sharded or kept on the host was on the CPU when this loss was made.
             self._weights = self._weights.to(logits_BC.device)
         if self._kind == "regression":
             return F.mse_loss(logits_BC.squeeze(-1), labels, reduction="sum")
@@ -64,5 +63,5 @@ class TokenLabelLoss(ClassificationLoss):
         super().__init__(model, "single_label_classification", weights=weights, smoothing=smoothing)
 
     def logits(self, batch: MicroBatch) -> Tensor:
-        """Return the logits of the tokens that have a label, float32 [N, C]."""
+        """Return the model's logits at the tokens that have a label, float32 [N, C]."""
         return super().logits(batch).flatten(0, 1).index_select(0, batch.places)

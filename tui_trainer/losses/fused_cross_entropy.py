@@ -1,8 +1,8 @@
-"""Cross entropy in one kernel: logits are read twice, and their gradient is written in their place, rounded once.
+"""Compute cross entropy in one kernel of Liger, which reads logits twice and overwrites them with their gradient.
 
-The kernel is Liger's; torch's operations pass eight times over logits in fp32. Of the library the kernel alone is
-taken: its function for logits rounds losses to the logits' dtype, and its function for head and loss knows neither
-weights of labels nor scales of logits, and takes few labels at a time where the vocabulary is large.
+torch's operations pass eight times over logits in fp32. Only Liger's kernel is used, not its functions: the function
+for logits rounds losses to the dtype of the logits. The function for head and loss supports neither weights of labels
+nor scales of logits, and computes few labels at a time if the vocabulary is large.
 """
 
 from importlib import import_module
@@ -23,10 +23,10 @@ _CHECKED_LABELS = 8
 
 
 class CrossEntropy(Protocol):
-    """Kernel that returns the losses of logits in nats, fp32 [N].
+    """Kernel that returns the loss of each label in nats, fp32 [N].
 
-    It overwrites `logits_NV`, whose rows are contiguous, with `gradient_scale` times the gradient of the summed losses;
-    with None it computes no gradient. `soft_cap` is that of `LogitTransform`.
+    It overwrites `logits_NV`, whose rows must be contiguous, with `gradient_scale` times the gradient of the summed
+    losses. If `gradient_scale` is None, no gradient is computed. `soft_cap` has the meaning of `LogitTransform`.
     """
 
     def __call__(
@@ -41,7 +41,7 @@ class CrossEntropy(Protocol):
 
 
 def find_kernel() -> CrossEntropy:
-    """Return Liger's kernel. Raises ImportError or AttributeError if the library does not have it."""
+    """Return Liger's kernel. Raises ImportError or AttributeError if the installed library does not have it."""
     kernel = import_module(_MODULE).liger_cross_entropy_kernel
     takes = frozenset(kernel.arg_names)
 
@@ -59,13 +59,13 @@ def find_kernel() -> CrossEntropy:
         settings: dict[str, Any] = {
             "X_ptr": logits_NV, "X_stride": logits_NV.stride(0), "Y_ptr": labels_N, "Y_stride": labels_N.stride(0),
             "loss_ptr": losses, "loss_stride": 1, "n_cols": vocabulary,
-            # As the mean of 1 / scale labels loss and gradient are scaled before they are rounded.
+            # Loss and gradient of a mean over 1 / scale labels are scaled before they are rounded.
             "reduction": "mean", "n_non_ignore": 1 / scale, "ignore_index": IGNORE,
             "label_smoothing": label_smoothing, "softcap": soft_cap, "HAS_SOFTCAPPING": soft_cap is not None,
             "HAS_GRADIENTS": gradient_scale is not None,
             "BLOCK_SIZE": min(_LARGEST_BLOCK, 1 << (vocabulary - 1).bit_length()),
         }  # fmt: skip
-        # Switched off: weights of classes, the squared normaliser, and the share of correct tokens.
+        # These are switched off: class weights, the squared normaliser, and the share of correct tokens.
         unused = {
             "weight_ptr": None, "HAS_WEIGHT": False, "sum_non_ignore_weight": 1.0, "weight_sum": 0.0,
             "lse_square_scale": 0.0, "z_loss_ptr": None, "RETURN_Z_LOSS": False,
@@ -81,7 +81,7 @@ def find_kernel() -> CrossEntropy:
 
 
 def _warps(logits: Tensor) -> int:
-    """Return the warps of a block that Liger measured as the fastest: its `cross_entropy_forward` of 0.8.5."""
+    """Return the fastest number of warps per block. Source: Liger's `cross_entropy_forward` of 0.8.5."""
     if torch.version.hip:
         return 16
     is_blackwell = logits.is_cuda and torch.cuda.get_device_capability(logits.device) >= BLACKWELL_FROM
@@ -93,8 +93,8 @@ def reason_against(
 ) -> str:
     """Compare the kernel with the formula in float64, and return how they differ, or an empty string.
 
-    A loss may be off by a millionth of itself, a gradient by one rounding. `settings` are those of `CrossEntropy`
-    without the scale of gradients. The kernel is compiled here, with and without gradients. No random numbers are used.
+    A loss may be off by a millionth of itself, a gradient by one rounding. `settings` are keyword arguments of
+    `CrossEntropy`. This compiles the kernel, with and without gradients, and uses no random numbers.
     """
     numbers = torch.arange(_CHECKED_LABELS * vocabulary, dtype=torch.float64, device=device)
     logits = (8 * torch.sin(numbers * 12.9898)).view(_CHECKED_LABELS, vocabulary).to(dtype)

@@ -1,4 +1,4 @@
-"""The tensors of one forward pass, and attention masks that are built without a question to the device."""
+"""Tensors of one forward pass, and attention masks that are built without waiting for the device."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NONE = torch.zeros(0)
 class MicroBatch:
     """Tensors of one forward pass, on the device that computes it.
 
-    Shapes: `inputs` are the model's own arguments: input_ids_BT int64, and position_ids_BT if documents are packed.
-    Both are one row if attention uses lengths. `labels_N` are the N labels that count, and `places_N` are their
-    positions in the flattened [B x T]. Both were chosen on the CPU, so nobody asks the device how many there are. If a
-    whole row has a label, `labels` are [B] or [B, C], and there are no places. `documents`, int64 [N] or [B], is the
-    document of each label, counted from 0 in the order of the prepared rows, of which there are `samples`.
-    `document_labels`, on the host, is the number of labels of each document. `tokens` counts the inputs without
-    padding. A batch that `is_idle` has no samples and counts for nothing: a process without rows computes it.
+    `inputs` are arguments of the model: input_ids_BT int64, and position_ids_BT if documents are packed. Both have one
+    row if attention uses lengths. `labels` [N] are the labels that count, and `places` [N] their positions in the
+    flattened [B x T]. Their number N is known on the CPU, without waiting for the device. If each row has one label,
+    `labels` are [B] or [B, C], and `places` is empty. `documents`, int64 [N] or [B], is the number of each label's
+    document, counted from 0. `document_labels`, on the host, is the number of labels of each document. `samples` counts
+    prepared rows, and `tokens` inputs without padding. A batch that `is_idle` adds nothing to loss or counts: a process
+    without rows computes it.
     """
 
     inputs: Mapping[str, Any]
@@ -40,15 +40,15 @@ class MicroBatch:
     documents: Tensor = field(default_factory=lambda: _NONE.long())
     document_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     row_lengths: Tensor = field(default_factory=lambda: _NONE.long())
-    """Tokens of each row of a causal model without its padding, int64 [B]; empty where nothing is padded."""
+    """Number of tokens in each row of a causal model without padding, int64 [B]; empty if no row is padded."""
     row_values: Tensor = field(default_factory=lambda: _NONE)
-    """Values of each prepared row from the pass before training, fp32 [samples, width] (`training/row_values.py`)."""
+    """Values computed before training for each prepared row, fp32 [samples, width] (`training/row_values.py`)."""
     terms: Mapping[str, Tensor] = field(default_factory=dict)
-    """Means over the whole effective batch that the loss has asked for (`losses/named_losses.py`)."""
+    """Means over the whole effective batch that the loss needs, keyed by name (`losses/named_losses.py`)."""
 
     @property
     def label_count(self) -> int:
-        """Count that divides the sum of a loss."""
+        """Number of labels, by which the sum of a loss is divided."""
         return 0 if self.is_idle else self.labels.numel()
 
     @property
@@ -57,7 +57,7 @@ class MicroBatch:
         return int(self.inputs["input_ids"].numel()) if "input_ids" in self.inputs else 0
 
     def to(self, device: torch.device) -> MicroBatch:
-        """Return this batch on another device. Copies from pinned memory do not wait."""
+        """Return this batch on another device. Copies from pinned memory do not block the host."""
         return self if device.type == "cpu" else self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> MicroBatch:
@@ -65,7 +65,7 @@ class MicroBatch:
         return self._each(lambda tensor: tensor.pin_memory())
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
-        # Cached, because the lengths are one tensor under two names.
+        # Each tensor is converted once, because the lengths are one tensor under two names.
         once = cache(change)
         inputs = {name: once(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
         optional = (name for name in ("row_lengths", "row_values") if len(getattr(self, name)))
@@ -77,12 +77,11 @@ class MicroBatch:
 def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool = False) -> MicroBatch:
     """Return a padded batch of rows as tensors on the CPU.
 
-    `by_lengths`: packed rows become one row of all their documents, without padding unless `keeps_padding`, and with
-    the lengths of the documents, for attention that uses them. Models that do not hand these lengths down to flash
-    attention have it read the position_ids, which it does for one row only (`_is_packed_sequence` in transformers'
-    modeling_flash_attention_utils.py).
+    With `by_lengths` all packed rows become one row, without padding unless `keeps_padding`, and the inputs include the
+    lengths of documents. If a model does not pass the lengths on, flash attention derives them from position_ids, which
+    works for one row only (`_is_packed_sequence` in transformers' modeling_flash_attention_utils.py).
     """
-    # numpy's operations on arrays of this size take less time than torch's.
+    # numpy is faster than torch for arrays of this size.
     labels, count = batch.labels, len(batch.labels)
     if labels.ndim == 2 and labels.dtype.kind == "i":
         width, labels = labels.shape[1], labels.ravel()
@@ -100,7 +99,7 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool =
     lengths = batch.document_lengths if by_lengths else None
     if lengths is not None:
         if row_lengths is not None and batch.documents is not None and not keeps_padding:
-            # The number of a document is -1 where a row is padded.
+            # The document number of padding is -1.
             text = np.flatnonzero(batch.documents.ravel() >= 0)
             named = {name: values.ravel()[text] for name, values in named.items()}
             places, row_lengths = np.searchsorted(text, places), None
@@ -121,35 +120,35 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool =
 
 
 def _lengths(document_lengths: NDArray[np.int32]) -> dict[str, Any]:
-    """Return transformers' arguments for lengths: running sums from 0, int32 [documents + 1], and the longest."""
+    """Return transformers' arguments for document lengths: cumulative sums, int32 [documents + 1], and the maximum."""
     ends = torch.from_numpy(np.concatenate([[0], np.cumsum(document_lengths)]).astype(np.int32))
     longest = int(document_lengths.max())
     return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
 
 
-# Attention masks that are built without a question to the device.
+# Attention masks are built without waiting for the device.
 #
-# Before it builds a mask, transformers asks whether all of it would be ones, and whether rows hold one document each.
-# The host then waits for the GPU in every forward pass, although it could know both. On a CPU the questions cost
-# nothing, and leave out a mask of ones.
+# Before it builds a mask, transformers checks whether the mask would be all ones, and whether each row has one
+# document. These checks read GPU tensors, so the host waits for the GPU in every forward pass, although the batch has
+# the answers. On a CPU the checks cost nothing, and leave out a mask of ones.
 
 
 def waits(batch: MicroBatch) -> bool:
-    """Return whether reading a number of the batch waits until the device has finished its queue."""
+    """Return whether reading a number from the batch waits for the device, because the batch is not on the CPU."""
     return bool(batch.inputs["input_ids"].device.type != "cpu")
 
 
 def _without_padding(ignore: Callable[..., Any], padding_mask: Any = None, *rest: Any, **more: Any) -> Any:
-    """Return whether a mask can be left out for rows without padding; windows and caches may still need it."""
+    """Return `ignore` for rows without padding: whether the mask can be left out. Windows and caches may need one."""
     return ignore(None, *rest, **more)
 
 
 @contextmanager
 def known_masks(batch: MicroBatch) -> Iterator[None]:
-    """Replace transformers' questions about masks during a forward pass over this batch.
+    """Return a context for a forward pass over this batch, in which transformers does not read masks on the device.
 
-    The mask of padded or packed rows is always built, as transformers does while it traces. Otherwise no documents are
-    searched in positions, and a mask of ones is left out, because no flash kernel takes a mask.
+    The mask of padded or packed rows is always built, as when transformers traces a model. For other rows a mask of
+    ones is left out, because flash kernels take no mask, and positions are not searched for documents.
     """
     if not waits(batch):
         yield
@@ -160,14 +159,14 @@ def known_masks(batch: MicroBatch) -> Iterator[None]:
     replacements: dict[str, Callable[..., Any]] = {}
     if is_packed or any(name.endswith("attention_mask") for name in batch.inputs):
         is_full = not is_packed and batch.tokens == batch.positions
-        # None stands for a mask that is left out, about which nothing has to be asked.
+        # The argument is None if there is no mask, so there is nothing to check.
         replacements["is_tracing"] = lambda *asked: not is_full or asked != (None,)
         for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa") if is_full else ():
             if ignore := getattr(masking_utils, name, None):
                 replacements[name] = partial(_without_padding, ignore)
     if not is_packed:
         replacements["find_packed_sequence_indices"] = lambda position_ids: None
-    # Names of transformers 5.23; where another version lacks one, it asks the device.
+    # These are names of transformers 5.23. If another version lacks one, it waits for the device.
     before = {name: getattr(masking_utils, name) for name in replacements if hasattr(masking_utils, name)}
     vars(masking_utils).update({name: replacements[name] for name in before})
     try:

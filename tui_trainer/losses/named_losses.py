@@ -1,6 +1,6 @@
-"""Losses of named parts, each a sum with a count of its own, and sums that are only reported.
+"""Losses with several named parts, each a sum with its own count, and sums that are only reported.
 
-A plain loss is a function of a batch: one part, the sum over the labels that count.
+A plain loss has one part: it is a function that returns the sum over the labels of a batch.
 """
 
 from abc import ABC, abstractmethod
@@ -19,14 +19,14 @@ LossSum = Callable[[MicroBatch], Found]
 
 
 class NamedLoss(ABC):
-    """A loss of several parts: the sum of them, each divided by its count over the whole effective batch.
+    """A loss that is the sum of its parts, each divided by its count over the whole effective batch.
 
     `parts`, `scores` and `terms` map the name of a sum to the name of the count that divides it. Counts are known on
-    the host before the first forward pass. Sums are 0-dim tensors on the device, and nothing waits for them.
+    the host before the first forward pass. Sums are 0-dim tensors on the device.
     """
 
     parts: Mapping[str, str]
-    """Sums that are minimised. The count of the first one weighs a step in means over several steps."""
+    """Sums that are minimised. A mean over several steps weighs each step by the count of the first part."""
     scores: Mapping[str, str] = {}
     """Sums that are only reported."""
     terms: Mapping[str, str] = {}
@@ -59,7 +59,7 @@ class NamedLossSums:
 
     @classmethod
     def of(cls, loss: object) -> "NamedLossSums":
-        """Return the totals of a loss, with the counts of its terms. A plain loss has one part."""
+        """Return empty totals for the parts, scores and terms of a loss. A plain loss has one part."""
         if isinstance(loss, NamedLoss):
             return cls(loss.parts, {**loss.scores, **loss.terms}, loss.counts)
         return cls({LOSS: LABELS}, {}, lambda batch: {LABELS: batch.label_count})
@@ -69,7 +69,7 @@ class NamedLossSums:
         return cls(loss.terms, {}, loss.counts)
 
     def count(self, batches: Iterable[MicroBatch]) -> None:
-        """Add the counts of batches. Idle batches have none."""
+        """Add the counts of batches. Idle batches count nothing."""
         for batch in batches:
             if not batch.is_idle:
                 batch_counts = self._count(batch)
@@ -84,24 +84,24 @@ class NamedLossSums:
     def loss(self, result: Found, processes: int = 1) -> Tensor:
         """Return what one batch adds to the loss: the sum of its parts, each divided by that part's total count.
 
-        It is multiplied by `processes` where the mean of their gradients is taken. A part whose count is 0 adds 0.
+        `processes` multiplies it, for strategies that average gradients over processes. A part whose count is 0 adds 0.
         """
         sums = by_name(result)
         return reduce(torch.add, [sums[name] / ((self.divisor(name) or 1) / processes) for name in self.parts])
 
     @property
     def has_names(self) -> bool:
-        """Whether there is more than the sum of a plain loss."""
+        """Whether the loss is not plain: it has named parts or scores."""
         return list(self._divided_by) != [LOSS]
 
     @property
     def label_count(self) -> int:
-        """The count of the first part."""
+        """Total count of the first part."""
         return self.divisor(next(iter(self.parts)))
 
     @property
     def loss_sum(self) -> Tensor:
-        """Loss multiplied by `label_count`; for a plain loss its sum."""
+        """Total loss multiplied by `label_count`, as a 0-dim tensor. For a plain loss this is its sum."""
         if not self.has_names:
             return self.values[LOSS]
         scaled = [self.values[name] * (self.label_count / (self.divisor(name) or 1)) for name in self.parts]
@@ -112,7 +112,7 @@ class NamedLossSums:
         return {name: (value / (self.divisor(name) or 1)).float() for name, value in self.values.items()}
 
     def divisor(self, name: str) -> int:
-        """Return the total count that divides the sum of this name."""
+        """Return the total count by which the sum of this name is divided."""
         return self.counts[self._divided_by[name]]
 
 
@@ -121,10 +121,10 @@ def by_name(result: Found) -> Mapping[str, Tensor]:
 
 
 def idle_sums(result: Found) -> Found:
-    """Return sums of 0 whose gradients are 0, for a process that has no rows in a step."""
+    """Return the sums multiplied by 0, so that gradients are 0, for a process without rows in a step."""
     return result * 0.0 if isinstance(result, Tensor) else {name: value * 0.0 for name, value in result.items()}
 
 
 def no_terms(loss: object, device: torch.device) -> dict[str, Tensor]:
-    """Return terms of 0, for passes whose results are not used."""
+    """Return zeros for the terms of a loss, for passes whose results are not used."""
     return {name: torch.zeros((), device=device) for name in loss.terms} if isinstance(loss, NamedLoss) else {}

@@ -1,8 +1,8 @@
-"""Cross entropy of the next token, summed over the labels that count.
+"""Compute the cross entropy of the next token, summed over the labels that count.
 
-The head computes only positions that have a label: padding, prompts and ends of documents cost no logits. Its input is
-selected right before the head, so the model still changes its logits afterwards (scales, soft caps). Logits in chunks
-are changed here, as `models/modules.py` describes the model.
+The head computes only positions that have a label, so padding, prompts and ends of documents cost no logits. Positions
+are selected right before the head, so the model still scales or caps its logits. If logits are computed in chunks, this
+module scales and caps them, as `models/modules.py` describes for each model.
 """
 
 from typing import Any, Literal
@@ -18,17 +18,17 @@ from tui_trainer.losses.micro_batch import MicroBatch, known_masks
 from tui_trainer.models.modules import LogitTransform, in_chunks, logit_transform
 from tui_trainer.models.towers import language_config
 
-# Share of the largest logit: matmuls in 16 bits are rounded to a 256th, and models round once more after the head.
+# Allowed difference as a share of the largest logit. 16-bit matmuls round to a 256th, and models round again later.
 _MOST_DIFFERENCE = 0.02
 
 
 class NextTokenLoss:
-    """Loss of language models: a call returns nats summed over `batch.label_count` labels, differentiable."""
+    """Loss of language models. A call returns differentiable nats, summed over `batch.label_count` labels."""
 
     def __init__(self, model: Any, *, chunk_tokens: int = 0, label_smoothing: float = 0.0) -> None:
-        """Compute `chunk_tokens` labels at a time if `logit_transform` knows the model; with 0 all of a batch.
+        """Make the loss, which computes `chunk_tokens` labels at a time (0: all) if `logit_transform` knows the model.
 
-        `label_smoothing` spreads this share of each label evenly over the vocabulary. Evaluations do without it.
+        `label_smoothing` is the share of each label that is spread over the vocabulary. Evaluations do not use it.
         Source: Szegedy et al., arXiv:1512.00567, section 7.
         """
         self._model = model
@@ -36,11 +36,11 @@ class NextTokenLoss:
         transform = logit_transform(language_config(model.config).to_dict())
         self._transform = transform or LogitTransform()
         self.chunk_tokens = chunk_tokens if transform and type(_layer_of(self._head)) is nn.Linear else 0
-        """Labels whose logits exist at one time; 0 for all of a batch."""
+        """Number of labels whose logits are in memory at one time; 0 for all labels of a batch."""
         self.always_in_chunks = False
-        """Whether batches with fewer labels than a chunk use chunks too, so that all passes run the same code."""
+        """Whether batches that fit into one chunk are also computed in chunks, so that all passes run the same code."""
         self.kernel: CrossEntropy | None = None
-        """Kernel for the losses of chunks; None for torch's operations."""
+        """Kernel that computes the losses of chunks; None for torch's operations."""
         self._label_smoothing = label_smoothing
         self._batch: MicroBatch | None = None
         self._hidden: Tensor | None = None
@@ -55,7 +55,7 @@ class NextTokenLoss:
     def _losses(self, batch: MicroBatch, reduction: Literal["sum", "none"]) -> Tensor:
         self._batch = batch
         smoothing = self._label_smoothing if self._model.training else 0.0
-        # A lasting hook would hold this loss, which holds the model. And text samples need the logits of all positions.
+        # The hook is removed after each pass: it keeps this loss and the model alive, and samples need all logits.
         hook = self._head.register_forward_pre_hook(self._select)
         try:
             with known_masks(batch):
@@ -72,9 +72,9 @@ class NextTokenLoss:
         return losses[: len(batch.labels)] if more and reduction == "none" else losses
 
     def chunk_as_the_model(self, batch: MicroBatch) -> bool:
-        """Return whether a chunk has the model's own logits, at one position of a batch.
+        """Return whether logits computed in a chunk equal the model's own, at one position of a batch.
 
-        If it has not, all logits are computed at once from now on.
+        If they do not, all logits are computed at once from now on.
         """
         products: list[Tensor] = []
         hooks = (
@@ -98,9 +98,9 @@ class NextTokenLoss:
         return is_same
 
     def use_kernel(self, kernel: CrossEntropy, device: torch.device, dtype: torch.dtype) -> str:
-        """Use the kernel from now on if it computes this loss; otherwise return the reason why not.
+        """Use the kernel from now on if its results agree with this loss; otherwise return how they differ.
 
-        Raises whatever the kernel raises.
+        Raises any error of the kernel.
         """
         reason = reason_against(
             kernel,
@@ -125,32 +125,32 @@ class NextTokenLoss:
 
     @property
     def _added_bias(self) -> Tensor | None:
-        """BART adds one number to each logit after the head."""
+        """Return the bias that BART adds to the logits after the head; None for other models."""
         added: Tensor | None = getattr(self._model, "final_logits_bias", None)
         return None if added is None else added.flatten()
 
     def _select(self, _head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Select the positions that have a label, before the head; for 16 bits on a CPU a `coarse` number of them."""
+        """Select the head's input at positions that have a label. In 16 bits on a CPU a `coarse` number of them."""
         assert self._batch is not None, "the hook is there while a batch is"
         hidden_Nh, places = args[0].flatten(0, -2), self._batch.places
         always = self.always_in_chunks or self.kernel is not None
         is_chunked = in_chunks(len(places), self.chunk_tokens) or (self.chunk_tokens and always)
         if len(places) < len(hidden_Nh):
             if not is_chunked and hidden_Nh.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-                # The first place once more: its logits have no label.
+                # The first position fills the rest. Its additional logits have no label.
                 places = F.pad(places, (0, coarse(len(places), len(hidden_Nh)) - len(places)))
             hidden_Nh = hidden_Nh.index_select(0, places)
         if is_chunked:
-            # The head itself then computes one row only, which nobody reads.
+            # The head itself then computes only one row, which is not used.
             self._hidden = hidden_Nh
             hidden_Nh = hidden_Nh[:1].detach()
         return (hidden_Nh, *args[1:])
 
 
 def _layer_of(head: Any) -> Any:
-    """Return the head's layer inside peft's wrappers.
+    """Return the linear layer of the head inside peft's wrappers.
 
-    That is the copy that trains if peft saves the head, and the frozen layer if only some rows of it train.
+    If peft trains the whole head, it is the trained copy. If only some rows train, it is the frozen layer.
     """
     if (rows := getattr(head, "token_adapter", None)) is not None:
         return rows.get_base_layer()
@@ -159,7 +159,7 @@ def _layer_of(head: Any) -> Any:
 
 
 def _weight_of(head: Any) -> Tensor:
-    """Return the weight of the head's layer, with the rows that train put into it."""
+    """Return the weight of the head. If only some rows train, it contains their trained values."""
     rows = getattr(head, "token_adapter", None)
     weight: Tensor = _layer_of(head).weight if rows is None else rows.get_merged_weights(rows.active_adapters)
     return weight

@@ -1,8 +1,8 @@
-"""The loss that spreads tokens over the experts of a mixture, added to that of the next token.
+"""Add to the next-token loss a router loss, which spreads tokens over the experts of a mixture.
 
-The model's own class computes it for `output_router_logits`: for all routers together, from the tokens of one
-micro-batch without padding. A step uses the mean over its micro-batches, weighted by their tokens. With one micro-batch
-that is the loss of transformers.
+The model's own function computes the router loss, for all routers together, from the tokens of one micro-batch without
+padding. A step uses the mean over its micro-batches, weighted by their tokens. For a step of one micro-batch, this is
+the loss of transformers with `output_router_logits`.
 
 Source: Fedus et al., Switch Transformers, arXiv:2101.03961, section 2.2; `load_balancing_loss_func` of transformers.
 """
@@ -27,7 +27,7 @@ _TOKENS = "tokens"
 
 
 class RouterLoss(NamedLoss):
-    """Loss of training. Evaluations use the loss of the next token alone."""
+    """Next-token loss and router loss, for training. Evaluations use the next-token loss alone."""
 
     parts: Mapping[str, str] = {NEXT_TOKEN: LABELS, ROUTER: _TOKENS}
 
@@ -40,7 +40,7 @@ class RouterLoss(NamedLoss):
         return {LABELS: batch.label_count, _TOKENS: batch.tokens}
 
     def __call__(self, batch: MicroBatch) -> Mapping[str, Tensor]:
-        """Return the sum of the next token's loss in nats, and the weighted router loss times `batch.tokens`.
+        """Return two sums: the next-token loss in nats, and the weighted router loss multiplied by `batch.tokens`.
 
         Raises RunError if the model has returned no router logits.
         """
@@ -53,9 +53,9 @@ class RouterLoss(NamedLoss):
 
     @contextmanager
     def _balanced(self, mask_BT: Tensor | None) -> Iterator[list[Any]]:
-        """Collect the results of the model's own loss function, called with this mask, during a forward pass.
+        """Return a context that yields a list, to which each forward pass appends the model's router loss.
 
-        The model itself gets no mask, because its attention needs none for padding at the right.
+        The model's loss function gets this mask, but its attention gets none: padding at the right needs no mask.
         """
         router_losses: list[Any] = []
         balance = self._names[BALANCE]
@@ -73,7 +73,7 @@ class RouterLoss(NamedLoss):
 
 
 def _mask_BT(batch: MicroBatch) -> Tensor | None:
-    """Return where there is a token; None if nothing is padded."""
+    """Return a mask that is true for tokens and false for padding; None if nothing is padded."""
     lengths_B = batch.row_lengths
     if not len(lengths_B):
         return None

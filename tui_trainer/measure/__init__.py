@@ -1,1 +1,1 @@
-"""Measurements on this machine: training and a trained model, each with and without one change, in fresh processes."""
+"""Measurements on this machine, in fresh processes: training and trained models, with and without one change."""

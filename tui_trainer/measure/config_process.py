@@ -1,4 +1,4 @@
-"""Measuring commands about a config, as processes that the screens start."""
+"""Processes that the screens start to run measuring commands, such as `tune`, with the shown config."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,13 +11,13 @@ from tui_trainer.measure.rehearsal import lines_of
 
 
 def config_options(loaded: LoadedConfig, gpu: GpuChoice) -> list[str]:
-    """Return the options that give a command this config and this GPU."""
+    """Return the command-line options that pass this config and this GPU to a command."""
     settings = [part for setting in as_request(loaded, {}).assignments for part in ("--set", setting)]
     return [*settings, *([] if gpu is None else ["--gpu", str(gpu)])]
 
 
 class ConfigProcess(JsonProcess):
-    """A command about a config. Its result is the JSON object that has `result_key`."""
+    """Process of a command with a config. Its result is the JSON object in the output that has the key `result_key`."""
 
     command: Sequence[str]
     result_key = "sentence"
@@ -26,7 +26,7 @@ class ConfigProcess(JsonProcess):
     def __init__(self, loaded: LoadedConfig, gpu: GpuChoice, *options: str) -> None:
         """Start the command. Raises OSError if no process can be started."""
         self.outcomes: dict[str, bool] = {}
-        """Whether a part worked, by the line that reports it."""
+        """Whether each part of a rehearsal worked, keyed by the output line that reports the part."""
         super().__init__([*self.command, *config_options(loaded, gpu), *options], {})
 
     @property
@@ -35,7 +35,7 @@ class ConfigProcess(JsonProcess):
 
     @property
     def verdict(self) -> tuple[str, bool]:
-        """The result in a sentence, and whether it is good."""
+        """(sentence about the result, whether the result is good)."""
         if self.result is None:
             return f"{self.not_done}: {self.reason}", False
         return self.done or self.result["sentence"], bool(self.result.get("is_ready", True))
@@ -66,7 +66,7 @@ class RehearsalProcess(ConfigProcess):
 
 
 class TuneProcess(ConfigProcess):
-    """Search for the fastest settings. Its messages become lines."""
+    """Search for the fastest settings. Each message of the command is added to `lines`."""
 
     command: Sequence[str] = ("tune",)
     not_done = "not tuned"
@@ -85,14 +85,14 @@ class SizesProcess(TuneProcess):
 
 
 class SwitchesProcess(TuneProcess):
-    """Measurement of the gain of each training option. It chooses nothing."""
+    """Measurement of the gain of each training option. It suggests no settings."""
 
     command, result_key = ("bench", "train"), "variants"
     done, not_done = "all training options measured", "not measured"
 
 
 class GainProcess(ConfigProcess):
-    """Measurement of the checks in `names`; `all` means all checks. Each gain is stored once it is known."""
+    """Measurement of the gains of the checks in `names` (`all`: all checks). Each gain is stored once it is known."""
 
     command = ("check",)
 

@@ -1,7 +1,7 @@
-"""The gain of the switches of the checklist on this machine: with the current settings and with one changed, in turns.
+"""Measure on this machine what a change in the checklist gains, in alternating turns without and with the change.
 
-Each pair of turns gives one ratio of their tokens per second, so other load on the machine falls on both. Measuring
-changes no setting; the gains are stored (`advice/measured_gains.py`) and shown in the checklist from then on."""
+Each pair of turns gives one ratio of tokens per second, so that other load on the machine affects both turns. Measuring
+changes no setting. Gains are stored (`advice/measured_gains.py`) and from then on shown in the checklist."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,15 +24,15 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import utc_now
 
 PAIRS, SECONDS = 3, 300.0
-# Bounds of the steps in a turn.
+# Bounds of the number of steps in a turn.
 _MOST_STEPS, _LEAST_STEPS = 24, 6
-# Time of a turn besides its steps; importing libraries alone takes some seconds.
+# Time of a turn in addition to its steps. Importing libraries alone takes some seconds.
 _START_SECONDS = 12.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GainBench:
-    """Measurement of the checks in `names`, or of `all`. Each of them takes at most `seconds`."""
+    """Measurement of the checks in `names` (`all`: all checks), with at most `seconds` for each check."""
 
     loaded: LoadedConfig
     names: Sequence[str]
@@ -42,9 +42,9 @@ class GainBench:
     pairs: int = PAIRS
 
     def measure(self) -> bool:
-        """Measure the checks, storing each gain at once. Return False if the user interrupted it.
+        """Measure the checks one by one, and store each gain at once. Return False if the user interrupted this.
 
-        Raises InputError for a name that no check has, while a run trains, and for a config that cannot be planned.
+        Raises InputError if a name is unknown, if a run trains on this machine, or if the config cannot be planned.
         """
         names = [ALL, *(check.name for check in all_checks())]
         if unknown := [name for name in self.names if name not in names]:
@@ -64,7 +64,7 @@ class GainBench:
             return False
 
     def _measure(self, context: Context, finding: Finding) -> bool:
-        """Measure one check. Return False if the user interrupted it; complete pairs count even then."""
+        """Measure one check, and store the gain of complete pairs. Return False if the user interrupted this."""
         patch = finding.alternative or {}
         try:
             reason = no_change(context.planned, self._plan(patch), patch)
@@ -99,7 +99,7 @@ class GainBench:
         return time_limit.cut_short != INTERRUPTED
 
     def _keep(self, finding: Finding, gain: Gain) -> None:
-        """Store a gain under the shapes of new plans, which are exact since the turns have prepared the data."""
+        """Report the gain of a check, and store it for plans made now, which use the data that the turns prepared."""
         patch = finding.alternative or {}
         plan = estimated_plan(self.loaded, gpu=self.gpu)
         try:

@@ -1,4 +1,4 @@
-"""The table of a trained model at work: one by one, in batches, with beams, in fewer bits, compiled, exported."""
+"""Measure the speed of a trained model: one input at a time, in batches, with beams, in bf16, compiled, exported."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
     from tui_trainer.data.preparing.cache import PreparedData
     from tui_trainer.exporting.predicting import Predictor
 
-# Rows predicted one by one for latencies and for the time to the first token, and tokens of a prompt.
+# Rows that are predicted one by one (for latencies, for the time to the first token), and tokens of a prompt.
 _LATENCY_ROWS, _FIRST_TOKEN_ROWS, _PROMPT_TOKENS, _ROWS_AT_A_TIME = 20, 8, 32, 8
 
 
 def write(question: dict[str, Any], _: Report) -> None:
-    """Write the model in another format. `question` has run, format and write (a folder)."""
+    """Export the model of a run. `question` has `run`, `format` and `write` (the folder). Runs in a worker."""
     find_format(question["format"]).write(_trained(question), Path(question["write"]), lambda *_: None)
 
 
 def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
-    """Return seconds, bytes, loss and scores of one way to run a trained model. Runs in a worker.
+    """Run a trained model in one way, and return seconds, bytes, loss and scores. Runs in a worker.
 
-    `question` has run, gpu, batched, rows, new_tokens, scored, and if they differ from the defaults: format and folder,
-    dtype, adapter, compiled, beams, cached."""
+    `question` has run, gpu, batched, rows, new_tokens, scored, and only if they differ from the defaults: format and
+    folder, dtype, adapter, compiled, beams, cached."""
     from tui_trainer.exporting.measured import prepared_data
     from tui_trainer.training.compiled import compiler
     from tui_trainer.training.recorder import peak_memory_bytes
@@ -90,7 +90,7 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
                 trained.plan.config, predictor.model, predictor.tokenizer, contents, predictor.sampling
             )
             tokens, first = sum(map(len, inputs)), []
-        # Read before the loss, whose passes have other shapes.
+        # The peak is read before the loss is computed, because those passes have other shapes.
         peak = peak_memory_bytes(next(predictor.model.parameters()).device)
         scores = _scores(trained, data, predictor.model, question["rows"]) if question["scored"] else {}
     return {
@@ -122,7 +122,7 @@ def _predictor(trained: TrainedModel, question: dict[str, Any]) -> Predictor:
         return Predictor(trained.task, trained.plan.config, model, load_tokenizer(trained), sampling)
     predictor = load_predictor(trained, inference_device(gpu), sampling)
     if not question.get("cached", True):
-        # Each new token then computes all earlier ones again.
+        # Without a cache, each new token computes all earlier tokens again.
         predictor.model.generation_config.use_cache = False
     if question.get("adapter"):
         device = predictor.model.device
@@ -133,7 +133,7 @@ def _predictor(trained: TrainedModel, question: dict[str, Any]) -> Predictor:
 
 
 def _contents(trained: TrainedModel, data: PreparedData, count: int) -> list[Any]:
-    """Return the inputs of the model, from held-out rows as text. They repeat if there are too few rows.
+    """Return `count` inputs of the model, made from held-out rows, which repeat if there are too few.
 
     A causal model gets the beginning of a row as its prompt. All formats of a model get the same inputs."""
     from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
@@ -151,7 +151,7 @@ def _contents(trained: TrainedModel, data: PreparedData, count: int) -> list[Any
 
 
 def _count_output_tokens(model: Any) -> list[int]:
-    """Make `generate` count tokens: each text appends its length, including the end token, to the returned list."""
+    """Make `model.generate` append the length of each generated text, with its end token, to the returned list."""
     import torch
 
     lengths: list[int] = []
@@ -174,7 +174,7 @@ def _count_output_tokens(model: Any) -> list[int]:
 
 
 def _compile(predictor: Predictor, contents: list[Any]) -> float:
-    """Compile each layer for any number of rows and tokens. Return the seconds. Raises RuntimeError if none was."""
+    """Compile each layer for any number of rows and tokens, and return the seconds. Raises RuntimeError on failure."""
     from tui_trainer.training.compiled import decoder_layers, graphs_made, require_graphs
 
     for layer in decoder_layers(predictor.model) or [predictor.model]:
@@ -208,7 +208,7 @@ ONE_BY_ONE, BATCHED, COMPILED = "one by one", "in batches", "compiled"
 
 @dataclass(slots=True)
 class InferenceBench:
-    """Measurement with `rows` inputs in each turn of each variant. `only` has parts of variant names."""
+    """Measurement of ways to run a model, with `rows` inputs per turn. `only` has parts of the names of variants."""
 
     trained: TrainedModel
     rows: int
@@ -220,10 +220,9 @@ class InferenceBench:
     _exports: dict[str, Path] = field(default_factory=dict)
 
     def measure(self) -> tuple[list[dict[str, Any]], str]:
-        """Return a row of figures for each variant, and why not all were measured.
+        """Return (row of figures for each variant, why not all were measured or '').
 
-        Exports that the run does not have are written to a folder that is removed afterwards.
-        """
+        Missing exports are written to a folder that is removed afterwards."""
         with tempfile.TemporaryDirectory(prefix="bench-") as export_folder:
 
             def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
@@ -255,7 +254,7 @@ class InferenceBench:
         ]
 
     def _exported(self, export_format: Format, *, is_on_gpu: bool) -> Variant:
-        """Return a variant in another format, which is loaded to the CPU."""
+        """Return the variant that runs the model in an export format, which is loaded on the CPU."""
         name = export_format.name
         try:
             require_libraries(export_format)
@@ -289,7 +288,7 @@ class InferenceBench:
             raise WorkerFailed(f"not worth it here: compiling and one round {failure}") from None
 
     def _export(self, name: str, question: dict[str, Any], seconds: float, place: Path) -> Path:
-        """Return the export of the run if its certificate is good, else one that is written now."""
+        """Return the folder of the run's export if its certificate is good, else of one that is written to `place`."""
         if name not in self._exports:
             folder = self.trained.run.exports / name
             if certificates(self.trained.run).get(name, {}).get("is_good") is not True:
@@ -301,14 +300,14 @@ class InferenceBench:
         return self._exports[name]
 
     def _row(self, variant: Variant, expected: list[str]) -> dict[str, Any]:
-        """Return medians over the turns of a variant; latencies are those of the rows of all turns."""
+        """Return the figures of a variant: medians over its turns, but latencies over the inputs of all turns."""
         row: dict[str, Any] = {"name": variant.name, "reason": variant.reason, "turns": len(variant.answers)}
         if not variant.answers:
             return row
         first, latencies = variant.answers[0], sorted(_all(variant, "latencies"))
         same = [reference == output for reference, output in zip(expected, first["predictions"], strict=True)]
         names = ("tokens_per_second", "peak_memory_bytes", "compile_seconds")
-        # With other numbers or compiled, the weights on the disk are those of the run.
+        # Without an export, the weights on the disk are those of the run, also for bf16 and compiled layers.
         folders = {self.trained.folder, *filter(None, [self.trained.base])}
         weight_bytes = sum(path.stat().st_size for folder in folders for path in folder.glob("*.safetensors"))
         export = self._exports.get(variant.patch.get("format", ""))
@@ -328,7 +327,7 @@ class InferenceBench:
 
 
 def _no_bf16(hardware: Hardware, card: Gpu | None) -> str:
-    """Return why there is no bf16 on the card, or without one on the CPU; empty if there is."""
+    """Return why the GPU, or the CPU if `card` is None, does not support bf16; empty if it does."""
     if card is not None:
         return "" if card.abilities and card.abilities.bf16 else "this GPU does not support bf16"
     return "" if hardware.cpu_flags & BF16_FLAGS else "this CPU only emulates bf16"
@@ -339,7 +338,7 @@ def _all(variant: Variant, name: str) -> list[float]:
 
 
 def table(rows: list[dict[str, Any]], *, writes: bool) -> list[list[str]]:
-    """Return the rows that have figures as a table, with a title above each column."""
+    """Return the cells of a table: titles, then the rows that have figures. `writes`: the model generates text."""
     scores = list(next((row["scores"] for row in rows if row["turns"]), {}))[:2]
     first: Columns = {"first token": lambda row: _ms(row["first_token_seconds"])} if writes else {}
     columns: Columns = {
@@ -359,7 +358,7 @@ def table(rows: list[dict[str, Any]], *, writes: bool) -> list[list[str]]:
 
 
 def speed_lines(result: Mapping[str, Any], width: int) -> list[str]:
-    """Return the table and the meaning of its columns, from the JSON of `bench RUN`; nothing without figures."""
+    """Return the lines of the table and of the meaning of its columns, from the JSON of `bench RUN`."""
     rows, writes = result["variants"], result["writes"]
     if not any(row["turns"] for row in rows):
         return []
@@ -385,10 +384,10 @@ def _ms(seconds: float | None) -> str:
 def keep_speed(
     trained: TrainedModel, rows: Sequence[Mapping[str, Any]], row_count: int, notify: Notify
 ) -> Target | None:
-    """Write the samples per second in batches, if they were measured, to the journal of the run.
+    """Write the measured samples per second in batches, if any, to the journal of the run.
 
-    Return the target that they are compared with, or None. `notify` gets the reason if they could not be saved, for
-    example while another process trains the run."""
+    Returns the run's target for this speed, or None. `notify` gets the reason if the speed cannot be saved, for example
+    while another process trains the run."""
     run = trained.run
     state = read_run(run)
     speed = next((row["samples_per_second"] for row in rows if row["name"] == BATCHED and row["turns"]), None)
@@ -406,7 +405,7 @@ def keep_speed(
 
 
 def notes(rows: list[dict[str, Any]]) -> list[str]:
-    """Return what does not apply or failed, with its reason, and whether the compiler's time is repaid."""
+    """Return sentences about variants without figures, with their reasons, and about when compiling pays off."""
     sentences = reasons(rows)
     by_name = {row["name"]: row for row in rows if row["turns"]}
     compiled, batched = by_name.get(COMPILED), by_name.get(BATCHED)

@@ -1,7 +1,7 @@
-"""The largest and the fastest micro-batch of a run, tried with its real model and data in a process of its own.
+"""Find the largest and the fastest micro-batch of a run, with its model and data, in a separate process.
 
-A size survives if the largest passes of the run fit in memory. The effective batch stays, so the candidates are its
-equal parts. They grow by doubling until one fails; then the search bisects."""
+A micro-batch size survives if the largest passes of the run fit in memory. The effective batch does not change, so the
+candidates divide it into equal parts. Sizes are doubled until one fails, then the search bisects."""
 
 import json
 import tempfile
@@ -33,46 +33,46 @@ _REQUEST = TypeAdapter(Request)
 
 
 def question_of(request: Request, gpu: GpuChoice) -> dict[str, Any]:
-    """Return a request as JSON, for a process that trains for a measurement."""
+    """Return the request and the GPU as JSON values, for a worker that measures training."""
     return {**_REQUEST.dump_python(request, mode="json"), "gpu": gpu}
 
 
 def request_of(question: dict[str, Any]) -> Request:
-    """Return the request that `question_of` has written, among other things."""
+    """Return the request in a question that `question_of` made. Other keys of the question are ignored."""
     return _REQUEST.validate_python(question)
 
 
 def with_settings(request: Request, patch: Patch) -> Request:
-    """Return the request with other values of these settings."""
+    """Return the request with the settings of `patch` changed."""
     others = [assignment for assignment in request.assignments if assignment.partition("=")[0].strip() not in patch]
     shortcuts = {key: value for key, value in request.shortcuts.items() if key not in patch}
     changed = [f"{key}={json.dumps(value)}" for key, value in patch.items()]
     return replace(request, assignments=(*others, *changed), shortcuts=shortcuts)
 
 
-# Number of surviving micro-batches that are timed, from the largest.
+# Number of surviving sizes that are timed, from the largest on.
 _TIMED = 4
 _UNWRITTEN: Patch = {"logging.report_to": [], "logging.sample_steps": 0}
-# Time limit before a run whose micro-batch is to be measured.
+# Time limit for the measurement before a run whose config asks for a measured micro-batch.
 _TUNE_SECONDS = 180.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TriedMicroBatch:
-    """A micro-batch that was tried. `failed` says why it cannot be used."""
+    """Result of a micro-batch size that was tried. `failed` says why it cannot be used; empty if it can."""
 
     rows: int
     passes: int
     failed: str = ""
     peak_memory_bytes: int = 0
     seconds: float = 0.0
-    """Seconds of two steps with at most two of its largest passes each."""
+    """Seconds of two steps, each with one or two passes over the largest batch."""
     step_seconds: Sequence[float] = ()
-    """Seconds of each whole effective batch."""
+    """Seconds of each timed step, over a whole effective batch."""
 
     @property
     def words(self) -> str:
-        """`16 rows x 2: 300.0 MiB`, or why it failed."""
+        """Result in words: `16 rows x 2: 300.0 MiB`, or why the size failed."""
         outcome = self.failed or format_bytes(self.peak_memory_bytes)
         timed = f", {format_seconds(median(self.step_seconds))} a step" if self.step_seconds else ""
         return f"{split_words(self.rows, self.passes)}: {outcome}{timed}"
@@ -80,35 +80,35 @@ class TriedMicroBatch:
 
 @dataclass(kw_only=True, slots=True)
 class MicroBatches:
-    """Micro-batches of `step_rows` rows that were tried. `cut_short` says why not all were; empty if they were."""
+    """Results of micro-batch sizes for steps of `step_rows` rows. `cut_short` says why not all sizes were tried."""
 
     step_rows: int
     tried: dict[int, TriedMicroBatch] = field(default_factory=dict)
     cut_short: str = ""
 
     def add(self, rows: int, **outcome: Any) -> str:
-        """Add what a worker reports of a micro-batch to what is known of it. Return it in words."""
+        """Add figures of a size, as fields of its TriedMicroBatch. Return the result in words."""
         before = self.tried.get(rows) or TriedMicroBatch(rows=rows, passes=-(-self.step_rows // rows))
         self.tried[rows] = replace(before, **outcome)
         return self.tried[rows].words
 
     @property
     def largest(self) -> int:
-        """Largest one that survived; 0 if none did."""
+        """Largest size that survived, in rows; 0 if none did."""
         return max((tried.rows for tried in self.tried.values() if not tried.failed), default=0)
 
     @property
     def fastest(self) -> TriedMicroBatch | None:
-        """Fastest one that was timed, the larger of two equal ones; None if none was timed."""
+        """Fastest timed size (if two are equal, the larger one); None if none was timed."""
         timed = [tried for tried in self.tried.values() if tried.step_seconds and not tried.failed]
         return min(timed, key=lambda tried: (median(tried.step_seconds), -tried.rows), default=None)
 
 
 def next_rows(candidates: Sequence[int], tried: Mapping[int, bool]) -> int | None:
-    """Return the size to try next, by doubling and then bisection; None once the largest surviving one is known.
+    """Return the size to try next, by doubling and then bisection; None once the largest surviving size is known.
 
-    `candidates` ascend, and none is more than twice the one before. A failure below a size that survived does not
-    count."""
+    `candidates` ascend, and each is at most twice the previous one. `tried` says of each size whether it survived. If a
+    larger size survived, a failure is ignored."""
     works = max((rows for rows, survived in tried.items() if survived), default=0)
     failed = min((rows for rows, survived in tried.items() if not survived and rows > works), default=None)
     larger = [rows for rows in candidates if rows > works and (failed is None or rows < failed)]
@@ -120,7 +120,7 @@ def next_rows(candidates: Sequence[int], tried: Mapping[int, bool]) -> int | Non
 
 
 def sizes_to_time(survived: Iterable[int]) -> list[int]:
-    """Return the micro-batches worth timing: the largest that survived, and each about half of the one before."""
+    """Return the sizes worth timing: the largest that survived, the next of at most half that size, and so on."""
     sizes: list[int] = []
     for rows in sorted(survived, reverse=True):
         if len(sizes) < _TIMED and (not sizes or rows <= -(-sizes[-1] // 2)):
@@ -129,16 +129,16 @@ def sizes_to_time(survived: Iterable[int]) -> list[int]:
 
 
 def cut_patch(plan: Plan, rows: int) -> dict[str, Any]:
-    """Return the settings for micro-batches of this many rows at the effective batch of the plan."""
+    """Return the settings for micro-batches of `rows` rows that keep the plan's effective batch."""
     if plan.config.training.gradient_accumulation_steps == "auto":
         return {MICRO: rows}
-    # A micro-batch and a number of parts that were both written make another effective batch.
+    # If the config sets both micro-batch and accumulation, their product would otherwise change the effective batch.
     effective = {} if plan.effective_batch_is_auto else {EFFECTIVE: plan.effective_batch_size.value}
     return {MICRO: rows, ACCUMULATION: "auto", **effective}
 
 
 def step_rows(plan: Plan) -> int:
-    """Return the rows that a process divides in a step: rows of the data, or rows of packed documents."""
+    """Return how many rows one process divides into micro-batches in a step: data rows, or packed rows."""
     if plan.packing.value:
         return plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value
     return -(-min(plan.effective_batch_size.value, plan.train_rows.value) // plan.processes.value)
@@ -155,14 +155,14 @@ def try_micro_batches(
     candidates: Sequence[int] = (),
     timed: bool = False,
 ) -> MicroBatches:
-    """Try micro-batches of `request` with `patch`, by default all equal parts of a step; `plan` is that of `request`.
+    """Try micro-batch sizes of `request`, whose plan is `plan`, with the settings of `patch`.
 
-    A process that the system kills has failed at what it tried last, and another one continues. Raises RunError if
-    nothing could be tried.
+    Candidates are by default all equal parts of a step. If the system kills the worker, the size that it was trying has
+    failed, and another worker continues. Raises RunError if no size could be tried.
     """
     tries, limit = MicroBatches(step_rows=step_rows(plan)), TimeLimit(seconds)
     sizes = list(candidates) or even_parts(tries.step_rows)
-    # The plan has one row per pass, so it fits in any memory. The process itself lays out larger ones.
+    # The request asks for one row per pass, which the plan accepts. The worker itself makes larger micro-batches.
     question = question_of(with_settings(request, {**cut_patch(plan, 1), **(patch or {}), **_UNWRITTEN}), gpu)
     question |= {"candidates": sizes, "timed": timed, "step_rows": tries.step_rows}
     runs = nearest_existing(Path(plan.config.output.runs_dir))
@@ -179,7 +179,7 @@ def try_micro_batches(
 
 
 def _ask(tries: MicroBatches, question: dict[str, Any], seconds: float, limit: TimeLimit, notify: Notify) -> None:
-    """Add what one worker tries until it ends. Raises TimeOver."""
+    """Add the results of one worker, which tries sizes until it has finished or fails. Raises TimeOver."""
     trying = 0
 
     def take(report: dict[str, Any]) -> None:
@@ -202,7 +202,7 @@ def _ask(tries: MicroBatches, question: dict[str, Any], seconds: float, limit: T
 
 
 def tune_micro_batch(loaded: LoadedConfig, plan: Plan, gpu: GpuChoice, progress: Progress) -> None:
-    """Measure and store the micro-batch for the `untuned_key` of the plan. Raises RunError if none survives."""
+    """Find the fastest micro-batch, and store it for the plan's `untuned_key`. Raises RunError if none survives."""
     sentences: list[str] = []
 
     def notify(sentence: str) -> None:
@@ -218,7 +218,7 @@ def tune_micro_batch(loaded: LoadedConfig, plan: Plan, gpu: GpuChoice, progress:
         failed = next((tried.failed for tried in tries.tried.values() if tried.failed), tries.cut_short)
         hint = "run `tui-trainer rehearse` to try settings that use less memory"
         raise RunError(f"no micro-batch could be measured: {failed}; {hint}")
-    # Without a timed micro-batch, the largest that survived.
+    # If no size was timed, the largest that survived is used.
     rows = tries.fastest.rows if tries.fastest else tries.largest
     timed = {size: tried.step_seconds for size, tried in tries.tried.items() if tried.step_seconds and not tried.failed}
     if key := Key.read(plan.untuned_key):

@@ -1,6 +1,6 @@
-"""A rehearsal of a run: parts that a run reaches late are tried at once, in a process of their own.
+"""Rehearse a run: try parts that the run would reach late, in a separate process.
 
-If memory runs out, settings that need less are tried until some work. They are reported as the remedy."""
+If memory runs out, settings that need less memory are tried until some work. They are reported as the remedy."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -31,16 +31,16 @@ _MOST_TRIES = 6
 _SHORTEST = 64
 
 Report = Callable[[dict[str, Any]], None]
-"""Called with each part that begins, and with its figures when it has ended."""
+"""Callback that gets the name of each part when it begins, and the name with the figures when it has ended."""
 Parts = Mapping[str, Mapping[str, Any]]
-"""Figures of each part by its name."""
+"""Figures of each part, keyed by the name of the part."""
 
 
 def rehearse(request: Request, gpu: GpuChoice, report: Report) -> dict[str, Any]:
-    """Return the figures of all parts, what they say about the run, and the faults that would have ended or harmed it.
+    """Rehearse a run. Return the figures of all parts, estimates for the run, and the faults that would harm it.
 
-    The patch of a fault was tried here and works. Raises InputError if the plan refuses the config, and RunError if no
-    model could be made."""
+    Each fault has a patch of settings that was tried here and works, if one was found. Raises InputError if the config
+    cannot be planned, and RunError if the model cannot be loaded."""
     loaded = load_config(request, gpu=gpu)
     plan = estimated_plan(loaded, gpu=gpu)
     if problems := [*name_problems(loaded), *start_problems(loaded)]:
@@ -56,7 +56,7 @@ def rehearse(request: Request, gpu: GpuChoice, report: Report) -> dict[str, Any]
         patch |= {key: value for part in failed.values() for key, value in part.get("works_with", {}).items()}
         if MICRO in patch:
             patch |= cut_patch(plan, patch[MICRO])
-        # Parts that no longer run out of memory, or that continued in the process with smaller passes.
+        # A part also works if the worker itself continued with smaller passes after running out of memory.
         works = {name for name, part in parts.items() if "failed" not in part or "works_with" in part}
         out_of_memory = {name for name, part in first_failed.items() if part.get("is_memory")}
         remedies.update((name, dict(patch)) for name in works & out_of_memory)
@@ -78,7 +78,7 @@ def rehearse(request: Request, gpu: GpuChoice, report: Report) -> dict[str, Any]
 
 
 def _about_run(plan: Plan, parts: Parts) -> dict[str, Any]:
-    """Return what the figures of the parts say about the whole run."""
+    """Return estimates for the whole run, such as `run_seconds`, from the figures of its parts."""
 
     def figure(part: str, name: str) -> float:
         return float(parts.get(part, {}).get(name) or 0.0)
@@ -98,7 +98,7 @@ def _about_run(plan: Plan, parts: Parts) -> dict[str, Any]:
         planned -= start.value or 0.0
     return {
         "parts": {name: dict(figures) for name, figures in parts.items()},
-        # On a CPU, without the memory of the libraries, as in the plan.
+        # On a CPU the peak does not include the memory of the libraries, as in the plan.
         "peak_memory_bytes": max((int(part.get("peak_memory_bytes", 0)) for part in parts.values()), default=0),
         "planned_memory_bytes": plan.memory_bytes.value,
         "step_seconds": steps[0] or None,
@@ -109,7 +109,7 @@ def _about_run(plan: Plan, parts: Parts) -> dict[str, Any]:
 
 
 def _less_memory(plan: Plan, patch: Patch, part: str, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cheapest settings that need less memory and were not tried yet; empty if none are left."""
+    """Return the least costly settings to try after `part` ran out of memory; empty if none are left."""
     key = EVAL_BATCH if part == EVALUATION else MICRO
     planned = plan.per_device_eval_batch_size if part == EVALUATION else plan.per_device_train_batch_size
     rows = int(figures.get("rows") or patch.get(key, planned.value))
@@ -122,7 +122,7 @@ def _less_memory(plan: Plan, patch: Patch, part: str, figures: Mapping[str, Any]
 
 
 def _disk_bytes(plan: Plan, parts: Parts, save_total_limit: int) -> int | None:
-    """Return the bytes that the run writes, by the sizes of a checkpoint and the final model; None if unknown."""
+    """Return the bytes that the run will write, from the sizes of a rehearsed checkpoint and final model, or None."""
     sizes = [parts.get(name, {}).get("bytes") for name in (CHECKPOINT, FINAL)]
     if sizes[0] is None or sizes[1] is None:
         return None
@@ -145,7 +145,7 @@ def _disk_fault(plan: Plan, parts: Parts, needed: int, free: int) -> dict[str, A
 
 
 def _run_parts(request: Request, gpu: GpuChoice, runs: Path, report: Report) -> dict[str, dict[str, Any]]:
-    """Return the figures of the parts that one process ran. A part in which it was killed has failed."""
+    """Rehearse all parts in one worker, and return their figures. If it is killed, its current part has failed."""
     parts: dict[str, dict[str, Any]] = {}
     current = LOADING
 
@@ -168,7 +168,7 @@ def _run_parts(request: Request, gpu: GpuChoice, runs: Path, report: Report) -> 
 
 
 def result_lines(result: Mapping[str, Any]) -> list[str]:
-    """Return the result of `rehearse` as sentences."""
+    """Return sentences about the result of `rehearse`, for example `disk: 2.1 GiB needed, 50 GiB free`."""
     peak, planned = result["peak_memory_bytes"], result["planned_memory_bytes"]
     sentences = [f"peak memory {format_bytes(peak)}, planned {format_bytes(planned)}"]
     if result["run_seconds"]:
@@ -191,7 +191,7 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def lines_of(report: Mapping[str, Any]) -> list[str]:
-    """Return the lines for one object of the JSON that `rehearse` prints; none for a part that begins.
+    """Return the lines to show for one JSON object that `rehearse` prints; none when a part begins.
 
     An example: `largest micro-batch 0.8 s 1.2 GiB 8 rows, the longest 512 tokens ...`."""
     if "is_ready" in report:

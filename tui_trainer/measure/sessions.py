@@ -1,4 +1,4 @@
-"""Measurements with a run's own session: its steps, a rehearsal, micro-batches. They run in a worker, which trains."""
+"""Measure with the session of a run: its steps, a rehearsal, micro-batches. These functions run in a worker."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,22 +28,22 @@ from tui_trainer.worker.questions import Report
 if TYPE_CHECKING:
     from tui_trainer.training.session import Session
 
-# Steps before the measured ones, which allocate memory and fill caches.
+# Steps before the measured ones. They allocate memory and fill caches.
 WARM_UP_STEPS = 2
-# Multiple of the median seconds per token.
+# A step that takes longer per token than this multiple of the median was held up by something else.
 _SLOW_FACTOR = 3.0
-# Fewer steps say too little about the seconds of a step, which later plans use.
+# Later plans use the seconds of a step only if at least this many steps were measured.
 _LEAST_STEPS_KEPT = 8
-# Rounds, steps per round and total time when micro-batches are timed.
+# Rounds, steps per round and total time for timing micro-batches.
 _ROUNDS, _STEPS, _TIMED_SECONDS = 3, 4, 30.0
 
 
 def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
-    """Return what the journal reports of some steps and an evaluation.
+    """Train some steps and evaluate. Return figures from the journal, such as `step_seconds` and `loss`.
 
     `question` has config_file, profile, shortcuts, assignments, gpu, steps and folder. With `seconds` no step begins
-    after this time, but at least `least_steps` are taken. With `largest_pass` the largest pass of the run comes first
-    (`failed` if it fails), there is no evaluation, and the seconds of a step are stored for later plans.
+    after this time, but at least `least_steps` are taken. `largest_pass` first tries the largest pass of the run (the
+    result is `failed` if that fails), stores the seconds of a step for later plans, and skips the evaluation.
     """
     started, seconds = monotonic(), question.get("seconds", float("inf"))
     tries_largest = question.get("largest_pass", False)
@@ -68,7 +68,7 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
         surroundings = {
             "utilisation_share": utilisation.stop(),
             "others_cores": _others_cores(others_before, _core_seconds()),
-            # `heat` or `power`, if the GPU is held back by it now.
+            # `heat` or `power` if that slows the GPU down now.
             "slowed_by": (card.slowed_by or "") if (card := _card_of(session.plan)) else "",
         }
         if not tries_largest:
@@ -81,16 +81,15 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
 
 
 def _keep_step_seconds(plan: Plan, figures: dict[str, Any], started: float) -> None:
-    """Store the seconds of a step for later plans if there were enough steps, without problems."""
+    """Store the seconds of a step for later plans, if enough steps were taken without problems."""
     if figures.get("steps", 0) >= _LEAST_STEPS_KEPT and not figures.get("problems"):
         keep_step_seconds(plan, figures["step_seconds"], monotonic() - started)
 
 
 class Utilisation:
-    """Share of time that the device is busy between `start` and `stop`, 0 to 1.
+    """Share of time (0 to 1) in which the device is busy between `start` and `stop`; None if it is not reported.
 
-    It is the mean of what the driver of a GPU reports, or the time of this process on the threads of a CPU; None if it
-    is not reported."""
+    For a GPU it is the mean of the driver's readings, for a CPU the use of the run's threads by this process."""
 
     _PERIOD_SECONDS = 0.2
 
@@ -122,28 +121,28 @@ class Utilisation:
 
 
 def _card_of(plan: Plan) -> Gpu | None:
-    """Return the GPU of a plan as its driver reports it now; None on a CPU, or if it does not answer."""
+    """Return the GPU of a plan with the driver's current readings; None for a CPU, or if the driver does not answer."""
     driver = driver_session() if plan.device == "cuda" else None
     reported = driver.in_use(plan.gpu_uuid or "", 0) if driver else None
     return reported[0] if reported else None
 
 
 def _core_seconds() -> tuple[float, float] | None:
-    """Return (seconds that other processes kept the usable cores busy, clock); None if not reported."""
+    """Return (core-seconds that other processes have used on the usable cores, current time); None if not reported."""
     with suppress(*UNREADABLE):
         return cpu_times(read_limits()).busy_seconds - process_time(), monotonic()
     return None
 
 
 def _others_cores(earlier: tuple[float, float] | None, later: tuple[float, float] | None) -> float | None:
-    """Return the mean number of cores that other processes kept busy; None if it is not reported."""
+    """Return the mean number of cores that other processes used between two results of `_core_seconds`, or None."""
     if earlier is None or later is None or later[1] <= earlier[1]:
         return None
     return max(later[0] - earlier[0], 0.0) / (later[1] - earlier[1])
 
 
 def rehearse(question: dict[str, Any], report: Report) -> None:
-    """Report each part when it begins and when it has ended.
+    """Rehearse the parts of a run. Report the name of each part when it begins, and its figures when it has ended.
 
     `question` has config_file, profile, shortcuts, assignments, gpu, place and parts.
     """
@@ -154,16 +153,16 @@ def rehearse(question: dict[str, Any], report: Report) -> None:
         from tui_trainer.training.rehearsal import Rehearsal
 
         parts = Rehearsal(session, report, resident).run(question["parts"])
-        # After running out of memory, the passes differ from those of the key.
+        # After running out of memory, passes are smaller than those of the plan's `shape_key`.
         if session.plan.shape_key and "works_with" not in parts.get(WORST, {}):
             _keep_step_seconds(session.plan, parts.get(TYPICAL, {}), started)
-        # The peak of all parts, including the largest pass, is no smaller than that of the run.
+        # The peak of a rehearsal with the largest pass is at least that of the run.
         if parts and not any("failed" in part or "works_with" in part for part in parts.values()):
             keep_peak(session.plan, max(part["peak_memory_bytes"] for part in parts.values()))
 
 
 def try_sizes(question: dict[str, Any], report: Report) -> None:
-    """Report each micro-batch when it is tried, and its outcome.
+    """Try micro-batch sizes. Report each size when its trial begins, and its figures when the trial has ended.
 
     `question` has a request, gpu, place, candidates, tried, step_rows and timed.
     """
@@ -177,7 +176,7 @@ def try_sizes(question: dict[str, Any], report: Report) -> None:
             report(trying=rows, doing="trying")
             outcome = tries.survives(rows, passes=-(-question["step_rows"] // rows))
             if has_failed and "failed" in outcome:
-                # Memory that the first failure left in the heap may be the cause: a new process decides.
+                # Memory that the first failure left in the heap may be the cause, so a new process must try this size.
                 return
             survived[rows] = "failed" not in outcome
             has_failed = has_failed or not survived[rows]
@@ -188,7 +187,7 @@ def try_sizes(question: dict[str, Any], report: Report) -> None:
 
 
 def _time(report: Report, tries: Any, sizes: list[int], total_steps: int) -> None:
-    """Time the same steps with each of these sizes, in turns. The first step of a turn, with new sizes, is left out."""
+    """Time the same steps with each micro-batch size, in turns, and report the seconds without first steps."""
     step_seconds: dict[int, list[float]] = {rows: [] for rows in sizes}
     spent = 0.0
     for number in range(_ROUNDS):
@@ -206,9 +205,9 @@ def _time(report: Report, tries: Any, sizes: list[int], total_steps: int) -> Non
 
 @contextmanager
 def session_of(question: dict[str, Any], place: Path, name: str) -> "Iterator[tuple[Session, int]]":
-    """Open the session that a run of these settings has before its first step, in the folder `name` of `place`.
+    """Yield (session before its first step, resident bytes of the libraries) for a run with the question's settings.
 
-    Yields the session and the resident bytes of the libraries, which its plan does not count. Raises InputError."""
+    The run folder is `name` in `place`. Raises InputError."""
     loaded = load_config(request_of(question), gpu=question["gpu"])
     restart_in_unsloth_python(loaded.config)
     folder = RunFolder.create(place, name)
@@ -220,7 +219,7 @@ def session_of(question: dict[str, Any], place: Path, name: str) -> "Iterator[tu
 
         job = Job(plan=plan, data=data, folder=folder, checkpoint=None, baselines=None, versions=versions())
         with opened_session(job, journal, lambda: False) as (session, resident):
-            # One of several processes is measured: the work of rank 0.
+            # If the plan has several processes, only the work of rank 0 is measured.
             session.batches.ranks = Ranks(count=plan.processes.value)
             yield session, resident
 

@@ -1,6 +1,6 @@
-"""The time before the first step of a run, measured with its alternatives in turns, each in a process of its own.
+"""Measure the time before the first step of a run, in two pairs of ways, each turn in a fresh process.
 
-Tokens are prepared anew or read from the cache, and weights are read in place or copied into a model."""
+Tokens are prepared again or read from the cache, and weights are copied into a model or used where they are read."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ _SLOW_WAY = {CACHED: ANEW, IN_PLACE: BESIDE}
 def measure_start(
     request: Request, rounds: int, gpu: GpuChoice, seconds: float, notify: Notify, only: Sequence[str] = ()
 ) -> list[Variant]:
-    """Measure each way `rounds` times, the slow way first. `only` has parts of their names."""
+    """Measure each way `rounds` times, the slow way of each pair first. `only` has parts of the names of ways."""
     is_from_scratch = load_config(request, gpu=gpu).config.is_from_scratch
     chosen = [name for name in NAMES if not only or any(word in name for word in only)]
     variants = [
@@ -53,7 +53,7 @@ def measure_start(
                 data_folder = cache if variant.name == CACHED else empty
                 question = question_of(request, gpu) | {"way": variant.name, "place": data_folder}
                 if variant.name == CACHED and is_first:
-                    # This fills the cache; its figures are dropped.
+                    # This turn fills the cache. Its figures are not used.
                     ask("time_start", question, timeout_seconds=left)
                 figures: dict[str, Any] = ask("time_start", question, timeout_seconds=left)
             return figures
@@ -63,7 +63,7 @@ def measure_start(
 
 
 def time_start(question: dict[str, Any], _: Report) -> dict[str, Any]:
-    """Return the seconds and the bytes that one of the ways takes. Runs in a worker.
+    """Prepare data or load weights in one way, and return its seconds and bytes. Runs in a worker.
 
     `question` has config_file, profile, shortcuts, assignments, gpu, way, place (a folder for prepared data)."""
     # Libraries are imported before the clock starts.
@@ -88,7 +88,7 @@ def time_start(question: dict[str, Any], _: Report) -> dict[str, Any]:
 
 
 def read_then_copy(folder: Path, model: "ModelSection", dtype: "torch.dtype", *, head: Head) -> None:
-    """Load a model as PyTorch's tutorials do: make one with random weights, read all files into memory, and copy them.
+    """Load a model as PyTorch's tutorials do: create it with random weights, read all files, and copy their weights.
 
     Raises RuntimeError if the names in the files are not those of the model.
     """
@@ -113,7 +113,7 @@ _COLUMNS: Columns = {
 
 
 def figures(variants: Sequence[Variant]) -> list[dict[str, Any]]:
-    """Return a row of medians for each way; `speed_up` is how many times as fast it is as the slow way above it."""
+    """Return a row of medians for each way. `speed_up` compares it with the slow way before it: 2 is twice as fast."""
     medians = {variant.name: variant.median("seconds") for variant in variants}
     rows = []
     for variant in variants:

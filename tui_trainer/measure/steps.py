@@ -1,4 +1,4 @@
-"""Steps of a run, taken in a fresh process with the settings of one variant, and the figures of several variants."""
+"""Measure steps of a run with the settings of one variant, in a fresh process, and compare several variants."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ _EVAL_ROWS = 64
 
 
 def short_run(request: Request, steps: int, patch: Patch) -> Request:
-    """Return the request with some settings changed, few steps, and nothing written between them."""
+    """Return the request with the settings of `patch`, only `steps` steps, and nothing written between them."""
     settings = {
         **patch,
         "training.max_steps": steps + WARM_UP_STEPS,
@@ -45,13 +45,13 @@ def short_run(request: Request, steps: int, patch: Patch) -> Request:
 def ask_for_steps(
     request: Request, gpu: GpuChoice, steps: int, patch: Patch, seconds: float, /, **more: Any
 ) -> dict[str, Any]:
-    """Return a worker's figures of some steps of a short run with the patch; `more` is for `take_steps`.
+    """Make a worker take steps of a short run with `patch`, and return its figures. `more` goes to `take_steps`.
 
-    Raises WorkerFailed, also if the largest pass fails, if layers that should be compiled are not, and if the steps ran
-    out of memory and continued with smaller passes."""
+    Raises WorkerFailed, also if the largest pass fails, if layers could not be compiled as requested, or if memory ran
+    out and the steps continued with smaller passes."""
     compiles = bool(patch.get(COMPILE))
     limit = min(seconds, _COMPILER_SECONDS) if compiles and seconds < math.inf else seconds
-    # This process removes the folder, because a worker that takes too long is killed.
+    # This process removes the folder, because a worker that takes too long is killed and cannot remove it.
     with TemporaryDirectory(prefix="bench-") as folder:
         question = question_of(with_settings(request, patch), gpu) | {"steps": steps, "folder": folder, **more}
         figures: dict[str, Any] = ask("take_steps", question, timeout_seconds=limit, sees_gpus=True)
@@ -66,8 +66,8 @@ def ask_for_steps(
 class Steps:
     """Turns of `count` steps of a short run.
 
-    With `share_seconds` the first turn ends within this time, but takes at least `least` steps. All later turns take as
-    many: planned seconds may be those of another machine, or of this one when it was idle."""
+    With `share_seconds` the first turn takes as many steps as fit into this time, but at least `least`. Later turns
+    take the same number of steps."""
 
     request: Request
     gpu: GpuChoice
@@ -87,7 +87,7 @@ _PLANNED = {"training.mixed_precision": "precision", "data.packing": "packing", 
 
 
 def no_change(before: Plan, after: Plan, patch: Patch) -> str:
-    """Return why an automatic setting stays as in the baseline; empty if it changes."""
+    """Return why the patch of an automatic setting does not change the plan; empty if it does."""
     for key, name in _PLANNED.items():
         before_value, after_value = getattr(before, name), getattr(after, name)
         if set(patch) == {key} and before_value.value == after_value.value:
@@ -96,7 +96,7 @@ def no_change(before: Plan, after: Plan, patch: Patch) -> str:
 
 
 def why_not(before: Plan, patch: Patch, load: Callable[[Patch], LoadedConfig], gpu: GpuChoice) -> str:
-    """Return why the patch cannot be planned, or would change nothing; empty if it can be measured."""
+    """Return why the patch cannot be planned or changes nothing; empty if it can be measured."""
     try:
         return no_change(before, estimated_plan(load(patch), gpu=gpu), patch)
     except InputError as error:
@@ -108,7 +108,7 @@ def problem_words(error: InputError) -> str:
 
 
 def training_run() -> str:
-    """Return the name of a run that trains on this machine; empty if none does."""
+    """Return the name of a run that is training on this machine now; empty if none is."""
     for folder in newest_runs():
         holder = owner(folder.lock)
         if holder is not None and holder.here:
@@ -117,7 +117,7 @@ def training_run() -> str:
 
 
 def refuse_while_training(verb: str) -> None:
-    """Raise InputError if a run trains on this machine."""
+    """Raise InputError if a run is training on this machine now. `verb` names the command, for the hint."""
     if name := training_run():
         raise InputError(
             f"{name} is training on this machine and would distort the measurement",

@@ -1,6 +1,6 @@
-"""The table of training options: added to a plain baseline one after the other, and each one alone.
+"""Measure training options: added to a plain baseline one after another, and each one alone.
 
-The check of an option says which settings it changes and why it does not apply here; the plan says the rest."""
+The check of an option says which settings it changes, and why it does not apply here."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ from tui_trainer.tasks import find_task
 
 MINUTES = 9
 _FEWEST_STEPS, _MOST_STEPS = 3, 12
-# The rest is for switches that are slower than the baseline, and for compiling.
+# The rest of the time is for options that are slower than the baseline, and for compiling.
 _SHARE_OF_THE_TIME = 0.8
 BASELINE = "baseline"
 _PLAIN: Patch = {
@@ -52,16 +52,16 @@ _PLAIN: Patch = {
 }
 _BATCHES = (8, 16, 32, 64)
 _PLAIN_ADAMW = "adamw_torch"
-# A smaller model has at most this share of the parameters, else it makes no difference.
+# A smaller model has at most this share of the parameters, because otherwise its speed hardly differs.
 _SMALLER = 0.8
 _SHORT = "these losses come from short runs and predict little: --whole trains the full run for each line"
 
 
 @dataclass(frozen=True, slots=True)
 class _Switch:
-    """A training option. It does not apply if the status of its `check` is one of `needless`.
+    """A training option. It is not measured if the status of its `check` is one of `needless`.
 
-    A switch that `cumulates` is also measured together with others."""
+    If `cumulates` is true, the option is also measured on top of the options before it."""
 
     name: str
     patch: Patch
@@ -87,10 +87,10 @@ _SWITCHES = (
 
 @dataclass
 class TrainingBench:
-    """Measurement of `steps` in each turn of each variant; None means twelve, or as many as fit into `seconds`.
+    """Measurement of training options, with `steps` steps in each turn; None: as many as fit into `seconds`.
 
-    `only` has parts of variant names. With `whole` each variant takes all rows of the run once, so that its loss is the
-    final one."""
+    `only` has parts of the names of variants. With `whole` each variant trains the whole run once, so that its loss is
+    the final one."""
 
     request: Request
     steps: int | None
@@ -106,13 +106,13 @@ class TrainingBench:
             self.rounds = 1
 
     def measure(self) -> tuple[list[Variant], str]:
-        """Return the variants, and why not all were measured. Raises InputError if the baseline cannot be trained."""
+        """Return (variants, why not all were measured or ''). Raises InputError if the baseline cannot be trained."""
         self.notify("planning the variants")
         limit = TimeLimit(self.seconds)
         variants = pick_variants(list(self.variants()), self.only)
         steps = Steps(request=self._short_baseline, gpu=self.gpu, count=self.steps or _MOST_STEPS, least=_FEWEST_STEPS)
         if self.steps is None and not self.whole:
-            # A step of more rows takes longer.
+            # A step with more rows takes longer.
             steps_at_once = sum(self._rows_of(variant) / self.batch for variant in variants if not variant.reason)
             steps.share_seconds = _SHARE_OF_THE_TIME * self.seconds / max(steps_at_once, 1)
         ask = self._take_whole_run if self.whole else steps.ask
@@ -130,9 +130,9 @@ class TrainingBench:
         return rows
 
     def variants(self) -> Iterator[Variant]:
-        """Yield the baseline, the switches added one after the other, each alone, and other batch sizes.
+        """Yield the baseline, options added one after another, each option alone, and other batch sizes.
 
-        The sequence comes first, as the time may be over before the end."""
+        The added options come first, because the time may be over before the end."""
         yield self._variant(BASELINE, {})
         singles = [(switch, self._switched(switch)) for switch in _SWITCHES]
         smaller, no_smaller = self._smaller_model()
@@ -159,9 +159,9 @@ class TrainingBench:
         yield self._variant("smaller model", smaller, no_smaller)
 
     def _smaller_model(self) -> tuple[Patch, str]:
-        """Return settings with half of the layers, or else with the next smaller model of the catalogue that is on
-        this machine; or why there is neither.
-        """
+        """Return (settings of a smaller model, '') or ({}, why there is none).
+
+        It has half of the layers, or is the next smaller model of the catalogue that is on this machine."""
         config, own_parameters = self._baseline.config, self._baseline.parameters.value
         kinds = find_task(config.task.type).architectures
         if config.is_from_scratch and not config.model.model_name_or_path:
@@ -183,7 +183,7 @@ class TrainingBench:
         return self._variant(switch.name, self._patch(switch))
 
     def _patch(self, switch: _Switch) -> Patch:
-        """Return the fix of the switch's check if it changes the same settings, else the switch's own patch."""
+        """Return the fix that the option's check suggests, or the option's own patch if that fix changes others."""
         finding = self._findings.get(switch.check)
         fix = (finding.fix if finding else None) or {}
         return fix if set(fix) & set(switch.patch) else switch.patch
@@ -195,13 +195,13 @@ class TrainingBench:
 
     @cached_property
     def batch(self) -> int:
-        """Rows of a step of the baseline, all in one pass: as many of the config's as fit."""
+        """Number of rows in a step of the baseline: as many as fit into one pass, by the plan."""
         loaded = load_config(short_run(self.request, self.steps or _MOST_STEPS, self._plain), gpu=self.gpu)
         return estimated_plan(loaded, gpu=self.gpu).per_device_train_batch_size.value
 
     @cached_property
     def _plain(self) -> dict[str, Any]:
-        """Settings of the baseline. Learning rates for other optimizers do not suit AdamW."""
+        """Settings of the baseline. An optimizer other than AdamW is kept, because the learning rate belongs to it."""
         optimizer = self._loaded.config.training.optim
         return {**_PLAIN, **({OPTIMIZER_KEY: _PLAIN_ADAMW} if optimizer == OPTIMIZER else {})}
 
@@ -219,12 +219,12 @@ class TrainingBench:
 
     @cached_property
     def _requested(self) -> Plan:
-        """Plan of the run that was requested."""
+        """Plan of the requested run, without changes for measuring."""
         return estimated_plan(self._loaded, gpu=self.gpu)
 
     @property
     def whole_tokens(self) -> float:
-        """Tokens that the requested run reads in all its epochs."""
+        """Number of tokens that the requested run reads in all of its epochs."""
         return self._whole_rows * self._requested.train_tokens.value / max(self._requested.train_rows.value, 1)
 
     @property
@@ -247,14 +247,14 @@ class TrainingBench:
         return estimated_plan(self._load({}), gpu=self.gpu)
 
     def _variant(self, name: str, patch: Patch, reason: str = "") -> Variant:
-        """Return a variant, with the reason if it cannot be trained or would be the baseline again."""
+        """Return a variant with the settings of `patch`. Its reason says why it cannot be measured, if so."""
         if patch and not reason:
             reason = why_not(self._baseline, patch, self._load, self.gpu)
         return Variant(name=name, patch=dict(patch), reason=reason)
 
 
 def trial_lines(result: Mapping[str, Any], width: int) -> list[str]:
-    """Return the tables of `bench train` and the meaning of their columns, from its JSON; nothing without figures."""
+    """Return the lines of the tables of `bench train` and of their columns' meaning, from its JSON."""
     rows = result["variants"]
     if not rows[0]["turns"]:
         return []
@@ -278,7 +278,7 @@ def trial_lines(result: Mapping[str, Any], width: int) -> list[str]:
 
 
 def doubts(rows: Sequence[Mapping[str, Any]], cores: int) -> list[str]:
-    """Return why figures may mislead: speed-ups within the spread, other programs, and a GPU that was slowed down."""
+    """Return sentences about why figures may mislead: speed-ups within the spread, other programs, a slowed GPU."""
     unclear = [row["name"] for row in rows if row["is_clear"] is False]
     sentences = [f"no measurable difference (?): {', '.join(unclear)}"] if unclear else []
     if others := others_words(rows, cores):
@@ -288,5 +288,5 @@ def doubts(rows: Sequence[Mapping[str, Any]], cores: int) -> list[str]:
 
 
 def reasons_of(result: Mapping[str, Any]) -> list[str]:
-    """Return what was not measured, and why, from the JSON of `bench train`."""
+    """Return sentences that say which variants were not measured and why, from the JSON of `bench train`."""
     return reasons([*result["variants"], *result["starts"]])

@@ -1,4 +1,4 @@
-"""Quick tests of what a machine really does, in a process of its own, stored by machine with their date."""
+"""Test quickly, in a separate process, how fast a machine really is. Results are stored with machine and date."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -31,9 +31,9 @@ from tui_trainer.worker.questions import Report
 # Limits the wait for a driver that does not answer.
 _TIMEOUT_SECONDS = 600.0
 _SHM = Path("/dev/shm")
-# torch's data loaders and NCCL share memory there; a Docker container gets 64 MiB by default.
+# torch's data loaders and NCCL use shared memory there. A Docker container gets 64 MiB by default.
 _LITTLE_SHM_BYTES = GIB
-# Shares of the maker's figure. A healthy GPU reaches two thirds or more in large matmuls, nine tenths in copies.
+# Shares of the maker's figures. A healthy GPU reaches two thirds or more in large matmuls, and nine tenths in copies.
 _LEAST_RATE_SHARE, _LEAST_BANDWIDTH_SHARE = 0.5, 0.6
 _SLOW_DISK_BYTES_PER_SECOND = 50e6
 _SLOW_LOADER_TOKENS_PER_SECOND = 5e6
@@ -43,10 +43,10 @@ Trial = dict[str, Any]
 
 
 def try_machine(hardware: Hardware, chosen: GpuChoice = None, notify: Callable[[str], None] = lambda _: None) -> Trial:
-    """Try each part of the machine, and store and return the results. `notify` gets the name of each part.
+    """Test each part of the machine, and store and return the results. `notify` gets the name of each part.
 
-    A worker that ends or does not answer is reported as a problem; the parts before it are kept. Raises InputError if
-    there is no such GPU."""
+    If the worker crashes or does not answer, that is a problem in the result, and earlier parts are kept. Raises
+    InputError if there is no such GPU."""
     gpu, device = _gpu_and_device(hardware, chosen)
     packages = [kernels.module for kernels in FLASH_KERNELS.values() if hardware.libraries.get(kernels.distribution)]
     question = {
@@ -77,7 +77,7 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, notify: Callable[[
         ask("try_machine", question, timeout_seconds=_TIMEOUT_SECONDS, sees_gpus=gpu is not None, progress=record_part)
     except WorkerFailed as error:
         trial["ended"] = f"trying {part} {error}"
-    # These figures need no computation.
+    # These figures need no worker.
     limits, nvml = read_limits(), session()
     trial |= {
         "shm_bytes": psutil.disk_usage(str(_SHM)).total if _SHM.is_dir() else None,
@@ -92,20 +92,20 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, notify: Callable[[
 
 
 def kept_trial(hardware: Hardware, chosen: GpuChoice = None) -> Trial | None:
-    """Return the newest trial of this machine and its GPU; None if nothing was tried yet."""
+    """Return the newest stored trial of this machine and GPU; None if there is none."""
     tried = records_of_device(TRIAL, trial_device(hardware, _gpu_and_device(hardware, chosen)[0]))
     return tried[-1].figures if tried else None
 
 
 def _gpu_and_device(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
-    """Return the GPU that computes, if any, and the device by torch's name."""
+    """Return (GPU or None, device by torch's name) for training with this choice."""
     gpu = choose_gpu(hardware, chosen)[0]
     device = training_device(hardware, gpu, chosen)[0]
     return (gpu if device == "cuda" else None), device
 
 
 def problems_of(trial: Trial, hardware: Hardware, gpu: Gpu | None) -> list[HardwareProblem]:
-    """Return the results that are worse than expected, each with a command that helps."""
+    """Return a problem for each result that is worse than expected, with a command that helps."""
     index = gpu.index if gpu else 0
     return [
         *_problems_of_worker(trial),
@@ -185,7 +185,7 @@ def _problems_of_card(trial: Trial, index: int) -> Iterator[HardwareProblem]:
 
 
 def version_conflicts(libraries: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
-    """Yield (`peft 0.20 needs transformers>=5, installed: 4.57`, command) by the requirements of each library."""
+    """Yield (conflict, command to solve it), for example `peft 0.20 needs transformers>=5, installed: 4.57`."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     for name in (name for name, version in libraries.items() if version is not None):
@@ -205,7 +205,7 @@ def version_conflicts(libraries: Mapping[str, str | None]) -> Iterator[tuple[str
 
 
 def _figures_of(trial: Trial, part: str) -> dict[str, Any]:
-    """Return the figures of a part; nothing if it failed or is damaged."""
+    """Return the figures of a part of a stored trial; {} if the part failed or its record is damaged."""
     figures = trial.get(part)
     return figures if isinstance(figures, dict) and not isinstance(figures.get("reason"), str) else {}
 
@@ -215,7 +215,7 @@ def _listed(trial: Trial, part: str) -> list[Any]:
 
 
 def trial_problems(trial: Trial) -> list[HardwareProblem]:
-    """Return the problems of a stored trial, without damaged ones."""
+    """Return the problems of a stored trial. Damaged records are left out."""
     problems = []
     for entry in _listed(trial, "problems"):
         with suppress(TypeError):
@@ -226,7 +226,7 @@ def trial_problems(trial: Trial) -> list[HardwareProblem]:
 
 
 def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
-    """Return what was tried as labels and words, with the maker's figures beside those of a GPU."""
+    """Return (label, result in words) of each part, with the maker's figure beside that of a GPU."""
     gpu = next((gpu for gpu in hardware.gpus if gpu.name == trial.get("name")), None)
     card = gpu.card if gpu and trial.get("device") == "cuda" else None
     when, torch = str(trial.get("at", ""))[:16].replace("T", " "), one_line(str(trial.get("torch")), 40)
@@ -254,7 +254,7 @@ def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
 
 
 def _rate_words(name: str, figures: dict[str, Any], card: Card | None) -> str:
-    """Return `bf16 712 of 989 TFLOP/s`; empty if the processor does not support the precision."""
+    """Return the speed of a precision: `bf16 712 of 989 TFLOP/s`; empty if the processor does not support it."""
     if "teraflops" not in figures:
         return f"{name} failed" if card and name in card.teraflops.known() else ""
     rate = figures["teraflops"]
@@ -269,11 +269,11 @@ def _limit_words(trial: Trial) -> str:
     return ", ".join(filter(None, parts)) or "none"
 
 
-# The rest of this file runs in a worker, which loads torch and computes on the GPUs: a driver can end only the worker.
+# The rest of this file runs in a worker, which loads torch and uses GPUs. A driver can then crash only the worker.
 
 _SECONDS = {"cpu": 0.4, "cuda": 0.6}
 _LONG_SECONDS = 1.5
-# Side of the matrices: large enough to fill a GPU, and small enough for a CPU core.
+# Size of the square matrices: large enough to fill a GPU, and small enough for a CPU core.
 _SIDE = {"cpu": 1024, "cuda": 8192}
 _TRIAL_BYTES = 128 * MIB
 _HEADS, _LENGTH, _HEAD_SIZE = 8, 1024, 64
@@ -283,7 +283,7 @@ _KERNELS = {"flash": "FLASH_ATTENTION", "memory-efficient": "EFFICIENT_ATTENTION
 
 
 def try_parts(question: dict[str, Any], report: Report) -> None:
-    """Report each part when it begins, and again with its results.
+    """Test the parts. Report the name of each part when it begins, and again with its results.
 
     `question` has device, threads, uuid, places and attention_packages. A part that fails does not stop the others."""
     parts: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -300,7 +300,7 @@ def try_parts(question: dict[str, Any], report: Report) -> None:
 
 
 def disks(question: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rates of each file system in bytes per second: written and synced, then read again."""
+    """Return the speeds of each file system, in bytes per second: of writing with sync, and of reading again."""
     rates, devices = [], set()
     for label, path in question["places"].items():
         folder = next((parent for parent in (Path(path), *Path(path).parents) if parent.is_dir()), Path("/"))
@@ -326,7 +326,7 @@ def disks(question: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def loader(_: dict[str, Any]) -> dict[str, float]:
-    """Return the tokens per second that are cut from a memory-mapped file into batches, as a run does between steps."""
+    """Return the tokens per second with which batches are made from a memory-mapped file, as a run does."""
     import numpy as np
 
     with TemporaryDirectory(prefix="tui-trainer-") as folder:
@@ -344,14 +344,14 @@ def loader(_: dict[str, Any]) -> dict[str, float]:
 
 
 def precisions(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the TFLOP/s of a large matmul in each precision, or the `reason` why it cannot be computed."""
+    """Return the TFLOP/s of a large matmul, keyed by precision, or the `reason` why it cannot be computed."""
     return {name: _result_or_reason(partial(_matmul_rate, question, name)) for name in _PRECISIONS} | (
         {"fp8": _result_or_reason(lambda: _fp8_rate(question))} if question["device"] == "cuda" else {}
     )
 
 
 def memory(question: dict[str, Any]) -> dict[str, float]:
-    """Return the GB/s that a copy of a large tensor reads and writes."""
+    """Return the memory speed of the device, in GB/s: bytes that a copy of a large tensor reads and writes."""
     torch = _torch(question)
     on_card = question["device"] == "cuda"
     source = torch.ones((1024 if on_card else 64) * MIB // 4, device=question["device"])
@@ -361,7 +361,7 @@ def memory(question: dict[str, Any]) -> dict[str, float]:
 
 
 def attention(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the seconds of each attention kernel of torch, and why packages of other kernels cannot be imported."""
+    """Return the seconds of each of torch's attention kernels, and why packages with other kernels cannot be loaded."""
     torch = _torch(question)
     from torch.nn.attention import SDPBackend
 
@@ -376,7 +376,7 @@ def attention(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def long_load(question: dict[str, Any]) -> dict[str, Any]:
-    """Return how much slower matmuls are at the end of a load of some seconds, and whether the GPU was slowed down."""
+    """Compute matmuls for some seconds. Return how much slower they get, and whether the GPU was slowed down."""
     torch, on_cpu = _torch(question), question["device"] == "cpu"
     side, dtype = (_SIDE["cpu"] // 2, torch.float32) if on_cpu else (_SIDE["cuda"], torch.float16)
     matrix = torch.ones(side, side, device=question["device"], dtype=dtype)
@@ -462,7 +462,7 @@ def _result_or_reason(attempt: Callable[[], Any]) -> Any:
 
 
 def _fastest_seconds(question: dict[str, Any], work: Callable[[], Any]) -> float:
-    """Return the seconds of the fastest call, because other programs can only make one slower."""
+    """Call `work` several times, and return the seconds of the fastest call. Other programs can only slow a call."""
     return min(_call_seconds(question, work, _SECONDS[question["device"]]))
 
 

@@ -1,14 +1,13 @@
-"""Searches for better settings of a run within bounded time: the fastest ones, and how many rows a step should have.
+"""Search within bounded time for better settings of a run: the fastest settings, or the best number of rows per step.
 
-The fastest settings keep the effective batch and the loss. First comes the largest micro-batch that survives the
-largest passes. Then each alternative is measured once, in turns with the current settings. The faster ones are added
-one after the other if pairs of turns in fresh processes show a gain larger than their spread. Settings that failed are
-never chosen.
+The search for the fastest settings keeps the effective batch and the loss. It first finds the largest micro-batch that
+survives the largest passes. Then it measures each alternative once, in turns with the current settings. It adds the
+faster alternatives one after another if pairs of turns in fresh processes show a gain larger than their spread.
+Settings that failed are never chosen.
 
-Effective batches are measured until memory is full or more rows are no faster. Each turn takes the largest pass of the
-run and then some of its steps. Sizes double until one gains less than `GAIN` on the one before and the next one is no
-faster either. In the remaining time each size is measured again, and its faster turn counts, because other load can
-only slow it down."""
+The search for the best number of rows (`EffectiveBatches`) doubles the rows per step until memory is full, or until two
+doublings in a row gain less than `GAIN`. Each turn takes the largest pass of the run and then some steps. In the
+remaining time each size is measured again, and its fastest turn counts, because other load only slows turns down."""
 
 import json
 import re
@@ -65,15 +64,15 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes, format_seconds, quantity, utc_now
 from tui_trainer.worker.asking import WorkerFailed
 
-# Time and steps of a turn in a search. Its process takes some seconds more to start.
+# Time and steps of a turn in a search. The process of a turn takes some seconds more to start.
 _TURN_SECONDS, _LEAST_STEPS, _MOST_STEPS = 4.0, 8, 40
 
 
 @dataclass(kw_only=True)
 class Search:
-    """A search for better settings within bounded time. `notify` gets a sentence for each step of it.
+    """Base of the searches, with at most `seconds`. `notify` gets a sentence about each turn.
 
-    Raises InputError for a config that cannot be planned or started, and while a run trains."""
+    Raises InputError if the config cannot be planned or started, or while a run trains on this machine."""
 
     request: Request
     gpu: GpuChoice
@@ -90,22 +89,24 @@ class Search:
 
     @staticmethod
     def steps_of_a_turn(step_seconds: float) -> int:
-        """Return how many steps make a turn long enough to compare."""
+        """Return how many steps a turn needs so that turns can be compared."""
         return min(max(int(_TURN_SECONDS / step_seconds), _LEAST_STEPS), _MOST_STEPS)
 
     @property
     def cut_short(self) -> str:
-        """Why not everything was measured; empty if it was."""
+        """Why the search ended early; empty if it did not."""
         return self.limit.cut_short
 
     def take_turn(self, variant: Variant, ask: Callable[[float], dict[str, Any]], least_seconds: float = 0.0) -> bool:
-        """Add an answer, or the reason of a failure. Raises TimeOver if the time is over before either."""
+        """Measure a variant once, and add the answer or the reason of a failure to it. Return whether it succeeded.
+
+        Raises TimeOver if no more than `least_seconds` are left, or if the turn does not end in time."""
         left = self.limit.require(least_seconds)
         self.notify(f"measuring {variant.name}; {format_seconds(left)} left")
         try:
             variant.answers.append(ask(left))
         except WorkerFailed as failure:
-            # Raises TimeOver, as a failure at the time limit says nothing about the variant.
+            # `require` raises TimeOver, because a failure at the time limit says nothing about the variant.
             self.limit.require()
             variant.reason = failure.reason or str(failure)
             self.notify(f"  failed: {variant.reason}")
@@ -113,10 +114,10 @@ class Search:
         return True
 
 
-# Alternatives change how a step is computed, but not what is learnt: the effective batch stays. An alternative that the
-# plan refuses, or that would change nothing, has a reason.
+# Alternatives change how a step is computed, but not what is learnt: the effective batch does not change. An
+# alternative that the plan refuses, or that would change nothing, has a `reason`.
 
-# Two names of one attention.
+# Both names select the same attention.
 _AUTOMATIC_ATTENTION = ("auto", "sdpa")
 # Rows are full if they have this share of the tokens that rows of the longest length would have.
 _FULL = 0.98
@@ -125,9 +126,10 @@ _MOST_WORKERS, _LARGER_CUTS, _SMALLER_CUTS = 2, 2, 2
 
 @dataclass(kw_only=True, slots=True)
 class Alternative(Variant):
-    """A variant of a `group`, of which at most one is chosen. `barred` says why it is never chosen, however fast it is.
+    """A variant that belongs to a `group`. At most one variant of a group is chosen.
 
-    `after` names the alternative that must be faster before this one is measured."""
+    `barred` says why this one is never chosen. `after` names the alternative that must be faster than the current
+    settings before this one is measured."""
 
     group: str
     barred: str = ""
@@ -137,7 +139,7 @@ class Alternative(Variant):
 def alternatives(
     loaded: LoadedConfig, plan: Plan, hardware: Hardware, tries: MicroBatches, gpu: GpuChoice
 ) -> Iterator[Alternative]:
-    """Yield the alternatives of this config, the most promising first."""
+    """Yield the alternatives to the settings of this config, the most promising first."""
     for alternative in (*_lengths(plan), *_cuts(plan, tries), *_switches(plan, hardware, tries)):
         if alternative.group != "cut" and not alternative.reason:
             alternative.reason = one_line(steps.why_not(plan, alternative.patch, partial(patched, loaded), gpu), 300)
@@ -145,7 +147,7 @@ def alternatives(
 
 
 def short_words(patch: Patch) -> str:
-    """Return `group_by_length = true, num_workers = 2`."""
+    """Return the settings of a patch without their sections: `group_by_length = true, num_workers = 2`."""
     return ", ".join(f"{key.rpartition('.')[2]} = {json.dumps(value)}" for key, value in patch.items())
 
 
@@ -158,14 +160,14 @@ def _lengths(plan: Plan) -> Iterator[Alternative]:
 
 
 def _cuts(plan: Plan, tries: MicroBatches) -> Iterator[Alternative]:
-    """Yield the largest micro-batch that survived and some smaller ones, and the smallest one that failed above it."""
+    """Yield other micro-batch sizes: the largest that survived, some smaller ones, and the smallest that failed."""
     current = plan.per_device_train_batch_size.value
     survived = [rows for rows, tried in tries.tried.items() if not tried.failed]
     larger = sizes_to_time(rows for rows in survived if rows > current)
     smaller = sizes_to_time(rows for rows in survived if rows <= current // 2 or current > tries.largest)
     for rows in larger[:_LARGER_CUTS]:
         yield _cut(plan, tries, rows)
-    # If half of the rows is no faster, a quarter is not either.
+    # If half of the rows per pass is no faster, a quarter is not either.
     previous_name = ""
     for rows in smaller[:_SMALLER_CUTS]:
         yield replace(_cut(plan, tries, rows), after=previous_name)
@@ -211,7 +213,7 @@ def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[A
 
 
 def _precisions(plan: Plan) -> Iterator[Alternative]:
-    """Yield precisions: the one that the plan would choose, fp32 as the exact one, and others for comparison only."""
+    """Yield other precisions. Only fp32 and the plan's choice may be chosen; others are for comparison."""
     for value, precision in (("bf16", "bf16"), ("fp16", "fp16"), ("no", "fp32")):
         if precision != plan.precision.value:
             keeps = precision in (plan.best_precision, "fp32")
@@ -226,24 +228,24 @@ def _setting(key: str, value: Any) -> Alternative:
 OTHER_SEED = "as it is, another seed"
 DEFAULT_IS_BEST = "the current settings are best: nothing was measurably faster"
 _TRIES_SHARE, _SCREEN_SHARE = 0.25, 0.6
-# Steps of a turn if the time of a step is unknown.
+# Number of steps in a turn if the time of a step is unknown.
 _STEPS = 12
 _PAIRS, _BASELINE_EVERY = 4, 4
-# An alternative that is less than this much faster in its first turn is not compared further.
+# An alternative is compared further only if its first turn is this many times as fast as the current settings.
 _WORTH_PAIRS = 1.01
-# A gain of this size needs only two pairs.
+# Two pairs of turns are enough for a gain above this factor.
 _CLEARLY = 1.25
-# Differences in loss that rounding (a share) or another seed (a multiple) explains are accepted.
+# A higher loss is accepted if rounding (share of the loss) or another seed (multiple of its difference) explains it.
 _LOSS_ROUNDING, _SEEDS = 0.005, 2.0
-# Name of an alternative that changes the micro-batch: rows and passes.
+# Name of an alternative that changes the micro-batch, such as `8 x 4`: rows and passes.
 _SPLIT = re.compile(r"([2-9]|\d\d+) x ([2-9]|\d\d+)")
 
 
 @dataclass(kw_only=True)
 class Tuning(Search):
-    """Search for the fastest settings. `measured[0]` has the current settings.
+    """Search for the fastest settings. `measured[0]` is the variant with the current settings.
 
-    `gains` lead from it to the config with `patch`, which is empty if nothing is faster."""
+    `patch` has the changes that make it faster, empty if there are none, and `gains` the measured gain of each."""
 
     tries: MicroBatches = field(default_factory=lambda: MicroBatches(step_rows=0))
     measured: list[Variant] = field(default_factory=list)
@@ -278,7 +280,7 @@ class Tuning(Search):
     # ------------------------------------------------------------- the search
 
     def _search(self, others: Sequence[Alternative]) -> None:
-        """Fill the results step by step, so that an interrupted search leaves what was found."""
+        """Add results to the attributes step by step, so that they are kept if the search is interrupted."""
         best = self.measured[0]
         self.measured += others
         largest = self.tries.largest
@@ -308,7 +310,7 @@ class Tuning(Search):
                 self.patch, self.gains = {}, []
 
     def _screen(self, best: Variant, others: Sequence[Alternative]) -> list[Alternative]:
-        """Take one turn of each alternative besides those of `best`. Return the faster ones, the fastest first."""
+        """Measure `best` and each alternative in turns. Return the alternatives that are faster, the fastest first."""
         self._take_turn(best)
         if not best.answers:
             raise RunError(f"the current settings cannot be measured: {best.reason}")
@@ -338,7 +340,7 @@ class Tuning(Search):
         return not variant.reason and now is not None and base is not None and now > _WORTH_PAIRS * base
 
     def _compare(self, before: Variant, after: Variant) -> Gain:
-        """Take pairs of turns in alternating order until the result is clear."""
+        """Take pairs of turns in alternating order until the result is clear, and return the gain of `after`."""
         for number in range(_PAIRS):
             for variant in (before, after) if number % 2 == 0 else (after, before):
                 self._take_turn(variant)
@@ -350,9 +352,9 @@ class Tuning(Search):
         return gain
 
     def _why_rejected(self, before: Variant, after: Variant, patch: Patch, gain: Gain) -> str:
-        """Return why the patch is not chosen; empty if it is."""
+        """Return why `patch`, which leads from `before` to `after`, is not chosen; empty if it is."""
         turns = before.values("tokens_per_second")
-        # Twice the median deviation of the turns, so that one slow turn does not count.
+        # The spread is twice the median deviation of the turns, so that one slow turn has no effect.
         spread = 2 * median(abs(rate - median(turns)) for rate in turns) / median(turns) if turns else 0.0
         if gain.speed_up is None or not gain.is_difference or gain.speed_up - 1 <= spread:
             return "not measurably faster"
@@ -372,7 +374,7 @@ class Tuning(Search):
         return self._why_out_of_memory(after.patch)
 
     def _seed_difference(self, loss: float) -> float:
-        """Return how far the loss with another seed is from this loss: rows and dropout differ."""
+        """Return the difference between `loss` and the loss with another seed, which changes dropout and row order."""
         other = next((variant for variant in self.measured if variant.name == OTHER_SEED), None)
         if other is None:
             other = Variant(name=OTHER_SEED, patch={"training.seed": self.plan.config.training.seed ^ 1})
@@ -383,7 +385,7 @@ class Tuning(Search):
 
     def _why_out_of_memory(self, patch: Patch) -> str:
         """Return why the largest passes fail with these settings; empty if they survive."""
-        # Micro-batches have already been tried alone.
+        # Micro-batch sizes alone have already been tried.
         if set(patch) <= {*cut_patch(self.plan, 1), WORKERS, THREADS}:
             return ""
         rows = int(patch.get(MICRO, self.plan.per_device_train_batch_size.value))
@@ -402,7 +404,7 @@ class Tuning(Search):
         return try_micro_batches(self.request, self.plan, self.gpu, seconds=seconds, notify=self.notify, **more)
 
     def _take_turn(self, variant: Variant) -> None:
-        """Add an answer or the reason of a failure. Raises TimeOver."""
+        """Measure a variant once, and add its answer or the reason of a failure. Raises TimeOver."""
         left, request = self.limit.left_seconds, short_run(self.request, self._steps, {})
         ask = partial(ask_for_steps, request, self.gpu, self._steps, variant.patch)
         if not self.take_turn(variant, ask, self._turn_seconds):
@@ -414,9 +416,9 @@ class Tuning(Search):
         self.notify(f"  {format_seconds(answer['step_seconds'])}/step, {answer['tokens_per_second']:,.0f} tokens/s")
 
     def _steps_of_all_turns(self) -> int:
-        """Return the steps of each turn, by the seconds of the largest passes.
+        """Return the number of steps in each turn, estimated from the seconds of the largest passes.
 
-        All turns have the same number, so that their losses can be compared."""
+        All turns take the same number of steps, so that their losses can be compared."""
         rows = min(self.plan.per_device_train_batch_size.value, self.tries.largest)
         tried = self.tries.tried.get(max((size for size in self.tries.tried if size <= rows), default=0))
         if tried is None or not tried.seconds:
@@ -471,7 +473,7 @@ class Tuning(Search):
 
 
 def micro_batch_line(tries: MicroBatches) -> str:
-    """Return `largest micro-batch: 32 of 32 rows; 64 failed`."""
+    """Return the result of the micro-batch search: `largest micro-batch: 32 of 32 rows; 64 failed`."""
     failed = sorted(rows for rows, tried in tries.tried.items() if tried.failed)
     words = f"largest micro-batch: {tries.largest or 'none'} of {quantity(tries.step_rows, 'row')}"
     words += f"; {', '.join(map(str, failed))} failed" if failed else ""
@@ -479,13 +481,13 @@ def micro_batch_line(tries: MicroBatches) -> str:
 
 
 def measured_table(result: Mapping[str, Any], width: int) -> list[str]:
-    """Return the table of what was measured with as many columns as fit, from the JSON of `Tuning`."""
+    """Return the lines of the table of variants, with as many columns as fit, from the JSON of `Tuning`."""
     rows = steps.table(result["variants"])
     return table_lines(rows, width, right=rows[0][1:]) if len(rows) > 1 else []
 
 
 def notes_of(result: Mapping[str, Any]) -> list[str]:
-    """Return the meaning of the columns, then why variants failed, change nothing or were rejected."""
+    """Return lines about the meaning of the columns, and about why variants failed or were not chosen."""
     columns = "speed-up: ratio of tokens/s; loss: held-out loss"
     if split := next((match for row in result["variants"] if (match := _SPLIT.fullmatch(row["name"]))), None):
         columns = f"{split[0]}: {split[1]} rows per micro-batch, {split[2]} micro-batches per step; {columns}"
@@ -494,14 +496,14 @@ def notes_of(result: Mapping[str, Any]) -> list[str]:
 
 
 GAIN = 1.05
-"""A larger batch is worthwhile if it processes this many times the rows per second of half the batch."""
+"""A batch is worthwhile if it processes at least this many times as many rows per second as half the batch."""
 _COLUMNS_WORDS = "busy: share of the GPU or of the CPU threads in use; memory: peak, including the run's longest rows"
 _LEAST_ROWS, _MOST_TURNS = 8, 3
 
 
 @dataclass(kw_only=True, slots=True)
 class Size(Variant):
-    """Steps of this many rows. Its speed is that of the fastest turn."""
+    """Variant whose steps have `rows` rows. Its fastest turn gives its speed."""
 
     rows: int
     learning_rate: float
@@ -528,13 +530,13 @@ class Size(Variant):
 
 
 def _peak_bytes(answer: Mapping[str, Any]) -> int:
-    """Return the peak memory of the largest pass and of the steps."""
+    """Return the peak memory of a turn: the larger of the peaks of its largest pass and of its steps."""
     return max(int(answer["largest_pass_bytes"]), int(answer["peak_memory_bytes"]))
 
 
 @dataclass(kw_only=True)
 class EffectiveBatches(Search):
-    """Measurement of effective batches. `ended` says why no larger one was measured."""
+    """Search for the best number of rows per step. `ended` says why no larger number was measured."""
 
     sizes: list[Size] = field(default_factory=list)
     ended: str = ""
@@ -554,18 +556,18 @@ class EffectiveBatches(Search):
             with suppress(TimeOver):
                 for size in self.measured * (_MOST_TURNS - 1):
                     self._measure(size)
-                    # A size that was measured once works.
+                    # A size that was measured once works, so a later failure is ignored.
                     size.reason = ""
         self.is_busy = self.plan.device == "cpu" and is_busy(load_of_others(), self.plan.threads.value)
         return self
 
     def _why_no_more(self, rows: int) -> str:
-        """Return why this many rows are not measured; empty if they are."""
+        """Return why steps of `rows` rows are not measured; empty if they are."""
         if self.sizes and (failed := self.sizes[-1].reason):
             return f"{self.sizes[-1].rows} rows failed: {failed}"
         if rows > self.plan.train_rows.value:
             return f"the data has only {self.plan.train_rows.value:,} rows"
-        # The planned number of rows is always measured.
+        # The planned number of rows and smaller ones are always measured.
         if rows <= self.now or len(self.measured) < 3:
             return ""
         before, last, newest = (size.rows_per_second for size in self.measured[-3:])
@@ -575,7 +577,7 @@ class EffectiveBatches(Search):
 
     def _size(self, rows: int) -> Size:
         micro, share = self.loaded.config.training.per_device_train_batch_size, -(-rows // self.plan.processes.value)
-        # A micro-batch of a profile or the user stays; otherwise a pass takes all rows, until memory is full.
+        # A micro-batch that the config sets is kept. Otherwise a pass takes all rows, until memory is full.
         passes = {MICRO: min(micro, share) if isinstance(micro, int) else share, ACCUMULATION: "auto"}
         name = f"{rows} rows per step"
         return Size(name=name, patch={EFFECTIVE: rows, **passes}, rows=rows, learning_rate=self._learning_rate(rows))
@@ -587,7 +589,7 @@ class EffectiveBatches(Search):
         return min(rate, max(planned, peak_rate(config, self.plan.parameters.value).most))
 
     def _measure(self, size: Size) -> None:
-        """Take a turn of a size. Raises TimeOver."""
+        """Measure a size once, and add its answer or the reason of a failure. Raises TimeOver."""
         previous = next((other for other in reversed(self.measured) if other.rows <= size.rows), None)
         count = self.steps_of_a_turn(2 * previous.fastest_turn["step_seconds"]) if previous else _MOST_STEPS
 
@@ -609,19 +611,19 @@ class EffectiveBatches(Search):
 
     @property
     def now(self) -> int:
-        """Planned number of rows in a step."""
+        """Number of rows per step in the plan."""
         return self.plan.effective_batch_size.value
 
     @property
     def most_rows(self) -> int:
-        """Largest number of rows that leaves enough steps in the epochs of the run."""
+        """Largest number of rows per step with which the epochs of the run still have enough steps."""
         return most_rows_of_step(self.loaded.config.training.num_train_epochs, self.plan.train_rows.value)
 
     @property
     def best(self) -> Size | None:
-        """Best size: the planned one, or a larger one if each doubling gains enough and leaves enough steps.
+        """Recommended size: the planned size, unless another is at least `GAIN` times as fast; None without figures.
 
-        A smaller size is best if it is clearly faster than these."""
+        Sizes that would leave too few steps are not recommended."""
         sizes = [size for size in self.measured if size.rows <= max(self.most_rows, self.now)]
         larger = [size for size in sizes if size.rows >= self.now]
         best = larger[0] if larger else None
@@ -636,7 +638,7 @@ class EffectiveBatches(Search):
 
     @property
     def slower_from(self) -> int | None:
-        """Rows of the first size above the fastest that is clearly slower; None if there is none."""
+        """Rows of the smallest size that is larger than the fastest size and clearly slower; None if there is none."""
         if (fastest := self.fastest) is None:
             return None
         larger = [size for size in self.measured if size.rows > fastest.rows]
@@ -644,7 +646,7 @@ class EffectiveBatches(Search):
 
     @property
     def patch(self) -> Patch:
-        """Settings with the best size and its learning rate; empty if it is the planned one."""
+        """Settings for the best size and its learning rate; empty if the planned size is the best."""
         best = self.best
         if best is None or best.rows == self.now:
             return {}
@@ -672,7 +674,7 @@ class EffectiveBatches(Search):
         return "; ".join(filter(None, (words, slower, self.ended, busy)))
 
     def lines(self, width: int) -> list[str]:
-        """Return the table of the sizes and the meaning of its columns; nothing without figures."""
+        """Return the lines of the table of sizes and of the meaning of its columns; none without figures."""
         cells = sizes_table(self.as_json())
         return [*table_lines(cells, width, right=cells[0][1:]), _COLUMNS_WORDS] if self.measured else []
 
@@ -691,7 +693,7 @@ class EffectiveBatches(Search):
 
 
 def _smallest_size(planned_rows: int, processes: int) -> int:
-    """Return the planned number halved as long as a few rows remain, so that doubling reaches it again."""
+    """Return the number of rows with which the search starts: `planned_rows` halved while it is even and not small."""
     while planned_rows % 2 == 0 and planned_rows // 2 >= max(_LEAST_ROWS, processes):
         planned_rows //= 2
     return planned_rows
@@ -709,5 +711,5 @@ _SIZE_COLUMNS: Columns = {
 
 
 def sizes_table(result: Mapping[str, Any]) -> list[list[str]]:
-    """Return a row for each size that has figures, from the JSON of `EffectiveBatches`."""
+    """Return the cells of the table of sizes, with titles, from the JSON of `EffectiveBatches`."""
     return table_of(_SIZE_COLUMNS, result["sizes"])

@@ -1,7 +1,7 @@
-"""Variants of one piece of work, measured in turns, each turn in a fresh process.
+"""Measure variants of one piece of work in turns, each turn in a fresh process.
 
-The peak memory of a turn is its own, a crash ends only its own variant, and other load on the machine affects all
-variants alike."""
+A fresh process has its own memory peak, and a crash ends only one variant. Turns alternate, so that other load on the
+machine affects all variants alike."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,19 +20,18 @@ NOT_MEASURED = "not measured"
 Notify = Callable[[str], None]
 """Callback that shows a one-sentence notice to the user."""
 Ask = Callable[["Variant", bool, float], dict[str, Any]]
-"""Callback that takes a turn: the variant, whether it is its first turn, and its time limit. Raises WorkerFailed."""
+"""Callback that measures a variant once: (variant, whether it is its first turn, seconds left). Raises WorkerFailed."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Variant:
-    """One change to measure, with an answer for each turn that was taken.
+    """One change to measure. `answers` has the figures of each turn so far.
 
-    `reason` says why the variant is not measured, why it failed, or why it is not chosen.
-    """
+    `reason` says why the variant is not measured, why it failed, or why it is not chosen."""
 
     name: str
     patch: Mapping[str, Any] = field(default_factory=dict)
-    """Changed settings by key, or options for running a model."""
+    """Changed settings keyed by name, or options for running a model."""
     reason: str = ""
     answers: list[dict[str, Any]] = field(default_factory=list)
 
@@ -47,7 +46,7 @@ class Variant:
 
 
 def spread_of(values: Sequence[float]) -> float | None:
-    """Return half of the range as a share of the median; None for a single value."""
+    """Return half of the range of the values, as a share of their median; None for a single value."""
     return (max(values) - min(values)) / 2 / median(values) if len(values) > 1 and median(values) else None
 
 
@@ -56,7 +55,7 @@ class TimeOver(Exception):
 
 
 class TimeLimit:
-    """Ends the work inside `with limit:` when the time is over or the user presses Ctrl+C; `cut_short` says which."""
+    """Context manager that ends its block on TimeOver or Ctrl+C. `cut_short` then says which; otherwise it is empty."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.cut_short = seconds, ""
@@ -86,9 +85,9 @@ class TimeLimit:
 
 
 def pick_variants(variants: Sequence[Variant], only: Sequence[str]) -> list[Variant]:
-    """Return the first variant, the baseline, and those with a word of `only` in their names; all, if it is empty.
+    """Return the baseline (the first variant) and all variants with a word of `only` in their names.
 
-    Raises InputError if no name has one of the words."""
+    If `only` is empty, return all. Raises InputError if no name has one of the words."""
     named = [variant for variant in variants if not only or any(word in variant.name for word in only)]
     if not named:
         names = ", ".join(variant.name for variant in variants)
@@ -99,7 +98,7 @@ def pick_variants(variants: Sequence[Variant], only: Sequence[str]) -> list[Vari
 def measure_in_turns(
     variants: Sequence[Variant], ask: Ask, limit: TimeLimit, *, rounds: int, notify: Notify, needs_all: bool = False
 ) -> None:
-    """Measure all variants in up to `rounds` rounds, within the limit.
+    """Measure each variant without a reason once per round, for up to `rounds` rounds within the time limit.
 
     With `needs_all`, stop as soon as a variant has failed."""
     longest_seconds = 0.0
@@ -128,11 +127,11 @@ def explain_unmeasured(variants: Sequence[Variant], why: str) -> None:
 
 
 Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]
-"""Functions from a row to the text of a cell, by the title of the column."""
+"""Functions that turn a row into the text of a cell, keyed by the title of the column."""
 
 
 def table_of(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the titles, and the cells of the rows that have figures."""
+    """Return the cells of a table: the titles, then the cells of each row that has figures."""
     return [[*columns], *([show(row) for show in columns.values()] for row in rows if row["turns"])]
 
 
@@ -141,10 +140,10 @@ def turns_words(rounds: int) -> str:
 
 
 def with_spread(value: float, spread: float | None) -> str:
-    """Return `12.3 ±4%`, a median and its spread."""
+    """Return a median and its spread in words: `12.3 ±4%`."""
     return f"{value:,.1f}" + ("" if spread is None else f" ±{spread:.0%}")
 
 
 def reasons(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return why rows have no figures, or were not chosen."""
+    """Return `NAME: REASON` for each row that has no figures or was not chosen."""
     return [f"{row['name']}: {row['reason']}" for row in rows if row["reason"]]

@@ -1,1 +1,1 @@
-"""The optimizers, learning rate schedules and tuning methods that a config can name, one row each. No torch here."""
+"""The optimizers, learning rate schedules and tuning methods that a config can name, one row each, without torch."""

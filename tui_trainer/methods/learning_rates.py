@@ -1,7 +1,7 @@
 """The table of peak learning rates: the value of `auto`, and the range without a warning.
 
-A rate depends on what trains and on the number of parameters of the whole model, with the base of adapters: small
-models train at rates at which large ones diverge. All code that chooses or judges a learning rate reads this table.
+A rate depends on what trains and on the number of parameters of the whole model, including the base model of adapters,
+because small models train at rates at which large ones diverge. All code that chooses or checks a rate uses this table.
 """
 
 import math
@@ -10,31 +10,31 @@ from dataclasses import dataclass
 from typing import Literal
 
 Start = Literal["scratch", "lora", "full"]
-"""What training starts from: weights from scratch, LoRA adapters, all weights of a pretrained model."""
+"""Start of training: random weights, LoRA adapters on a pretrained model, or all weights of a pretrained model."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeakRate:
-    """Rate of `auto`. Below `least` weights hardly move, above `most` training tends to diverge."""
+    """Peak learning rate for `auto`, and its bounds: below `least` weights hardly change, above `most` runs diverge."""
 
     auto: float
     most: float
 
     @property
     def least(self) -> float:
-        """A tenth of the usual rate: no published recipe goes below it."""
+        """Lowest reasonable rate: a tenth of `auto`. No published recipe has a lower one."""
         return self.auto / 10
 
 
 @dataclass(frozen=True, slots=True)
 class RatesOfSize:
-    """The rates of models up to a number of parameters."""
+    """Peak rates for models of at most a given number of parameters."""
 
     most_parameters: float
     rates: Mapping[Start, PeakRate]
 
 
-# `auto` is a published rate; `most` is ten times that, or what a published recipe has where it is more.
+# `auto` is a published rate. `most` is ten times `auto`, or the highest rate of a published recipe if that is more.
 #
 # From scratch. nanoGPT, config/train_shakespeare_char.py: 1e-3 for 10.6 M ("with baby networks can afford to go a bit
 # higher"). GPT-3, arXiv:2005.14165, table 2.1: 125 M 6e-4, 350 M 3e-4, 760 M 2.5e-4, 1.3 B 2e-4, 2.7 B 1.6e-4, 6.7 B

@@ -1,7 +1,7 @@
 """The learning rate schedules, one row each, under Hugging Face's names.
 
-Each is a function of the step, so a resumed run needs no state. The formulas equal those of transformers to the bit.
-Its module for them is not used, because it loads peft and parts of the Trainer, which most runs do not need.
+A schedule is a function of the step, so a resumed run needs no state. Results equal those of transformers to the bit.
+Its own module is not used, because it loads peft and parts of the Trainer, which most runs do not need.
 """
 
 import math
@@ -20,29 +20,29 @@ DecayType = Literal["cosine", "linear", "1-sqrt"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LrCurve:
-    """The numbers that a schedule is computed from; rates in the optimizer's unit, all steps are optimizer steps."""
+    """Numbers from which a schedule computes learning rates. All steps are optimizer steps."""
 
     peak: float
     warmup_steps: int
     total_steps: int
     decay_steps: int = 0
-    """Number of last steps, in which warmup_stable_decay goes down."""
+    """Number of steps at the end in which warmup_stable_decay lowers the rate."""
     decay_type: DecayType = "cosine"
     min_lr_rate: float = 0.0
-    """Share of the peak that a schedule with a floor ends at."""
+    """Last rate of a schedule with a floor, as a share of the peak rate."""
 
     def above_floor(self, share: float) -> float:
-        """Map a share of the peak from the range 0 to 1 to the range from the floor to 1."""
+        """Map a share of the peak rate linearly from the range 0 to 1 to the range `min_lr_rate` to 1."""
         return share * (1 - self.min_lr_rate) + self.min_lr_rate
 
 
 Decay = Callable[[int, LrCurve], float]
-"""Function of the step, counted from 0, and the curve: the share of the peak rate after the warm-up."""
+"""Function that returns the share of the peak rate after the warm-up, from the step (counted from 0) and the curve."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScheduleSpec:
-    """One schedule. Adding one adds a row."""
+    """One learning rate schedule."""
 
     label: str
     help: str
@@ -51,14 +51,14 @@ class ScheduleSpec:
     warms_up_from_floor: bool = False
     goes_down: bool = True
     has_floor: bool = False
-    """Whether it takes `min_lr_rate`."""
+    """Whether the schedule uses `min_lr_rate`."""
     has_decay_steps: bool = False
-    """Whether it takes `num_decay_steps` and `decay_type`."""
+    """Whether the schedule uses `num_decay_steps` and `decay_type`."""
     end_rate: float = 0.0
-    """Last rate; the peak must be above it."""
+    """Learning rate at the end. The peak must be higher."""
 
     def learning_rate(self, curve: LrCurve) -> Callable[[int], float]:
-        """Return the function from a step, counted from 1, to its rate. A warm-up begins with 0, or with the floor."""
+        """Return a function that returns the rate of a step, counted from 1. A warm-up begins at 0, or at the floor."""
 
         def rate_of(step: int) -> float:
             done = step - 1
@@ -155,5 +155,5 @@ LR_SCHEDULES: dict[str, ScheduleSpec] = {
 
 
 def schedules_with(trait: str, conjunction: str) -> str:
-    """Return the names of the schedules that have a trait of `ScheduleSpec`, as `cosine or warmup_stable_decay`."""
+    """Return the names of the schedules whose field `trait` is true, for example `cosine or warmup_stable_decay`."""
     return listed([name for name, schedule in LR_SCHEDULES.items() if getattr(schedule, trait)], conjunction)

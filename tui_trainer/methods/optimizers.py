@@ -1,7 +1,7 @@
-"""The optimizers, one row each: how people call it, what it needs and keeps, and how it is built.
+"""The optimizers, one row each: its names, libraries and state, and the function that builds it.
 
-Loads no torch: the setting's choices, the plan, the checklist and the run read the same row. A state that is not
-described here is refused before a run starts: it could not be saved, and so not be resumed.
+The choices of `training.optim`, the plan, the checklist and the run read the same row, so this module loads no torch. A
+state that is not described here cannot be saved, and so is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class AdamSettings(Protocol):
-    """Settings of `[training]` that builders read."""
+    """Settings of `[training]` that functions which build optimizers read."""
 
     @property
     def adam_beta1(self) -> float: ...
@@ -37,60 +37,59 @@ Begin = Callable[[Any, "Tensor"], dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerSpec:
-    """One optimizer. Adding one adds a row, and its test."""
+    """One optimizer, with what the plan, the checklist and the run need to know about it."""
 
     label: str
-    """Name for people, such as `fused AdamW`."""
+    """Name that is shown to users, such as `fused AdamW`."""
     help: str
     build: Build
-    """Function of parameter groups, learning rate and `[training]` that makes the optimizer. Raises RunError."""
+    """Function that makes the optimizer from parameter groups, learning rate and `[training]`. Raises RunError."""
     modules: tuple[str, ...] = ()
-    """Modules that building it imports, other than torch."""
+    """Modules other than torch that are imported to build the optimizer."""
     aliases: tuple[str, ...] = ()
-    """Names in other tools."""
+    """Names of the optimizer in other tools."""
     learning_rates: tuple[RatesOfSize, ...]
     learning_rate_reason: str = ""
     library: str = ""
-    """Distribution that it comes from, if this program does not require it."""
+    """Optional package that contains the optimizer; empty if none is needed."""
     needs_gpu: bool = False
     compiles: bool = False
-    """Whether its step is compiled on first use: by triton on a GPU, by a C++ compiler on a CPU."""
+    """Whether the update is compiled at first use: by triton on a GPU, by a C++ compiler on a CPU."""
     smaller: tuple[str, ...] = ()
-    """Optimizers that learn about as well and keep less, the most similar first."""
+    """Names of optimizers that learn about as well with a smaller state, the most similar first."""
     warning: str = ""
-    """Reason to prefer another one for transformers."""
+    """Reason to prefer another optimizer for transformers; empty if there is none."""
     cpu_note: str = ""
 
     state_bytes: float = 0.0
     """Bytes of state for each trained parameter."""
     hidden_state_bytes: float | None = None
-    """Bytes of state for each parameter of a matrix inside the layers, if these are updated in another way. Such an
-    optimizer needs a model whose weights all train."""
+    """Bytes of state for each parameter of hidden matrices (inside layers), if their update differs. Such an optimizer
+    needs a model whose weights all train."""
     factored_state: bool = False
-    """Whether the state is a sum in fp32 for each row and column of a matrix, and a number for each parameter of a
-    vector."""
+    """Whether the state of a matrix is one fp32 number for each row and column. A vector has one for each parameter."""
     state_words: str = ""
     update_bytes: float = 0.0
     """Temporary bytes of an update on a GPU, for each trained parameter."""
 
     state_keys: frozenset[str]
-    """All names in a parameter's state."""
+    """All names that the state of a parameter may have."""
     needed_keys: frozenset[str] = frozenset()
-    """Names that a state must have."""
+    """Names that the state of a parameter must have."""
     hidden_keys: frozenset[str] = frozenset()
     """Names that the state of a hidden matrix must have instead."""
     shaped_keys: frozenset[str] = frozenset()
-    """Names of tensors with the parameter's shape."""
+    """Names of tensors in the state that have the shape of the parameter."""
     number_keys: frozenset[str] = frozenset()
-    """Names of plain Python numbers."""
+    """Names of plain Python numbers in the state."""
     host_keys: frozenset[str] = frozenset()
-    """Names of tensors on the host: an update reads them as numbers, and would wait for the device."""
+    """Names of tensors in the state that are on the host: an update reads their values without waiting for a device."""
     begin: Begin | None = None
-    """Function that makes the state of a parameter before its first step, for optimizers that allocate it in their own
-    way. A saved state is copied into it."""
+    """Function that allocates the state of a parameter, into which a saved state is copied. None if plain tensors are
+    enough."""
 
     def placed(self, key: str, value: Tensor, parameter: Tensor) -> Any:
-        """Return a saved value in the form and place in which the optimizer keeps it."""
+        """Return a saved value of the state in the form, and on the device, that the optimizer uses."""
         if key in self.number_keys:
             return value.item()
         return value.to("cpu" if key in self.host_keys else parameter.device)
@@ -117,11 +116,11 @@ def _adamw(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> O
 
 
 def _adafactor(groups: list[dict[str, Any]], lr: float, _training: AdamSettings) -> Optimizer:
-    """Build Adafactor without scaling steps by the weights, as in Hugging Face's Trainer, so that AdamW's rates suit.
+    """Build Adafactor without scaling updates by the weights, as in Hugging Face's Trainer, so that AdamW's rates suit.
 
-    torch's own always scales by their root mean square, at least 0.001: LoRA's second matrices, which begin at zero,
-    then go a thousandth of the way. Measured on a small Llama, 80 steps at AdamW's rates, drop of the loss against
-    AdamW's: 1.06 (all weights), 1.04 (LoRA) and 1.02 (from scratch); torch's 0.09, 0.00 and 0.09.
+    torch's Adafactor scales updates by the root mean square of the weights, at least 0.001, so that LoRA's B matrices,
+    which begin at zero, hardly change. Measured on a small Llama, 80 steps at AdamW's rates, drop of the loss divided
+    by AdamW's: 1.06 (all weights), 1.04 (LoRA) and 1.02 (from scratch); torch's Adafactor 0.09, 0.00 and 0.09.
     """
     from transformers import Adafactor
 
@@ -129,10 +128,10 @@ def _adafactor(groups: list[dict[str, Any]], lr: float, _training: AdamSettings)
 
 
 def _sgd(groups: list[dict[str, Any]], lr: float, _training: AdamSettings) -> Optimizer:
-    """Build SGD without momentum, because people choose it to keep no state.
+    """Build SGD without momentum, because users choose SGD to have no state.
 
-    The fused version refuses sharded weights: "aten._fused_sgd_.default does not have a sharding strategy" (torch
-    2.15).
+    The fused version does not support sharded weights: "aten._fused_sgd_.default does not have a sharding strategy"
+    (torch 2.15).
     """
     import torch
     from torch.distributed.tensor import DTensor
@@ -144,9 +143,9 @@ def _sgd(groups: list[dict[str, Any]], lr: float, _training: AdamSettings) -> Op
 def _muon(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Optimizer:
     """Build one optimizer that uses Muon for hidden matrices and AdamW for all other weights.
 
-    Updates of Muon are scaled to the size of AdamW's, 0.2 on average for each number: one learning rate and one weight
-    decay suit both. Sources: Keller Jordan, kellerjordan.github.io/posts/muon, 2024; Liu et al., "Muon is Scalable for
-    LLM Training", arXiv:2502.16982, section 2.2.
+    Muon's updates are scaled to the size of AdamW's (root mean square 0.2), so that one learning rate and weight decay
+    suit both. Sources: Keller Jordan, kellerjordan.github.io/posts/muon, 2024; Liu et al., "Muon is Scalable for LLM
+    Training", arXiv:2502.16982, section 2.2.
     """
     import torch
 
@@ -154,7 +153,7 @@ def _muon(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Op
         def __init__(self) -> None:
             hidden = [group for group in groups if group.get(HIDDEN)]
             others = [group for group in groups if not group.get(HIDDEN)]
-            # Both share one table of states.
+            # Both optimizers share one table of states.
             self.parts: list[torch.optim.Optimizer] = [
                 torch.optim.Muon(hidden, lr=lr, adjust_lr_fn="match_rms_adamw"),
                 torch.optim.AdamW(others, lr=lr, **_adam(training), fused=True),
@@ -174,7 +173,7 @@ def _muon(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Op
 
 
 def _by_library(module: str, class_name: str) -> Build:
-    """Return a builder with a class of another library, which is loaded when the optimizer is made."""
+    """Return a build function for an optimizer class of another library, which it imports when it is called."""
 
     def build(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Optimizer:
         try:
@@ -189,10 +188,10 @@ def _by_library(module: str, class_name: str) -> Build:
 
 
 def _begin_bitsandbytes(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
-    """Make a parameter's state as the first step does.
+    """Allocate the state of a parameter as the optimizer's first step does.
 
-    Paged states are in memory that GPU and host share. Only bitsandbytes can allocate it; torch would use the GPU's.
-    Source: `Optimizer8bit.step` and `Optimizer2State.init_state` in bitsandbytes/optim/optimizer.py of 0.50.
+    Paged states are in memory that GPU and host share, which only bitsandbytes can allocate. Source:
+    `Optimizer8bit.step` and `Optimizer2State.init_state` in bitsandbytes/optim/optimizer.py of 0.50.
     """
     for group_index, group in enumerate(optimizer.param_groups):
         for index, other in enumerate(group["params"]):
@@ -204,7 +203,7 @@ def _begin_bitsandbytes(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
 
 
 def _begin_torchao(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
-    """Make a parameter's state as the first step does. Source: `_AdamBase.step` in torchao/optim/adam.py of 0.18."""
+    """Allocate the state of a parameter as `_AdamBase.step` in torchao/optim/adam.py of 0.18 does."""
     import torch
 
     state: dict[str, Any] = optimizer.state[parameter]
@@ -217,7 +216,7 @@ def _begin_torchao(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
 OPTIMIZER_KEY = "training.optim"
 DEFAULT, ADAFACTOR, MUON = "adamw_torch_fused", "adafactor", "muon"
 HIDDEN = "is_hidden"
-"""Key of a parameter group: whether it has the matrices inside layers."""
+"""Key of a parameter group: whether it has hidden matrices (those inside layers)."""
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq"})
 _OF_TORCH = partial(
     OptimizerSpec,
@@ -234,7 +233,7 @@ _OF_TORCHAO = partial(
     learning_rates=ADAPTIVE,
     library="torchao",
     compiles=True,
-    # Tensors of fewer than 4,096 numbers, or of no whole blocks, keep their moments in fp32.
+    # Tensors with fewer than 4,096 numbers, or not divisible into blocks, have fp32 moments.
     state_keys=_MOMENTS | {"step"} | {f"{key}_{part}" for key in _MOMENTS for part in ("codes", "scale", "qmap")},
     needed_keys=frozenset({"step"}),
     shaped_keys=_MOMENTS,
@@ -253,9 +252,9 @@ _OF_BITSANDBYTES = partial(
     number_keys=frozenset({"step"}),
     begin=_begin_bitsandbytes,
 )
-# bitsandbytes 0.50 and torchao 0.18: two bytes, and two fp32 scales for each block of 256.
+# bitsandbytes 0.50 and torchao 0.18: two bytes per parameter, and two fp32 scales for each block of 256.
 _IN_8_BITS = 2 + 2 * 4 / 256
-# torchao 0.18: two halves of a byte, and two fp32 scales for each block of 128.
+# torchao 0.18: two halves of a byte per parameter, and two fp32 scales for each block of 128.
 _IN_4_BITS = 1 + 2 * 4 / 128
 OPTIMIZERS: dict[str, OptimizerSpec] = {
     DEFAULT: _OF_TORCH(
@@ -272,7 +271,7 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         build=_adamw,
         smaller=(DEFAULT, "adamw_8bit", "adamw_torch_8bit", ADAFACTOR),
         warning="the fused version computes the same update in one pass over the weights",
-        # torch 2.15, `_multi_tensor_adam` in torch/optim/adam.py: the roots of all second moments are there at once.
+        # torch 2.15, `_multi_tensor_adam` in torch/optim/adam.py: all roots of second moments exist at once.
         update_bytes=4.0,
         host_keys=frozenset({"step"}),
     ),

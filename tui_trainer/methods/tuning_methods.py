@@ -1,4 +1,4 @@
-"""The tuning methods, one row each, for the plan and the screens. The code of each is a file in `tuning/`."""
+"""The tuning methods, one row each, for the plan and the screens. The code of each method is a file in `tuning/`."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ METHOD_KEY, BITSANDBYTES = "tuning.method", "bitsandbytes"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TuningMethod:
-    """One method. Adding one adds a row and a file."""
+    """One tuning method, without its code."""
 
     label: str
     help: str
@@ -18,7 +18,7 @@ class TuningMethod:
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Libraries that it needs in addition to torch and transformers."""
+        """Libraries that the method needs in addition to torch and transformers."""
         return ("peft",) * self.has_adapter + (BITSANDBYTES,) * self.in_four_bits
 
 

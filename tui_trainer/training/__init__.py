@@ -1,1 +1,1 @@
-"""The run itself. torch lives here."""
+"""The training loop and everything in a run that computes with torch."""

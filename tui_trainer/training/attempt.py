@@ -1,4 +1,4 @@
-"""Work that may run out of memory: it is left as if it had never been begun, and can be tried again."""
+"""Run work that may exhaust memory: after a failure the state is as before the work, so the work can be tried again."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,11 +20,11 @@ from tui_trainer.training.components import Components
 from tui_trainer.training.recorder import peak_memory_bytes
 from tui_trainer.units import format_bytes
 
-# torch's own generators, which dropout draws from. Everything else draws from generators of its own.
+# Only torch's global generators are saved here: dropout uses them. All other code has generators of its own.
 
 
 def random_tensors(rank: int = 0) -> dict[str, Tensor]:
-    """Return the states of torch's generators, read without waiting for a GPU. The names contain the process."""
+    """Return the states of torch's random generators, keyed `cpu` and `cuda`, for example `rank2.cuda` in process 2."""
     states = {_name("cpu", rank): torch.get_rng_state()}
     if torch.cuda.is_initialized():
         states[_name("cuda", rank)] = torch.cuda.get_rng_state()
@@ -32,7 +32,7 @@ def random_tensors(rank: int = 0) -> dict[str, Tensor]:
 
 
 def restore_random(tensors: dict[str, Tensor], rank: int = 0) -> None:
-    """Load what `random_tensors` returned. A process without a saved state keeps its own."""
+    """Restore the generator states that `random_tensors` returned. If this process has no saved state, keep its own."""
     if rank and _name("cpu", rank) not in tensors:
         return
     torch.set_rng_state(tensors[_name("cpu", rank)])
@@ -63,10 +63,9 @@ class Shortage:
 
 
 def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], None] = lambda: None) -> T | Shortage:
-    """Return the result of `work`.
+    """Return the result of `work`, or a Shortage if memory runs out.
 
-    If memory runs out, the intermediate results are freed, `give_up` is called, the generators of torch are restored,
-    and the Shortage is returned.
+    After a Shortage this frees the tensors of `work`, calls `give_up`, and restores torch's random generators.
     """
     random = random_tensors()
     try:
@@ -80,7 +79,7 @@ def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], N
             free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else memory_available_now()
         shortage = Shortage(reason=reason, peak_bytes=peak_memory_bytes(device), free_bytes=free)
         clear_error_frames(error)
-    # Not before: an error that is being handled holds its frames.
+    # Memory is freed only here, because an error keeps its frames alive while it is handled.
     give_up()
     free_memory()
     restore_random(random)
@@ -88,7 +87,7 @@ def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], N
 
 
 def attempt_twice(work: Callable[[], T], device: torch.device) -> T:
-    """Return the result of `work`, and try again once if memory runs out. Raises MemoryError after the second try."""
+    """Return the result of `work`. If memory runs out, try once more, and then raise MemoryError."""
     result = attempt(work, device)
     if isinstance(result, Shortage):
         result = attempt(work, device)
@@ -104,7 +103,7 @@ _SHOWN_TOKENS, _SHOWN_CHARACTERS = 40, 60
 
 @dataclass(frozen=True, slots=True)
 class SmallerPasses:
-    """Rows of the largest forward pass, the number of passes, and the width of packed rows (0 if not packed)."""
+    """How a step is split: rows of its largest forward pass, number of passes, width of packed rows (0: not packed)."""
 
     rows: int
     passes: int
@@ -117,9 +116,9 @@ class SmallerPasses:
 
     @classmethod
     def of_step(cls, layout: RowLayout, documents: Sequence[TokenRow], effective_rows: int) -> Self:
-        """Return the passes of a whole effective batch, although this one may be the smaller last one of an epoch.
+        """Return how a full effective batch would be split, even if `documents` are the smaller last batch of an epoch.
 
-        The number of packed rows is that of these documents.
+        With packing, return how `documents` themselves are split.
         """
         split = cls.of(layout, documents)
         return split if layout.packed_width else replace(split, passes=-(-effective_rows // split.rows))
@@ -151,7 +150,7 @@ def reduction(
 
 
 def too_large(components: Components, source: str, step: int, shortage: Shortage, *, saved: bool) -> str:
-    """Return why a run with one row per pass ends: its longest row, and the settings to change."""
+    """Return the error message for a run that is out of memory with one row per pass, with the settings to change."""
     batches = components.batches
     rows, numbers = batches.rows, batches.order.at(step)
     index = int(numbers[rows.lengths[numbers].argmax()])

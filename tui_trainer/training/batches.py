@@ -20,24 +20,24 @@ from tui_trainer.training.ranks import Ranks
 
 @dataclass(frozen=True, kw_only=True)
 class Layout(RowLayout):
-    """Layout of rows as tensors. `by_lengths`: attention gets the lengths of packed rows (`training/varlen.py`)."""
+    """Row layout that makes tensors. With `by_lengths`, attention gets document lengths (`training/varlen.py`)."""
 
     by_lengths: bool = False
 
     def window(self, documents: Sequence[TokenRow]) -> Iterator[MicroBatch]:
-        """Return all forward passes over these documents."""
+        """Return the micro-batches of these documents, one for each forward pass."""
         return map(self.micro_batch, self.passes(documents))
 
     def micro_batch(self, rows: Pass) -> MicroBatch:
-        """Return one forward pass. A compiled model would be compiled again for each number of positions."""
+        """Return the rows of one forward pass as tensors. They keep all padding if the layout has a fixed width."""
         return micro_batch(self.batch(rows), by_lengths=self.by_lengths, keeps_padding=bool(self.fixed_width))
 
 
 @dataclass(slots=True)
 class Batches:
-    """Effective batches, each as the forward passes of one step. Steps count from 1.
+    """The effective batch of each step, as micro-batches. Steps count from 1.
 
-    If several processes train together, each has the forward passes of its own share of the rows."""
+    If several processes train together, each process gets the micro-batches of its own share of the rows."""
 
     rows: Rows
     layout: Layout
@@ -52,7 +52,7 @@ class Batches:
         return [self.rows.example(int(index)) for index in indices]
 
     def at(self, step: int) -> list[MicroBatch]:
-        """Return the forward passes of one optimizer step."""
+        """Return the micro-batches of one optimizer step; an idle one if this process has no rows in the step."""
         if documents := self.documents(step):
             return list(self.layout.window(documents))
         first = self.rows.example(int(self.order.at(step)[0]))
@@ -60,14 +60,14 @@ class Batches:
 
 
 def idle(batch: MicroBatch) -> MicroBatch:
-    """Return the batch marked as idle: its pass is computed, but adds nothing to the loss or the counts."""
+    """Return the batch marked as idle: the model computes it, but it adds nothing to the loss or the counts."""
     return replace(batch, samples=0, tokens=0, is_idle=True)
 
 
 class Prefetcher:
     """Threads that prepare batches ahead of training, while a GPU computes.
 
-    `at(step)` returns the passes of a step and starts preparing the next ones. Steps must ascend.
+    `at(step)` returns the micro-batches of a step and starts preparing those of later steps. Steps must ascend.
     """
 
     def __init__(self, make: Callable[[int], list[MicroBatch]], *, workers: int, ahead: int, last_step: int) -> None:
@@ -94,7 +94,7 @@ class Prefetcher:
 
 
 def windows(rows: Rows, row_numbers: Sequence[int], layout: Layout) -> Iterator[MicroBatch]:
-    """Yield the forward passes over the rows with these numbers. Each window of several passes is sorted or packed."""
+    """Yield the micro-batches of the rows with these numbers. Rows of several passes are sorted or packed together."""
     window_rows = layout.rows * EVALUATION_WINDOW
     if layout.packed_width and len(row_numbers):
         chosen_rows = np.asarray(row_numbers)

@@ -1,10 +1,10 @@
-"""Checkpoints: trained weights, optimizer state, random state and position are saved and loaded, without pickle.
+"""Save and load checkpoints without pickle: trained weights, optimizer state, random state and position.
 
-Tensors are copied to the host for one file of bounded size after the other, and loaded one by one, so the machine needs
-no memory for all of them. Processes with parts of a model write together.
+Tensors are copied to the host one file at a time, and loaded one by one, so host memory need not hold all of them. If a
+model is sharded, all of its processes write files.
 
-The folder also has the configuration of the model or adapter, and the tokenizer, so transformers or peft can load it:
-weights are whole in their files. The optimizer's state may be in parts.
+transformers or peft can load the folder: it has the configuration of the model or adapter, the tokenizer and whole
+weights. Only the optimizer state may be written in parts.
 """
 
 import json
@@ -51,23 +51,23 @@ from tui_trainer.tuning.full import InParts, Method
 
 # Tensors in the files of a checkpoint: each process writes a share of them, and reads what it needs.
 #
-# Whole tensors, and those that libraries must find whole, go into files that the processes write in turn. Sharded ones
-# (`DTensor`) are written in parts. Part files name the position of each part like torch.distributed.checkpoint
-# (`HuggingFaceStorageWriter`), whose reader can load them. Its writer is not used, because it copies all tensors of a
-# process to the host twice for one file (torch 2.15), and does not sync folders.
+# Tensors that are whole, or that libraries must find whole, go into files that the processes write in turn. Other
+# sharded tensors (`DTensor`) are written in parts. Part files name the position of each part in the format of
+# torch.distributed.checkpoint (`HuggingFaceStorageWriter`), so its reader can load them. Its writer is not used: it
+# copies all tensors of a process to the host twice for one file (torch 2.15), and does not sync folders.
 #
-# Any number of processes can read them, with any sharding.
+# Any number of processes can read these files, with any sharding.
 
 LEAST_BYTES = 64 * 1024
-"""Least size of a file if there are several: a few numbers are not worth a file of each process."""
-# The names of torch.distributed.checkpoint (`_hf_utils.py`).
+"""Least size of a file if a checkpoint has several. Smaller tensors are not split over the processes."""
+# torch.distributed.checkpoint uses the same names (`_hf_utils.py`).
 _PLACES, _OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"
 
 
 class TensorWriter:
-    """Writer of this process's files in the folder of a checkpoint. All of `ranks` call the same methods.
+    """Writer of this process's files in the folder of a checkpoint. All processes in `ranks` call the same methods.
 
-    With several processes an error is kept until the end, because the others would wait for this one.
+    With several processes an exception is kept in `error`, because raising it would leave the other processes waiting.
     """
 
     def __init__(self, folder: Path, ranks: Ranks) -> None:
@@ -76,7 +76,7 @@ class TensorWriter:
         self.error: Exception | None = None
 
     def attempt(self, work: Callable[[], object]) -> None:
-        """Do the work unless an earlier one has failed."""
+        """Run `work`, unless earlier work of this writer has failed."""
         if self.error:
             return
         try:
@@ -94,9 +94,9 @@ class TensorWriter:
         in_one_file: bool = False,
         metadata: dict[str, str] | None = None,
     ) -> dict[str, list[str]]:
-        """Write whole tensors into several files, or into the file `single`, and return the names in each file."""
+        """Write whole tensors into several files, or into the file `single`. Return the tensor names, keyed by file."""
         count, total = self._ranks.count, sum(tensor.nbytes for tensor in tensors.values())
-        # All processes together have as much on the host as one alone.
+        # The copies of all processes together take as much host memory as one process alone would.
         limit = total if in_one_file else min(shards.SHARD_BYTES, max(total, LEAST_BYTES * count)) / count
         files = shards.split({name: tensor.nbytes for name, tensor in tensors.items()}, single, limit)
         waiting = iter(files.items())
@@ -114,7 +114,7 @@ class TensorWriter:
         return files
 
     def write_parts(self, tensors: Mapping[str, Tensor], single: str) -> None:
-        """Write this process's parts of sharded tensors."""
+        """Write the parts of sharded tensors that belong to this process."""
         parts = {name: t for name, t in tensors.items() if isinstance(t, DTensor) and writes_part(t, name)}
         local = {name: tensor.to_local() for name, tensor in parts.items()}
         sizes, limit = {name: tensor.nbytes for name, tensor in local.items()}, shards.SHARD_BYTES / self._ranks.count
@@ -135,16 +135,17 @@ def _on_host(tensors: Mapping[str, Tensor | InParts], names: Iterable[str]) -> d
         source = whole(tensors[name])
         on_host[name] = copies.begin(source.detach())
         if source is not tensors[name]:
-            # It was gathered for this copy, and is freed before the next one is gathered.
+            # `source` was gathered for this copy, and must be freed before the next tensor is gathered.
             copies.finish()
     copies.finish()
     return apart(on_host)
 
 
 class _HostCopies:
-    """Copies of a card's tensors in the machine's memory, through two pinned buffers: a stream of their own fills one
-    while this thread empties the other, and waits for that copy alone. Into memory that is not pinned a driver copies
-    piece by piece, and waits for each.
+    """Copier of GPU tensors to host memory, through two pinned buffers.
+
+    A CUDA stream fills one buffer while this thread empties the other. A direct copy into memory that is not pinned
+    would be slower, because the driver copies it piece by piece.
     """
 
     def __init__(self) -> None:
@@ -152,11 +153,11 @@ class _HostCopies:
         self._buffers: list[Tensor] = []
         self._filled: list[torch.cuda.Event] = []
         self._pieces: tuple[list[tuple[Tensor, Tensor]], ...] = ([], [])
-        """Of each buffer: a piece of it, and where that belongs."""
+        """For each buffer, pairs of a slice of the buffer and the memory to which the slice is copied."""
         self._current, self._used_bytes, self._is_refused = 0, 0, False
 
     def begin(self, source: Tensor) -> Tensor:
-        """Return a copy that is complete after `finish`. The source must not change until then."""
+        """Return a host copy of `source`, complete after `finish`. Until then `source` must not change."""
         if not source.is_cuda or not source.is_contiguous() or not self._has_buffers(source.device):
             return source.cpu().contiguous()
         assert self._stream
@@ -178,12 +179,12 @@ class _HostCopies:
         return copy
 
     def finish(self) -> None:
-        """Wait for all copies."""
+        """Wait until all copies are complete."""
         for _ in self._buffers:
             self._turn()
 
     def _turn(self) -> None:
-        """Switch to the other buffer after copying its content to its destination."""
+        """Empty the other buffer into its destinations, and make it the one to fill."""
         self._filled[self._current].record(self._stream)
         self._current, self._used_bytes = 1 - self._current, 0
         pieces = self._pieces[self._current]
@@ -194,7 +195,7 @@ class _HostCopies:
         pieces.clear()
 
     def _has_buffers(self, device: torch.device) -> bool:
-        """Allocate the pinned buffers at the first call. A container or the driver may not allow it."""
+        """Allocate the pinned buffers at the first call, and return whether the system allowed it."""
         if not self._buffers and not self._is_refused:
             try:
                 self._buffers = [torch.empty(PINNED_BYTES // 2, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
@@ -206,20 +207,17 @@ class _HostCopies:
 
 
 def divided(tensors: Mapping[str, Tensor | InParts]) -> tuple[dict[str, Tensor | InParts], dict[str, Tensor]]:
-    """Return (tensors to write whole, tensors to write in parts), keyed and sorted by name.
-
-    The order is the same whether a state was loaded from files or not.
-    """
+    """Return (tensors to write whole, tensors to write in parts), keyed and sorted by name."""
     parts: dict[str, Tensor] = {name: tensor for name, tensor in sorted(tensors.items()) if is_in_boxes(tensor)}
     return {name: tensors[name] for name in sorted(tensors) if name not in parts}, parts
 
 
 class SavedTensors:
-    """Tensors of some files, whole or in parts, which are read on request."""
+    """Tensors in safetensors files, whole or in parts. A tensor is read when it is requested."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._parts: dict[str, dict[tuple[int, ...], tuple[Any, Box]]] = {}
-        """The file of each part and its box, by name and by where the box begins."""
+        """(file, box) of each part, keyed by tensor name and then by the first indices of the box."""
         with ExitStack() as opened:
             for path in paths:
                 file = opened.enter_context(safe_open(path, framework="pt"))
@@ -248,7 +246,7 @@ class SavedTensors:
         return torch.Size(max(along) for along in zip(*ends, strict=True))
 
     def read(self, name: str, box: Box | None = None) -> Tensor:
-        """Read a whole tensor, or a box of it, into new memory. Raises CheckpointError if a part is missing."""
+        """Read a tensor, or only a box of it, into new memory. Raises CheckpointError if a part is missing."""
         box = tuple(slice(0, size) for size in self.shape(name)) if box is None else box
         if () in self._parts[name]:
             [(file, _)] = self._parts[name].values()
@@ -270,7 +268,7 @@ class SavedTensors:
         return result
 
     def like(self, name: str, tensor: Tensor | InParts | None) -> Tensor:
-        """Read a tensor with the sharding of `tensor` if the shapes are equal; otherwise whole, on the host."""
+        """Read the tensor `name`: sharded like `tensor` if that has the same shape, otherwise whole on the host."""
         if not isinstance(tensor, DTensor) or self.shape(name) != tensor.shape:
             return self.read(name)
         if not is_in_boxes(tensor):
@@ -283,7 +281,7 @@ class SavedTensors:
 
 
 def _within(box: Box, inner: Box) -> Box:
-    """Return the box `inner` with positions relative to the beginning of `box`."""
+    """Return the box `inner` with its positions counted from the first index of `box`."""
     return tuple(slice(b.start - a.start, b.stop - a.start) for a, b in zip(box, inner, strict=True))
 
 
@@ -296,8 +294,8 @@ OPTIMIZER, RANDOM = "optimizer.safetensors", "rng_state.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """Weights, optimizer state, and the state of the generators and of the loss scale, in host memory of their own. A
-    checkpoint is written from them while training continues."""
+    """Copies of weights, optimizer state, random state and loss scale in host memory. A checkpoint is written from
+    these copies while training continues."""
 
     weights: Mapping[str, Tensor | InParts]
     state: Mapping[str, Tensor | InParts]
@@ -305,8 +303,8 @@ class HostCopy:
 
     @classmethod
     def of(cls, components: Components) -> Self:
-        """Return a copy of this moment. Raises MemoryError."""
-        # One after the other: weights and state may be tensors that are made for this copy.
+        """Copy the current state to host memory. Raises MemoryError if that is too small."""
+        # Weights first, then optimizer state: both may be tensors that are created only for this copy.
         weights = _copied(components.weights())
         return cls(weights, _copied(components.optimizer.tensors()), _random(components))
 
@@ -330,11 +328,11 @@ def save_checkpoint(
     random: dict[str, Tensor] | None = None,
     copied: HostCopy | None = None,
 ) -> CheckpointFolder:
-    """Write a checkpoint of the current state, or of the one that was `copied`.
+    """Write a checkpoint of the current state, or of the state in `copied`.
 
-    All processes with parts of a model call this. Each writes its parts, and the first one the rest. `plan` is the
-    current one, with passes that were made smaller, and `random` has the generators of all processes. Raises OSError or
-    SafetensorError, in all processes, and leaves nothing behind then.
+    If the model is sharded, all of its processes call this: each writes its parts, and the first process the rest.
+    `plan` is the current plan, possibly with smaller passes. `random` has the random states of all processes. If
+    writing fails, this removes the files and raises OSError or SafetensorError in all processes.
     """
     ranks = components.ranks if components.together.splits_state else ALONE
     folder = ranks.by_first(partial(checkpoint_folder.begin, checkpoints, position.step))
@@ -369,7 +367,7 @@ def _save_rest(components: Components, position: Position, plan: Plan, folder: P
 
 
 def _save_weights(weights: Mapping[str, Tensor | InParts], method: Method, out: TensorWriter) -> None:
-    """Write whole weights, so that transformers and peft can load them. Sharded ones are gathered."""
+    """Write whole weights, so that transformers and peft can load them. Sharded weights are gathered first."""
     files = out.write_whole(weights, method.weights_file, in_one_file=not method.index_file, metadata={"format": "pt"})
     if len(files) > 1 and out.is_first:
         index = json.dumps(shards.index_of(files, sum(tensor.nbytes for tensor in weights.values())), indent=1)
@@ -377,9 +375,9 @@ def _save_weights(weights: Mapping[str, Tensor | InParts], method: Method, out: 
 
 
 def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Position:
-    """Load a checkpoint, equal to the bit. Each process reads what it needs.
+    """Restore the exact state of a checkpoint in `components`, and return its position.
 
-    Raises CheckpointError if it does not fit the model.
+    Raises CheckpointError if the checkpoint does not fit the model.
     """
     load_weights(checkpoint.path, components)
     with SavedTensors(shards.all_files_of(checkpoint.path, OPTIMIZER)) as saved:
@@ -405,7 +403,7 @@ def load_weights(folder: Path, components: Components) -> None:
     """Copy the weights of a checkpoint into the model. Raises CheckpointError if names or shapes differ."""
     weights = components.weights()
     with SavedTensors(shards.all_files_of(folder, components.method.weights_file)) as saved:
-        # Sorted, because all processes fill sharded tensors together.
+        # Sorted, because all processes must fill sharded tensors in the same order.
         for name in sorted(saved.names & weights.keys()):
             if saved.shape(name) != weights[name].shape:
                 raise CheckpointError(f"{folder.name}: {name} has a different shape in this model")
@@ -419,11 +417,11 @@ def load_weights(folder: Path, components: Components) -> None:
     components.together.weights_were_loaded()
 
 
-# The checkpoints of a run: writing, reporting and removing them.
+# The checkpoints of a run are written, reported and removed.
 
 NOT_WRITTEN = (OSError, SafetensorError, MemoryError)
 _FAILED_SAVES_IN_A_ROW = 3
-# The run does not wait for checkpoints with these reasons.
+# A checkpoint with one of these reasons may be written while training continues.
 _MAY_TAKE_TIME = ("scheduled", "requested")
 
 
@@ -437,14 +435,14 @@ class Checkpoints:
     between: Between
     saved_step: int
     failure: str = ""
-    """Why the last one could not be written; empty if it was."""
+    """Error of the last attempt to save; empty if it succeeded."""
     _failed_steps: set[int] = field(default_factory=set)
     _writer: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1, "checkpoint"))
     _pending: "tuple[Future[CheckpointFolder], Position, str, float] | None" = None
-    """The checkpoint that is written while training continues: its position, reason, and how long training waited."""
+    """The checkpoint being written in the background: its future, position, reason, and the seconds training waited."""
 
     def save(self, position: Position, plan: Plan, reason: str) -> bool:
-        """Save like `Session.save`. A scheduled or requested checkpoint may still be written when this returns."""
+        """Write a checkpoint of this step if there is none, and return whether it exists or is being written."""
         self.finish()
         if position.step == self.saved_step:
             return True
@@ -472,10 +470,10 @@ class Checkpoints:
         return True
 
     def finish(self, *, waits: bool = True) -> None:
-        """Report the checkpoint that was written while training continued.
+        """Report the checkpoint that was written in the background, if any.
 
-        If `waits` is false and it is still being written, this does nothing. Raises RunError after three failures in a
-        row.
+        If `waits` is false and the checkpoint is still being written, do nothing. Raises RunError after three failed
+        saves in a row.
         """
         if self._pending is None or not (waits or self._pending[0].done()):
             return
@@ -489,13 +487,13 @@ class Checkpoints:
             self._saved(saved, position, reason, seconds + perf_counter() - started)
 
     def close(self) -> None:
-        """Wait for a checkpoint that is being written, also if the run has failed."""
+        """Wait for the checkpoint that is being written, and end the writer thread. A failed save raises nothing."""
         with suppress(RunError):
             self.finish()
         self._writer.shutdown()
 
     def _host_copy(self) -> HostCopy | None:
-        """Return a copy to write from while training continues; None if training has to wait."""
+        """Return a host copy from which to write in the background; None if training must wait for the checkpoint."""
         wanted, device = self.job.plan.config.checkpoint.save_in_background, self.components.device
         if wanted is False or self.components.ranks.host is not None or (wanted == "auto" and device.type != "cuda"):
             return None
@@ -518,7 +516,7 @@ class Checkpoints:
         return False
 
     def _saved(self, saved: CheckpointFolder, position: Position, reason: str, seconds: float) -> None:
-        """Report a checkpoint, with the seconds that training waited for it, and remove older ones."""
+        """Report a written checkpoint, and remove older ones. Training waited `seconds` for it."""
         self.saved_step, self.failure = position.step, ""
         self._failed_steps.clear()
         self.between.count(seconds)
@@ -535,7 +533,7 @@ class Checkpoints:
             self._rotate(position)
 
     def stands(self) -> str:
-        """Return a sentence about the last checkpoint, and how to resume from it."""
+        """Return a sentence that names the last checkpoint and the command that resumes from it."""
         folder, step = self.job.folder, self.saved_step
         if not folder.root.is_dir():
             return f"The run folder no longer exists: {folder.root}"

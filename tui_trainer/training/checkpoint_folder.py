@@ -1,9 +1,10 @@
-"""Folders of checkpoints, which exist whole or not at all. No torch here: a start looks for one before it loads torch.
+"""Create, check and remove the folders of checkpoints, so that a kill never leaves an incomplete one.
 
-A checkpoint is written into `.writing-step-N`, by one or several processes. Each syncs and hashes its own files. The
-manifest follows by rename, and then the folder gets its name. A checkpoint is removed in the opposite order: first its
-name, then its files. A kill at any moment leaves only whole checkpoints, and folders whose names begin with a dot,
-which the next start removes.
+This module imports no torch, because a starting run looks for a checkpoint before it loads torch.
+
+One or several processes write into `.writing-step-N`, and each syncs and hashes its own files. The manifest is written
+next, and then the folder is renamed to `step-N`. Removal renames the folder first. A kill at any moment therefore
+leaves only whole checkpoints, and folders whose names begin with a dot, which the next start removes.
 """
 
 import json
@@ -22,17 +23,17 @@ from tui_trainer.runs.folder import files_below, make_durable, make_file_durable
 MANIFEST = "manifest.json"
 FORMAT = 2
 POSITION, PLAN = "position.json", "plan.json"
-"""Files with the position of the run and with its current plan."""
+"""Names of the files of a checkpoint with the position of the run and with its current plan."""
 _NAME = re.compile(r"step-(0|[1-9]\d*)")
 _WRITING, _REMOVING = ".writing-", ".removing-"
 _CHUNK_BYTES = 4 * 1024 * 1024
 Described = Mapping[str, Mapping[str, Any]]
-"""Size and hash of files, keyed by name."""
+"""Size and hash of each file, keyed by file name."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFolder:
-    """A whole checkpoint, whose files were compared with its manifest."""
+    """A whole checkpoint: all of its files match its manifest."""
 
     path: Path
     step: int
@@ -40,7 +41,7 @@ class CheckpointFolder:
 
 
 def begin(checkpoints: Path, step: int) -> Path:
-    """Make an empty folder for writing a checkpoint."""
+    """Make an empty folder `.writing-step-N` for the checkpoint of `step`, and return its path."""
     checkpoints.mkdir(mode=0o700, exist_ok=True)
     folder = checkpoints / f"{_WRITING}step-{step}"
     if folder.exists():
@@ -50,7 +51,7 @@ def begin(checkpoints: Path, step: int) -> Path:
 
 
 def describe(folder: Path, names: Iterable[str]) -> Described:
-    """Sync the files of this process to the disk, and describe them for the process that commits."""
+    """Sync the files that this process has written, and return their sizes and hashes for `commit`."""
     described = {}
     for name in names:
         make_file_durable(folder / name)
@@ -59,14 +60,14 @@ def describe(folder: Path, names: Iterable[str]) -> Described:
 
 
 def commit(folder: Path, step: int, described: Described | None = None) -> CheckpointFolder:
-    """Sync the folder, write the manifest, and give the folder its final name.
+    """Sync the folder, write the manifest, and rename the folder to `step-N`.
 
-    `described` has the files that other processes have synced. Raises OSError, also if this process does not see one of
-    these files.
+    `described` has the results of `describe` in the other processes. Raises OSError, for example if this process cannot
+    see one of their files.
     """
     described = described or {}
     for name, expected in described.items():
-        # Not by a listing: a shared disk may list the files of other machines later.
+        # A listing is not enough: a shared disk may list files of other machines late.
         if not (folder / name).is_file() or (folder / name).stat().st_size != expected["bytes"]:
             raise OSError(f"{name} is not in {folder}: output.runs_dir must be on a disk that all processes can access")
     make_durable(folder)
@@ -76,7 +77,7 @@ def commit(folder: Path, step: int, described: Described | None = None) -> Check
     write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
     final = folder.parent / f"step-{step}"
     if final.exists():
-        # Only a damaged one can be there: a run starts after the newest whole checkpoint.
+        # It must be damaged, because a run resumes from the newest whole checkpoint.
         _set_aside(final)
     folder.rename(final)
     sync_folder(final.parent)
@@ -84,7 +85,7 @@ def commit(folder: Path, step: int, described: Described | None = None) -> Check
 
 
 def remove(checkpoint: Path) -> None:
-    """Remove a checkpoint, first its name, so that a kill does not leave a part of one."""
+    """Rename a checkpoint and then remove its files, so that a kill leaves no incomplete `step-N`."""
     doomed = checkpoint.parent / f"{_REMOVING}{checkpoint.name}"
     if doomed.exists():
         shutil.rmtree(doomed)
@@ -94,7 +95,7 @@ def remove(checkpoint: Path) -> None:
 
 
 def clear_leftovers(checkpoints: Path) -> None:
-    """Remove folders that a kill has left half written or half removed."""
+    """Remove the folders of checkpoints that a kill has left half written or half removed."""
     if checkpoints.is_dir():
         for path in checkpoints.iterdir():
             if path.name.startswith((_WRITING, _REMOVING)) and path.is_dir() and not path.is_symlink():
@@ -104,7 +105,7 @@ def clear_leftovers(checkpoints: Path) -> None:
 def set_aside_after(checkpoints: Path, step: int) -> None:
     """Rename damaged checkpoints after `step` to `damaged-step-N`, so that rotation does not count them.
 
-    An older folder of that name is removed.
+    An existing folder `damaged-step-N` is replaced.
     """
     for newer in [saved_step for saved_step in _steps(checkpoints) if saved_step > step]:
         _set_aside(checkpoints / f"step-{newer}")
@@ -118,7 +119,7 @@ def _set_aside(checkpoint: Path) -> None:
 
 
 def rotate(checkpoints: Path, keep: int, spare: Iterable[int] = ()) -> None:
-    """Remove the checkpoints with the lowest steps until `keep` (at least 1) and the spared ones are left."""
+    """Remove all checkpoints except the newest `keep` (at least 1) and those of the steps in `spare`."""
     spared = set(spare)
     steps = [step for step in steps_saved(checkpoints) if step not in spared]
     for step in steps[max(keep, 1) :]:
@@ -131,7 +132,7 @@ def steps_saved(checkpoints: Path) -> list[int]:
 
 
 def _steps(checkpoints: Path) -> list[int]:
-    """Return the steps of all folders with the name of a checkpoint, newest first."""
+    """Return the steps of all folders that are named `step-N`, newest first."""
     if not checkpoints.is_dir():
         return []
     matches = [_NAME.fullmatch(path.name) for path in checkpoints.iterdir() if path.is_dir()]
@@ -153,9 +154,9 @@ def newest_whole(checkpoints: Path, on_damage: Callable[[str], None]) -> Checkpo
 
 
 def kept_plan(checkpoints: Path) -> tuple[str, bytes | None] | None:
-    """Return the name of the newest whole checkpoint and its copy of the plan; None if there is no checkpoint.
+    """Return (name of the newest whole checkpoint, its plan file as bytes); None if there is no checkpoint.
 
-    The copy is None in checkpoints of early versions. Raises CheckpointError if a file cannot be read.
+    The bytes are None for checkpoints of early versions. Raises CheckpointError if a file cannot be read.
     """
     if (newest := newest_whole(checkpoints, lambda damage: None)) is None:
         return None
@@ -164,14 +165,14 @@ def kept_plan(checkpoints: Path) -> tuple[str, bytes | None] | None:
 
 
 def best_step(checkpoint: Path) -> int:
-    """Return the step of the best evaluation before a whole checkpoint; 0 if there was none."""
+    """Return the step of the best evaluation so far that a whole checkpoint records; 0 if there was none."""
     return int(json.loads((checkpoint / POSITION).read_bytes())["best_step"])
 
 
 def damage_of(path: Path, step: int) -> str | None:
-    """Return what is wrong with a checkpoint; None if it is whole.
+    """Return a phrase that says what is wrong with a checkpoint; None if it is whole.
 
-    Raises CheckpointError if a file cannot be read now, because it may be whole.
+    Raises CheckpointError if a file cannot be read, because the checkpoint may then still be whole.
     """
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
@@ -179,7 +180,7 @@ def damage_of(path: Path, step: int) -> str | None:
             return f"format {manifest['format']} is not supported by this version"
         if manifest["step"] != step:
             return f"the manifest says step {manifest['step']}"
-        # Names that lead out of the folder, directly or by a link, are not among its files.
+        # A path that leads out of the folder, directly or by a link, is not among its files.
         existing = set(files_below(path))
         for name, expected in manifest["files"].items():
             if name not in existing:

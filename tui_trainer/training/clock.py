@@ -1,5 +1,5 @@
-"""Time on the device that computes, by marks that are set without waiting and read when steps are written to the
-journal; time in communication; and time between steps."""
+"""Measure the time of steps, the communication in them, and the time between them. Marks are set without waiting for
+the device, and read when steps are written to the journal."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from tui_trainer.runs.journal import JournalWriter
 
 
 class Clock:
-    """A source of marks: events in the queue of a GPU, or points in time on the CPU, where calls return when done."""
+    """A source of time marks: events in the queue of a GPU, or the current time on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -31,25 +31,25 @@ class Clock:
 
 
 def seconds_between(before: Any, after: Any) -> float:
-    """Return the seconds from one mark to another. A GPU must have reached the later one."""
+    """Return the seconds from one mark to another. A GPU must have reached the later mark."""
     if isinstance(before, float):
         return float(after - before)
     return float(before.elapsed_time(after)) / 1000
 
 
-# Time in communication: what a process spends in a step on exchange with the others, waiting for them included.
+# Time in communication: the time of a step that a process spends exchanging data with other processes, including waits.
 #
-# It is marked without waiting for the device. The processes exchange it with the counts that are summed in each step.
+# Marks are set without waiting for the device. The processes exchange these times with the counts of each step.
 
 Span = tuple[Any, Any]
-"""Marks before and after a part of a step."""
+"""Time marks before and after a part of a step."""
 # torch 2.15 deprecates the older names of these functions.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class Communication:
-    """Marks around the communication of the current step. Communication outside a step is not counted."""
+    """Time marks around each communication in the current step. Communication outside steps is not counted."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -78,7 +78,7 @@ class Communication:
 
 
 def seconds_of(spans: Sequence[Span]) -> float:
-    """Return the sum of the spans. The device must have reached all of their marks."""
+    """Return the total seconds of the spans. The device must have reached all of their marks."""
     return sum(seconds_between(*span) for span in spans)
 
 
@@ -91,7 +91,7 @@ def sum_in_one(gradients: Sequence[Tensor]) -> None:
 
 
 class TimedCollective:
-    """FSDP2's own collective (`DefaultAllGather`, `DefaultReduceScatter`), timed."""
+    """Wrapper that times one of FSDP2's own collectives (`DefaultAllGather`, `DefaultReduceScatter`)."""
 
     def __init__(self, collective: Callable[..., Any], communication: Communication) -> None:
         self._collective, self._communication = collective, communication
@@ -105,25 +105,25 @@ class TimedCollective:
 
 
 class GroupTimes:
-    """Sums of the seconds that each process spends in communication, until `means` reads them."""
+    """Seconds that each process has spent in communication since the last call of `means`."""
 
     def __init__(self, number: int = 0, count: int = 1) -> None:
         self._number = number
-        # Microseconds and steps: one row for each process. `_own` has only those of this process.
+        # One row of (microseconds, steps) for each process. In `_own` only the row of this process is filled.
         self._own, self._all = (np.zeros((count, 2), dtype=np.int64) for _ in range(2))
 
     def add(self, seconds: float) -> None:
-        """Add a step of this process."""
+        """Add the communication time of one step of this process."""
         self._own[self._number] += (round(1e6 * seconds), 1)
 
     def take(self) -> list[int]:
-        """Return the microseconds and steps of this process since the last call, with 0 for all other processes."""
+        """Return [microseconds, steps] for each process in turn, since the last call. Other processes have zeros."""
         numbers: list[int] = self._own.ravel().tolist()
         self._own.fill(0)
         return numbers
 
     def add_all(self, numbers: Sequence[int]) -> None:
-        """Add the results of `take`, summed over all processes."""
+        """Add the element-wise sum of what `take` has returned in all processes."""
         self._all += np.reshape(numbers, (-1, 2))
 
     def means(self) -> list[float] | None:
@@ -141,9 +141,9 @@ _PERIOD_SECONDS = 4.0
 
 
 class Between:
-    """Sums of the time from the end of a step to the beginning of the next.
+    """Sums of the time from the end of each step to the beginning of the next.
 
-    Every few seconds they are written as a `BetweenSteps`, and `times` as a `RanksTimed`.
+    Every few seconds the sums are written to the journal as a `BetweenSteps`, and `times` as a `RanksTimed`.
     """
 
     def __init__(self, journal: JournalWriter, times: GroupTimes | None = None) -> None:
@@ -173,12 +173,12 @@ class Between:
         self._ended = None
 
     def count(self, seconds: float) -> None:
-        """Leave out these seconds, because another event of the journal has them."""
+        """Exclude these seconds from the sums, because another event of the journal reports them."""
         self._known_seconds += seconds
 
     @contextmanager
     def _adding_to(self, name: str) -> Iterator[None]:
-        """Add the time of a block to the attribute of this name."""
+        """Return a context that adds the time of its block to the attribute `name`."""
         started = perf_counter()
         yield
         seconds = perf_counter() - started

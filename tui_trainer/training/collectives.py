@@ -17,11 +17,11 @@ from tui_trainer.training.clock import Communication
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.tuning.full import InParts, Method
 
-# Sharded tensors (`DTensor`): the part of each process, and conversions from and to whole tensors, which all processes
-# call together.
+# Sharded tensors (`DTensor`): the part of each process, and conversions from and to whole tensors. All processes must
+# call the conversions together.
 
 Box = tuple[slice, ...]
-"""A part of a tensor: a slice along each dimension."""
+"""A rectangular part of a tensor, as one slice for each dimension."""
 
 
 def whole(tensor: Tensor | InParts) -> Tensor:
@@ -32,7 +32,7 @@ def whole(tensor: Tensor | InParts) -> Tensor:
 
 
 def fill(tensor: Tensor | InParts, value: Tensor) -> None:
-    """Copy a whole tensor, which every process has, into a tensor or its parts."""
+    """Copy `value`, which is whole in every process, into a whole or sharded tensor."""
     if not isinstance(tensor, InParts):
         tensor.copy_(placed_as(value, tensor))
     elif tensor.fill:
@@ -40,9 +40,9 @@ def fill(tensor: Tensor | InParts, value: Tensor) -> None:
 
 
 def placed_as(value: Tensor, like: Tensor) -> Tensor:
-    """Return a whole tensor, which every process has, with the sharding and device of `like`.
+    """Return `value`, which is whole in every process, with the sharding and device of `like`.
 
-    A sharded tensor is returned unchanged.
+    If `value` is already sharded, it is returned unchanged.
     """
     if isinstance(value, DTensor):
         return value
@@ -59,8 +59,8 @@ def placed_as(value: Tensor, like: Tensor) -> Tensor:
 
 
 def is_in_boxes(tensor: Tensor | InParts) -> TypeGuard[DTensor]:
-    """Return whether each process has one box of it. A tensor split twice along one dimension has several per process
-    (`_StridedShard`)."""
+    """Return whether a tensor is sharded so that each process has one box. If it is split twice along one dimension, a
+    process has several boxes (`_StridedShard`)."""
     return (
         isinstance(tensor, DTensor)
         and tensor.numel() > 0
@@ -69,14 +69,14 @@ def is_in_boxes(tensor: Tensor | InParts) -> TypeGuard[DTensor]:
 
 
 def box_of(tensor: DTensor) -> Box:
-    """Return the box of this process in a tensor that `is_in_boxes`. It may be empty."""
-    # What torch.distributed.checkpoint asks a tensor.
+    """Return the box of this process, possibly empty, in a tensor for which `is_in_boxes` is true."""
+    # torch.distributed.checkpoint calls the same method.
     [chunk] = tensor.__create_chunk_list__()
     return tuple(slice(start, start + size) for start, size in zip(chunk.offsets, chunk.sizes, strict=True))
 
 
 def writes_part(tensor: DTensor, name: str) -> bool:
-    """Return whether this process writes its part. Of several processes with equal parts, one is chosen by the name."""
+    """Return whether this process writes its part of a tensor. If several processes have equal parts, only one does."""
     mesh, copy, copies = tensor.device_mesh, 0, 1
     for along, placed in enumerate(tensor.placements):
         if isinstance(placed, Replicate):
@@ -86,7 +86,7 @@ def writes_part(tensor: DTensor, name: str) -> bool:
 
 
 def gather_model(model: nn.Module, in_whole: Callable[[nn.Parameter], Tensor], *, keep: bool) -> None:
-    """Replace all weights by whole ones on the host if `keep`, and by empty ones otherwise, after training."""
+    """Gather sharded weights after training. With `keep` the model gets whole weights on the host, else empty ones."""
     replaced: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -100,45 +100,45 @@ def gather_model(model: nn.Module, in_whole: Callable[[nn.Parameter], Tensor], *
 
 class Collectives:
     forward: LossSum | None = None
-    """A forward pass with its loss as one module; None if the loss is called directly."""
+    """Module that computes a forward pass and its loss; None if the loss is called without such a module."""
     communication: Communication | None = None
     splits_weights = False
-    """Whether each process has a part of the model, so that all take part in every forward pass."""
+    """Whether weights are sharded. All processes must then take part in every forward pass."""
     splits_state = False
-    """Whether each process has a part of a checkpoint's tensors."""
+    """Whether the tensors of a checkpoint are sharded, so that all processes write it."""
     passes_together = False
-    """Whether all processes take part in every pass, and so make equally many."""
+    """Whether all processes must make the same number of passes in a step."""
     takes_mean = False
-    """Whether gradients are averaged over the processes; the loss is multiplied by their number, for the sum."""
+    """Whether gradients are averaged over processes. The loss is then multiplied by the number of processes."""
 
     def summing(self, is_last: bool) -> AbstractContextManager[object]:
-        """Return the context of the forward and backward pass of a micro-batch."""
+        """Return the context for the forward and backward pass of a micro-batch, which may be the last of the step."""
         return nullcontext()
 
     def backward(self, loss: Tensor, mixed_precision: MixedPrecision) -> None:
         mixed_precision.backward(loss)
 
     def finish(self) -> None:
-        """Sum the remaining gradients over the processes, after the backward passes of a step."""
+        """Sum those gradients over the processes that the backward passes of a step have not summed."""
 
     def reading(self) -> AbstractContextManager[object]:
-        """Return the context of forward passes without a backward pass."""
+        """Return the context for forward passes without a backward pass, such as evaluations."""
         return torch.inference_mode()
 
     def looking(self) -> AbstractContextManager[object]:
-        """Return such a context for passes during training, which cannot use tensors made in inference mode."""
+        """Return the context for forward passes without gradients in the middle of a training step."""
         return self.reading() if self.splits_weights else torch.no_grad()
 
     def weights(self, method: Method, model: Any) -> dict[str, Tensor | InParts]:
-        """Return the tensors that a checkpoint has of the model, keyed by name."""
+        """Return the tensors of the model that a checkpoint contains, keyed by name."""
         return method.saved(model)
 
     def weights_were_loaded(self) -> None:
-        """Update copies of the weights, after a checkpoint was loaded into the model."""
+        """Update other copies of the weights. Called after a checkpoint was loaded into the model."""
 
     def whole(self, parameter: nn.Parameter) -> Tensor:
         """Return the whole parameter in every process."""
         return whole(parameter.detach())
 
     def close(self) -> None:
-        """Free what connects the processes."""
+        """Free communication resources."""

@@ -1,4 +1,4 @@
-"""torch.compile for each decoder layer, with the way back where it fails."""
+"""Compile decoder layers with torch.compile, and fall back to layers that are not compiled if it fails."""
 
 import logging
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _DEFAULT_MODE = "layers are compiled with torch_compile_mode = default"
 
 
 class Trainable(Protocol):
-    """The attributes of a run that probes and trials at its start use."""
+    """The attributes of a run that are needed to check compilation, kernels and packing at its start."""
 
     plan: Plan
     model: Any
@@ -49,7 +49,7 @@ def compiler() -> Iterator[None]:
     before = log.level
     log.setLevel(logging.ERROR)
     try:
-        # Compilations for training and evaluation, with the first number of rows and then with any.
+        # Training and evaluation are compiled twice each: for the first number of rows, and then for any number.
         with torch._dynamo.config.patch(recompile_limit=_MOST_COMPILATIONS):
             yield
     finally:
@@ -58,10 +58,9 @@ def compiler() -> Iterator[None]:
 
 
 def compile_layers(run: Trainable, tell: ReportProblem) -> bool:
-    """Compile the layers, try a pass with the first batch, and return whether it worked. The result is reported.
+    """Compile the decoder layers, try a pass with the first batch, and return whether it worked.
 
-    The layers are alike, so one of them is compiled, and the others use its code. The trial changes neither weights nor
-    random state.
+    All layers share the code that is compiled for one of them. The trial changes neither weights nor random state.
     """
     layers = decoder_layers(run.model)
     mode = _mode(run.plan, tell)
@@ -91,7 +90,7 @@ def graphs_made() -> int:
 
 
 def require_graphs(before: int) -> None:
-    """Raise RuntimeError if the compiler has made no graph since: it may fail silently."""
+    """Raise RuntimeError if `graphs_made` is still `before`, because the compiler may fail silently."""
     if graphs_made() > before:
         return
     if torch._dynamo.config.disable:
@@ -104,9 +103,9 @@ def require_graphs(before: int) -> None:
 
 
 def _mode(plan: Plan, tell: ReportProblem) -> str | None:
-    """Return the mode of the config, without CUDA graphs if a step has several passes.
+    """Return `torch_compile_mode` from the config; None for torch's default mode.
 
-    CUDA graphs reuse the memory of gradients, so these cannot be summed over passes.
+    If a step has several passes, CUDA graphs are refused, because they reuse the memory of gradients between passes.
     """
     mode = plan.config.training.torch_compile_mode
     several = plan.packing.value or plan.gradient_accumulation_steps.value > 1 or plan.processes.value > 1
@@ -117,7 +116,7 @@ def _mode(plan: Plan, tell: ReportProblem) -> str | None:
 
 
 def without_cuda_graphs(model: nn.Module, tell: ReportProblem) -> None:
-    """Compile without CUDA graphs, for a run whose steps have several passes from now on."""
+    """Compile again without CUDA graphs. Called when the steps of a run begin to have several passes."""
     layers = [layer for layer in decoder_layers(model) if layer._compiled_call_impl is not None]
     if not layers:
         return
@@ -129,9 +128,9 @@ def without_cuda_graphs(model: nn.Module, tell: ReportProblem) -> None:
 
 @contextmanager
 def uncompiled(model: nn.Module) -> Iterator[None]:
-    """Switch off compiled layers during generation.
+    """Return a context in which the layers of a model run without compiled code, for generation.
 
-    Caches index layers by number, so each layer would be compiled separately, and three times for different lengths.
+    The key-value cache depends on the layer's number, so each layer would be compiled separately.
     """
     compiled = [(part, part._compiled_call_impl) for part in model.modules() if part._compiled_call_impl is not None]
     for part, _ in compiled:
@@ -144,9 +143,10 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the layers of the language model: modules that the model declares as units, without nested ones.
+    """Return the decoder layers of the language model.
 
-    If it declares none, these are the layers that support checkpointing. FSDP changes the name of their class.
+    These are the modules that the model declares as units for sharding, without nested ones. If it declares none, they
+    are the layers that support activation checkpointing.
     """
     kinds = set(getattr(model, "_no_split_modules", None) or ())
     layers = {
@@ -162,7 +162,7 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def _passes_of_two_sizes(run: Trainable) -> list[MicroBatch]:
-    """Return a first pass, and one of fewer rows, with which the compiler makes code for any number of rows."""
+    """Return two micro-batches with different numbers of rows, so that the compiler makes code for any number."""
     batches = run.batches
     count = min(run.plan.effective_batch_size.value, len(batches.rows))
     documents = [batches.rows.example(index) for index in range(count)]

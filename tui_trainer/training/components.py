@@ -1,4 +1,4 @@
-"""The components of a run: model, loss, optimizer, schedule, precision and batches."""
+"""Build the components of a run: model, loss, optimizer, schedule, precision and batches."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,7 +54,7 @@ from tui_trainer.tuning.adapter_init import TakenOut, taken_out_of
 from tui_trainer.tuning.full import InParts
 from tui_trainer.units import format_seconds
 
-# The model of a run, ready for its first step: built, checked, adapted, placed and, where asked, compiled.
+# The model of a run is built, checked, given its adapters, and placed on its device.
 
 
 def build_model(
@@ -65,9 +65,9 @@ def build_model(
     ranks: Ranks = ALONE,
     meter: Meter | None = None,
 ) -> Any:
-    """Return the model before its first step, in training mode. Raises ConfigError if it does not fit the plan.
+    """Return the model of a run on its device, in training mode. Raises ConfigError if it does not fit the plan.
 
-    All processes of a run get the same weights, but draw different random numbers afterwards.
+    All processes of a run get the same weights, but different seeds for later random numbers.
     """
     plan = job.plan
     config = plan.config
@@ -76,14 +76,14 @@ def build_model(
     task = find_task(config.task.type)
     has_masters = config.tuning.method == "full" and dtype != torch.float32 and ranks.host is None
     is_stored = not (config.is_from_scratch or unsloth.is_asked(config))
-    # Masters start with the stored weights.
+    # With fp32 masters, stored weights are loaded in fp32, and rounded only after the masters have got their values.
     rounds = has_masters and is_stored and task.model_shape(config, 0).stored_dtype != plan.weights_dtype.value
     hint = "expected for a new task: the new weights are trained on your data"
     built = torch.float32 if rounds else dtype
     model = task.build_model(config, job.data, tokenizer, built, device, lambda words: tell("new weights", words, hint))
     refuse_poisoned(model, config.model.model_name_or_path)
     if unsloth.is_asked(config):
-        # With its own way to checkpoint activations.
+        # Unsloth checkpoints activations in its own way.
         adapted: Any = unsloth.adapt(model, config) if config.tuning.has_adapter else model
     else:
         adapted = method_of(config.tuning).apply(
@@ -113,9 +113,9 @@ def build_model(
 
 
 def _decompose(taken_out: TakenOut, init: str, tell: ReportProblem, ranks: Ranks, meter: Meter | None) -> None:
-    """Decompose weights into initial adapters. A resumed run has these in its checkpoint.
+    """Compute initial adapters by decomposing weights, for a run that is not resumed.
 
-    A stop interrupts it, but not in one of several processes, which must start with equal adapters.
+    A stop interrupts the decomposition only in a run of one process: several processes must start with equal adapters.
     """
     started, count = perf_counter(), len(taken_out)
     go_on = meter(f"decomposing weights for {init}", count, "matrices") if meter else None
@@ -125,11 +125,11 @@ def _decompose(taken_out: TakenOut, init: str, tell: ReportProblem, ranks: Ranks
 
 
 def add_noise(model: Any, alpha: float) -> None:
-    """Add noise to the embeddings of the input while the model trains: NEFTune (arXiv:2310.05914), by transformers."""
+    """Make transformers add noise to the input embeddings in training mode: NEFTune (arXiv:2310.05914)."""
     from transformers.integrations.neftune import neftune_post_forward_hook
 
     whole = model.get_base_model() if hasattr(model, "get_base_model") else model
-    # An encoder has a table of its own, tied to the whole model's, whose hooks would never be called.
+    # An encoder has an embedding of its own. Hooks on the whole model's embedding would never be called.
     reads = whole.get_encoder() if whole.config.is_encoder_decoder else whole
     embeddings = reads.get_input_embeddings()
     embeddings.neftune_noise_alpha = alpha
@@ -137,7 +137,7 @@ def add_noise(model: Any, alpha: float) -> None:
 
 
 def _tell_of_unsloth(model: nn.Module, tell: ReportProblem) -> None:
-    """Report whether Unsloth's kernels are in the model, because it skips unknown modules silently."""
+    """Report whether Unsloth has put its kernels into the model, because it silently skips modules it does not know."""
     own, modules = unsloth.count_patched_modules(model)
     sentence = f"Unsloth computes {own} of the {modules} modules of this model"
     if own:
@@ -162,10 +162,9 @@ def refuse_poisoned(model: nn.Module, name: str) -> None:
 
 
 def checkpoint_activations(model: Any) -> None:
-    """Keep only the layers' inputs for the backward pass, which computes the rest again.
+    """Switch on activation checkpointing: layers save only their inputs, and the backward pass computes the rest again.
 
-    transformers 5.2x renames the method, and will drop the old name. Raises ConfigError for a model without it (ALBERT,
-    MPNet).
+    transformers 5.2x renames the method that does this. Raises ConfigError for a model without it (ALBERT, MPNet).
     """
     switch = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     try:
@@ -181,7 +180,7 @@ class Components:
     """Model, loss, optimizer, precision and batches of a plan."""
 
     def __init__(self, job: Job, tell: ReportProblem, ranks: Ranks = ALONE, meter: Meter | None = None) -> None:
-        """Build everything. Raises ConfigError if the model does not fit the plan, RunError if processes differ."""
+        """Build all components. Raises ConfigError if the model does not fit the plan, RunError if processes differ."""
         self.ranks = ranks
         self.plan = plan = job.plan
         self.config = config = plan.config
@@ -192,10 +191,10 @@ class Components:
         self.clock = Clock(self.device)
         self.mixed_precision = MixedPrecision(plan.precision.value, self.device)
         self.tokenizer = task.load_tokenizer(config, job.data)
-        # With weights on the host, even one process is a group.
+        # With weights on the host, even a run of one process has a process group.
         strategy = plan.strategy.value if ranks.host is not None else "ddp"
         stage = ZERO_STAGES.get(strategy, 0)
-        # A model that does not fit on one GPU is built on the host, and goes to the GPUs part by part.
+        # A model that does not fit on one GPU is built on the host, and moved to the GPUs part by part.
         build_device = torch.device("cpu") if strategy not in ("ddp", "deepspeed-2") else self.device
         self.model: Any = build_model(job, self.tokenizer, build_device, tell, ranks, meter)
         if self.device.type == "cuda" and not self.mixed_precision.is_coarse:
@@ -222,12 +221,12 @@ class Components:
         if stage == 3:
             self.together = split_by_zero()
             if isinstance(self.loss, NextTokenLoss):
-                # DeepSpeed gathers in advance the weights that the pass before has used, in all processes.
+                # DeepSpeed prefetches, in all processes, the weights that the previous pass has used.
                 self.loss.always_in_chunks = True
         rows = Rows(job.data.train_path)
         self.row_pass = task.row_pass(config, job.data, self.loss)
         if self.row_pass:
-            # Placeholders for trial passes; `row_values.py` computes the values.
+            # Placeholders for trial passes. `row_values.py` computes the real values later.
             rows.row_values = np.zeros((len(rows), self.row_pass.width), dtype=np.float32)
         size_costs = plan.training_setup.compiles_each_size
         layout = partial(
@@ -269,7 +268,7 @@ class Components:
         self._check_chunks(rows, tell)
         self._compile_optimizer(tell)
         if config.training.torch_compile and not compile_layers(self, tell):
-            # Layers that are not compiled get rows of any width, and cuDNN would build a plan for each width.
+            # Rows have any width if layers are not compiled, and cuDNN would build a plan for each width.
             torch.backends.cuda.enable_cudnn_sdp(False)
             self.eval_layout = replace(self.eval_layout, fixed_width=0)
             self.batches.layout = replace(self.batches.layout, fixed_width=0)
@@ -280,7 +279,7 @@ class Components:
         self._ahead = self._prefetcher()
 
     def _keep_layers(self, tell: ReportProblem) -> None:
-        """Switch off layerdrop, because all processes gather each layer together."""
+        """Switch off layerdrop. All processes gather each layer together, so none may skip one."""
         dropping = [module for module in self.model.modules() if getattr(module, "layerdrop", 0)]
         for module in dropping:
             module.layerdrop = 0.0
@@ -289,7 +288,7 @@ class Components:
             tell("layers kept", message, "all processes must gather each layer of a sharded model together")
 
     def _split(self, strategy: str, timed: Communication) -> Collectives:
-        """Shard the model with FSDP2, before its optimizer is made. DeepSpeed shards it later."""
+        """Shard the model if the strategy uses FSDP2, and return its collectives. DeepSpeed shards the model later."""
         plan, ranks = self.plan, self.ranks
         if strategy not in SPLITTING:
             return Collectives()
@@ -311,7 +310,7 @@ class Components:
         return pad_token_id(self.tokenizer)
 
     def window(self, step: int) -> list[MicroBatch]:
-        """Return the micro-batches of an optimizer step, on their device."""
+        """Return the micro-batches of an optimizer step, on the device of the run."""
         window = self._ahead.at(step) if self._ahead else self.batches.at(step)
         return [batch.to(self.device) for batch in window]
 
@@ -333,12 +332,12 @@ class Components:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Surround forward passes without a backward pass: evaluations and texts."""
+        """Return a context for forward passes without a backward pass: evaluations and text samples."""
         with self.together.reading(), self.mixed_precision.autocast(), self.adapters.copies():
             yield
 
     def weights(self) -> dict[str, Tensor | InParts]:
-        """Return the tensors that a checkpoint has of the model, keyed by name."""
+        """Return the tensors of the model that a checkpoint contains, keyed by name."""
         return self.together.weights(self.method, self.model)
 
     def _require_same(self, job: Job) -> None:
@@ -350,13 +349,13 @@ class Components:
                 "the kernels": (self.kernels, bool(self.adapters.layers)),
                 "packing": (layout.packed_width, layout.by_lengths),
                 "trained weights": [tuple(p.shape) for p in self.model.parameters() if p.requires_grad],
-                # Each process decomposes by itself, and kernels of another GPU may choose other signs.
+                # Each process decomposes weights by itself, and another GPU may choose other signs.
                 "initial adapters": self._initial_adapters(),
             }
         )
 
     def _initial_adapters(self) -> str:
-        """Return a digest of adapters that start as a part of the weights; empty for others."""
+        """Return a hash of adapters that were initialized by decomposing weights; empty for other adapters."""
         if not self.config.tuning.mutates_weights:
             return ""
         digest = xxhash.xxh3_128()
@@ -366,7 +365,7 @@ class Components:
         return digest.hexdigest()
 
     def lay_out_anew(self, layout: Layout) -> None:
-        """Use another layout for later steps, also for batches that were made in advance."""
+        """Use another layout for all later steps. Prefetched batches are discarded."""
         self.batches.layout = layout
         if self._ahead:
             self._ahead.forget()
@@ -377,13 +376,13 @@ class Components:
         self.mixed_precision.give_up_step()
 
     def close(self) -> None:
-        """Stop the threads that make batches, and free DeepSpeed's memory."""
+        """Stop the threads that prepare batches, and free DeepSpeed's memory."""
         if self._ahead:
             self._ahead.close()
         self.together.close()
 
     def _probed_kernels(self, layout: Callable[..., Layout], rows: Rows, tell: ReportProblem) -> Kernels:
-        """Switch on attention and fused kernels of libraries that agree with the model's own operations."""
+        """Switch on library kernels that agree with the model's own operations, and return the fused kernels in use."""
         kernels = self.plan.kernels.value
         attention = self.config.model.attn_implementation
         library_attends = attention in FLASH_KERNELS or not is_known_attention(attention)
@@ -405,7 +404,7 @@ class Components:
         tell("compiled", message, "this time is not counted in any step")
 
     def _packing(self, rows: Rows, tell: ReportProblem) -> tuple[int, bool]:
-        """Return (width of packed rows or 0, whether attention uses lengths), as far as the probe finds no leak."""
+        """Return (width of packed rows, whether attention gets lengths). The width is 0 if the probe finds a leak."""
         if not self.plan.packing.value:
             return 0, False
         width, reasons, planned = self.plan.longest_row, dict[str, str](), self.plan.attention.kernel
@@ -414,7 +413,7 @@ class Components:
             if not reason:
                 return width, True
         elif planned == BY_LENGTHS or (not planned and self.device.type == "cuda" and self.mixed_precision.is_coarse):
-            # Plans of versions that did not plan attention leave the choice to the probe.
+            # Earlier versions did not plan attention. Their plans leave the choice to the probe.
             for kernel in varlen.kernels(self.device, self.model):
                 if not (reason := varlen.switch_on(self.model, kernel)):
                     if not (reason := self._leak_by_lengths(rows)):
@@ -434,14 +433,14 @@ class Components:
         return 0, False
 
     def _leak_by_lengths(self, rows: Rows) -> str:
-        """Return why attention by lengths cannot be used; an empty string if it can."""
+        """Return the reason not to compute attention by lengths; an empty string if the probe finds none."""
         try:
             return packing_leaks(self, rows, by_lengths=True) or ""
         except Exception as error:  # kernels raise whatever their parts raise: of heads, cards and arguments
             return reason_to_fall_back(error)
 
     def _check_chunks(self, rows: Rows, tell: ReportProblem) -> None:
-        """Check that logits in chunks, which are computed outside the model, equal the model's own."""
+        """Check that logits computed in chunks, outside the model, equal the model's own."""
         if not self.plan.loss_chunk_tokens.value or not isinstance(self.loss, NextTokenLoss):
             return
         self.model.eval()
@@ -461,7 +460,7 @@ class Components:
         if not workers:
             return None
         pinned = loader.pin_memory and self.device.type == "cuda"
-        # Not through `self`, which holds the prefetcher.
+        # The prefetcher must not refer to `self`, which refers to the prefetcher.
         batches = self.batches
 
         def make(step: int) -> list[MicroBatch]:

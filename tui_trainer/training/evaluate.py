@@ -1,4 +1,4 @@
-"""Evaluation: the held-out loss, a sum and a count as in training, other scores of the task, and text samples."""
+"""Compute the held-out loss and the scores of the task, and write text samples."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ from tui_trainer.training.components import Components
 
 
 def write_text(components: Components, row: TokenRow, *, seed: int, new_tokens: int) -> tuple[str, str]:
-    """Return (the prompt, the text that the model writes), in the form in which the task shows a row."""
+    """Return (prompt, generated text) of a row, both formatted as the task shows rows."""
     config, data, model = components.config, components.data, components.model
     with answering(components, seed):
         return components.task.sample(config, data, model, components.tokenizer, row, new_tokens=new_tokens)
@@ -29,7 +29,7 @@ def write_text(components: Components, row: TokenRow, *, seed: int, new_tokens: 
 
 @contextmanager
 def answering(components: Components, seed: int) -> Iterator[None]:
-    """Prepare the model for generation. Weights and the global random state are the same afterwards."""
+    """Return a context in which the model can generate. It changes neither weights nor the global random state."""
     gpus = [components.device] if components.device.type == "cuda" else []
     components.model.eval()
     try:
@@ -48,7 +48,7 @@ def answering(components: Components, seed: int) -> Iterator[None]:
 
 @contextmanager
 def _any_kernels() -> Iterator[None]:
-    """Allow kernels without a deterministic form, such as sums for `top_p`, because no weight depends on them."""
+    """Return a context that allows nondeterministic kernels, such as sums for `top_p`. No weight depends on them."""
     strict = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(False)
     try:
@@ -71,13 +71,13 @@ class Evaluation:
 
     @property
     def loss(self) -> float:
-        """Mean over the labels, in nats if these are tokens or classes."""
+        """Mean loss per label, in nats if the labels are tokens or classes."""
         return self.loss_sum / self.tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observed:
-    """Result of one process for its own rows: sums and counts keyed by name, and the inputs of scores."""
+    """Result of one process for its own rows: sums and counts keyed by name, and tensors from which scores follow."""
 
     values: dict[str, float]
     counts: dict[str, int]
@@ -90,25 +90,25 @@ def evaluate(
     batches: Iterable[MicroBatch],
     go_on: Callable[[int], bool] = lambda rows: True,
 ) -> Evaluation | None:
-    """Measure without touching weights, gradients or random state.
+    """Evaluate the model on `batches` in one process. Weights, gradients and random state do not change.
 
-    `go_on` gets the number of rows so far. If it returns False, the evaluation is abandoned, and the result is None.
+    `go_on` gets the number of rows so far. If it returns False, the evaluation stops and None is returned.
     """
     observed = observe(components, batches, go_on)
     return concluded(components, [observed]) if observed else None
 
 
 class EvaluationGivenUp(Exception):
-    """A process was stopped during the passes."""
+    """Raised when a process is stopped during the passes of an evaluation."""
 
 
 def passes_of_all(
     components: Components, own: Iterable[T], spare: Callable[[], T] | None, is_stopped: Callable[[], bool]
 ) -> Iterator[tuple[T, bool]]:
-    """Yield (a pass, whether it is one of this process's own).
+    """Yield (pass, whether it is from `own`).
 
-    If each process has a part of the model, all make equally many passes, and `spare` returns those of a process that
-    has no more of its own. Raises EvaluationGivenUp.
+    If the model is sharded, all processes must make equally many passes: a process that has used up `own` gets passes
+    from `spare`. Raises EvaluationGivenUp if a process was stopped.
     """
     left, splits = iter(own), components.together.splits_weights
     while True:
@@ -134,11 +134,11 @@ def observe(
     *,
     finds_terms: bool = False,
 ) -> Observed | None:
-    """Return the result of one process for its own rows; None if the evaluation was abandoned.
+    """Return the result of one process for its own rows; None if `go_on` returned False.
 
-    If each process has a part of the model, all make equally many forward passes: `spare` returns those of a process
-    without more rows, whose results are dropped. `finds_terms` computes the means over all rows that the loss needs
-    (`terms_of_all`), which are then passed as `terms`.
+    If the model is sharded, a process without more rows computes batches from `spare`, whose results are dropped. Some
+    losses need means over all rows: a first call with `finds_terms` computes their sums, `terms_of_all` combines these
+    over the processes, and a second call gets the means as `terms`.
     """
     loss, started, rows, is_stopped = components.loss, perf_counter(), 0, False
     scorer = None if finds_terms else components.task.scorer(components.config, components.data, loss)
@@ -176,7 +176,7 @@ def observe(
 
 
 def terms_of_all(components: Components, parts: Sequence[Observed]) -> dict[str, Tensor]:
-    """Return the `terms` of `observe` from the results of all processes."""
+    """Return the means over all rows that `observe` takes as `terms`, from the results of all processes."""
     assert isinstance(components.loss, NamedLoss)
     return _added(NamedLossSums.of_terms(components.loss), parts, components.device).means()
 
@@ -190,7 +190,7 @@ def _added(sums: NamedLossSums, parts: Sequence[Observed], device: torch.device)
 
 
 def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
-    """Combine the results of all processes."""
+    """Return the evaluation that the results of all processes add up to."""
     sums = _added(NamedLossSums.of(components.loss), parts, torch.device("cpu"))
     scorer = components.task.scorer(components.config, components.data, components.loss)
     if scorer:
@@ -207,7 +207,7 @@ def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
 
 
 def answer_scores(components: Components, rows: Rows, chosen: Sequence[int]) -> dict[str, float]:
-    """Return the scores of answers that the model generates for some of the chosen rows; {} for tasks without them."""
+    """Generate answers for some of the chosen rows, and return their scores; {} if the task has no such scores."""
     few = [chosen[index] for index in evenly_spaced(len(chosen), components.config.evaluation.generate_rows)]
     if not few:
         return {}

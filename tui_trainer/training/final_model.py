@@ -27,7 +27,7 @@ from tui_trainer.units import format_count
 
 
 def write_final_model(job: Job, plan: Plan, components: Components, position: Position) -> None:
-    """Write `model/` under another name, sync and rename it, so that it is never incomplete. `plan`: the final one."""
+    """Write the folder `model/` under a temporary name, sync it and rename it, so that it is never incomplete."""
     model = model_facts(position, job.baselines, plan.config)
     target = job.folder.model
     unfinished = target.with_name(f".writing-{target.name}")
@@ -48,7 +48,7 @@ def write_final_model(job: Job, plan: Plan, components: Components, position: Po
 
 
 def model_facts(position: Position, baselines: Baselines | None, config: Config) -> ReportedModel:
-    """Return the results of the run; with early stopping those of the weights of its best evaluation."""
+    """Return the facts of the final model. With early stopping they belong to the weights of the best evaluation."""
     has_best = config.evaluation.early_stopping_patience > 0 and position.best_step > 0
     kept_step = position.best_step if has_best and position.best_step != position.step else None
     metric = config.evaluation.metric_for_best_model
@@ -69,8 +69,8 @@ def model_facts(position: Position, baselines: Baselines | None, config: Config)
 
 
 def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str, str], model_type: str = "") -> str:
-    """Return the model card: origin, data (from its `source`), losses, settings and versions. It may be published, so
-    names are escaped, and it has no path of this machine."""
+    """Return the model card: origin, data, losses, settings and versions. `source` describes the data. The card may be
+    published, so names are escaped and paths of this machine are left out."""
     scores = model.score_rows()
     unit = find_task(plan.config.task.type).loss_unit
     data = as_markdown(_published(source, plan.config))
@@ -98,20 +98,20 @@ def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str
 
 
 def _metadata(plan: Plan) -> dict[str, Any]:
-    """Return the fields that a model hub reads from a card. Source: the hub's documentation, "Model Cards"."""
+    """Return the metadata that a model hub reads from a card. Source: the hub's documentation, "Model Cards"."""
     base = published_name(_first_model(plan))
     base_field = {} if plan.config.is_from_scratch or not base or not is_hub_name(base) else {"base_model": base}
     return {
         "library_name": "peft" if plan.config.tuning.has_adapter else "transformers",
         "pipeline_tag": find_task(plan.config.task.type).pipeline_tag,
-        # The hub refuses a card whose base model cannot be a name there.
+        # The hub refuses a card whose base model is not a valid hub name.
         **base_field,
         "tags": ["tui-trainer"],
     }
 
 
 def _first_model(plan: Plan) -> str:
-    """Return the model with which the chain of runs began; empty if it began with random weights."""
+    """Return the model from which the first run of a chain of runs started; empty for random weights."""
     if not plan.ancestors:
         return plan.config.model.model_name_or_path
     first = plan.ancestors[0]
@@ -142,10 +142,10 @@ def _origin(plan: Plan) -> str:
 
 
 def _use(plan: Plan, model_type: str = "") -> list[str]:
-    """Return the card's code, which loads the model and runs it as the run did, with transformers and peft alone."""
+    """Return the lines of the card's example code, which loads and runs the model with transformers and peft alone."""
     config, head = plan.config, find_task(plan.config.task.type).head
     kind, adapts = auto_class_name(head, model_type), config.tuning.has_adapter
-    # The config of a base model lacks the labels.
+    # The config of the base model has no label names.
     has_labels, writes = adapts and kind.endswith("Classification"), head not in CLASSIFYING
     names = ["AutoConfig"] * has_labels + [kind, "AutoTokenizer"] + ["GenerationConfig"] * (adapts and writes)
     code = [
@@ -180,7 +180,7 @@ def _adapter_code(plan: Plan, kind: str, *, has_labels: bool, writes: bool) -> l
 
 
 def _question_code(config: Config, head: Head) -> list[str]:
-    """Return the lines that tokenize an input, run the model and decode its output."""
+    """Return lines of Python that tokenize an input, run the model and decode its output."""
     pair = ', "the second text"' if config.data.text_pair_column else ""
     match head:
         case "question_answering":
@@ -208,7 +208,7 @@ def _question_code(config: Config, head: Head) -> list[str]:
 
 
 def _positions(plan: Plan) -> str:
-    """Return changed position settings as arguments of `from_pretrained`; empty if the run did not change them."""
+    """Return position settings that the run changed, as code for arguments of `from_pretrained`; empty if none."""
     rope = plan.config.model.rope_scaling
     if rope.rope_type == "default":
         return ""

@@ -1,7 +1,7 @@
-"""A check in the first steps of each start that gradients reach all weights that should learn.
+"""Check in the first steps after each start that gradients reach all weights that should learn.
 
-A pattern may freeze a weight by mistake, or a dropout of 1 cut off an adapter. Then a loss is still printed, but
-nothing, or not everything, is trained.
+A pattern may freeze a weight by mistake, or a dropout of 1 may cut off an adapter. The run still prints a loss then,
+but trains nothing, or not everything.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-# One step is not enough: the first matrix of an adapter has no gradient until the second one, which starts at 0, moved.
+# One step is not enough: the second matrix of an adapter starts at 0, and until it changes the first has no gradient.
 STEPS = 3
 # Experts get a gradient only if tokens are routed to them, and poolers only in tasks that pool.
 _MAY_HAVE_NONE = ("experts.", ".pooler.")
@@ -19,10 +19,10 @@ _NAMED = 3
 
 
 class FirstGradients:
-    """The largest element of each gradient, as tensors on the device. Only `words` waits for it."""
+    """Largest absolute value of each weight's gradient in the first steps. Only `words` waits for the device."""
 
     def __init__(self, trained: Mapping[str, Tensor]) -> None:
-        # Vectors are left out, because a bias before a softmax may have no gradient, and sharded weights too.
+        # Vectors are left out, because a bias before a softmax may have no gradient. Sharded weights are left out too.
         self._trained = {
             name: weight
             for name, weight in trained.items()
@@ -32,7 +32,7 @@ class FirstGradients:
         self._steps = 0
 
     def look(self) -> None:
-        """Look at the gradients, between a backward pass and the update."""
+        """Record the gradients of a step. Call this between its backward pass and the update."""
         if self._steps >= STEPS or not self._trained:
             return
         self._steps += 1
@@ -47,7 +47,7 @@ class FirstGradients:
         self._largest = now if self._largest is None else torch.maximum(self._largest, now)
 
     def words(self) -> tuple[str, str] | None:
-        """Return (the problem, a hint) once, after the last look; None if there is no problem. Waits for the device."""
+        """Return (problem, hint) at the first call after the last look; None at other calls, or without a problem."""
         if self._steps < STEPS or self._largest is None:
             return None
         values, self._largest = self._largest.tolist(), None

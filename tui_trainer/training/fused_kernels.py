@@ -1,5 +1,5 @@
-"""Kernels of libraries for attention, norms, gated MLPs, rotary embeddings and the loss. They are compared with the
-model's own operations, used if they agree, and removed after the run.
+"""Use library kernels for attention, norms, gated MLPs, rotary embeddings and the loss. Each kernel is compared with
+the model's own operations, used if the results agree, and removed after the run.
 
 Of Liger's losses only the kernel for the logits of a chunk is used (`losses/fused_cross_entropy.py`). Its fused loss is
 a forward pass of the whole model that computes the head for every position and returns no logits. The loss here
@@ -27,16 +27,16 @@ from tui_trainer.training.process import reason_to_fall_back
 
 _ABSENT = object()
 Change = tuple[Any, str, Any]
-"""A module, class or namespace, the name of an attribute, and its value before the change."""
+"""(module, class or namespace; name of an attribute; value of the attribute before the change)."""
 _changes: list[Change] = []
-"""Changes that libraries have made in this process."""
+"""Changes that kernel libraries have made in this process, oldest first."""
 
 
 def _undo(down_to: int = 0) -> None:
     while len(_changes) > down_to:
         owner, name, before = _changes.pop()
         if isinstance(owner, nn.Module):
-            # Not with setattr, which a module overrides for parameters and submodules.
+            # A module overrides setattr for parameters and submodules.
             vars(owner).pop(name, None) if before is _ABSENT else vars(owner).update({name: before})
         elif before is _ABSENT:
             delattr(owner, name)
@@ -46,7 +46,7 @@ def _undo(down_to: int = 0) -> None:
 
 @contextmanager
 def taken_back() -> Iterator[None]:
-    """Remove the functions that libraries put into transformers, so that the next run of this process finds none."""
+    """Return a context that removes, at its end, the functions that kernel libraries have put into transformers."""
     try:
         yield
     finally:
@@ -54,10 +54,10 @@ def taken_back() -> Iterator[None]:
 
 
 def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: ReportProblem) -> None:
-    """Use the requested attention if it can be loaded and agrees with torch's on padded rows of the data.
+    """Keep the requested attention kernel if it can be loaded and agrees with torch's on padded rows of the data.
 
-    Otherwise the model keeps torch's kernel, or its own operations if torch has none. `probes.py` checks later whether
-    it separates packed documents.
+    Otherwise the model gets torch's kernel, or its own operations if torch has none. `probes.py` checks later whether
+    the kernel separates packed documents.
     """
     model = run.model
     own = "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
@@ -75,10 +75,7 @@ def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: Rep
 
 
 def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: ReportProblem) -> Kernels:
-    """Switch on `kernels` if they agree with the model's own operations; otherwise report the reason.
-
-    Returns the kernels that are used from now on.
-    """
+    """Switch on `kernels` if they agree with the model's own operations, else report why. Return the kernels in use."""
     if kernels == "none":
         return kernels
     if run.device.type != "cuda":
@@ -102,7 +99,7 @@ def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Repor
 
 
 def _fuse_loss(run: Trainable, tell: ReportProblem) -> bool:
-    """Compute losses of chunks by Liger's kernel if it agrees with the formula. Returns whether it does."""
+    """Compute the losses of chunks by Liger's kernel if it agrees with torch's loss. Return whether it is used."""
     if not isinstance(run.loss, NextTokenLoss) or not run.loss.chunk_tokens:
         return False
     try:
@@ -117,7 +114,7 @@ def _fuse_loss(run: Trainable, tell: ReportProblem) -> bool:
 
 
 def fuse_adapters(adapters: FusedAdapters, tell: ReportProblem) -> None:
-    """Fuse LoRA layers with their adapters if that gives the same results; otherwise report why it does not."""
+    """Fuse LoRA layers with their adapters if the results agree with peft's; otherwise report the reason."""
     if not adapters.switch_on():
         return
     try:
@@ -131,7 +128,7 @@ def fuse_adapters(adapters: FusedAdapters, tell: ReportProblem) -> None:
 
 
 def _switch_on(model: Any) -> int:
-    """Apply Liger, and return the number of changed layers. Raises LookupError if there are none."""
+    """Apply Liger's kernels, and return the number of changed layers. Raises LookupError if no layer was changed."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     owners = [*base.modules(), *_namespaces(base)]
     before = [dict(vars(owner)) for owner in owners]
@@ -154,8 +151,7 @@ def _switch_on(model: Any) -> int:
 
 
 def _namespaces(model: Any) -> list[Any]:
-    """Return the Python modules that define the model and its layers, in transformers or in its own code, and their
-    classes."""
+    """Return the Python modules that define the model and its layers, and the classes in these modules."""
     names = {cls.__module__ for module in model.modules() for cls in type(module).__mro__}
     kind = model.config.model_type
     names.add(f"transformers.models.{kind}.modeling_{kind}")

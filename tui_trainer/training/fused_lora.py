@@ -1,10 +1,10 @@
-"""A LoRA layer as one autograd function: the same sums in fewer passes over memory than layer by layer.
+"""Compute a LoRA layer as one autograd function, which reads and writes memory less often than peft's separate layers.
 
 For `y = base(x) + s (x A^T) B^T` (LoRA, arXiv:2106.09685) peft multiplies and adds tensors as large as y, and its
-backward pass two as large as x. Here s is a factor of the matmul that adds to y, and both parts of dx go into one
-tensor. With `h = x A^T` and `dh = s dy B` the gradients are `dx = dy W + dh A`, `dA = dh^T x` and `dB = s dy^T h`.
+backward pass adds two tensors as large as x. Here the matmul that adds to y also multiplies by s, and both parts of dx
+go into one tensor. With `h = x A^T` and `dh = s dy B`: `dx = dy W + dh A`, `dA = dh^T x`, `dB = s dy^T h`.
 
-The modules stay peft's: what is saved, merged and loaded does not change.
+The modules remain peft's, so saving, merging and loading do not change.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from tui_trainer.training.precision import MixedPrecision
 _PROBED_ROWS = 16
 # TF32 has a mantissa of 10 bits.
 _TF32_ROUNDING = 2.0**-10
-# Attribute of a layer while its copies of A and s B may be used: a list, which is no parameter and is not saved.
+# Attribute of a layer with its copies of A and s B while they may be used. A list is not saved with the parameters.
 _COPIES = "tui_trainer_adapter_copies"
 
 
 class _LoraLinear(torch.autograd.Function):
-    """The function of one layer, from x [..., in] to y [..., out].
+    """Autograd function of one LoRA layer, from x [..., in] to y [..., out].
 
-    The base layer has a weight [out, in], or one in 4 bits; A is [r, in] and B is [out, r].
+    The weight of the base layer is [out, in] or quantized to 4 bits. A is [r, in] and B is [out, r].
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, dtype: torch.dtype, base: Any, a: Tensor, b: Tensor, scaling: float, copies: Any
     ) -> Tensor:
-        # Cast once, for the layer and its adapter.
+        # x is cast once, for both the base layer and its adapter.
         narrow = x.to(dtype)
         y: Tensor = base(narrow)
         if copies and copies[0].dtype == y.dtype:
-            # The copy of B is multiplied by the scale already.
+            # The copy of B is already multiplied by the scale.
             (narrow_a, narrow_b), ctx.scale = copies, 1.0
         else:
             narrow_a, narrow_b, ctx.scale = a.to(y.dtype), b.to(y.dtype), scaling
@@ -50,7 +50,7 @@ class _LoraLinear(torch.autograd.Function):
         h = functional.linear(rows, narrow_a)
         y.view(-1, y.shape[-1]).addmm_(h, narrow_b.t(), alpha=ctx.scale)
         ctx.save_for_backward(rows, h, narrow_a, narrow_b)
-        # Not its weight: where layers are computed again, what was saved is another tensor, without its scales.
+        # Not the weight: if layers are recomputed, a saved 4-bit weight comes back as a tensor without its scales.
         ctx.base, ctx.scaling, ctx.shape, ctx.dtypes = base, scaling, x.shape, (x.dtype, a.dtype, b.dtype)
         return y
 
@@ -73,18 +73,18 @@ def _times(x: Tensor, factor: float) -> Tensor:
 
 
 def _gradient(dy: Tensor, x: Tensor, scale: float, factor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return `scale dy^T x`, the gradient of a factor of an adapter, in its dtype.
+    """Return `scale dy^T x`, the gradient of an adapter matrix, in `dtype`.
 
-    On a GPU the fp32 sums of a matmul in 16 bits are the result: they are not rounded, and no cast follows.
+    On a GPU a matmul of 16-bit tensors can return its fp32 sums directly, without rounding and without a cast.
     """
     if has_wide_results(dy) and dy.dtype != dtype == torch.float32:
-        # With beta = 0 the factor is not read. It gives the shape of the result, which torch 2.11 takes from there.
+        # With beta = 0 the values of the factor are not read: torch 2.11 only takes the shape of the result from it.
         return torch.addmm(factor, dy.t(), x, out_dtype=dtype, beta=0, alpha=scale)
     return _times(torch.mm(dy.t(), x), scale).to(dtype)
 
 
 def has_wide_results(tensor: Tensor) -> bool:
-    """Return whether torch has matmuls of 16-bit tensors with fp32 results there."""
+    """Return whether torch can multiply 16-bit tensors with an fp32 result on the device of `tensor`."""
     return tensor.is_cuda
 
 
@@ -98,7 +98,7 @@ def _unpacked(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class FusedAdapters:
-    """The LoRA layers of a model that are computed together with their adapters; none before `switch_on`."""
+    """LoRA layers of a model that are fused with their adapters; none before `switch_on`."""
 
     def __init__(self, model: Any, mixed_precision: MixedPrecision) -> None:
         self._model, self._mixed_precision = model, mixed_precision
@@ -106,9 +106,9 @@ class FusedAdapters:
         self._copies: _Copies | None = None
 
     def switch_on(self) -> int:
-        """Fuse each layer that can be, and return how many these are.
+        """Fuse each LoRA layer that supports it, and return the number of fused layers.
 
-        With dropout, DoRA or several adapters a layer computes more than this function, and stays peft's.
+        Layers with dropout, DoRA or several adapters are not fused, because they compute more than this function.
         """
         self.layers = [layer for layer in self._model.modules() if _suits(layer)]
         for layer in self.layers:
@@ -125,10 +125,10 @@ class FusedAdapters:
 
     @contextmanager
     def copies(self) -> Iterator[None]:
-        """Cast the adapters to 16 bits once, for all passes of this block instead of at each use.
+        """Return a context in which all passes use 16-bit copies of the adapters, which are cast once at its start.
 
-        Weights may change only after the last pass of the block, so no copy is older than its weights. Weights that
-        FSDP2 splits have no copies: it gathers them in 16 bits for each layer.
+        Weights may change only after the last pass in the context. Weights that FSDP2 shards have no copies, because
+        FSDP2 already gathers them in 16 bits.
         """
         if not self.layers:
             yield
@@ -138,18 +138,18 @@ class FusedAdapters:
             yield
 
     def difference(self) -> str:
-        """Compare one layer of each kind with peft's, by a few random rows.
+        """Compare fused layers, one of each kind, with peft's computation on a few random rows.
 
-        Returns what differs and by how much, or an empty string. Raises whatever the kernels raise.
+        Returns a phrase that says what differs and by how much, or an empty string. Raises any error of the kernels.
         """
         for layer in {_kind(layer): layer for layer in self.layers}.values():
             (a, b), weight = _factors(layer), layer.base_layer.weight
             dtype = layer.base_layer.compute_dtype if weight.dtype == torch.uint8 else weight.dtype
-            # Not the run's own generator, whose numbers would be others afterwards.
+            # The run's own generator must not be used, because its later numbers would change.
             drawn = torch.Generator().manual_seed(0)
             x = torch.randn(_PROBED_ROWS, a.shape[1], generator=drawn).to(a.device, dtype).requires_grad_()
             before = b.detach().clone()
-            # New adapters are zeros there, which would hide everything else.
+            # In new adapters B is zero, which would hide all differences.
             b.data.copy_(torch.randn(b.shape, generator=drawn) / b.shape[1] ** 0.5)
             try:
                 with self._mixed_precision.autocast(), _Copies([layer], self._mixed_precision.dtype).made():
@@ -168,21 +168,21 @@ class FusedAdapters:
 
 
 class _Copies:
-    """Copies of A and of s B in `dtype`, for layers whose adapters have another one. They are allocated once."""
+    """Copies of A and of s B in `dtype`, for layers whose adapters have another dtype. They are allocated once."""
 
     def __init__(self, layers: list[Any], dtype: torch.dtype) -> None:
         factors = [(layer, _factors(layer)) for layer in layers]
         self._layers = [(layer, pair) for layer, pair in factors if not any(_stays(factor, dtype) for factor in pair)]
         self._a: list[Tensor] = [a for _, (a, _) in self._layers]
         self._b: list[Tensor] = [b for _, (_, b) in self._layers]
-        # An evaluation may be the first to need them, and training cannot use tensors made in inference mode.
+        # An evaluation may be the first to need the copies, and training cannot use tensors made in inference mode.
         with torch.inference_mode(False), torch.no_grad():
             self._narrow_a = [torch.empty_like(a, dtype=dtype) for a in self._a]
             self._narrow_b = [torch.empty_like(b, dtype=dtype) for b in self._b]
 
     @contextmanager
     def made(self) -> Iterator[None]:
-        """Fill the copies, and let the layers use them until the block ends."""
+        """Return a context in which the layers use the copies, filled with the current weights."""
         if self._layers:
             self._fill()
         for (layer, _), *pair in zip(self._layers, self._narrow_a, self._narrow_b, strict=True):
@@ -195,7 +195,7 @@ class _Copies:
 
     @torch.no_grad()
     def _fill(self) -> None:
-        """Cast all factors by a few kernels, instead of one for each factor. Scaled ones are rounded once."""
+        """Cast all adapter matrices with a few kernels, instead of one kernel for each matrix."""
         scaled = torch._foreach_mul(tuple(self._b), [_scaling(layer) for layer, _ in self._layers])
         torch._foreach_copy_([*self._narrow_a, *self._narrow_b], [*self._a, *scaled])
 
@@ -237,7 +237,7 @@ def _suits(layer: Any) -> bool:
 def _forward(layer: Any, base: Any, lora_a: nn.Linear, lora_b: nn.Linear, x: Tensor, *args: Any, **more: Any) -> Tensor:
     a, b, own, device = lora_a.weight, lora_b.weight, vars(layer), x.device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    # The numbers that the layer and the adapter compute in.
+    # The dtype in which the layer and the adapter compute.
     of_layer, of_adapter = vars(base).get("compute_dtype") or autocast or x.dtype, autocast or a.dtype
     if args or more or layer.disable_adapters or layer.merged or of_layer != of_adapter:
         separate: Tensor = type(layer).forward(layer, x, *args, **more)

@@ -1,4 +1,4 @@
-"""Warn if the machine's memory will run out during training, by a trend over two minutes, not a single reading."""
+"""Warn if the machine's memory will run out during training, judged by the trend over the last two minutes."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,10 +16,10 @@ HINT = "end other programs, or set dataloader.num_workers = 1 in a new run"
 _PERIOD_SECONDS = 5.0
 # Trends are taken over the last readings (a fall for 40 s) and over all of them (a fall in steps).
 _FEWEST_READINGS, _READINGS = 8, 24
-# If a larger share is left, a trend may be a cache that fills or a process that starts.
+# If more memory than this share is left, the trend may be a cache that fills or a process that starts.
 _LOW_SHARE, _NEARLY_NONE_SHARE = 0.25, 0.02
 _SOON_SECONDS = 600.0
-# Readings are divided into parts, each with at least this share of the fall: one sudden fall affects two at most.
+# A fall is steady if each part of the readings has at least this share of it. A sudden fall affects two parts at most.
 _PARTS, _STEADY_SHARE = 4, 0.15
 
 
@@ -31,7 +31,7 @@ class _Reading:
 
 
 class HostMemoryWatch:
-    """Watch on host memory. `look(step)` is called after each step, and reads the memory every five seconds."""
+    """Watch on the machine's free memory. Call `look` after each step: it reads the memory every five seconds."""
 
     def __init__(self, read: Callable[[], MemoryLeft] = memory_left, now: Callable[[], float] = monotonic) -> None:
         self._read, self._now = read, now
@@ -40,7 +40,7 @@ class HostMemoryWatch:
         self._warned_bytes: int | None = None
 
     def look(self, step: int) -> str:
-        """Return a warning if memory will run out soon; empty otherwise, or if this trend was reported before."""
+        """Return a warning if memory will run out soon; empty if not, or if the same trend was already reported."""
         seconds = self._now()
         if seconds < self._next_seconds:
             return ""
@@ -67,7 +67,7 @@ class HostMemoryWatch:
         return self._sentence(seconds)
 
     def _seconds_left_by(self, readings: Sequence[_Reading]) -> float | None:
-        """Return the seconds until no memory is left, by the trend of readings; None if it does not fall steadily."""
+        """Return the seconds until no memory is left if the trend continues; None if memory does not fall steadily."""
         if len(readings) < _FEWEST_READINGS:
             return None
         size = len(readings) // _PARTS
@@ -80,7 +80,7 @@ class HostMemoryWatch:
         return readings[-1].memory.left_bytes / sum(falls) * part_seconds
 
     def _sentence(self, seconds_left: float | None) -> str:
-        """Return `memory is running out: 310 MiB of the 16 GiB of the machine are left, falling by 95 MiB ...`."""
+        """Return a warning like `memory is running out: 310 MiB of the 16 GiB of the machine are left, falling ...`."""
         first, last = self._readings[0], self._readings[-1]
         memory = last.memory
         left = f"{format_bytes(memory.left_bytes)} of the {format_bytes(memory.total_bytes)} of {memory.where} are left"

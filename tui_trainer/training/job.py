@@ -1,4 +1,4 @@
-"""Inputs and result of one run, and the names of the parts of a rehearsal. This module imports no torch."""
+"""Inputs and result of one run, and the names of the parts of a rehearsal, without importing torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ Reason = Literal["done", "early stopping", "stopped"]
 ReportProblem = Callable[[str, str, str], None]
 """Callback that reports a deviation from the plan: its kind, a message and its consequence."""
 Meter = Callable[[str, int, str], Callable[[int], bool]]
-"""Starts a progress display for long work before the first step: its name, amount and unit. The returned callback takes
-the amount done, and returns whether to continue."""
+"""Function that starts a progress display for work before the first step, from the work's name, total amount and unit.
+It returns a callback that takes the amount done so far, and returns whether to continue."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """Inputs of a run: the exact plan, prepared data, its folder, and the checkpoint to resume (None for a new run)."""
+    """Inputs of a run: the exact plan, prepared data, run folder, and the checkpoint to resume (None for a new run)."""
 
     plan: Plan
     data: PreparedData
@@ -32,9 +32,10 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """Reason of a run's end, and the median seconds of its last steps (None for too few steps).
+    """Reason why a run ended, and the median seconds of its last steps (None for too few steps).
 
-    `peak_memory_bytes` is comparable to the plan's; None unless the whole run had the passes of its plan.
+    `peak_memory_bytes` can be compared with the plan. It is None if the run was resumed, ended early, or used smaller
+    passes than planned.
     """
 
     reason: Reason
@@ -42,7 +43,7 @@ class Result:
     peak_memory_bytes: int | None = None
 
 
-# Parts of a rehearsal, in their order.
+# Parts of a rehearsal, in order.
 LOADING, WORST, TYPICAL, EVALUATION = "loading", "largest micro-batch", "typical steps", "largest evaluation batch"
 CHECKPOINT, FINAL, SAMPLE = "checkpoint", "final model", "sample"
 PARTS = (WORST, TYPICAL, EVALUATION, CHECKPOINT, FINAL, SAMPLE)

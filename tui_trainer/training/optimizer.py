@@ -1,4 +1,4 @@
-"""The optimizer of a run: built by name, stepped with clipped gradients, saved as named tensors without pickle."""
+"""Build the optimizer of a run, update weights with clipped gradients, and save its state without pickle."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,19 +20,19 @@ from tui_trainer.tuning.freeze_layers import head_paths
 from tui_trainer.tuning.full import InParts
 
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
-# Key of a group of weights: its learning rate, in multiples of the run's.
+# Key of a parameter group: its learning rate as a multiple of the run's learning rate.
 _LR_RATIO = "lr_ratio"
 MASTER = "master"
-"""The last part of an fp32 copy's name in a checkpoint."""
+"""Suffix of the names of fp32 copies in a checkpoint: `NAME.master`."""
 EXACT_VALUES = "tui_trainer_exact_values"
-"""Attribute of a 16-bit parameter: the fp32 weights that it was rounded from."""
+"""Attribute of a 16-bit parameter with the fp32 weights from which it was rounded."""
 
 
 def round_weights(model: Any, dtype: torch.dtype) -> None:
-    """Round the fp32 weights of a model to 16 bits.
+    """Round the fp32 weights of a model to the 16-bit `dtype`.
 
-    Trained weights keep their fp32 values until `RunOptimizer` makes them its masters, so that masters start with the
-    stored weights.
+    The fp32 values of trained weights are kept until `RunOptimizer` takes them as its masters, so that masters start
+    from exact values.
     """
     strict = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
     for name, parameter in model.named_parameters():
@@ -44,7 +44,7 @@ def round_weights(model: Any, dtype: torch.dtype) -> None:
 
 
 class RunOptimizer:
-    """An optimizer of a model's trainable weights. It updates fp32 copies of 16-bit weights, the masters."""
+    """Optimizer of a model's trainable weights. It keeps and updates an fp32 copy of each 16-bit weight, its master."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class RunOptimizer:
         loraplus_lr_ratio: float = 1.0,
         has_masters: bool = True,
     ) -> None:
-        """Build the optimizer. Without `has_masters` no fp32 copies are made, because DeepSpeed has its own."""
+        """Build the optimizer. `has_masters` is False for DeepSpeed, which makes its own fp32 copies."""
         self.name, self.spec = training.optim, OPTIMIZERS[training.optim]
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.masters = {
@@ -71,13 +71,13 @@ class RunOptimizer:
 
     @property
     def trained(self) -> list[nn.Parameter]:
-        """Trained parameters in a fixed order; masters in place of 16-bit weights."""
+        """Parameters that the optimizer updates, in a fixed order. Masters take the place of 16-bit weights."""
         return list(self.trained_by_name.values())
 
     def compile(self) -> None:
-        """Compile the code of all steps, by a step whose gradients and learning rate are 0.
+        """Make torchao compile its update, by a step with zero gradients and learning rate, which changes no weight.
 
-        It changes no weight. Raises RunError if the compiler fails.
+        Raises RunError if the compiler fails.
         """
         for group in self.torch.param_groups:
             group["lr"].fill_(0.0)
@@ -93,9 +93,9 @@ class RunOptimizer:
         self.torch.zero_grad(set_to_none=True)
 
     def collect(self) -> None:
-        """Add the gradients of 16-bit weights to those of the masters: sums in 16 bits would lose small gradients.
+        """Move the gradients of 16-bit weights to their masters, adding them in fp32: 16-bit sums lose small gradients.
 
-        They are moved one by one, so that only one of them exists twice.
+        Gradients are moved one by one, so that only one of them at a time exists twice.
         """
         for name, master in self.masters.items():
             weight = self._named[name]
@@ -104,7 +104,7 @@ class RunOptimizer:
                 weight.grad = None
 
     def give_up_step(self) -> None:
-        """Drop all gradients of a step that was interrupted."""
+        """Drop all gradients of an interrupted step."""
         for parameter in self._named.values():
             parameter.grad = None
         self.torch.zero_grad(set_to_none=True)
@@ -112,22 +112,22 @@ class RunOptimizer:
     def apply(
         self, loss_sum: Tensor, *, lr: float, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None
     ) -> Tensor:
-        """Update the weights from the model's gradients, and return the norm of these before clipping.
+        """Update the weights from the model's gradients, and return the gradient norm before clipping.
 
-        With `max_grad_norm` 0 nothing is clipped. A loss or gradient that is not finite changes no weight: fused
-        optimizers skip the update on the device, others wait for the device once. An out-of-memory error is raised
-        unchanged while no weight has changed, and as RunError once some may have.
+        With `max_grad_norm` 0 gradients are not clipped. If the loss or a gradient is not finite, no weight changes:
+        fused optimizers skip the update on the device, others wait for the device once. If memory runs out, this raises
+        the original error if no weight has changed, and RunError if some weights may have changed.
         """
         self.collect()
         if scaler:
             scaler.unscale_(self.torch)
         self.first_gradients.look()
         grad_norm = _clip(self.trained, max_grad_norm)
-        # Weights may be on the host and the loss on a GPU. Waiting for it costs nothing: gradients came after it.
+        # Weights may be on the host and the loss on a GPU. The copy costs no wait: gradients are computed later.
         device, loss_sum = loss_sum.device, loss_sum.to(grad_norm.device)
         for group in self.torch.param_groups:
             if isinstance(group["lr"], Tensor):
-                # torchao's rate is a tensor on the host: its step would be compiled again for each number.
+                # torchao takes the rate as a host tensor. A Python number would cause a compilation for each value.
                 group["lr"].fill_(lr * group[_LR_RATIO])
             else:
                 group["lr"] = lr * group[_LR_RATIO]
@@ -135,17 +135,17 @@ class RunOptimizer:
         if scaler:
             scaler.update()
         if self.masters:
-            # All at once: copies one by one would start a kernel for every weight.
+            # Copying weights one by one would launch a kernel for each.
             weights = (self._named[name].data for name in self.masters)
             torch._foreach_copy_(_own(weights), _own(master.data for master in self.masters.values()))
         self.torch.zero_grad(set_to_none=True)
         return grad_norm.to(device, non_blocking=True)
 
     def _step_whole(self, is_finite: Tensor) -> None:
-        """Step, and decide from the state what an out-of-memory error has changed.
+        """Make the update. After an out-of-memory error, raise RunError if some weights may have changed.
 
-        The first step allocates the state, parameter by parameter or group by group. All optimizers here count the step
-        in a parameter's state before they change the parameter.
+        The first update allocates the state, and each optimizer counts the step in a parameter's state before it
+        changes the parameter. Counts of 0 in all states therefore mean that no weight has changed.
         """
         has_state = bool(self.torch.state)
         try:
@@ -169,7 +169,7 @@ class RunOptimizer:
 
     def _step(self, is_finite: Tensor) -> None:
         if self.torch.defaults.get("fused"):
-            # Fused optimizers read these two attributes, which torch.amp sets: the host does not wait.
+            # Fused optimizers read the two attributes that torch.amp sets, so the host does not wait for the device.
             self.torch.grad_scale = None  # type: ignore[attr-defined]
             self.torch.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
             self.torch.step()
@@ -177,9 +177,9 @@ class RunOptimizer:
             self.torch.step()
 
     def tensors(self) -> Mapping[str, Tensor | InParts]:
-        """Return the state as `NAME.exp_avg`, `NAME.step`, ..., and `NAME.master` for weights with an fp32 copy.
+        """Return the optimizer state for a checkpoint: `NAME.exp_avg`, `NAME.step`, ..., and `NAME.master` for masters.
 
-        No tensors share memory, which safetensors refuses: bitsandbytes has one table for all parameters.
+        safetensors refuses tensors that share memory, such as a table of bitsandbytes, so these are copied.
         """
         state = {f"{name}.{MASTER}": master.detach() for name, master in self.masters.items()}
         for name, parameter in self.trained_by_name.items():
@@ -195,7 +195,7 @@ class RunOptimizer:
             raise CheckpointError(f"the state of the optimizer {self.name} has an entry {key!r}, which cannot be saved")
 
     def load_shards(self, shards: Iterable[dict[str, Tensor]]) -> None:
-        """Load what `tensors` returned, in one or several parts. All tensors of a parameter are in the same part.
+        """Load state that `tensors` returned, split into shards. All tensors of a parameter must be in the same shard.
 
         Raises CheckpointError if the state of a parameter is missing or does not match.
         """
@@ -235,7 +235,7 @@ class RunOptimizer:
         master.data.copy_(placed_as(master_of(name, saved, master.shape), master))
 
     def _require_whole(self, name: str, state: Mapping[str, Tensor], shape: torch.Size) -> None:
-        # A parameter without a gradient has no state, and neither has one if every step was skipped (fp16).
+        # A parameter without gradients has no state. If all steps were skipped (fp16), no parameter has any.
         needed = self.spec.hidden_keys if name in self._hidden else self.spec.needed_keys
         if state and (missing := sorted(needed - state.keys())):
             raise CheckpointError(f"the optimizer state of {name} lacks {', '.join(missing)}")
@@ -243,7 +243,7 @@ class RunOptimizer:
             raise CheckpointError(f"the optimizer state of {name} has a different shape than the weight")
 
     def _copy_state(self, name: str, begun: dict[str, Any], saved: dict[str, Tensor]) -> None:
-        """Copy a saved state into the tensors that the optimizer has allocated."""
+        """Copy the saved state of one parameter into `begun`, the state that the optimizer has allocated for it."""
         state, begun = begun, _in_parts(begun)
         if odd := sorted(begun.keys() ^ saved.keys()):
             raise CheckpointError(f"the optimizer state of {name} does not match: only one side has {', '.join(odd)}")
@@ -260,14 +260,14 @@ class RunOptimizer:
 
 
 def master_of(name: str, saved: Tensor | None, shape: torch.Size) -> Tensor:
-    """Return the saved fp32 copy of a weight. Raises CheckpointError if it is missing or has another shape."""
+    """Return `saved`, the fp32 copy of a weight. Raises CheckpointError if it is missing or has another shape."""
     if saved is None or saved.shape != shape:
         raise CheckpointError(f"the optimizer state has no fp32 copy of {name}")
     return saved
 
 
 def _in_parts(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state with torchao's values split into their tensors, codes and scales: `exp_avg_codes`."""
+    """Return a state in which torchao's quantized tensors are split into plain ones, for example `exp_avg_codes`."""
     tensors: dict[str, Any] = {}
     for key, value in state.items():
         if is_traceable_wrapper_subclass(value) and not isinstance(value, DTensor):
@@ -284,9 +284,9 @@ def _own(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def hidden_matrices(model: Any) -> frozenset[str]:
-    """Return the names of the matrices of matmuls inside layers, without embeddings, head and classifier.
+    """Return the names of the weight matrices of linear layers, except embeddings, head and classifier.
 
-    Experts in one tensor and routers are not among them. Source: Keller Jordan, kellerjordan.github.io/posts/muon.
+    Experts in one tensor and routers are also excluded. Source: Keller Jordan, kellerjordan.github.io/posts/muon.
     """
     output: Any = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     modules: dict[str, Any] = dict(model.named_modules())
@@ -302,9 +302,9 @@ def hidden_matrices(model: Any) -> frozenset[str]:
 def _groups(
     parameters: Mapping[str, Tensor], weight_decay: float, loraplus_lr_ratio: float, hidden: frozenset[str]
 ) -> list[dict[str, Any]]:
-    """Return the parameter groups. Only matrices decay, and `hidden` ones have groups of their own.
+    """Return the optimizer's parameter groups. Weight decay applies to matrices only.
 
-    The second matrices of adapters learn faster by the ratio of LoRA+ (arXiv:2402.12354).
+    Weights in `hidden` get their own groups. LoRA's B matrices learn faster by the ratio of LoRA+ (arXiv:2402.12354).
     """
 
     def ratio_of(name: str) -> float:
@@ -328,7 +328,7 @@ def _groups(
 
 
 def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:
-    """Clip gradients to `max_grad_norm`, and return their norm before. With 0 nothing is clipped."""
+    """Clip gradients to `max_grad_norm` (0 does not clip), and return their norm before clipping."""
     norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
     if max_grad_norm:
         torch.nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
@@ -336,12 +336,12 @@ def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:
 
 
 def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors, with copies of those that share memory with an earlier one, for safetensors."""
+    """Return the tensors for safetensors, which refuses shared memory: a tensor that shares memory is copied."""
     separate: dict[str, Tensor] = {}
     addresses: set[int] = set()
     for name, tensor in tensors.items():
         address = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).data_ptr()
-        # A part of a sharded tensor may be empty.
+        # The address 0 is that of an empty part of a sharded tensor.
         separate[name] = tensor.clone() if address and address in addresses else tensor
         addresses.add(address)
     return separate

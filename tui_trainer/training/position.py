@@ -1,4 +1,4 @@
-"""Position of a run: the state that an exact resume needs in addition to tensors."""
+"""The position of a run: everything apart from tensors that is needed to resume it exactly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tui_trainer.training.step import StepReport
 
 @dataclass(slots=True)
 class Position:
-    """Counters of a run after `step`. Seconds count training only; losses are nats per token."""
+    """Counters and results of a run after `step`. Seconds count training only, and losses are in nats per token."""
 
     step: int = 0
     training_seconds: float = 0.0
@@ -33,10 +33,10 @@ class Position:
     evaluations_without_improvement: int = 0
     stopped_early: bool = False
     kernels: Kernels = "none"
-    """Fused kernels that computed the run so far."""
+    """Fused kernels with which the run was computed so far."""
     adapters_fused: bool = False
     recent: list[tuple[float, int]] = field(default_factory=list)
-    """Loss sum in nats and labelled tokens of each of the last steps."""
+    """(loss sum in nats, labelled tokens) of each of the last steps."""
 
     def count(self, report: StepReport, loss_sum: float, seconds: float) -> None:
         self.recent = [*self.recent[1 - WINDOW_STEPS :], (loss_sum, report.tokens)]
@@ -53,16 +53,16 @@ class Position:
 
     @property
     def recent_loss(self) -> float | None:
-        """Smoothed training loss as the screens show it, in nats per token; None before the first step."""
+        """Smoothed training loss of the last steps, in nats per token; None before the first step."""
         sums, counts = zip(*self.recent, strict=True) if self.recent else ((), ())
         return training_loss(sums, counts, self.step)
 
     def judge(
         self, eval_loss: float, metric: float, *, threshold: float, scores: dict[str, float] | None = None
     ) -> bool:
-        """Record a scheduled evaluation, and return whether it is the best so far, which needs a finite metric.
+        """Record a scheduled evaluation, and return whether it is the best so far.
 
-        A larger `metric` is better; `best_eval_loss` and `best_scores` belong to the best evaluation.
+        It is the best if `metric` is finite and exceeds the best one by more than `threshold`.
         """
         self.evaluated_step, self.eval_loss, self.scores = self.step, eval_loss, scores or {}
         best = self.best_metric
@@ -81,7 +81,7 @@ class Position:
         self.best_scores = {}
 
     def pass_over_evaluation(self, eval_loss: float | None, scores: dict[str, float]) -> None:
-        """Record an incomplete scheduled evaluation, which counts neither as an improvement nor as none."""
+        """Record an incomplete scheduled evaluation. Early stopping ignores it."""
         self.evaluated_step, self.eval_loss, self.scores = self.step, eval_loss, scores
 
     def to_json(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Position:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Position:
-        """Read a position. Raises CheckpointError if a field is missing or unknown."""
+        """Return the position from the values of `to_json`. Raises CheckpointError if a field is missing or unknown."""
         # Older checkpoints have no fields of fused kernels.
         values = {"kernels": "none", "adapters_fused": False, **values}
         if set(values) != {field.name for field in fields(cls)}:

@@ -1,7 +1,7 @@
-"""The precision of matmuls: autocast, and the loss scale that fp16 needs.
+"""Set the precision of matmuls by autocast, and scale the loss for fp16.
 
-Trained 16-bit weights always have an fp32 copy (`training/optimizer.py`): an update below a 512th of a bf16 weight
-would be lost.
+Trained 16-bit weights always have an fp32 copy (`training/optimizer.py`), because a bf16 weight would lose an update
+smaller than a 512th of the weight.
 """
 
 import re
@@ -15,16 +15,16 @@ from tui_trainer.errors import CheckpointError
 from tui_trainer.planning.training_setup import Precision
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# fp16 starts with a scale that is too high, and halves it until nothing overflows. Those steps are skipped.
+# fp16 starts with a loss scale that is too high, and halves it until nothing overflows. Overflowing steps are skipped.
 FIRST_SCALE = 65536.0
 _ROTARY = re.compile(r"Rotary\w*Embedding")
 
 
 def keep_rotary_exact(model: nn.Module) -> None:
-    """Compute rotary angles in full fp32, also while other products of the run use TF32.
+    """Make the model compute rotary angles in full fp32, even if other matmuls of the run use TF32.
 
-    transformers before 5.24 computes the angles as a product of positions and frequencies. TF32 holds integers exactly
-    only up to 2,048, so later positions would get the angles of others. Source: huggingface/transformers issue 48428.
+    transformers before 5.24 computes the angles as a product of positions and frequencies. TF32 is exact for integers
+    only up to 2,048, so later positions would get wrong angles. Source: huggingface/transformers issue 48428.
     """
     before: list[str] = []
 
@@ -42,7 +42,7 @@ def keep_rotary_exact(model: nn.Module) -> None:
 
 
 class MixedPrecision:
-    """The precision of one run on one device. With fp16 the loss is scaled, so that small gradients are not 0."""
+    """Precision of a run on one device. With fp16 the loss is scaled, so that small gradients do not become 0."""
 
     def __init__(self, precision: Precision, device: torch.device) -> None:
         self._device_type = device.type
@@ -55,20 +55,20 @@ class MixedPrecision:
         return self.dtype != torch.float32
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Return the context of every forward pass: training, evaluation and text samples."""
+        """Return the context for forward passes in training, evaluation and text samples."""
         return torch.autocast(self._device_type, dtype=self.dtype) if self.is_coarse else nullcontext()
 
     def backward(self, loss: Tensor) -> None:
         (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def give_up_step(self) -> None:
-        """Make a new scaler with the same scale, because torch's remembers which gradients it has unscaled."""
+        """Replace the loss scaler after an interrupted step, because torch's remembers which gradients are unscaled."""
         if self.scaler is not None:
             before, self.scaler = self.scaler, torch.amp.GradScaler(self._device_type, init_scale=FIRST_SCALE)
             self.scaler.load_state_dict(before.state_dict())
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the loss scale and its number of steps without overflow, for a resumed run."""
+        """Return the loss scale and the number of steps since the last overflow, for a checkpoint."""
         if self.scaler is None:
             return {}
         state = self.scaler.state_dict()
@@ -78,7 +78,7 @@ class MixedPrecision:
         }
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Load what `tensors` returned. Raises CheckpointError if fp16 finds no loss scale."""
+        """Load the tensors that `tensors` returned. Raises CheckpointError if an fp16 run finds no loss scale."""
         if self.scaler is None:
             return
         if "loss_scale" not in tensors:

@@ -1,11 +1,11 @@
-"""Checks at the start of a run, with its own model and device: whether other kernels agree with the model's own, and
-whether packed documents stay separate.
+"""Check at the start of a run, with its model and device, whether library kernels agree with the model's own operations
+and whether packed documents stay separate.
 
 For kernels, a few rows of the data go through the model both ways. Logits must agree within rounding, and so must the
-gradients of trainable vectors (norms) and of the embeddings, which come through the backward pass of every layer. A
-control measures the effect of rounding: each of its layers returns numbers that are one rounding off. On small Llamas
-of 2 and 12 layers, norms and MLPs that are rounded once, like Liger's, differ by 0.2 to 0.3 of the control in bf16 and
-fp16; norms whose weights are 2 % off differ by 1.0 to 1.6 of it in bf16, and by more than 7 in fp16.
+gradients of trainable vectors (norms) and of the embeddings, which depend on the backward pass of every layer. A
+control pass measures the effect of rounding: it changes the output of each layer by one rounding. On small Llamas of 2
+and 12 layers, norms and MLPs that are rounded once, like Liger's, differ by 0.2 to 0.3 of the control in bf16 and fp16;
+norms whose weights are 2 % off differ by 1.0 to 1.6 of it in bf16, and by more than 7 in fp16.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ _TF32_STEP, _LEAST_STEP = 2.0**-10, 2.0**-20
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """fp32 logits of the positions with a label, and gradients, both flat."""
+    """Results of a probe: fp32 logits of the labelled positions, and gradients, both as flat tensors."""
 
     logits: Tensor
     gradients: Tensor
@@ -43,7 +43,7 @@ class Numbers:
 
 
 def difference(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) -> str:
-    """Call `switch`, and return what of the batch differs afterwards and by how much, or an empty string."""
+    """Compare the results of a batch before and after `switch()`. Return `logits differ by 3.1%`, or '' if equal."""
     reference = numbers(run, batch)
     with _one_rounding_off(run):
         control = reference.distance(numbers(run, batch))
@@ -59,7 +59,7 @@ def difference(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) ->
 
 
 def reason_against(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) -> str:
-    """Return why the kernels that `switch` switches on cannot be used: they differ or fail. Empty if they can.
+    """Return why the kernels that `switch` switches on cannot be used: they differ or fail. Return '' if they can.
 
     Raises errors that break the device, and out-of-memory errors.
     """
@@ -71,7 +71,7 @@ def reason_against(run: Trainable, batch: MicroBatch, switch: Callable[[], None]
 
 
 def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
-    """Return the results of a forward and backward pass without dropout, which leaves no gradients in the model."""
+    """Return the logits and gradients of a pass without dropout. The gradients in the model do not change."""
     model = run.model
     outputs: list[Any] = []
     handle = model.register_forward_hook(lambda _module, _args, output: outputs.append(output.logits))
@@ -86,7 +86,7 @@ def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
         handle.remove()
     gradient = torch.cat([x.float().flatten() for x in gradients if x is not None])
     logits = outputs[0].detach().flatten(0, -2)
-    # Kernels differ at padding, whose logits are not used.
+    # Kernels may differ at padding, whose logits are not used.
     if len(logits) == batch.positions > len(batch.places):
         logits = logits.index_select(0, batch.places)
     return Numbers(logits.float().flatten(), gradient)
@@ -94,7 +94,8 @@ def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
 
 @contextmanager
 def cut_at_embeddings(model: Any) -> Iterator[list[Tensor]]:
-    """Switch off dropout, and collect the embeddings of each forward pass, as leaves whose gradients can be taken."""
+    """Return a context without dropout that yields a list. Each forward pass appends its embeddings to the list, as a
+    leaf tensor whose gradient can be computed."""
     embedded: list[Tensor] = []
 
     def detach(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
@@ -103,7 +104,7 @@ def cut_at_embeddings(model: Any) -> Iterator[list[Tensor]]:
 
     handle = model.get_input_embeddings().register_forward_hook(detach)
     for module in model.modules():
-        # Layers that checkpoint activations do so only in training mode. Memory may be short here too.
+        # Layers checkpoint activations only in training mode, and memory may be short here too.
         module.training = bool(getattr(module, "gradient_checkpointing", False))
     try:
         yield embedded
@@ -114,7 +115,7 @@ def cut_at_embeddings(model: Any) -> Iterator[list[Tensor]]:
 
 @contextmanager
 def _one_rounding_off(run: Trainable) -> Iterator[None]:
-    """Change the results of embeddings and layers by one rounding, up and down alternately."""
+    """Return a context that changes outputs of embeddings and layers by one rounding, alternately up and down."""
     step = _step(run)
 
     def off(_module: nn.Module, _args: Any, output: Any) -> Any:
@@ -134,7 +135,7 @@ def _one_rounding_off(run: Trainable) -> Iterator[None]:
 
 
 def _step(run: Trainable) -> float:
-    """Return the largest relative step between two numbers of the precisions in the model."""
+    """Return the relative distance of neighbouring numbers in the coarsest precision that the model computes in."""
     steps = [_LEAST_STEP, torch.finfo(run.mixed_precision.dtype).eps]
     steps += [torch.finfo(dtype).eps for dtype in {p.dtype for p in run.model.parameters()} if dtype.is_floating_point]
     if run.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
@@ -144,26 +145,26 @@ def _step(run: Trainable) -> float:
 
 # Packed documents must not see each other.
 #
-# Documents of the data's tokens go through the model packed into two rows, and alone. Logits must agree, and so must
-# the gradients of the embeddings, which come through the backward pass of every attention. The control is packed rows
-# without the positions of documents. If its logits do not differ, the check proves nothing.
+# Documents with tokens from the data go through the model packed into two rows, and each alone. Logits must agree, and
+# so must the gradients of the embeddings, which depend on the backward pass of every attention. The control is a pass
+# over packed rows that does not separate documents. If its logits do not differ, the check proves nothing.
 
 Document = NDArray[np.int32]
-# Kernels go by blocks of up to 128 tokens, and some have another code for a sequence that fits into one.
+# Kernels compute blocks of up to 128 tokens, and some have different code for a sequence that fits into one block.
 _WIDTH = 160
-# In fp32 both ways differ by rounding alone. In 16 bits and TF32, differences are compared with the control.
-# Gradients were rounded more often than logits. They are compared by their norm, so that no single one decides.
+# In fp32, packed and separate documents differ by rounding alone. In 16 bits and TF32, differences are compared with
+# the control. Gradients are rounded more often than logits, so they are compared by their norm.
 _MOST_DIFFERENCE, _MOST_GRADIENT_SHARE = 1e-5, 1e-3
 _MOST_SHARE_OF_CONTROL, _MOST_GRADIENT_SHARE_OF_CONTROL = 0.1, 0.25
 
 
 def packing_leaks(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> str | None:
-    """Return how packed documents differ from documents alone, or None if they do not leak.
+    """Return how packed documents differ from the same documents alone; None if they stay separate.
 
-    `by_lengths` is that of `Layout`.
+    With `by_lengths` attention gets the lengths of the documents.
     """
     packed_rows = _documents(run, rows)
-    # All as wide as the longest, because a CPU compiles kernels for each width. No position sees padding at its right.
+    # All rows get the width of the longest, because a CPU compiles kernels for each width. The padding has no effect.
     width = max(len(document) - 1 for row in packed_rows for document in row)
     each = [_pass(run, [[document]], packed=False, width=width) for row in packed_rows for document in row]
     alone = Numbers(torch.cat([x.logits for x in each]), torch.cat([x.gradients for x in each]))
@@ -173,7 +174,7 @@ def packing_leaks(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> st
 
 
 def _difference(alone: Numbers, packed: Numbers, control: Numbers, *, coarse: bool) -> str | None:
-    """Compare logits by the largest difference, and gradients by the norm of all."""
+    """Return how packed and separate documents differ; None if their logits and gradients agree within tolerances."""
     scale = max(1.0, float(alone.logits.abs().max()))
     logits, without = (float((x.logits - alone.logits).abs().max()) for x in (packed, control))
     # Not `>`: NaN is no agreement either.
@@ -187,7 +188,7 @@ def _difference(alone: Numbers, packed: Numbers, control: Numbers, *, coarse: bo
 
 
 def _documents(run: Trainable, rows: Rows) -> list[list[Document]]:
-    """Return two rows of documents with different beginnings, each with a document longer than a kernel's block."""
+    """Return two rows of documents made of the data's tokens. Each row has a document longer than a kernel's block."""
     most = getattr(language_config(run.model.config), "max_position_embeddings", None) or _WIDTH
     width = min(_WIDTH, most)
     short = max(1, width // 16)
@@ -205,7 +206,7 @@ def _documents(run: Trainable, rows: Rows) -> list[list[Document]]:
 
 
 def _is_coarse(run: Trainable) -> bool:
-    """Return whether matmuls are rounded to fewer bits than fp32."""
+    """Return whether matmuls round to fewer bits than fp32 has."""
     tf32 = run.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
     return tf32 or run.mixed_precision.is_coarse or any(p.dtype != torch.float32 for p in run.model.parameters())
 
@@ -213,7 +214,7 @@ def _is_coarse(run: Trainable) -> bool:
 def _pass(
     run: Trainable, rows: Sequence[Sequence[Document]], *, packed: bool, by_lengths: bool = False, width: int = 0
 ) -> Numbers:
-    """Return fp32 logits_NV of N tokens and gradients_Nh of their embeddings."""
+    """Compute rows of documents, and return fp32 logits_NV of N tokens and gradients_Nh of their embeddings."""
     batch = micro_batch(collate_packed(rows, run.pad_id, width=width), by_lengths=by_lengths).to(run.device)
     if not packed:
         batch = replace(batch, inputs={"input_ids": batch.inputs["input_ids"]})

@@ -1,6 +1,6 @@
 """Set global state of the process for one run and restore it afterwards, and free the memory of a finished run.
 
-The state of torch's random generators is left out: each run seeds them, or restores them from its checkpoint.
+The state of torch's random generators is not restored, because each run seeds or loads them.
 """
 
 import logging
@@ -21,21 +21,21 @@ from tui_trainer.planning.attention import CUDNN
 from tui_trainer.planning.plan import Plan
 from tui_trainer.terminal.safe_text import one_line
 
-# One process may carry out runs on several GPUs, one after the other.
+# One process may carry out several runs on different GPUs, one after the other.
 #
-# CUDA reads CUDA_VISIBLE_DEVICES once, when the process first asks for GPUs; later changes have no effect. The variable
-# therefore keeps the user's value, and torch gets the number of the GPU.
+# CUDA reads CUDA_VISIBLE_DEVICES only when the process first asks for GPUs. The variable therefore keeps the user's
+# value, and torch gets the number of the GPU.
 
 
 def device_of(plan: Plan) -> torch.device:
-    """Return the CPU, or the plan's GPU by torch's number. Raises RunError if CUDA does not list that GPU."""
+    """Return the plan's device, a GPU by its number in torch. Raises RunError if CUDA does not list that GPU."""
     return torch.device("cpu") if plan.device != "cuda" else torch.device("cuda", card_index(plan.gpu_uuid))
 
 
 def use_device(device: torch.device) -> None:
-    """Make a device the default of libraries that get none (bitsandbytes, kernels, memory statistics).
+    """Make a GPU the current device of this thread, and reset its memory peak.
 
-    The default holds for the current thread, so each run sets it in its own thread. The memory peak is reset.
+    bitsandbytes, some kernels and the memory statistics use the current device.
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -43,9 +43,9 @@ def use_device(device: torch.device) -> None:
 
 
 def reason_to_fall_back(error: Exception) -> str:
-    """Return why a faster implementation failed, if a fallback may succeed.
+    """Return why a faster implementation failed, or raise `error` again if a fallback would fail as well.
 
-    Raises `error` if it cannot: the device is broken, or memory ran out, which is freed first."""
+    The fallback would fail if the device is broken or memory ran out. In the second case memory is freed first."""
     if breaks_the_device(error):
         raise error
     if is_out_of_memory(error):
@@ -56,7 +56,7 @@ def reason_to_fall_back(error: Exception) -> str:
 
 
 def breaks_the_device(error: Exception) -> bool:
-    """Return whether nothing can be computed after an error: one inside a kernel persists in the process."""
+    """Return whether the GPU cannot be used any more by this process, because the error occurred inside a kernel."""
     return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
 
 
@@ -65,7 +65,7 @@ _set_threads = torch.set_num_threads
 
 @contextmanager
 def replaced(names: MutableMapping[str, Any], **values: Any) -> Iterator[None]:
-    """Set names of a module or of the environment to these values, and restore the old ones afterwards."""
+    """Return a context in which entries of `names`, a module's namespace or the environment, have these values."""
     old_values = {name: names[name] for name in values if name in names}
     names.update(values)
     try:
@@ -83,19 +83,19 @@ def _show_progress_bars(shown: bool) -> None:
 def _be_deterministic(is_on: bool) -> None:
     # The call loads the compiler's settings, which most runs do not need.
     if is_on != torch.are_deterministic_algorithms_enabled():
-        # `warn_only` would keep torch's other attention kernels, whose backward pass differs between runs.
+        # `warn_only` would allow attention kernels of torch whose backward pass differs between runs.
         torch.use_deterministic_algorithms(is_on)
 
 
 @contextmanager
 def settings_of(plan: Plan) -> Iterator[None]:
-    """Set global state as the plan requires, for the time of its run. Raises ConfigError if that is not possible."""
+    """Return a context with the global state that the plan requires. Raises ConfigError if it cannot be set."""
     training, on_gpu = plan.config.training, plan.device == "cuda"
     is_deterministic = on_gpu and training.deterministic
     if is_deterministic and (problems := determinism_problems()):
         raise ConfigError(problems)
     cuda, log = torch.backends.cuda, transformers_logging
-    # Without this variable DeepSpeed looks for a device, and prints it, when transformers first checks for its models.
+    # Without DS_ACCELERATOR, DeepSpeed detects a device and prints it as soon as transformers imports it.
     variables = {"TOKENIZERS_PARALLELISM": "false", "DS_ACCELERATOR": plan.device}
     if is_deterministic:
         # flash-attn ignores torch's setting; transformers reads this variable at each call of flash-attn.
@@ -118,7 +118,7 @@ def settings_of(plan: Plan) -> Iterator[None]:
     with ExitStack() as restoring:
         restoring.enter_context(replaced(os.environ, **variables))
         if plan.attention.repeats_keys:
-            # Otherwise transformers gives fewer key heads to a kernel that refuses them, and torch computes all scores.
+            # Otherwise transformers passes fewer key heads than the kernel supports, and torch computes all scores.
             restoring.enter_context(replaced(vars(sdpa_attention), use_gqa_in_sdpa=lambda *_: False))
         for set_value, old, new in settings:
             restoring.callback(set_value, old)
@@ -131,15 +131,15 @@ def settings_of(plan: Plan) -> Iterator[None]:
 
 
 def kernel_threads() -> int:
-    """Return the threads of torch's kernels on the CPU: the number set, or OMP_THREAD_LIMIT if that is lower."""
+    """Return the number of threads of torch's CPU kernels, which OMP_THREAD_LIMIT may limit."""
     limit = os.environ.get("OMP_THREAD_LIMIT", "")
     threads = int(torch.get_num_threads())
     return min(threads, int(limit)) if limit.isdigit() and int(limit) else threads
 
 
 def give_memory_back() -> None:
-    """Free the memory of a finished run and reset the peak. Call once nothing refers to its model any more."""
-    # A GPU that is broken by an error inside a kernel refuses this as well.
+    """Free the memory of a finished run and reset the memory peak. Nothing may refer to the run's model any more."""
+    # After an error inside a kernel, the GPU refuses this too.
     with suppress(RuntimeError):
         free_memory()
         if torch.cuda.is_initialized():

@@ -1,6 +1,6 @@
-"""The processes that train one model together. A run of one process has `ALONE`.
+"""Connect the processes that train one model together. A run of one process uses `ALONE`.
 
-Messages about the run (counts, requests, results of a save) go through the host, so that nobody waits for a device.
+Messages about the run (counts, requests, results of a save) go through the host, so that no process waits for a device.
 Sums of losses go through the device that computed them.
 """
 
@@ -25,16 +25,16 @@ _LONGEST_WAIT = timedelta(hours=2)
 
 @dataclass(slots=True)
 class Ranks:
-    """Process `number` of `count`, and its exchange with the others. All call the same methods in the same order."""
+    """Process `number` of `count`, and its communication with the others. All must call the same methods in order."""
 
     number: int = 0
     count: int = 1
     host: Any = None
     """Process group for values on the host."""
     has_news: Callable[[], object] = lambda: False
-    """Function that returns whether this process has a message for all before the next step."""
+    """Function that returns whether this process has requests, such as a stop, for all processes."""
     hears_news: bool = field(default=True, init=False)
-    """Whether any process had one at the last step."""
+    """Whether `has_news` was true in any process at the last step."""
     times: GroupTimes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,10 +46,7 @@ class Ranks:
         return self.number == 0
 
     def sum_counts(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """Return the sums of these counts over all processes.
-
-        It is called once in a step, and also exchanges news and times.
-        """
+        """Return the sum of each count over all processes. Called once in a step, it also exchanges `has_news`."""
         if self.count == 1:
             return tuple(counts)
         numbers = torch.tensor([*counts, int(bool(self.has_news())), *self.times.take()])
@@ -68,7 +65,7 @@ class Ranks:
         return tuple(largest.tolist())
 
     def sum(self, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the sums of these 0-dim tensors over all processes, on their devices."""
+        """Return the sum of each 0-dim tensor over all processes, keyed by name, on the device."""
         if self.count == 1:
             return dict(numbers)
         together = torch.stack(list(numbers.values()))
@@ -76,7 +73,7 @@ class Ranks:
         return dict(zip(numbers, together.unbind(), strict=True))
 
     def agreed(self, value: T) -> T:
-        """Return the value of the first process."""
+        """Return, in every process, the value that the first process passes."""
         if self.count == 1:
             return value
         box = [value if self.is_first else None]
@@ -84,7 +81,7 @@ class Ranks:
         return box[0]  # type: ignore[return-value]
 
     def gathered(self, value: T) -> list[T]:
-        """Return the values of all processes, ordered by number."""
+        """Return, in every process, the values that all processes pass, ordered by process number."""
         if self.count == 1:
             return [value]
         values: list[Any] = [None] * self.count
@@ -92,7 +89,7 @@ class Ranks:
         return values
 
     def by_first(self, work: Callable[[], T]) -> T:
-        """Run `work` in the first process, and return its result, or raise its error, in all processes."""
+        """Run `work` in the first process only. Every process returns its result, or raises its error."""
         if self.count == 1:
             return work()
         result: Any = None
@@ -108,7 +105,7 @@ class Ranks:
         return result  # type: ignore[no-any-return]
 
     def require_same(self, what: dict[str, object]) -> None:
-        """Raise RunError if processes differ in any of these values, because they would learn different things."""
+        """Raise RunError if processes differ in any of the values in `what`, which is keyed by a name for messages."""
         everyone = self.gathered(what)
         for number, other in enumerate(everyone):
             for name, value in everyone[0].items():
@@ -121,7 +118,7 @@ ALONE = Ranks()
 
 
 def sendable(error: Exception | None) -> Exception | None:
-    """Return the error, or one with its words if it cannot be pickled for another process."""
+    """Return the error, or a RuntimeError with its message if the error cannot be pickled for another process."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # the constructor of some errors takes other arguments than they keep
@@ -130,15 +127,15 @@ def sendable(error: Exception | None) -> Exception | None:
 
 
 def join_ranks(device: torch.device, *, offloads: bool = False) -> Ranks:
-    """Join the processes that torchrun has started. Raises RunError if the others do not connect.
+    """Connect to the other processes that torchrun has started. Raises RunError if they do not connect.
 
-    `offloads`: parts of the model are on the host.
+    `offloads` is true if parts of the model are on the host.
     """
     number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     on_card = device.type == "cuda"
     backend = "cpu:gloo,cuda:nccl" if on_card and offloads else "nccl" if on_card else "gloo"
-    # If parts are on the host, norms and checkpoints go through it, and subgroups of a group with a `device_id` could
-    # only use GPUs.
+    # With parts of the model on the host, norms and checkpoints need a group for CPU tensors. Subgroups of a group with
+    # a `device_id` could only use GPUs.
     device_id = device if backend == "nccl" else None
     try:
         dist.init_process_group(backend, timeout=_LONGEST_WAIT, device_id=device_id)

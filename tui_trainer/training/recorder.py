@@ -1,4 +1,4 @@
-"""Write steps to the journal in groups, so that training waits for the device only once for each group."""
+"""Write the reports of steps to the journal in groups, so that training waits for the device once per group."""
 
 import ctypes
 import importlib
@@ -35,19 +35,19 @@ _ENOUGH_STEPS = 10
 _FLUSH_SECONDS = 2.0
 # A loss scale is halved at each overflow: 16 halvings take the initial scale to 1, which scales nothing.
 _MOST_OVERFLOWS = 24
-# The loss is scaled in fp16, whose forward pass may overflow: no learning rate prevents that.
+# A scaled loss means fp16, whose forward pass may overflow. A lower learning rate does not prevent that.
 _OVERFLOWED = (
     "Numbers beyond 65,504 overflow in fp16, at any learning rate: "
     'set training.mixed_precision = "no" for fp32, or "bf16" if the GPU supports it'
 )
 _DIVERGED = "Try a lower training.learning_rate, more training.warmup_steps or a smaller training.max_grad_norm"
-# Modules that load at first use: for data tables, and for any model with its learning rate schedule and peft.
+# Modules that libraries import at first use: for data tables, and for any transformers model.
 _AT_FIRST_USE = ("pyarrow.ipc", "transformers.generation.utils")
 
 
 @dataclass(slots=True)
 class Recorder:
-    """Writer of steps, whose reports stay on the device until `flush` writes them to the journal."""
+    """Writer of step reports. Their tensors stay on the device until `flush` writes the reports to the journal."""
 
     journal: JournalWriter
     position: Position
@@ -57,9 +57,9 @@ class Recorder:
     steps_per_epoch: int
     group: int
     clipped_by_scale: bool = False
-    """True if the loss is scaled: steps whose gradients overflow are then skipped, which is normal."""
+    """Whether the loss is scaled (fp16). Steps whose gradients overflow are then skipped, which is normal."""
     times: GroupTimes = field(default_factory=GroupTimes)
-    """Times of the processes that train together; each written step is added."""
+    """Communication times of all processes, to which each written step is added."""
     _overflows: int = 0
     _waiting: list[tuple[int, StepReport]] = field(default_factory=list)
     # The initial value causes the first step to be written at once.
@@ -68,12 +68,12 @@ class Recorder:
 
     @property
     def median_step_seconds(self) -> float | None:
-        """Median seconds of the last written steps; None for fewer than ten."""
+        """Median seconds of the last steps; None if fewer than ten steps are written."""
         return median(self._recent_seconds) if len(self._recent_seconds) >= _ENOUGH_STEPS else None
 
     @property
     def has_read_all(self) -> bool:
-        """True if all steps are written, so that the device has finished them."""
+        """Whether all steps are written. The device has then finished them."""
         return not self._waiting
 
     def add(self, step: int, report: StepReport) -> None:
@@ -83,13 +83,13 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Write all waiting steps. Raises RunError at the first whose loss or gradient is not finite."""
+        """Write all waiting steps. Raises RunError if the loss or gradient of a step is not finite."""
         if not self._waiting:
             return
-        # One copy has the numbers of all steps, because each copy waits for the device.
+        # The numbers of all steps are copied at once, because each copy waits for the device.
         numbers = torch.stack([x.double() for _, report in self._waiting for x in _on_device(report)])
         values = numbers.tolist()
-        # The rest does not wait for the device, so its time is the cost of the journal itself.
+        # `_write` does not wait for the device, so its time is the cost of the journal itself.
         with self.between.writing():
             bad_step = self._write(values)
         if bad_step is not None:
@@ -99,7 +99,7 @@ class Recorder:
             )
 
     def _write(self, values: list[float]) -> int | None:
-        """Write all waiting steps with their values, and return the first step that is not finite, if any."""
+        """Write all waiting steps. Return the first with a loss or gradient that is not finite, or None."""
         peak = peak_memory_bytes(self.device)
         events: list[Event] = []
         bad_step = None
@@ -152,9 +152,9 @@ def _on_device(report: StepReport) -> list[Tensor]:
 
 
 def memory_before(config: Config) -> int:
-    """Return this process's resident bytes, to which a plan for a CPU adds the memory of training; reset the peak.
+    """Return the resident bytes of this process before training on a CPU, and reset the memory peak.
 
-    The figure includes libraries: those that load at first use are loaded now, with the code and threads of a step.
+    This first loads libraries that would be loaded at first use, so that the bytes include them.
     """
     adapters = ("peft",) if config.tuning.has_adapter else ()
     scores = find_task(config.task.type).loads_to_score
@@ -170,7 +170,7 @@ def memory_before(config: Config) -> int:
 
 
 def _compute_once() -> None:
-    """Run the operations of a step once on constants, which leaves random generators unchanged."""
+    """Run the operations of a step once, so that torch loads their code. Random generators do not change."""
     square = torch.ones(_WIDTH, _WIDTH, requires_grad=True)
     hidden = functional.layer_norm(functional.gelu(square @ square), (_WIDTH,))
     heads = hidden.view(1, 1, _WIDTH, _WIDTH)
@@ -181,7 +181,7 @@ def _compute_once() -> None:
 
 
 def start_peak(device: torch.device) -> None:
-    """Reset the peak that `peak_memory_bytes` returns. A process that cannot reset it keeps the earlier peak."""
+    """Reset the peak that `peak_memory_bytes` returns. If the system does not allow that, the earlier peak is kept."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return
@@ -190,7 +190,7 @@ def start_peak(device: torch.device) -> None:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Return the peak of allocated bytes on a GPU, or of this process's resident bytes on a CPU."""
+    """Return the peak of bytes allocated on the GPU, or for a CPU the peak of this process's resident bytes."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,4 +1,4 @@
-"""Rehearsal of the parts of a run that would fail late: largest batches, a checkpoint, the final model, a sample."""
+"""Rehearse the parts of a run that would fail late: largest batches, a checkpoint, the final model, a sample."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -33,14 +33,14 @@ from tui_trainer.training.recorder import peak_memory_bytes, start_peak
 from tui_trainer.training.session import Session
 from tui_trainer.units import quantity
 
-# The forward pass of a run that takes most memory, and trials of other micro-batch sizes.
+# The forward pass that takes most memory is tried, also with other micro-batch sizes.
 
-# The largest batch is searched in this many steps; later ones are like them.
+# The largest batch is searched in the first steps only, because later steps have similar batches.
 _MOST_STEPS = 50_000
 
 
 def largest_pass(batches: Batches, total_steps: int) -> tuple[int, NDArray[np.int64]]:
-    """Return (step, rows) of the run's forward pass with most tokens, including padding."""
+    """Return (step, row numbers) of the run's forward pass with most tokens, including padding."""
     rows, layout = batches.rows, batches.layout
     largest_size, largest = -1.0, (1, batches.order.at(1))
     for step in range(1, min(total_steps, _MOST_STEPS) + 1):
@@ -56,16 +56,16 @@ def largest_pass(batches: Batches, total_steps: int) -> tuple[int, NDArray[np.in
 
 
 def train_on(components: Components, batch: MicroBatch, passes: int) -> None:
-    """Make two steps of `passes` passes over one batch. The second one also has the optimizer's state in memory."""
+    """Make two steps, each of `passes` passes over one batch. In the second step the optimizer state is in memory."""
     for _ in range(2):
-        # Waits for the GPU, whose queue may still fail.
+        # `float` waits for the GPU, because work in its queue may still fail.
         float(components.take_step(1, lambda: [batch] * passes).grad_norm)
 
 
 def measured(components: Components, resident_bytes: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the figures of `work`, or `failed` with its error, its seconds and its peak memory above `resident_bytes`.
+    """Return the figures of `work`, with its `seconds` and with `peak_memory_bytes` above `resident_bytes`.
 
-    Its tensors are freed afterwards.
+    If `work` raises, the figures are `failed` (the message) and `is_memory`. Memory is freed afterwards.
     """
     start_peak(components.device)
     started = perf_counter()
@@ -86,14 +86,14 @@ def measured(components: Components, resident_bytes: int, work: Callable[[], dic
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchTries:
-    """Trials of micro-batch sizes."""
+    """Trials of micro-batch sizes in an open session."""
 
     session: Session
     resident_bytes: int
     """Memory of the loaded libraries, which the plan does not count."""
 
     def survives(self, rows: int, passes: int) -> dict[str, Any]:
-        """Return the peak memory of the largest pass with `rows` rows in a step of `passes` passes, or `failed`."""
+        """Try steps of `passes` passes over the largest batch of `rows` rows. Return its peak memory, or `failed`."""
         components, batches = self.session.components, self.session.components.batches
         components.lay_out_anew(replace(batches.layout, rows=rows))
         _, chosen = largest_pass(batches, self.session.plan.total_steps.value)
@@ -109,7 +109,7 @@ class MicroBatchTries:
         return measured(components, self.resident_bytes, train)
 
     def step_seconds(self, rows: int, first: int, count: int) -> list[float]:
-        """Return the seconds of each of `count` whole steps from step `first` on, in micro-batches of `rows` rows."""
+        """Make `count` steps from step `first` on, in micro-batches of `rows` rows. Return the seconds of each step."""
         components, batches = self.session.components, self.session.components.batches
         components.lay_out_anew(replace(batches.layout, rows=rows))
 
@@ -130,16 +130,16 @@ _STEPS, _TYPICAL_SECONDS, _EVALUATION_PASSES = 14, 15.0, 4
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """The parts of a rehearsal."""
+    """Rehearsal of a run: functions for its parts, which use an open session."""
 
     session: Session
     tell: Callable[..., None]
-    """Function that gets the name of each part at its start, and again with its figures at its end."""
+    """Callback that gets the name of each part when it starts, and again with its figures when it ends."""
     resident_bytes: int
     """Memory of the loaded libraries, which the plan does not count."""
 
     def run(self, parts: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return the figures of each part. A failed part stops the rehearsal only if the model cannot train."""
+        """Run these parts, and return the figures of each part. Stop early only if the model cannot train at all."""
         functions = {
             WORST: self._worst,
             TYPICAL: self._typical,
@@ -160,9 +160,9 @@ class Rehearsal:
     # ---------------------------------------------------------------- parts
 
     def _worst(self) -> dict[str, Any]:
-        """Train two steps on the largest pass, with smaller passes if memory runs out.
+        """Train two steps on the largest batch, in smaller passes if memory runs out, and return figures.
 
-        The second step has the optimizer's state, and steps of several passes also the gradients of another pass.
+        If the plan has several passes per step, these steps have two, so that gradients of a first pass are in memory.
         """
         components, batches = self.session.components, self.session.components.batches
         step, chosen = largest_pass(batches, self.session.plan.total_steps.value)
@@ -204,7 +204,7 @@ class Rehearsal:
         return {"steps": len(measured), "step_seconds": median(measured), "least_seconds": least, "most_seconds": most}
 
     def _evaluation(self) -> dict[str, Any]:
-        """Evaluate the largest pass, in smaller ones if memory runs out, and then time some typical passes."""
+        """Evaluate the largest batch, in smaller passes if memory runs out, and then time some typical passes."""
         session, components = self.session, self.session.components
         if session.job.data.eval_path is None:
             return {"skipped": "there is no held-out data"}
@@ -233,7 +233,7 @@ class Rehearsal:
         return figures | _smaller_works(EVAL_BATCH, planned.rows, layout.rows)
 
     def _checkpoint(self) -> dict[str, Any]:
-        """Save a checkpoint, compare its files with the tensors in memory, and load it like a resumed run."""
+        """Save a checkpoint, compare its files with the tensors in memory, load it, and return its size and time."""
         components, folder = self.session.components, self.session.job.folder
         started = perf_counter()
         saved = checkpoint.save_checkpoint(folder.checkpoints, components, self.session.position, self.session.plan)

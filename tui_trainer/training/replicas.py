@@ -1,7 +1,7 @@
 """Train copies of a model in several processes and sum their gradients, with torch's DistributedDataParallel.
 
 Each process trains on its share of the rows of a step (`data/batching/row_order.py`). The sum of the losses is divided
-by the labels of all processes, so the gradient is the one that a single process would have computed.
+by the number of labels in all processes, so the gradient equals that of a run of one process.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,12 @@ from tui_trainer.training.clock import Communication, sum_in_one
 from tui_trainer.training.collectives import Collectives
 from tui_trainer.training.optimizer import RunOptimizer
 
-# The size of DistributedDataParallel's own buckets.
+# The default bucket size of DistributedDataParallel.
 _BUCKET_BYTES = 25 * 2**20
 
 
 class LossModule(nn.Module):
-    """Forward pass and loss as one module, so that all calls of the model by the loss are within it."""
+    """Module that computes forward pass and loss, so that wrappers of the module see all calls of the model."""
 
     def __init__(self, model: nn.Module, loss: LossSum) -> None:
         super().__init__()
@@ -54,15 +54,15 @@ class Replicas(Collectives):
         else:
             self.takes_mean = True
             device, named = optimizer.trained[0].device, (*module.named_parameters(), *module.named_buffers())
-            # Towers on the host are the same in all processes, and collectives between GPUs cannot use them.
+            # Towers on the host are equal in all processes, and collectives between GPUs cannot read host memory.
             on_host = [name for name, tensor in named if tensor.device != device]
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, on_host)
             self.forward = self._parallel = DistributedDataParallel(
                 module,
                 broadcast_buffers=False,
                 gradient_as_bucket_view=True,
-                # A step may not use a head or an expert. This also fixes the buckets: others would sum in another
-                # order, and a resumed run would differ in the last bits.
+                # Some steps do not use every head or expert. This also fixes the buckets: other buckets would sum in
+                # another order, and a resumed run would differ in the last bits.
                 find_unused_parameters=True,
             )
             # The first layer gets its gradient last. The time after that is spent waiting for other processes.
@@ -72,7 +72,7 @@ class Replicas(Collectives):
         self._last_gradient = self.communication.mark()
 
     def summing(self, is_last: bool) -> AbstractContextManager[object]:
-        """Return a context in which gradients are summed over all processes only in the last pass of a step."""
+        """Return the context for one pass of a step. Gradients are summed over all processes only in the last pass."""
         return nullcontext() if is_last or self._parallel is None else self._parallel.no_sync()
 
     def finish(self) -> None:
@@ -80,7 +80,7 @@ class Replicas(Collectives):
         for bucket in self._buckets:
             for parameter in bucket:
                 if parameter.grad is None:
-                    # A weight that this process did not use in the step has the gradient 0 here.
+                    # If this process did not use a weight in the step, its gradient is 0 here.
                     parameter.grad = torch.zeros_like(parameter)
             sum_in_one([parameter.grad for parameter in bucket if parameter.grad is not None])
         self.communication.since(began)

@@ -1,8 +1,8 @@
-"""Values of each prepared row that are computed once before training, and are part of every batch.
+"""Compute values of each prepared row once before training, such as log probabilities of a reference model.
 
-Rows are read in blocks. Each block is saved when it is finished, in the folder of the prepared data, under a key of
-everything that its values depend on. A run that was killed continues with its block, and another run with the same key
-computes nothing.
+Rows are computed in blocks. Each finished block is saved in the folder of the prepared data, under a key of everything
+that the values depend on. A resumed run therefore continues after the last saved block, and another run with the same
+key computes nothing.
 """
 
 import io
@@ -28,13 +28,13 @@ from tui_trainer.training.evaluate import EvaluationGivenUp, passes_of_all
 from tui_trainer.training.job import Job
 
 Values = NDArray[np.float32]
-# A block of a large data set has a two hundredth of its rows.
+# A large data set is divided into 200 blocks.
 _LEAST_ROWS, _MOST_BLOCKS = 256, 200
 _PROGRESS_SECONDS = 1.0
 
 
 class RowReader:
-    """Reads the rows of one file by a task's `RowPass`, in all processes of a run: each some of the blocks."""
+    """Reader that computes values of one file's rows by a task's `RowPass`. Each process computes some blocks."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RowReader:
         rows: Rows,
         chosen: Sequence[int] | NDArray[np.int64],
     ) -> None:
-        """Prepare to read the `chosen` rows that the run uses, in ascending order."""
+        """Divide the rows that the run uses into blocks. `chosen` has their row numbers in ascending order."""
         assert components.row_pass is not None
         self._pass, self._components, self._journal = components.row_pass, components, journal
         self._is_interrupted = is_interrupted
@@ -59,19 +59,19 @@ class RowReader:
         self._reported = monotonic()
 
     def read(self) -> Values:
-        """Return the values, fp32 [rows, width]; NaN for other rows, and for all rows after a stop.
+        """Return the values of all rows, fp32 [rows, width]. Rows that are not chosen have NaN, after a stop all rows.
 
         Raises RunError if values cannot be saved, or if a pass of one row takes too much memory.
         """
         ranks, result = self._components.ranks, np.full((len(self._rows), self._pass.width), np.nan, dtype=np.float32)
-        # Each node may have a folder of its own.
+        # Each node may have its own folder, with other saved blocks.
         saved = {number for numbers in ranks.gathered(list(self._kept())) for number in numbers}
         missing = [number for number in range(len(self._blocks)) if number not in saved]
         own = missing[ranks.number :: ranks.count]
         is_whole = self._read_blocks(own)
         parts = ranks.gathered(self._kept() if is_whole else None)
         if None in parts:
-            # A stop, which some processes may have seen earlier than others.
+            # A process was stopped. Others may not have seen the stop yet.
             ranks.hears_news = True
             return result
         for part in parts:
@@ -93,7 +93,7 @@ class RowReader:
         return self._folder / f"{number:04}.npy"
 
     def _kept(self) -> dict[int, Values]:
-        """Return the values of the blocks that are whole on this disk, keyed by number."""
+        """Return the values of the blocks that are complete on this machine's disk, keyed by block number."""
         loaded = ((number, self._load(number)) for number in range(len(self._blocks)))
         return {number: values for number, values in loaded if values is not None}
 
@@ -116,7 +116,7 @@ class RowReader:
             raise RunError(f"{message}; {room_hint(error, self._folder)}") from error
 
     def _read_blocks(self, own: list[int]) -> bool:
-        """Read these blocks, in smaller passes once memory runs out, and return whether all are saved."""
+        """Compute and save these blocks, in smaller passes if memory runs out. Return False after a stop."""
         components = self._components
         self._total = sum(len(self._blocks[number]) for number in own)
         self._done = 0
@@ -126,7 +126,7 @@ class RowReader:
             if not isinstance(result, Shortage):
                 return result
             if components.together.splits_weights and components.ranks.count > 1:
-                # The others wait inside a forward pass of the sharded model.
+                # The other processes wait inside a forward pass of the sharded model.
                 raise GroupOutOfMemory(
                     f"out of memory in process {components.ranks.number} while {self._pass.what} ({result.words})"
                 )
@@ -156,7 +156,7 @@ class RowReader:
         return True
 
     def _passes(self, numbers: list[int]) -> Iterator[tuple[MicroBatch, list[int], Values]]:
-        """Yield (a pass, the indices of its rows in their block, the values of that block)."""
+        """Yield (micro-batch, indices of its rows in the block, array of the block's values for the caller to fill)."""
         for number in numbers:
             self._block = self._blocks[number]
             documents = [self._rows.example(int(index)) for index in self._block]
@@ -169,7 +169,7 @@ class RowReader:
             self._report()
 
     def _spare(self) -> Iterator[tuple[MicroBatch, list[int], Values]]:
-        """Yield passes whose values are dropped, for processes that have no more rows."""
+        """Yield micro-batches for a process that has no more rows. Their values are dropped."""
         while True:
             row = self._rows.example(int(self._blocks[0][0]))
             yield self._layout.micro_batch([[row]]), [0], np.empty((1, self._pass.width), dtype=np.float32)

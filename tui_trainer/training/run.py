@@ -1,4 +1,4 @@
-"""The story of a run, from load to the final model, on one page."""
+"""Execute a run, from loading the model to writing the final model."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -21,8 +21,9 @@ from tui_trainer.training.session import ControlHandler, Session
 
 
 def run(job: Job, journal: JournalWriter, controls: Controls, ranks: Ranks = ALONE) -> Result:
-    """Carry out a plan, as one of several processes where `ranks` says so. Raises RunError when it cannot go on; the
-    last checkpoint then stands.
+    """Execute the plan of a job, in one process or as one of several (`ranks`).
+
+    Raises RunError if training cannot continue. The last checkpoint is kept.
     """
     with opened_session(job, journal, controls.has_stop, ranks) as (session, before):
         result = _train(session, journal, ControlHandler(controls, session, journal))
@@ -36,8 +37,8 @@ def run(job: Job, journal: JournalWriter, controls: Controls, ranks: Ranks = ALO
 def opened_session(
     job: Job, journal: JournalWriter, is_interrupted: Callable[[], bool], ranks: Ranks = ALONE
 ) -> Iterator[tuple[Session, int]]:
-    """Open a session at the point before its first step, with the global state of the plan. Also yields the resident
-    bytes of the libraries, which the plan does not count (0 on a GPU)."""
+    """Yield (session before its first step, resident bytes of the libraries). Global state is set as the plan requires.
+    On a GPU the bytes are 0."""
     plan = job.plan
     with settings_of(plan), taken_back(), compiler() if plan.config.training.torch_compile else nullcontext():
         before = None if plan.device == "cuda" else memory_before(plan.config)
@@ -52,7 +53,7 @@ def opened_session(
 def _train(session: Session, journal: JournalWriter, handler: ControlHandler) -> Result:
     plan = session.plan
     journal.append(PhaseChanged(phase="training", step=session.position.step))
-    # A stop may have cut an evaluation short, and the checkpoint of that step was saved without it.
+    # A stop may have interrupted an evaluation. The checkpoint of that step was then saved without its result.
     session.evaluate_if_due()
     for step in range(session.position.step + 1, plan.total_steps.value + 1):
         if session.position.stopped_early or handler.wants_stop():
@@ -89,7 +90,7 @@ def _reason(session: Session) -> Reason:
 
 def _finished(reason: Reason, session: Session, folder: RunFolder) -> RunFinished:
     position = session.position
-    # With early stopping the model has the weights of the best evaluation.
+    # With early stopping the final model has the weights of the best evaluation.
     patience = session.plan.config.evaluation.early_stopping_patience
     goes_back = patience > 0 and position.best_step > 0 and reason != "stopped"
     return RunFinished(

@@ -1,4 +1,4 @@
-"""A running training run: its steps, evaluations, samples and checkpoints, and the requests between two steps."""
+"""Make the steps, evaluations, samples and checkpoints of a run, and answer requests between steps."""
 
 import math
 import time
@@ -73,16 +73,16 @@ class Session:
     ) -> None:
         """Build everything from the plan, and load the job's checkpoint if it has one.
 
-        `is_interrupted` is asked during long work between steps, so that a stop does not wait for it. Each process of
-        a run has a session; `ranks` are the processes. Raises ConfigError if the model does not fit the plan, and
-        CheckpointError.
+        Long work between steps calls `is_interrupted`, and ends early if it returns True. Each process of a run has a
+        session; `ranks` connects them. Raises ConfigError if the model does not fit the plan, and CheckpointError if
+        the checkpoint does not fit the model.
         """
         self.ranks = ranks
         self.job, self.plan, self._journal = job, job.plan, journal
         self.position, self._is_interrupted = Position(), is_interrupted
         self.components = Components(job, self._problem, ranks, self._meter)
         self.batches = self.components.batches
-        # Without held-out rows nothing is evaluated, and text samples use training rows.
+        # Without held-out rows the run makes no evaluations, and text samples use training rows.
         self._eval_rows = Rows(job.data.eval_path) if job.data.eval_path else None
         self._eval_chosen = evenly_spaced(len(self._eval_rows), self.plan.eval_rows.value) if self._eval_rows else []
         if self.components.row_pass:
@@ -99,7 +99,7 @@ class Session:
                 self.position.forget_best()
         self.position.kernels = self.components.kernels
         if job.checkpoint and not self.position.adapters_fused:
-            # The run began without fusing them; earlier versions could not.
+            # The run began without fused adapters, for example in an earlier version.
             self.components.adapters.switch_off()
         self.position.adapters_fused = bool(self.components.adapters.layers)
         self._has_given_up_evaluating = False
@@ -118,7 +118,7 @@ class Session:
         )
 
     def _find_row_values(self, is_interrupted: Callable[[], bool]) -> None:
-        """Compute the values of all rows that the run uses, with the initial model."""
+        """Compute, with the initial model, the values of all training and held-out rows that the run uses."""
         order, reader = self.batches.order, partial(RowReader, self.job, self.components, self._journal, is_interrupted)
         steps = range(1, min(self.plan.total_steps.value, order.steps_per_epoch) + 1)
         rows = self.batches.rows
@@ -128,11 +128,11 @@ class Session:
 
     @property
     def median_step_seconds(self) -> float | None:
-        """Median of the last steps of this process; None for too few steps, and after an out-of-memory error."""
+        """Median seconds of the last steps of this process; None for too few steps or after an out-of-memory error."""
         return self._recorder.median_step_seconds if self.plan.shape_key else None
 
     def take_step(self, step: int) -> None:
-        """Make one optimizer step, whose report is written later.
+        """Make one optimizer step, and queue its report for the journal.
 
         If memory runs out, the step is repeated with smaller passes. Raises RunError if a pass of one row is too large.
         """
@@ -154,10 +154,10 @@ class Session:
         return self.components.take_step(step, partial(self.components.window, step))
 
     def _take_smaller_passes(self, step: int, shortage: Shortage) -> None:
-        """Halve the passes of this step and all later ones, after a checkpoint of the step before.
+        """Save a checkpoint of the previous step, and halve the rows per pass in this step and all later ones.
 
-        Several processes cannot do that while the others wait, nor a sharded model in the middle of a pass: this raises
-        GroupOutOfMemory, and all start again with smaller passes (`launching/torchrun.py`).
+        With several processes or sharded state this raises GroupOutOfMemory instead, because the other processes wait:
+        `launching/torchrun.py` then starts all of them again with smaller passes.
         """
         if self.ranks.count > 1 or self.components.together.splits_state:
             raise GroupOutOfMemory(f"out of memory in process {self.ranks.number} at step {step} ({shortage.words})")
@@ -174,7 +174,7 @@ class Session:
             without_cuda_graphs(self.components.model, self._problem)
 
     def _follow(self, event: MicroBatchReduced, smaller: Layout) -> None:
-        """Record the smaller passes in the journal and in the plan, for a resumed run."""
+        """Write smaller passes to the journal and to the plan file, so that a resumed run uses them."""
         self._journal.append(event)
         reason = f"out of memory at step {event.step} with {quantity(event.rows_before, 'row')}"
         width = smaller.packed_width if event.rows == event.rows_before else 0
@@ -195,7 +195,7 @@ class Session:
             self._problem(NO_GRADIENT, *words)
 
     def finish_epoch(self) -> None:
-        """Write the epoch's summary, and reset its sums."""
+        """Write the summary of the epoch that has just ended, and reset its sums."""
         self.flush()
         position = self.position
         self._journal.append(
@@ -212,7 +212,7 @@ class Session:
 
     @property
     def evaluation_is_due(self) -> bool:
-        """Whether the plan has an evaluation after this step that has not been made yet."""
+        """Whether the plan has an evaluation after the current step that has not been made yet."""
         step, plan = self.position.step, self.plan
         planned = due(step, plan.eval_every_steps.value) or step == plan.total_steps.value
         return self._eval_rows is not None and planned and step not in (0, self.position.evaluated_step)
@@ -222,10 +222,7 @@ class Session:
             self.evaluate(scheduled=True)
 
     def evaluate(self, *, scheduled: bool) -> None:
-        """Compute the held-out loss and the task's scores, unless a stop interrupts it.
-
-        Only a scheduled evaluation counts for early stopping.
-        """
+        """Compute the held-out loss and the task's scores. Early stopping uses only scheduled evaluations."""
         self.flush()
         if self._eval_rows is None:
             message = "there is no held-out data to evaluate on"
@@ -236,7 +233,7 @@ class Session:
         if result is None:
             return
         if self.components.together.splits_weights:
-            # All processes compute them, because each has a part of the model.
+            # All processes compute the scores, because each has a part of the model.
             answered = self._answer_scores(self._eval_rows)
         else:
             answered = self.ranks.by_first(partial(self._answer_scores, self._eval_rows))
@@ -275,13 +272,13 @@ class Session:
             return
         at_the_end = position.step >= self.plan.total_steps.value
         if best and not self.save("best") and not at_the_end:
-            # The run cannot return to weights that are not on the disk, unless they are the last ones.
+            # The run cannot return to weights that are not on the disk, unless they are those of the last step.
             position.best_eval_loss, position.best_metric, position.best_step, position.best_scores = before
         if position.evaluations_without_improvement >= evaluation.early_stopping_patience and not at_the_end:
             position.stopped_early = True
 
     def _evaluated(self, rows: Rows, scheduled: bool) -> Evaluation | None:
-        """Return the evaluation; None if it was stopped, or if one row in a pass is too large."""
+        """Evaluate the rows. Return None after a stop, or if a pass of one row takes too much memory."""
         components = self.components
         observing: Callable[..., Observed | None] = observe
         if isinstance(components.loss, NamedLoss) and components.loss.terms:
@@ -295,7 +292,7 @@ class Session:
     def _observed(
         self, rows: Rows, scheduled: bool, observing: Callable[..., Observed | None]
     ) -> list[Observed] | None:
-        """Return the results of all processes. If memory runs out, the rows are evaluated again in smaller passes."""
+        """Evaluate in all processes, with smaller passes if memory runs out. Return their results or None."""
         components, progress = self.components, self._meter("evaluating", len(self._eval_chosen), "rows")
         own = self._eval_chosen[self.ranks.number :: self.ranks.count]
         while True:
@@ -307,7 +304,7 @@ class Session:
             work = partial(observing, components, windows(rows, own, layout), progress, spare)
             part = attempt(work, components.device)
             if isinstance(part, Shortage) and self.ranks.count > 1 and components.together.splits_weights:
-                # The others wait inside a forward pass of the sharded model, until all processes end.
+                # The other processes wait inside a forward pass of the sharded model, so all processes must end.
                 message = f"out of memory in process {self.ranks.number} in the evaluation ({part.words})"
                 raise GroupOutOfMemory(message)
             parts = self.ranks.gathered(part)
@@ -316,7 +313,7 @@ class Session:
                 return whole
             shortage = next((part for part in parts if isinstance(part, Shortage)), None)
             if shortage is None:
-                # A stop, which some processes may have seen earlier than others.
+                # A process was stopped. Others may not have seen the stop yet.
                 self.ranks.hears_news = True
                 return None
             documents = [rows.example(index) for index in self._eval_chosen]
@@ -329,7 +326,7 @@ class Session:
             self._follow(reduction("evaluation", self.position.step, split, halves, documents, shortage), smaller)
 
     def _give_up_evaluation(self, scheduled: bool, tokens: int, shortage: Shortage) -> None:
-        """Abandon an evaluation, which then counts neither as an improvement nor as none."""
+        """Report an evaluation that does not fit in memory. Early stopping ignores it."""
         if scheduled:
             self.position.pass_over_evaluation(None, {})
         if not self._has_given_up_evaluating:
@@ -371,7 +368,7 @@ class Session:
             message = "there is not enough memory to generate a sample"
             self._problem("no text", message, "set logging.sample_steps = 0 in a new run to turn samples off")
         if not isinstance(written, tuple):
-            # Only here, because the error has held its tensors until now.
+            # Memory is freed only here, because the error has held tensors until now.
             free_memory()
             return
         prompt, text = written
@@ -380,24 +377,24 @@ class Session:
         self._journal.append(TextSampled(step=step, prompt=prompt, text=text, seconds=seconds))
 
     def save(self, reason: str) -> bool:
-        """Write a checkpoint of this step if there is none, and return whether it exists.
+        """Write a checkpoint of this step if there is none, and return whether it exists or is being written.
 
-        The journal is written to the disk first, so that a resumed curve has no gap. Raises RunError after three
-        failures in a row.
+        The journal is synced to the disk first, so that the loss curve of a resumed run has no gap. Raises RunError
+        after three failures in a row.
         """
         self.flush()
         return self._checkpoints.save(self.position, self.plan, reason)
 
     @property
     def not_saved(self) -> str:
-        """Why the current step could not be saved, and which checkpoint exists instead."""
+        """Phrase that says why the current step could not be saved, and which checkpoint exists instead."""
         checkpoints = self._checkpoints
         return f"step {self.position.step}, which could not be saved: {checkpoints.failure}. {checkpoints.stands()}"
 
     def watch_host_memory(self) -> None:
-        """Save a checkpoint and warn before the system runs out of memory, once for each trend.
+        """Warn before the machine runs out of memory, once for each trend, and save a checkpoint.
 
-        Several processes can only save together, so with them this only warns.
+        With several processes this only warns, because they can only save together.
         """
         if not self.ranks.is_first:
             return
@@ -417,7 +414,7 @@ class Session:
         self._journal.append(RunProblem(step=self.position.step, kind=kind, message=message, hint=hint))
 
     def write_final_model(self) -> None:
-        """Write the last weights, or the best ones with early stopping, and a model card. Raises RunError."""
+        """Write the final model and its card: the last weights, or with early stopping the best. Raises RunError."""
         position = self.position
         if self._goes_back:
             self._go_back_to_best()
@@ -433,7 +430,7 @@ class Session:
 
     @property
     def _goes_back(self) -> bool:
-        """Whether the final model has the weights of an evaluation before the last step."""
+        """Whether early stopping returns to the weights of a step before the last one."""
         has_patience = self.plan.config.evaluation.early_stopping_patience > 0
         return has_patience and self.position.best_step not in (0, self.position.step)
 
@@ -449,7 +446,7 @@ class Session:
             return str(error)
 
     def _go_back_to_best(self) -> None:
-        """Load the weights of the best evaluation. If they are damaged, keep the last ones and report it."""
+        """Load the weights of the best evaluation. If their checkpoint is damaged, report it and keep the last."""
         position = self.position
         best = self._best_checkpoint
         if damage := self._damage_of_best():
@@ -476,9 +473,9 @@ class Session:
         return go_on
 
 
-# Requests between two steps: pause, resume, save, evaluate, stop.
+# Requests are answered between two steps: pause, resume, save, evaluate, stop.
 #
-# None of them changes a later loss: evaluation and saving draw no random numbers of training.
+# No request changes a later loss: evaluation and saving do not use the random generators of training.
 
 _PAUSE_POLL_SECONDS = 0.1
 
@@ -504,16 +501,16 @@ class ControlHandler:
         return self._stop
 
     def _answer(self) -> None:
-        """Answer requests, in all processes at the same step.
+        """Answer new requests, in all processes at the same step.
 
-        They exchange requests if one of them had news at the last step, or while paused. The first reads the requests;
-        a stop may come from any process.
+        Processes exchange requests while paused, or if any of them had news at the last step. The first process reads
+        the requests of users. A stop may come from any process.
         """
         ranks = self.session.ranks
         if not (ranks.hears_news or self._paused):
             return
         requests = dict.fromkeys(chain(*ranks.gathered(self.controls.wanted(of_file=ranks.is_first))))
-        # A stop interrupts evaluations, so it does not wait for one that has not begun.
+        # A stop interrupts evaluations, so none is started before a stop.
         stops = any(request.action == "stop" for request in requests)
         for request in requests:
             match request.action:

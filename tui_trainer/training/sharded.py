@@ -1,8 +1,8 @@
 """Shard one model over processes, with torch's fully sharded data parallel (FSDP2).
 
 Weights, gradients and optimizer state are sharded over the processes as `DTensor`s (`training/collectives.py`); a layer
-is whole only while it computes. With HSDP each of several nodes has all shards, and only the sum of gradients goes over
-the network between them.
+is whole only while it computes. With HSDP each node has all shards, and only sums of gradients go over the network
+between nodes.
 
 With CPU offload the shards are on the host: a layer is copied to the GPU to compute, its gradients are copied back, and
 the CPU computes the update. Offload also works with one process.
@@ -22,10 +22,10 @@ from tui_trainer.training.ranks import Ranks
 
 
 class Sharded(Collectives):
-    """Model that is sharded over `ranks`. Passes are called as for a whole model; this class adds communication."""
+    """Collectives of a model that FSDP2 shards over processes. The model is called like a whole model."""
 
     splits_weights = splits_state = takes_mean = True
-    # Each pass gathers weights and sums gradients: whole gradients between passes would need a whole model's memory.
+    # Each pass gathers weights and sums gradients, because whole gradients would take the memory of a whole model.
     passes_together = True
 
     def __init__(
@@ -41,10 +41,10 @@ class Sharded(Collectives):
         offloads: bool = False,
         towers_on_host: bool = False,
     ) -> None:
-        """Shard the model. `layers` are gathered one by one, the rest for the whole pass, and towers of images never.
+        """Shard the model, so that each of `layers` is gathered only while it computes, and the rest for a whole pass.
 
-        `copies` is the count of groups of neighbouring processes that each have all shards. With `offloads` shards are
-        on the host; with `towers_on_host` each process has whole towers there."""
+        The processes form `copies` groups of neighbours, and each group has all shards. With `offloads` shards are on
+        the host. With `towers_on_host` each process has whole image towers on the host."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
@@ -69,8 +69,8 @@ class Sharded(Collectives):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Gather the outermost weights for forward passes without a backward pass, which would reshard them."""
-        # Generation calls an encoder by itself, and the embedding is not one of its layers.
+        """Return a context for passes without a backward pass. Weights outside the layers stay gathered in it."""
+        # Generation calls an encoder directly, whose embedding is not in a layer and so would not be gathered.
         self._model.unshard()
         try:
             # Weights that are gathered in inference mode could not be used for training.

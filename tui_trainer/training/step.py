@@ -1,8 +1,8 @@
-"""One optimizer step: the loop that everything else stands around.
+"""Make one optimizer step: forward and backward passes over an effective batch, clipping and the update.
 
-The loss is a sum and a count, or several of them by name (`losses/named_losses.py`), and each sum is divided once by
-the count of the whole effective batch, so the gradient is the same however the batch is cut or packed. Nothing here
-waits for the device: sums, norms and times stay on it until `training/recorder.py` reads a group of them.
+A loss is a sum and a count, or several of them by name (`losses/named_losses.py`). Each sum is divided once by the
+count of the whole effective batch, so the gradient does not depend on how the batch is split or packed. This module
+does not wait for the device: sums, norms and times stay there until `training/recorder.py` reads a group of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +25,9 @@ from tui_trainer.training.ranks import ALONE, Ranks
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepReport:
-    """`loss_sum` (over `tokens` labels) and `grad_norm` (before clipping) are 0-dim tensors, times are marks.
+    """Result of one step, on the device: `loss_sum` over `tokens` labels and `grad_norm` before clipping (0-dim).
 
-    `sums` are those of the parts and scores of a loss that names them, 0-dim tensors, each with its count.
+    If the loss has named parts and scores, `sums` has (sum as a 0-dim tensor, count) of each. Times are marks.
     """
 
     loss_sum: Tensor
@@ -45,12 +45,12 @@ class StepReport:
     positions: int = 0
     """Number of inputs, including padding."""
     communication: tuple[Span, ...] = ()
-    """Marks around communication with other processes. It is part of the other times, or overlaps them on a GPU."""
+    """Marks around each communication with other processes. Its time is within other times, or overlaps them."""
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of each part of the step, in order, keyed by journal field.
+        """Return the seconds of each part of the step, in order, keyed by journal field, for example `forward_seconds`.
 
-        It reads the timing marks, so the step must have finished.
+        The device must have finished the step, because this reads its time marks.
         """
         forward = seconds_of(self.forwards)
         whole = seconds_between(self.forwards[0][0], self.accumulated)
@@ -74,10 +74,10 @@ def take_step(
     ranks: Ranks = ALONE,
     together: Collectives | None = None,
 ) -> StepReport:
-    """Fetch a whole effective batch, accumulate its gradient, clip and update. `max_grad_norm` 0: not clipped.
+    """Fetch an effective batch, accumulate its gradient, clip it (unless `max_grad_norm` is 0) and update the weights.
 
-    A loss or gradient that is not finite changes no weight. Where several processes train together (`together`), each
-    fetches its share, and the report is about all of them.
+    If the loss or a gradient is not finite, no weight changes. With several processes (`ranks`, `together`) each
+    fetches its share of the batch, and the report covers all processes.
     """
     started = perf_counter()
     window = fetch()
@@ -97,7 +97,7 @@ def take_step(
     compute = together.forward or loss
     forwards: list[Span] = []
     if isinstance(loss, NamedLoss) and loss.terms:
-        # Means over the whole effective batch take one more pass over it, without gradients.
+        # If the loss needs means over the whole effective batch, they take an additional pass without gradients.
         before, terms = clock.mark(), NamedLossSums.of_terms(loss)
         with together.looking(), mixed_precision.autocast():
             for batch in window:
@@ -113,7 +113,7 @@ def take_step(
             with mixed_precision.autocast():
                 result = compute(batch)
                 if batch.is_idle:
-                    # A process without rows in this step takes part in the sum with a gradient of 0.
+                    # A process without rows in this step contributes a gradient of 0.
                     result = idle_sums(result)
             forwards.append((before, clock.mark()))
             together.backward(sums.loss(result, ranks.count if together.takes_mean else 1), mixed_precision)
@@ -141,6 +141,6 @@ def take_step(
 
 
 def _sizes(window: Sequence[MicroBatch]) -> tuple[int, int, int]:
-    """Return (inputs without padding, rows, all inputs)."""
+    """Return (inputs without padding, rows, inputs including padding) of the micro-batches."""
     tokens, samples, positions = map(sum, zip(*((b.tokens, b.samples, b.positions) for b in window), strict=True))
     return tokens, samples, positions

@@ -1,9 +1,9 @@
-"""Attention of packed rows by the lengths of their documents, on a GPU, without a mask.
+"""Compute attention of packed rows on a GPU from the lengths of their documents, without a mask.
 
-The library flash-attn takes the lengths that transformers passes. SDPA is replaced by a kernel for rows of several
-documents, registered as an attention function of transformers: FlashAttention 3 on Hopper if it is installed, otherwise
-torch's own, and before torch 2.10 that of flash-attn. The arguments of kernels depend on their versions, so their
-signatures are inspected. The probe (`probes.py`) checks by logits and gradients that a model passes the lengths on.
+If the user chose flash-attn, it gets the lengths from transformers. Otherwise a kernel for concatenated documents takes
+the place of SDPA: FlashAttention 3 on Hopper if it is installed, else torch's kernel, and before torch 2.10 that of
+flash-attn. The arguments of kernels depend on their versions, so their signatures are inspected. The probe
+(`probes.py`) checks by logits and gradients that a model passes the lengths on.
 """
 
 import inspect
@@ -25,26 +25,26 @@ from tui_trainer.models.modules import soft_cap_of
 from tui_trainer.models.towers import language_config
 
 NAME = "tui_trainer_varlen"
-# A kernel with one of these arguments takes fewer heads of keys than of queries. `causal` is that of flash-attn, which
-# always does.
+# A kernel with one of these arguments supports fewer key heads than query heads. `causal` is an argument of flash-attn,
+# which always supports them.
 _SHARES_KEYS = {"enable_gqa", "causal"}
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """An attention function for concatenated documents."""
+    """A kernel that computes attention for concatenated documents."""
 
     name: str
     function: Callable[..., Any]
     repeats_keys: bool = False
-    """Whether keys and values are repeated to as many heads as queries."""
+    """Whether key and value heads are repeated until there are as many as query heads."""
 
 
 def kernels(device: torch.device, model: Any = None) -> list[Kernel]:
-    """Return the kernels of this machine, the fastest first.
+    """Return the kernels that this machine has, fastest first.
 
-    A kernel whose signature does not show whether it takes fewer heads of keys is listed twice, with and without
-    repeated keys. torch 2.11's takes them, but has no such argument.
+    If a signature does not show whether the kernel supports fewer key heads than query heads, the kernel is listed
+    twice, with and without repeated keys. The kernel of torch 2.11 supports them without such an argument.
     """
     own = find_kernel()
     hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER
@@ -65,10 +65,10 @@ def kernels(device: torch.device, model: Any = None) -> list[Kernel]:
 
 
 def switch_on(model: Any, kernel: Kernel) -> str:
-    """Make the model's attention use lengths, and return why it cannot, or an empty string."""
+    """Make the model compute attention with the kernel. Return the reason if it cannot, otherwise an empty string."""
     if (before := model.config._attn_implementation) != "sdpa":
         return f"the model computes attention with {before}"
-    # The probe cannot see these, because it computes without dropout, and compares packed with lone documents only.
+    # The probe cannot find these problems: it has no dropout, and compares packed with separate documents only.
     config = language_config(model.config)
     if any(getattr(config, name, None) for name in ("attention_dropout", "attn_pdrop")):
         return "it does not support dropout"
@@ -82,15 +82,15 @@ def switch_on(model: Any, kernel: Kernel) -> str:
 
 
 def switch_off(model: Any) -> None:
-    """Return to SDPA with a mask of documents. An attention that the user chose is kept."""
+    """Undo `switch_on`: use SDPA with masks that separate documents. Attention chosen by the user does not change."""
     if model.config._attn_implementation == NAME:
         model.set_attn_implementation("sdpa")
 
 
 @contextmanager
 def with_masks(model: Any) -> Iterator[None]:
-    """Use SDPA with masks inside the block, for generation: several prompts are padded at the left, and transformers
-    builds no mask for `NAME`."""
+    """Return a context in which the model uses SDPA with masks. Generation needs masks, because it pads prompts at the
+    left, and transformers builds none for attention by lengths."""
     is_by_lengths = model.config._attn_implementation == NAME
     switch_off(model)
     try:
@@ -101,28 +101,28 @@ def with_masks(model: Any) -> Iterator[None]:
 
 
 def goes_by_lengths(model: Any) -> bool:
-    """Return whether the model's attention takes lengths already, because the user chose flash-attn.
+    """Return whether the model uses flash-attn, which gets the lengths of documents from transformers.
 
-    transformers may use a kernel of the hub in its place (kernels-community/flash-attn2).
+    transformers may use a kernel from the hub in its place (kernels-community/flash-attn2).
     """
     return "flash" in str(model.config._attn_implementation)
 
 
 def _of_library(name: str) -> Kernel | None:
-    """Return the kernel of one of flash-attn's packages; None if it is not installed or cannot be loaded."""
+    """Return the kernel from this flash-attn package; None if the package is not installed or cannot be loaded."""
     library = FLASH_KERNELS[name]
     if library.lack(read_versions((library.distribution,))):
         return None
     try:
         return Kernel(library.distribution, import_module(library.module).flash_attn_varlen_func)
     except (ImportError, OSError, AttributeError):
-        # Built for another torch or CUDA. The checklist names packages that cannot be loaded.
+        # The package was built for another torch or CUDA. The checklist names such packages.
         return None
 
 
 @cache
 def find_kernel() -> Callable[..., Any] | None:
-    """Return torch's attention by lengths; None before torch 2.10."""
+    """Return torch's function for attention by lengths; None before torch 2.10."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -149,9 +149,9 @@ def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
         dropout: float = 0.0,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
-        """Return the attention [B, T, H, D], by torch's SDPA if there are no lengths.
+        """Return the attention output [B, T, H, D]. Without lengths in `kwargs`, compute it with torch's SDPA.
 
-        Shapes: H heads of queries, K of keys and values, head size D.
+        Shapes: H query heads, K key and value heads, head size D.
         """
         cu_seq_lens, longest = kwargs.get("cu_seq_lens_q"), kwargs.get("max_length_q")
         if cu_seq_lens is None or longest is None:
@@ -176,12 +176,12 @@ def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
 def _settings(
     takes: frozenset[str], scaling: float | None, query: Tensor, *, gqa: bool, window: int | None
 ) -> tuple[dict[str, Any], Tensor]:
-    """Return the arguments for causal attention, and the query, which is scaled here if the kernel takes no scale."""
+    """Return (keyword arguments for causal attention, query). The query is scaled if the kernel takes no scale."""
     more: dict[str, Any] = {}
     if "window_size" in takes:
         more["window_size"] = (window - 1 if window else -1, 0)
     for name in takes & {"causal", "is_causal"}:
-        # torch's later kernels have windows in its place.
+        # Later versions of torch's kernel have no such argument, and take a window instead.
         more[name] = True
     if gqa and "enable_gqa" in takes:
         more["enable_gqa"] = True

@@ -1,7 +1,7 @@
-"""One model whose training is split over processes by DeepSpeed: ZeRO 2 splits gradients and the optimizer's state,
-ZeRO 3 the weights as well. Either may keep its parts on the host (`distributed.cpu_offload`).
+"""Train one model in several processes with DeepSpeed. ZeRO 2 shards gradients and optimizer state, ZeRO 3 also the
+weights. Either may keep its shards on the host (`distributed.cpu_offload`).
 
-DeepSpeed gathers, sums, clips and updates; the loss, the passes of a step and what is saved are those of every run.
+DeepSpeed gathers, sums, clips and updates. Losses, steps and checkpoints are the same as in runs without DeepSpeed.
 
 Source: deepspeed/runtime/engine.py and zero/ of DeepSpeed 0.19.8.
 """
@@ -32,15 +32,15 @@ from tui_trainer.training.process import replaced
 from tui_trainer.training.replicas import LossModule
 from tui_trainer.tuning.full import InParts, Method
 
-# The optimizer of DeepSpeed, whose state is saved and loaded for each parameter as in other runs.
+# The optimizer of DeepSpeed. Checkpoints have its state for each parameter, as in runs without DeepSpeed.
 #
-# DeepSpeed concatenates trained weights in fp32 to flat tensors. Each process has a piece of these, and the state of
-# this piece. Source: deepspeed/runtime/zero/stage_1_and_2.py and stage3.py of DeepSpeed 0.19.8.
+# DeepSpeed concatenates trained weights in fp32 to flat tensors. Each process has a piece of each flat tensor, and the
+# optimizer state of that piece. Source: deepspeed/runtime/zero/stage_1_and_2.py and stage3.py of DeepSpeed 0.19.8.
 
 
 @dataclass(frozen=True, slots=True)
 class _GradientPiece:
-    """This process's piece of a parameter: `count` numbers from `start` on, which begin at `offset` in `flat`."""
+    """This process's piece of a parameter: its `count` elements from index `start` on, at `offset` of `flat`."""
 
     flat: Tensor
     offset: int
@@ -48,20 +48,20 @@ class _GradientPiece:
     count: int
 
     def of(self, flat: Tensor) -> Tensor:
-        """Return this piece of flat weights, or of a state with the same layout."""
+        """Return this piece as a view of `flat`: flat weights, or optimizer state with the same layout."""
         return flat.narrow(0, self.offset, self.count)
 
 
 class ZeroOptimizer(RunOptimizer):
-    """A `RunOptimizer` whose steps are made by DeepSpeed's engine, which `Zero` passes to `belongs_to`."""
+    """A `RunOptimizer` whose updates are made by DeepSpeed's engine. `Zero` calls `belongs_to` with the engine."""
 
     def __init__(self, model: nn.Module, training: TrainingSection, *, lr: float) -> None:
         super().__init__(model, training, lr=lr, has_masters=False)
-        # A sharded parameter does not have the shape of the whole.
+        # The shapes are kept because a sharded parameter does not have the shape of the whole one.
         self._shapes = {name: parameter.shape for name, parameter in self._named.items()}
 
     def belongs_to(self, engine: Any, device: torch.device) -> None:
-        """Let the engine clip, update and keep the state from now on. Whole tensors are gathered on `device`."""
+        """Let the engine clip gradients, update weights and keep the state. Whole tensors are gathered on `device`."""
         self._engine, self._device = engine, device
         zero = engine.optimizer
         self._piece_of: Callable[[nn.Parameter], _GradientPiece]
@@ -74,9 +74,9 @@ class ZeroOptimizer(RunOptimizer):
     def apply(
         self, loss_sum: Tensor, *, lr: float, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None
     ) -> Tensor:
-        """Update the weights. The engine clips to the norm of its own settings.
+        """Update the weights, and return the gradient norm. The engine clips to `gradient_clipping` of its settings.
 
-        A gradient that is not finite changes no weight. It is not finite if the loss is not (`Zero.backward`).
+        If a gradient is not finite, no weight changes. `Zero.backward` makes gradients not finite if the loss is not.
         """
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
@@ -85,10 +85,10 @@ class ZeroOptimizer(RunOptimizer):
         return torch.as_tensor(norm, dtype=torch.float32, device=loss_sum.device)
 
     def give_up_step(self) -> None:
-        """Do nothing: the process ends with an interrupted step, because the others wait for its gradients."""
+        """Do nothing: an interrupted step ends the process, because other processes wait for its gradients."""
 
     def tensors(self) -> Mapping[str, Tensor | InParts]:
-        """Return the state like `RunOptimizer`. All processes gather sharded tensors when they are written."""
+        """Return the state with the names of `RunOptimizer`. Sharded tensors are gathered when they are written."""
         state: dict[str, Tensor | InParts] = {}
         for name, parameter in self._named.items():
             if parameter.dtype in SIXTEEN_BITS:
@@ -107,7 +107,7 @@ class ZeroOptimizer(RunOptimizer):
         return InParts(self._shapes[name], torch.float32, partial(self._gathered, name, parameter, key))
 
     def _gathered(self, name: str, parameter: nn.Parameter, key: str) -> Tensor:
-        """Return a whole state tensor, or the whole fp32 weights if `key` is empty, in each process."""
+        """Return, in every process, the whole state tensor `key` of a parameter; its fp32 weights if `key` is empty."""
         piece, shape = self._piece_of(parameter), self._shapes[name]
         whole = torch.zeros(shape.numel(), dtype=torch.float32, device=self._device)
         mine = piece.of(self._state_of(parameter)[key] if key else piece.flat.detach())
@@ -124,7 +124,7 @@ class ZeroOptimizer(RunOptimizer):
         for key, value in state.items():
             begun = self.torch.state[piece.flat]
             if key not in self.spec.shaped_keys:
-                # A flat tensor has one count of steps; parameters without gradients have saved lower counts.
+                # A flat tensor has one step count, but parameters without gradients were saved with lower counts.
                 steps = begun.setdefault(key, torch.zeros_like(value, device=piece.flat.device))
                 torch.maximum(steps, value.to(steps.device), out=steps)
             else:
@@ -135,7 +135,7 @@ class ZeroOptimizer(RunOptimizer):
 
 
 def _piece_of_stage_2(zero: Any, groups: dict[int, int], parameter: nn.Parameter) -> _GradientPiece:
-    """Return the piece for ZeRO 2, which concatenates a group's parameters. It may be empty."""
+    """Return this process's piece of a parameter in ZeRO 2, which concatenates parameters. It may be empty."""
     flat = zero.single_partition_of_fp32_groups[groups[id(parameter)]]
     mapping: Any = getattr(parameter, "_hp_mapping", None)
     if mapping is None:
@@ -145,7 +145,7 @@ def _piece_of_stage_2(zero: Any, groups: dict[int, int], parameter: nn.Parameter
 
 
 def _piece_of_stage_3(zero: Any, rank: int, parameter: Any) -> _GradientPiece:
-    """Return the piece for ZeRO 3, which splits each parameter equally. Pieces of the last processes may be padded."""
+    """Return this process's piece of a parameter in ZeRO 3, which splits each parameter equally and pads the end."""
     group, offset, numbers = zero.grad_position[zero.get_param_id(parameter)]
     start = min(rank * numbers, parameter.ds_numel)
     return _GradientPiece(
@@ -166,10 +166,9 @@ class Zero(Collectives):
         layers: Sequence[nn.Module],
         communication: Communication,
     ) -> None:
-        """Give the model to DeepSpeed, which gathers `layers` one after the other.
+        """Give the model to DeepSpeed. With ZeRO 3 it gathers `layers` one after the other.
 
-        With ZeRO 3 the model may be on the host, and goes to the device parameter by parameter. Raises RunError if
-        DeepSpeed cannot be loaded.
+        A model on the host is then moved to the device parameter by parameter. Raises RunError without DeepSpeed.
         """
         deepspeed = _deepspeed()
         self._model, self.communication = model, communication
@@ -177,12 +176,12 @@ class Zero(Collectives):
         self.splits_weights = self._stage == 3
         module = LossModule(model, loss)
         settings = _settings(plan, model, layers, self._stage, device)
-        # DeepSpeed uses the GPU of this number, but runs may use GPUs in another order.
+        # DeepSpeed uses the GPU with the number LOCAL_RANK, but a run may use GPUs in another order.
         with replaced(os.environ, LOCAL_RANK=str(device.index or 0)):
             if self._stage == 3:
                 for buffer in model.buffers():
                     buffer.data = buffer.data.to(device)
-                # Before the engine, which would take the whole model to the device.
+                # This must precede the engine, which would move the whole model to the device.
                 deepspeed.zero.Init(module=module, config_dict_or_path=settings)
                 self._gathered = deepspeed.zero.GatheredParameters
             self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer.torch, config=settings)
@@ -196,17 +195,17 @@ class Zero(Collectives):
         return nullcontext()
 
     def backward(self, loss: Tensor, mixed_precision: MixedPrecision) -> None:
-        """Compute gradients that are not finite if the loss is not, so that no process takes the step."""
+        """Compute gradients. If the loss is not finite, neither are they, so that no process makes the update."""
         self._engine.backward(loss * (1.0 + 0.0 * loss.detach()), scale_wrt_gas=False)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Gather sharded weights where they are used, during forward passes without a backward pass."""
+        """Return a context for passes without a backward pass. Sharded weights are gathered when they are used."""
         if not self.splits_weights:
             with torch.inference_mode():
                 yield
             return
-        # Not in inference mode, because training could not use tensors that are gathered there.
+        # `no_grad`, because training could not use tensors that are gathered in inference mode.
         with torch.no_grad():
             try:
                 self._gather_what_is_read(True)
@@ -217,7 +216,7 @@ class Zero(Collectives):
     def weights(self, method: Method, model: Any) -> dict[str, Tensor | InParts]:
         if not self.splits_weights:
             return super().weights(method, model)
-        # Placeholders have the shape of a whole parameter, and an address that identifies it under any name.
+        # Each placeholder has the shape of the whole parameter, and an address that identifies it under any name.
         shards = [(parameter, parameter.data) for parameter in model.parameters()]
         by_address: dict[int, Any] = {}
         try:
@@ -242,14 +241,14 @@ class Zero(Collectives):
             self._gather_persistent()
 
     def whole(self, parameter: nn.Parameter) -> Tensor:
-        """Return a whole parameter in new memory."""
+        """Return a copy of the whole parameter, in every process."""
         if not self.splits_weights:
             return parameter.detach().clone()
         with self._gathered([parameter]):
             return parameter.detach().clone()
 
     def close(self) -> None:
-        """Remove DeepSpeed from the model."""
+        """Remove DeepSpeed's hooks from the model, and free its memory."""
         self._engine.destroy()
 
     def _fill(self, parameter: nn.Parameter, value: Tensor) -> None:
@@ -257,7 +256,7 @@ class Zero(Collectives):
             parameter.data.copy_(value)
 
     def _keep_head_whole(self) -> None:
-        """Keep the head whole in each process, because a loss in chunks reads its weight at different times."""
+        """Keep the head whole in each process, because a loss in chunks reads its weight without calling it."""
         head = self._model.get_output_embeddings()
         persistent = self._engine.optimizer.persistent_parameters
         for parameter in head.parameters() if head is not None else ():
@@ -272,7 +271,7 @@ class Zero(Collectives):
             persistent[0].all_gather(persistent)
 
     def _gather_what_is_read(self, gather: bool) -> None:
-        """Gather weights that a layer reads from another one. DeepSpeed does so only inside its outermost module."""
+        """Set whether sharded weights are gathered when a layer reads them from another layer."""
         from deepspeed.runtime.zero.parameter_offload import ensure_zero_ordered_dict
 
         for module in self._model.modules():
@@ -288,7 +287,7 @@ def _deepspeed() -> Any:
         raise RunError(
             f"distributed.strategy needs DeepSpeed, which cannot be loaded: {error}; {INSTALL_DEEPSPEED}"
         ) from None
-    # DeepSpeed would compile code for sums on a CPU. Other runs use gloo.
+    # DeepSpeed would compile code for sums on a CPU. Other runs use gloo for these sums.
     ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 
@@ -296,7 +295,7 @@ def _deepspeed() -> Any:
 def _settings(
     plan: Plan, model: nn.Module, layers: Sequence[nn.Module], stage: int, device: torch.device
 ) -> dict[str, Any]:
-    """Return DeepSpeed's settings. They do not have the number of passes in a step, whose end `Zero.summing` marks."""
+    """Return DeepSpeed's settings. The number of passes in a step is 1, because `Zero.summing` marks the last pass."""
     parameters = list(model.parameters())
     trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     of_layer = max((sum(p.numel() for p in layer.parameters()) for layer in layers), default=0)
@@ -308,12 +307,12 @@ def _settings(
     }
     if stage == 3:
         zero |= {
-            # The next layer is gathered while one computes, and none is kept from the forward to the backward pass.
+            # The next layer is gathered while one computes. No layer is kept from the forward to the backward pass.
             "stage3_prefetch_bucket_size": of_layer,
             "stage3_max_reuse_distance": 0,
             # Norms and biases stay whole.
             "stage3_param_persistence_threshold": max((p.numel() for p in parameters if p.ndim < 2), default=0),
-            # It would replace a function of torch for the whole process.
+            # This setting would replace a function of torch for the whole process.
             "memory_efficient_linear": False,
         }
     if plan.cpu_offload.value:
@@ -328,7 +327,7 @@ def _settings(
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": in_16_bits, "check_grad_overflow": True},
-        # Gradients are summed in fp32, whatever the weights are.
+        # Gradients are summed in fp32, also those of 16-bit weights.
         "communication_data_type": "fp32",
         "data_types": {"grad_accum_dtype": "fp32"},
     }

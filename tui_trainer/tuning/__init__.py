@@ -1,4 +1,4 @@
-"""Tuning methods, which decide what weights train: one file for each, imported by the name of the method."""
+"""Tuning methods, which decide which weights train. Each file is a method, and is imported by its name."""
 
 from importlib import import_module
 
@@ -7,11 +7,11 @@ from tui_trainer.tuning.full import Method
 
 
 def find_method(name: str) -> Method:
-    """Import the tuning method of this name, one of the choices of `tuning.method`."""
+    """Import and return the tuning method `name`, one of the choices of `tuning.method`."""
     method: Method = import_module(f"{__name__}.{name}").METHOD
     return method
 
 
 def method_of(tuning: TuningSection) -> Method:
-    """Return the method of these settings; `tuning.trainable_layers` has one of its own."""
+    """Return the method that these settings select: by `tuning.trainable_layers` if it is set, else `tuning.method`."""
     return find_method("freeze_layers" if tuning.trainable_layers else tuning.method)

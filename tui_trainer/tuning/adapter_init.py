@@ -1,11 +1,11 @@
-"""Adapters that begin as a part of the frozen weights, which is taken out of these: PiSSA (arXiv:2404.02948) takes
-their largest singular values, OLoRA (arXiv:2406.01775) the first columns of a QR decomposition. peft computes both.
+"""Initialize adapters with a part of frozen weights, and subtract it from these: the largest singular values (PiSSA,
+arXiv:2404.02948) or the first columns of a QR decomposition (OLoRA, arXiv:2406.01775). peft computes both.
 
-Such an adapter needs the changed weights, which are in no folder. So its difference to its initial values A0 and B0 is
-saved, which fits the original weights: `W - s B0 A0 + s B A` is `W + s [B, -B0] [A; A0]`, LoRA of twice the rank.
-Source: `subtract_mutated_init` of peft, which drops modules that are saved as a whole.
+The changed weights are not saved. Instead the saved adapter is the difference to the initial values A0 and B0, which
+fits the original weights: `W - s B0 A0 + s B A` is `W + s [B, -B0] [A; A0]`, a LoRA of twice the rank. Source:
+`subtract_mutated_init` of peft, which drops modules that are saved as a whole.
 
-A resumed run decomposes nothing: A0 and B0 are in its checkpoint, and the same matmul takes them out.
+A resumed run does not decompose weights: A0 and B0 are in its checkpoint, and are subtracted by the same matmul.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 _ADAPTER = "default"
 _Factor = Literal["lora_A", "lora_B"]
-# Dimension whose size is r.
+# The dimension of A and of B that has the size r.
 _RANK_DIMENSION: dict[_Factor, int] = {"lora_A": 0, "lora_B": 1}
 
 
 class TakenOut:
-    """Initial values of adapters: A0 [r, in] and B0 [out, r] of each layer, in fp32 on the host."""
+    """Initial adapters of a model: A0 [r, in] and B0 [out, r] of each layer, in fp32 on the host."""
 
     def __init__(self, adapted: Any) -> None:
-        """Find the layers. `decompose`, or a checkpoint that is loaded, changes their weights later."""
+        """Find the adapted layers. Their weights change later, in `decompose` or when a checkpoint is loaded."""
         from peft.tuners.lora import LoraLayer
 
         self._layers: dict[str, Any] = {
@@ -40,11 +40,11 @@ class TakenOut:
         self._begun: dict[str, dict[_Factor, Tensor]] = {name: {} for name in self._layers}
 
     def __len__(self) -> int:
-        """Return the number of layers."""
+        """Return the number of adapted layers."""
         return len(self._layers)
 
     def decompose(self, init: str, goes_on: Callable[[int], bool]) -> bool:
-        """Take the part that `init` names out of each layer, in fp32 on the device of its weights.
+        """Initialize the adapter of each layer by the method `init`, and subtract it from the layer's weight.
 
         `goes_on` gets the number of finished layers, and returns False to stop. Returns whether all layers are done.
         """
@@ -63,14 +63,14 @@ class TakenOut:
             base.weight.data = stored
             for which in _RANK_DIMENSION:
                 factor = self._factor(name, which)
-                # A slice would keep all of the decomposition in memory.
+                # A slice would keep the whole decomposition in memory.
                 factor.data = factor.data.contiguous().clone()
                 self._begun[name][which] = factor.detach().cpu().clone()
             self._take_out(name)
         return True
 
     def saved(self, weights: dict[str, Tensor]) -> dict[str, Tensor | InParts]:
-        """Return the weights under peft's names, with twice the rank. Filling one changes the frozen weights."""
+        """Return the adapter with twice the rank, under peft's names. Filling a tensor of it changes frozen weights."""
         import torch
 
         saved: dict[str, Tensor | InParts] = dict(weights)
@@ -107,7 +107,7 @@ class TakenOut:
             )
 
     def _take_out(self, name: str) -> None:
-        """Subtract the initial adapter from a layer's weight, equal to the bit in a new and in a resumed run."""
+        """Subtract the initial adapter from the weight of a layer. New and resumed runs get exactly the same weight."""
         layer, begun = self._layers[name], self._begun[name]
         weight = layer.get_base_layer().weight
         a, b = (begun[which].to(weight.device) for which in _RANK_DIMENSION)
@@ -116,13 +116,13 @@ class TakenOut:
 
 
 def taken_out_of(model: Any) -> TakenOut | None:
-    """Return the initial values of a model's adapters; None if these have not changed its weights."""
+    """Return the initial adapters of a model; None if its weights are not changed by them."""
     initial: TakenOut | None = getattr(model, "taken_out", None)
     return initial
 
 
 def saved_config(model: Any) -> Any:
-    """Return peft's settings of an adapter in the form in which it is saved."""
+    """Return peft's settings for the saved form of an adapter, whose rank may be twice as high."""
     config = model.peft_config[_ADAPTER]
     if taken_out_of(model) is None:
         return config
@@ -134,5 +134,5 @@ def saved_config(model: Any) -> Any:
 
 
 def _plain(alpha: float) -> float:
-    """Return 16 for 16.0, because tools that read adapter_config.json expect a whole number."""
+    """Return the int 16 for 16.0, because tools that read adapter_config.json expect whole numbers."""
     return int(alpha) if float(alpha).is_integer() else alpha

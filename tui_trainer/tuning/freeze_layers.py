@@ -1,7 +1,7 @@
-"""Training of all weights of some layers, or of weights whose names match a pattern; the others are frozen.
+"""Train all weights of some layers, or weights whose names match a pattern, and freeze all others.
 
-Importing this file loads no torch. The weights are looked up in the model itself: in a run, or in the worker on tensors
-without numbers, so that a plan counts what the run will train.
+Importing this file loads no torch. A plan counts trainable weights in the model itself, which a worker builds without
+memory for its weights, so that it counts exactly what the run will train.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _BY_NUMBER = re.compile(r"(first|last)\s+(\d+)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainedPart:
-    """The trainable part of a model."""
+    """Sizes of the trainable part of a model."""
 
     parameters: int
     """Number of trainable weights."""
     backward_layers: int
-    """Number of layers that gradients go through, from the last one down to the first that trains."""
+    """Number of layers through which gradients pass: from the last layer back to the first that trains."""
     trains_output: bool
-    """Whether the matrix that makes logits trains."""
+    """Whether the matrix that computes logits trains."""
 
 
 def trained_names(model: Any, wanted: str) -> list[str]:
-    """Return the names of the parameters that train, in the model's order, with the new head of a classifier.
+    """Return the names of the parameters that train for the setting `wanted`, in the order of the model.
 
-    Raises ConfigError for a pattern that matches no weight or all, and for more layers than the model has.
+    The new head of a classifier is included. Raises ConfigError if a pattern matches none or all parameters.
     """
     names = list(_of_language_model(model))
     heads = tuple(f"{head}." for head in head_paths(model))
@@ -68,14 +68,14 @@ def trained_names(model: Any, wanted: str) -> list[str]:
 
 
 def part_of(model: Any, wanted: str) -> TrainedPart:
-    """Return what of a model trains with this setting. Raises ConfigError like `trained_names`."""
+    """Return the sizes of the part of a model that trains for `wanted`. Raises ConfigError like `trained_names`."""
     trained = set(trained_names(model, wanted))
     weights = _of_language_model(model)
     layers = {name: _layer_number(name) for name in weights}
     lists = {layer[0] for layer in layers.values() if layer}
     depth = max((layer[1] for layer in layers.values() if layer), default=-1) + 1
     first_in_layer = next((index for index, layer in enumerate(layers.values()) if layer), 0)
-    # Gradients of weights before the layers, such as embeddings, go through all layers.
+    # Gradients of weights before the layers, such as embeddings, pass through all layers.
     below = [name for name in [*weights][:first_in_layer] if name in trained]
     lowest = min((layer[1] for name, layer in layers.items() if name in trained and layer), default=depth)
     output = model.get_output_embeddings()
@@ -87,20 +87,20 @@ def part_of(model: Any, wanted: str) -> TrainedPart:
 
 
 def _of_language_model(model: Any) -> dict[str, Any]:
-    """Return all parameters except those of towers for images, keyed by name."""
+    """Return all parameters except those of image towers, keyed by name."""
     towers = tuple(f"{path}." for path in tower_modules(model))
     return {name: weight for name, weight in model.named_parameters() if not (towers and name.startswith(towers))}
 
 
 def head_paths(model: Any) -> tuple[str, ...]:
-    """Return the paths of the modules that a classifier ends with, as in the names of parameters."""
+    """Return the paths of the modules of a classifier's head, as in the names of parameters."""
     heads = head_of(model)
     pooled = f"{model.base_model_prefix}.pooler"
     return tuple(pooled if name == "pooler" else name for name in heads)
 
 
 def _layer_number(name: str) -> tuple[str, int] | None:
-    """Return (the list of layers, the number in it): `model.layers` and 7 of `model.layers.7.mlp.up_proj.weight`."""
+    """Return (list of layers, number in it): `("model.layers", 7)` for `model.layers.7.mlp.up_proj.weight`."""
     words = name.split(".")
     index = next((index for index, word in enumerate(words) if word.isdigit()), None)
     return None if index is None else (".".join(words[:index]), int(words[index]))
@@ -124,10 +124,10 @@ def _wrong(message: str, hint: str) -> ConfigError:
 
 
 class SomeLayers(Method):
-    """Method whose checkpoints have only the weights that train. The final model has all weights."""
+    """Method that trains some of the weights. Checkpoints have only these, the final model has all weights."""
 
     weights_file = "trained_layers.safetensors"
-    """A name that no library loads as a whole model."""
+    """File name that no library loads as a whole model."""
     index_file = "trained_layers.safetensors.index.json"
 
     def apply(
@@ -139,7 +139,7 @@ class SomeLayers(Method):
         return model
 
     def weights(self, model: Any) -> dict[str, Tensor]:
-        """Return the weights that train, and saved buffers, keyed by name."""
+        """Return the weights that train, and the buffers that are saved with a model, keyed by name."""
         frozen = {
             name for name, parameter in model.named_parameters(remove_duplicate=False) if not parameter.requires_grad
         }
@@ -151,7 +151,7 @@ answers = Answers("count_trained", format_version=1)
 
 
 def planned_part(config: Mapping[str, Any], head: Head, labels: int, wanted: str) -> TrainedPart:
-    """Return what of the model of a config.json trains. The first answer takes seconds. Raises ConfigError."""
+    """Return the sizes of the trainable part of a config.json's model. Raises ConfigError. The first call is slow."""
     question = {"config": deciding_fields(config), "head": head, "labels": labels, "wanted": wanted}
     message, hint = "cannot be checked against the model", "leave it empty to train all weights"
     part = answers.ask_or_refuse(question, Problem(message=message, key=LAYERS_KEY, hint=hint))
@@ -161,7 +161,7 @@ def planned_part(config: Mapping[str, Any], head: Head, labels: int, wanted: str
 
 
 def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Return the fields of a `TrainedPart`, or the problem and its hint. Called in the worker, which has torch."""
+    """Return the fields of a `TrainedPart`, or a problem with its hint. Called in the worker, which loads torch."""
     head: Head = question["head"]
     with fake_tensors(head):
         model = empty_model(model_config(question["config"], question["labels"]), head)

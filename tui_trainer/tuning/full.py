@@ -1,6 +1,6 @@
 """The interface of tuning methods, and the method that trains all weights.
 
-Files here are light to import: torch and peft only inside functions.
+Files of this room import torch and peft only inside functions.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InParts:
-    """A tensor of a checkpoint that is in parts in memory, and the functions that join or fill them."""
+    """A tensor of a checkpoint that is split in memory, with functions that join its parts and fill them."""
 
     shape: torch.Size
     dtype: torch.dtype
     gather: Callable[[], Tensor]
     """Function that returns the whole tensor, in every process."""
     fill: Callable[[Tensor], None] | None = None
-    """Function that takes the whole tensor, which every process has, and fills the parts."""
+    """Function that copies a whole tensor, which every process passes, into the parts."""
 
     @property
     def nbytes(self) -> int:
@@ -36,45 +36,45 @@ class InParts:
 
 
 class Method:
-    """A way to choose what trains and to save it. This class trains all weights except those of towers."""
+    """A way to choose which weights train and to save them. This class trains all weights except those of towers."""
 
     name = "full"
     weights_file = "model.safetensors"
-    """Name of the file with the trained weights in a checkpoint: the one that libraries look for."""
+    """Name of the file with the trained weights in a checkpoint. Libraries look for this name."""
     index_file = "model.safetensors.index.json"
-    """Name of the index of weights in several files; empty if libraries read only one file."""
+    """Name of the index file for weights in several files; empty if libraries read only one file."""
 
     def apply(
         self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool, token_ids: Sequence[int] = ()
     ) -> Any:
-        """Return the model to train, in which trainable weights and no others require a gradient.
+        """Return the model to train, in which exactly the trainable weights require a gradient. Raises ConfigError.
 
-        `autocast`: whether matmuls will use 16 bits, whatever the dtype of the weights. Raises ConfigError.
+        `autocast` says whether matmuls will use 16 bits, independent of the dtype of the weights.
         """
         freeze_towers(model)
         return model
 
     def weights(self, model: Any) -> dict[str, Tensor]:
-        """Return the weights that a run changes, not copies of them, keyed by their names in the file.
+        """Return the weights that a run changes (not copies), keyed by their names in the weights file.
 
-        These are all parameters and saved buffers. A weight with two names has one entry.
+        For this class they are all parameters and saved buffers. A weight with two names has one entry.
         """
         shared_once = {name: parameter.detach() for name, parameter in model.named_parameters()}
         parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         return shared_once | {name: tensor for name, tensor in model.state_dict().items() if name not in parameters}
 
     def saved(self, model: Any) -> dict[str, Tensor | InParts]:
-        """Return the tensors that a checkpoint has of these weights, keyed by name."""
+        """Return the tensors that a checkpoint saves for these weights, keyed by name."""
         return dict(self.weights(model))
 
     def describe(self, model: Any, folder: Path) -> None:
-        """Write the configuration that libraries need to load the weights."""
+        """Write the configuration files that libraries need to load the weights."""
         model.config.save_pretrained(folder)
         if getattr(model, "generation_config", None) is not None:
             model.generation_config.save_pretrained(folder)
 
     def save_model(self, model: Any, folder: Path) -> None:
-        """Write the final weights so that plain transformers or peft load them."""
+        """Write the final weights, so that plain transformers or peft can load them."""
         model.save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
 
 

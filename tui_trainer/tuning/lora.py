@@ -1,7 +1,7 @@
-"""LoRA adapters on frozen weights (LoRA, arXiv:2106.09685), by peft; the adapter loads with plain peft.
+"""Train LoRA adapters on frozen weights (arXiv:2106.09685) with peft, so that plain peft loads them.
 
-Adapters are fp32, whatever the frozen weights are: an update below a 512th of a 16-bit weight is lost. Modules that are
-saved as a whole have the dtype of the rest of the model; in 16 bits the optimizer keeps fp32 copies of them.
+Adapters are always fp32, because 16-bit weights lose an update below a 512th of the weight. Modules that are saved
+as a whole have the dtype of the rest of the model. If that is 16 bits, the optimizer keeps fp32 copies of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tui_trainer.tuning.full import InParts, Method
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Attribute of an adapted model: whether its config differs from that of the files from which it was loaded.
+# Attribute of an adapted model: whether its config differs from the config in the files from which it was loaded.
 _OTHER_CONFIG = "has_other_config"
 
 
@@ -46,25 +46,25 @@ class Lora(Method):
         if is_pattern(tuning.target_modules):
             targets = tuning.target_modules
         task, heads = _ending(model)
-        # The adapters' random values depend on the seed alone, not on what was drawn while the model was made.
+        # Random values of adapters depend on the seed alone, not on random numbers that were used to make the model.
         torch.manual_seed(seed)
         config = LoraConfig(
             task_type=task,
             r=tuning.r,
-            # 16.0 as 16: adapter_config.json is read by tools that want a whole number. peft takes any.
+            # 16.0 becomes 16, because tools that read adapter_config.json expect a whole number. peft takes any number.
             lora_alpha=int(alpha) if alpha.is_integer() else alpha,  # type: ignore[arg-type]
             lora_dropout=tuning.lora_dropout,
             target_modules=targets,
             target_parameters=list(names_in(tuning.target_parameters)) or None,
-            # A classifier's head is new, or of another task: it is trained as a whole, and no part of it is adapted.
+            # The head of a classifier is new or from another task, so it is trained as a whole and gets no adapter.
             exclude_modules=rf"(.*\.)?({'|'.join(heads)})(\..*)?" if heads else None,
             modules_to_save=list(dict.fromkeys((*saved, *heads))) or None,
             use_rslora=tuning.use_rslora,
             use_dora=tuning.use_dora,
             trainable_token_indices=_rows_of(model, token_ids) if token_ids else None,
-            # What changes the weights follows, once there are adapters (`adapter_init.py`).
+            # Initializations that change the weights follow once the adapters exist (`adapter_init.py`).
             init_lora_weights="gaussian" if tuning.init_lora_weights == "gaussian" else True,
-            # Head and embedding that were one weight stay one: otherwise a merge drops what one of them learnt.
+            # If head and embedding were one weight, they stay one: otherwise a merge drops what one of them has learnt.
             ensure_weight_tying=bool(saved) and bool(getattr(model.config, "tie_word_embeddings", False)),
         )
         with warnings.catch_warnings():
@@ -84,7 +84,7 @@ class Lora(Method):
         return adapted
 
     def weights(self, model: Any) -> dict[str, Tensor]:
-        """Return the adapter under peft's names. A weight that is head and embedding has both names."""
+        """Return the adapter's weights under peft's names. A weight that is both head and embedding has two names."""
         from peft.utils import get_peft_model_state_dict
 
         state: dict[str, Tensor] = get_peft_model_state_dict(model, save_embedding_layers=False)
@@ -104,7 +104,7 @@ class Lora(Method):
 
             self.describe(model, folder)
             saved = {name: x.gather() if isinstance(x, InParts) else x for name, x in self.saved(model).items()}
-            # Copies: head and embedding may be one tensor.
+            # Weights are copied, because head and embedding may be one tensor.
             copies = {name: tensor.cpu().contiguous().clone() for name, tensor in saved.items()}
             save_file(copies, folder / self.weights_file, metadata={"format": "pt"})
         else:
@@ -117,16 +117,16 @@ class Lora(Method):
 
 
 def _rows_of(model: Any, token_ids: Sequence[int]) -> dict[str, list[int]]:
-    """Return the rows that train in the embedding, and in a head that is not tied to it, keyed by path for peft."""
+    """Return the rows that train for added tokens, keyed by the module paths of the embedding and of an untied head."""
     table, head = model.get_input_embeddings(), model.get_output_embeddings()
     tables = [table] if head is None or head.weight is table.weight else [table, head]
     return {path: list(token_ids) for path, module in model.named_modules() if any(module is x for x in tables)}
 
 
 def _in_language_model(model: Any, names: tuple[str, ...], saved: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return (a regular expression for whole paths of target modules, paths of the modules to save).
+    """Return (regular expression for paths of target modules, paths of modules to save) in the language model.
 
-    The names alone would also match layers of towers, which have the same names.
+    Names without paths would also match layers of towers, which have the same names.
     """
     from torch import nn
 
@@ -141,10 +141,10 @@ def _in_language_model(model: Any, names: tuple[str, ...], saved: tuple[str, ...
 
 
 def _keep_labels(model: Any, folder: Path) -> None:
-    """Write the model's config into the adapter's folder if it differs from that of the base model.
+    """Write the model's config into the adapter's folder if it differs from the base model's config.
 
-    It has the labels of a classifier, the size with added tokens, and extended positions. peft does not read it;
-    `AutoConfig.from_pretrained` does.
+    The config has the labels of a classifier, the vocabulary size with added tokens, and extended positions.
+    `AutoConfig.from_pretrained` reads it, but peft does not.
     """
     if not getattr(model, _OTHER_CONFIG, False):
         return
@@ -155,7 +155,7 @@ def _keep_labels(model: Any, folder: Path) -> None:
 
 
 def _differs(model: Any) -> bool:
-    """Return whether a model has other tokens or positions than the files from which it was loaded."""
+    """Return whether the model's tokens or positions differ from those of the files from which it was loaded."""
     from transformers import AutoConfig
 
     config = model.config
@@ -171,12 +171,12 @@ def _differs(model: Any) -> bool:
 
 
 def head_of(model: Any) -> tuple[str, ...]:
-    """Return the names of the modules that a classifier ends with; none for other models."""
+    """Return the names of the modules of a classifier's head; () for other models."""
     return _ending(model)[1]
 
 
 def _ending(model: Any) -> tuple[str, tuple[str, ...]]:
-    """Return peft's name for the task of a model, and the modules that a classifier ends with (`models/targets.py`).
+    """Return (peft's name for the task of a model, modules of a classifier's head).
 
     peft itself saves only modules called `classifier` and `score`, and leaves the rest of a head random and frozen.
     """
@@ -201,7 +201,7 @@ def _has_weights(module: Any) -> bool:
 def _without_input_casts(adapted: Any) -> None:
     """Stop peft from casting the input of each adapter to fp32.
 
-    Autocast casts it back, and a second copy of every input would be kept: without it the peak was 13 % lower (fake
+    Autocast casts the input back, and both copies would be kept. Without the cast the memory peak was 13 % lower (fake
     tensors, Llama shape of 1.2B). peft.helpers offers this as a context manager.
     """
     from peft.tuners.tuners_utils import BaseTunerLayer

@@ -1,8 +1,8 @@
-"""LoRA on frozen weights in 4 bits (QLoRA, arXiv:2305.14314). `models/four_bits.py` quantises the model.
+"""Train LoRA adapters on frozen weights in 4 bits (QLoRA, arXiv:2305.14314). `models/four_bits.py` quantises the model.
 
-Nothing is cast to fp32: peft's prepare_model_for_kbit_training would double embeddings and head, which are frozen. The
-saved adapter is an ordinary one, and loads with the model in 16 bits. To merge it, load the model in 16 bits as well: a
-merge into 4 bits would round the sum once more.
+Frozen embeddings and head are not cast to fp32, as peft's prepare_model_for_kbit_training does, because that doubles
+their size. The saved adapter also loads with the model in 16 bits. To merge it, load the model in 16 bits, because a
+merge into 4 bits would round the sum again.
 """
 
 from collections.abc import Sequence

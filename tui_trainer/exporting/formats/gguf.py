@@ -55,10 +55,10 @@ class Gguf(Format):
             _write_added_tokens(trained, model_folder)
             progress("converting", 0, None, "")
             command = [sys.executable, str(_converter()), str(model_folder), "--outfile", str(folder / FILE)]
-            # The precision of most tensors, by llama.cpp's name for it.
+            # The export has the precision of most tensors, under llama.cpp's name.
             [(dtype, _)] = Counter(facts.dtype for facts in read_headers(model_folder).values()).most_common(1)
             out_type = {"F32": "f32", "BF16": "bf16", "F16": "f16"}.get(dtype, "auto")
-            # The converter is in this process group, so that cancelling the export ends it too.
+            # The converter is in this process group, so that cancelling the export also ends the converter.
             with Child([*command, "--outtype", out_type], group="ours") as converter:
                 list(converter.all_lines())
                 if converter.process.wait() or not (folder / FILE).is_file():
@@ -68,10 +68,10 @@ class Gguf(Format):
         return auto_class(trained.head).from_pretrained(folder, gguf_file=FILE, dtype=trained.compared_dtype).eval()
 
     def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
-        """Return a tokenizer that splits like the trained one and uses the token ids of the file.
+        """Return a tokenizer that splits texts like the trained one, but uses the token ids of the file.
 
-        The merge order cannot be compared: for SentencePiece models the file has scores instead, from which
-        transformers derives another order than llama.cpp does."""
+        The merge order is not compared: for SentencePiece models the file has scores instead, from which transformers
+        derives another order than llama.cpp does."""
         from gguf import GGUFReader
 
         fields = GGUFReader(folder / FILE).fields
@@ -88,7 +88,7 @@ class Gguf(Format):
 
 
 def _write_added_tokens(trained: TrainedModel, folder: Path) -> None:
-    """Write into the tokenizer settings whether it adds a begin and an end token: the converter would guess."""
+    """Write into tokenizer_config.json whether begin and end tokens are added, which the converter would guess."""
     tokenizer = tokenizer_in(trained, folder)
     ids = tokenizer("a")["input_ids"]
     path = folder / "tokenizer_config.json"

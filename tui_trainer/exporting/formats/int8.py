@@ -27,11 +27,11 @@ class Int8(Format):
     )
 
     def size_bytes(self, trained: TrainedModel) -> int:
-        # torchao quantises linear layers but the head.
+        # torchao quantises all linear layers except the head.
         return fp32_bytes(trained, lambda name: not (is_embedding(name) or is_head(name)))
 
     def needed_bytes(self, trained: TrainedModel) -> int:
-        # The whole model in fp32 is on the disk until it is quantised.
+        # The whole model is on the disk in fp32 until it is quantised.
         return self.size_bytes(trained) + fp32_bytes(trained)
 
     def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:

@@ -1,7 +1,7 @@
 """Full model for transformers and vLLM, with the adapter merged into the weights of its base model.
 
 The base model is read tensor by tensor and written to files of bounded size, so that only one file is in memory at a
-time. With QLoRA the adapter is merged into the original weights, not into those in 4 bits."""
+time. After QLoRA the adapter is merged into the original weights, not into the 4-bit weights."""
 
 import json
 import re
@@ -35,7 +35,7 @@ class Merged(Format):
         return "" if trained.base else "this run trained all weights, so its folder `model` is already a full model"
 
     def tolerance(self, trained: TrainedModel) -> Tolerance:
-        # Merged weights are rounded to the stored type. bf16 has a precision of 8 bits.
+        # Merged weights are rounded to the dtype in which they are stored. bf16 has 8 significant bits.
         exact = {facts.dtype for facts in read_headers(trained.base or trained.folder).values()} <= {"F32", "F64"}
         return Tolerance(logits=1e-4, loss=1e-4) if exact else Tolerance(logits=0.05, loss=0.02)
 
@@ -53,7 +53,7 @@ class Merged(Format):
                 trained.task.set_generation(trained.config, result.inner, load_tokenizer(trained))
             _write_shards(result, folder, progress)
             if trained.config.model.trust_remote_code:
-                # save_pretrained() of the config copies only the file of its own class.
+                # `config.save_pretrained()` copies only the code file of the config's class.
                 for code in trained.base.glob("*.py"):
                     shutil.copyfile(code, folder / code.name)
         save_tokenizer(load_tokenizer(trained), folder)
@@ -61,13 +61,13 @@ class Merged(Format):
 
 
 def _adapted_without_weights(trained: TrainedModel) -> Any:
-    """Return the base model as tensors with shapes but no memory, with the trained adapter on it."""
+    """Return the base model with the trained adapter, in which only the adapter's weights take memory."""
     import torch
     from peft import PeftConfig, get_peft_model
     from peft.utils import load_peft_weights, set_peft_model_state_dict
 
     assert trained.base is not None
-    # Saved with an adapter if it changed the labels, the tokens or the positions.
+    # An adapter has its own config if the run changed labels, tokens or positions.
     has_own_config = (trained.folder / CONFIG_FILE).is_file()
     config = config_in(trained, trained.folder if has_own_config else trained.base)
     trusts_code = trained.config.model.trust_remote_code
@@ -75,7 +75,7 @@ def _adapted_without_weights(trained: TrainedModel) -> Any:
         model = auto_class(trained.head, config.model_type).from_config(
             config, dtype=torch.float32, trust_remote_code=trusts_code
         )
-    # Each weight is one zero expanded to its shape. On the meta device, peft would put the adapter there as well.
+    # Each weight becomes a single zero, expanded to its shape. With meta tensors peft would make the adapter one too.
     for module in model.modules():
         for name, weight in module.named_parameters(recurse=False):
             setattr(module, name, torch.nn.Parameter(torch.zeros(()).expand(weight.shape), requires_grad=False))
@@ -87,7 +87,7 @@ def _adapted_without_weights(trained: TrainedModel) -> Any:
 
 
 def _generation_settings(trained: TrainedModel) -> Any:
-    """Return the generation settings saved with the adapter or else with the base model, or default ones."""
+    """Return the generation settings saved with the adapter, else those of the base model, else default settings."""
     from transformers import GenerationConfig
 
     for folder in filter(None, (trained.folder, trained.base)):
@@ -97,10 +97,10 @@ def _generation_settings(trained: TrainedModel) -> Any:
 
 
 class _MergedTensors:
-    """Tensors of the merged model by their names without an adapter. Each is computed when it is read.
+    """Tensors of the merged model, under the base model's names. Each tensor is computed when it is read.
 
-    `own` has the tensors of modules that were trained as a whole, `facts` describes those of the base model's files.
-    Those files are mapped one tensor at a time, because mapped files count as memory of the process."""
+    `own` has the tensors of modules that were trained as a whole. `facts` describes tensors in the base model's files,
+    which are mapped for one tensor at a time, because mapped files count as memory of the process."""
 
     def __init__(self, model: Any, base: Path) -> None:
         from peft.tuners.tuners_utils import BaseTunerLayer
@@ -144,7 +144,7 @@ class _MergedTensors:
         return stored.size_bytes * self._rows // stored.shape[0] if grows else stored.size_bytes
 
     def get(self, name: str) -> Any:
-        """Return one tensor, in the type that the base model stores it in."""
+        """Return one tensor in the dtype in which the base model stores it."""
         import torch
 
         own, stored = self.own.get(name), self._stored(name)
@@ -171,7 +171,7 @@ class _MergedTensors:
 
 
 def _base_name(name: str) -> str:
-    """Return `h.0.attn.weight` for the name `h.0.attn.base_layer.weight`; empty for weights of the adapter."""
+    """Return the base model's name of a weight: `h.0.weight` for `h.0.base_layer.weight`; '' for the adapter's."""
     if re.search(r"\.(lora_[A-Za-z_]+|original_module|trainable_tokens_[a-z]+)(\.|$)", name):
         return ""
     return re.sub(r"\.(base_layer|modules_to_save\.default|token_adapter)(?=\.)", "", name)
@@ -180,7 +180,7 @@ def _base_name(name: str) -> str:
 def _write_shards(result: _MergedTensors, folder: Path, progress: Progress) -> None:
     from safetensors.torch import save_file
 
-    # A base model in small files suggests that it is loaded with little memory.
+    # Small files of the base model suggest that users load it with little memory.
     limit = min(shards.SHARD_BYTES, result.largest_file_bytes)
     files = shards.split({name: result.size_bytes(name) for name in result.names}, SINGLE_FILE, limit)
     tensor_count = total_bytes = 0
@@ -196,7 +196,7 @@ def _write_shards(result: _MergedTensors, folder: Path, progress: Progress) -> N
         index = shards.index_of(files, total_bytes)
         (folder / INDEX_FILE).write_text(json.dumps(index, indent=1))
     result.inner.config.architectures = [type(result.inner).__name__]
-    # Libraries load the model in this type. The model without weights above has fp32.
+    # Libraries load the model in this dtype. The model without weights above has fp32.
     [(dtype, _)] = Counter(result.facts[name].dtype for name in result.names if name in result.facts).most_common(1)
     result.inner.config.dtype = DTYPES.get(dtype, "float32")
     result.inner.config.save_pretrained(folder)

@@ -18,7 +18,7 @@ from tui_trainer.exporting.trained_model import TrainedModel, config_in, load_to
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER
 from tui_trainer.models.loading import save_tokenizer
 
-# No two sizes are equal and none is 1: torch would treat equal sizes as one, and a size of 1 as a constant.
+# All sizes differ and none is 1, because torch treats equal sizes as one, and a size of 1 as a constant.
 _ROWS, _TOKENS, _ANSWER_TOKENS = 2, 7, 3
 _ALIGNMENT_BYTES = 64
 _LEAST_TRANSFORMERS = "5.23"  # the first with ExportedModel; quantizers are there since 5.20
@@ -46,7 +46,7 @@ class Onnx(Format):
         return fp32_bytes(trained)
 
     def needed_bytes(self, trained: TrainedModel) -> int:
-        # The two decoder graphs have their own copies of the weights until both share one file.
+        # Until the two decoder graphs share one file, each has its own copy of the weights.
         return (3 if trained.head == ENCODER_DECODER else 2) * fp32_bytes(trained)
 
     def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:
@@ -55,7 +55,7 @@ class Onnx(Format):
 
         progress("loading", 0, None, "")
         model = trained.load(dtype="float32", merge=True)
-        # save_pretrained() of a model sets this. The exporter saves the config only.
+        # A model's `save_pretrained()` sets `architectures`, but the exporter saves only the config.
         model.config.architectures = [type(model).__name__]
         progress("tracing the model", 0, None, "")
         exported = self._graphs(model, trained.head)
@@ -83,7 +83,7 @@ class Onnx(Format):
                 inputs["token_type_ids"] = ids.clone()  # the same tensor twice would be traced as one input
             model.config.use_cache = False
             return exporter.export(model, inputs, settings)
-        # Greedy settings, because beams and lengths of the model's own settings would change the cache.
+        # Greedy decoding, because beams and lengths of the model's own settings would change the cache.
         names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
         special = {name: getattr(model.generation_config, name) for name in names}
         greedy = GenerationConfig(do_sample=False, **special)
@@ -113,7 +113,7 @@ class Onnx(Format):
         return _as_module(Graphs(folder), config_in(trained, folder))
 
     def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
-        """Return the tokenizer as run_onnx.py uses it, without transformers."""
+        """Return the tokenizer that run_onnx.py uses, which needs no transformers."""
         from tui_trainer.exporting.run_onnx import Graphs, encoded, inputs, read_tokenizer
 
         if saved_tokenizer(trained, folder) is None:
@@ -162,7 +162,7 @@ def _share_weights(folder: Path) -> None:
 
 
 def _as_module(graphs: Any, config: Any) -> Any:
-    """Return the graphs as a module that is called like a transformers model.
+    """Return a module that runs the graphs and is called like a transformers model.
 
     Its head is an identity, so that a loss can select positions before the head."""
     import torch

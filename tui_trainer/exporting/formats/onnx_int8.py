@@ -19,7 +19,7 @@ class OnnxInt8(Onnx):
     def _quantizer(self) -> Any:
         from transformers.exporters.quantizers import quantizer_onnxruntime as quantizers
 
-        # One scale per output: with one per matrix, rows of small weights would become 0.
+        # Each output has its own scale. With one scale per matrix, rows of small weights would become 0.
         return quantizers.OnnxRuntimeQuantizer(quantizers.OnnxRuntimeDynamicConfig(per_channel=True))
 
 
