@@ -53,16 +53,16 @@ def lines_of(
 
 def text_lines_of(content: BinaryIO, label: str) -> Iterator[tuple[int, str]]:
     """Yield each line of a text with its number. Raises DataError for a line with a NUL byte, or not in UTF-8."""
-    for line, raw_line, offset in lines_of(content, label):
+    for line_number, raw_line, offset in lines_of(content, label):
         if b"\0" in raw_line:
             problem = f"a NUL byte at offset {offset + raw_line.index(0):,}, which a text cannot contain"
-            raise DataError(problem, where=f"{label}, line {line}", hint="remove it: tr -d '\\000'")
-        yield line, decoded(raw_line, label, line=line, offset=offset)
+            raise DataError(problem, where=f"{label}, line {line_number}", hint="remove it: tr -d '\\000'")
+        yield line_number, decoded(raw_line, label, line=line_number, offset=offset)
 
 
 def chunks_of(content: BinaryIO, label: str) -> Iterator[str]:
     """Yield the text in pieces of about a megabyte, split at any character. Raises DataError if it is not UTF-8."""
-    undecoded, line, offset = b"", 1, 0
+    undecoded, line_number, offset = b"", 1, 0
     while True:
         data = content.read(CHUNK_BYTES)
         is_last, data = not data, undecoded + data
@@ -71,18 +71,18 @@ def chunks_of(content: BinaryIO, label: str) -> Iterator[str]:
         try:
             text, decoded_bytes = codecs.utf_8_decode(data, "strict", is_last)
         except UnicodeDecodeError as error:
-            raise _not_utf8(data, error.start, label, line, offset) from None
+            raise _not_utf8(data, error.start, label, line_number, offset) from None
         yield text if offset else text.removeprefix(BYTE_ORDER_MARK)
         if is_last:
             return
-        undecoded, line, offset = data[decoded_bytes:], line + text.count("\n"), offset + decoded_bytes
+        undecoded, line_number, offset = data[decoded_bytes:], line_number + text.count("\n"), offset + decoded_bytes
 
 
 def _not_utf8(data: bytes, start: int, label: str, line: int, offset: int) -> DataError:
     encoding = _encoding_of(data)
-    shown = "Windows-1252 or Latin-1" if encoding == _WESTERN else encoding
+    encoding_names = "Windows-1252 or Latin-1" if encoding == _WESTERN else encoding
     return DataError(
-        f"not UTF-8: 0x{data[start]:02x} at byte offset {offset + start:,}; probably {shown}",
+        f"not UTF-8: 0x{data[start]:02x} at byte offset {offset + start:,}; probably {encoding_names}",
         where=f"{label}, line {line + data.count(NEWLINE, 0, start)}",
         hint=_converting(encoding, label),
     )
@@ -102,20 +102,20 @@ def _encoding_of(data: bytes) -> str:
             characters = [character for character in data.decode(encoding.lower()) if not character.isascii()]
         except (UnicodeDecodeError, LookupError):
             continue
-        letters = sum(any(first <= character <= last for first, last in scripts) for character in characters)
-        lower_case = sum(character.islower() or not character.isupper() for character in characters)
-        if letters > max(least_share * len(characters), _FEWEST_LETTERS) and lower_case > len(characters) / 2:
+        letter_count = sum(any(first <= character <= last for first, last in scripts) for character in characters)
+        lower_count = sum(character.islower() or not character.isupper() for character in characters)
+        if letter_count > max(least_share * len(characters), _FEWEST_LETTERS) and lower_count > len(characters) / 2:
             return encoding
     return _WESTERN
 
 
 def refuse_other_encodings(data: bytes, label: str, *, rows: bool = False) -> None:
     """Raise DataError for UTF-16, UTF-32 and binary files. With `rows`, NUL bytes are left to the JSON parser."""
-    if wide := wide_encoding(data[:4096]):
+    if encoding := wide_encoding(data[:4096]):
         raise DataError(
-            f"not UTF-8, from byte offset 0; probably {wide}",
+            f"not UTF-8, from byte offset 0; probably {encoding}",
             where=f"{label}, line 1",
-            hint=_converting(wide, label),
+            hint=_converting(encoding, label),
         )
     if not rows and (position := data.find(b"\0")) >= 0:
         raise DataError(

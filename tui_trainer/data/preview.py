@@ -35,7 +35,7 @@ class Speller:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", {})
-        self._special = {*tokenizer.all_special_ids, *(number for number, token in added.items() if token.special)}
+        self._special = {*tokenizer.all_special_ids, *(token_id for token_id, token in added.items() if token.special)}
 
     def pieces(self, ids: Sequence[int], trained: Sequence[bool], tags: Sequence[str] = ()) -> tuple[Piece, ...]:
         """Return all tokens in order: a piece for each special token, each tagged word, and each run of other tokens.
@@ -43,31 +43,31 @@ class Speller:
         `trained` [T] marks the labels. `tags` [T] holds the tag of a word at its first token, and "" at other tokens.
         """
         tags = tags or [""] * len(ids)
-        marked = list(zip(ids, trained, tags, strict=True))
+        tokens = list(zip(ids, trained, tags, strict=True))
         return tuple(
             piece
-            for is_special, segment in groupby(marked, key=lambda token: token[0] in self._special)
+            for is_special, segment in groupby(tokens, key=lambda token: token[0] in self._special)
             for piece in (map(self._name_of, segment) if is_special else self._spell(list(segment)))
         )
 
     def _name_of(self, token: tuple[int, bool, str]) -> Piece:
-        token_id, trained, tag = token
+        token_id, is_trained, tag = token
         name = str(self._tokenizer.convert_ids_to_tokens(int(token_id)))
-        return Piece(text=name, tokens=1, trained=bool(trained), special=True, tag=tag)
+        return Piece(text=name, tokens=1, trained=bool(is_trained), special=True, tag=tag)
 
     def _spell(self, segment: list[tuple[int, bool, str]]) -> Iterator[Piece]:
         """Yield a piece for each run, with the text that it adds: decoded alone, some tokens would lose a space."""
-        previous, end = "", 0
-        for part in _runs(segment):
-            start, end = end, end + len(part)
+        old_text, end = "", 0
+        for run in _runs(segment):
+            start, end = end, end + len(run)
             text_so_far = self._text([token[0] for token in segment[:end]])
-            extends = text_so_far.startswith(previous)
-            text = text_so_far[len(previous) :] if extends else self._text([token[0] for token in segment[start:end]])
-            previous = text_so_far
-            yield Piece(text=text, tokens=len(part), trained=bool(part[0][1]), tag=part[0][2])
+            extends = text_so_far.startswith(old_text)
+            text = text_so_far[len(old_text) :] if extends else self._text([token[0] for token in segment[start:end]])
+            old_text = text_so_far
+            yield Piece(text=text, tokens=len(run), trained=bool(run[0][1]), tag=run[0][2])
 
     def _text(self, ids: Sequence[int]) -> str:
-        token_ids = [int(number) for number in ids]
+        token_ids = [int(token_id) for token_id in ids]
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
@@ -99,16 +99,16 @@ class Lengths:
     @classmethod
     def of(cls, lengths: NDArray[np.int64]) -> "Lengths":
         """Summarize the lengths of rows: int64 [rows], at least one."""
-        low, high = int(lengths.min()), int(lengths.max())
-        width = max(1, -(-(high - low + 1) // _BARS))
-        counts = np.bincount((lengths - low) // width)
+        shortest, longest_row = int(lengths.min()), int(lengths.max())
+        bar_tokens = max(1, -(-(longest_row - shortest + 1) // _BARS))
+        rows_per_bar = np.bincount((lengths - shortest) // bar_tokens)
         return cls(
             median=float(np.median(lengths)),
             percent_90=float(np.quantile(lengths, 0.9)),
-            longest=high,
+            longest=longest_row,
             histogram=tuple(
-                (low + bar * width, min(high, low + (bar + 1) * width - 1), int(rows))
-                for bar, rows in enumerate(counts)
+                (shortest + bar * bar_tokens, min(longest_row, shortest + (bar + 1) * bar_tokens - 1), int(rows))
+                for bar, rows in enumerate(rows_per_bar)
             ),
         )
 
@@ -190,19 +190,19 @@ def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, decoding: _Deco
     for step in range(1, order.steps_per_epoch + 1):
         step_rows = [(int(number), rows.example(int(number))) for number in order.at(step)]
         numbers = {id(document): number for number, document in step_rows}
-        for forward_pass, packed in enumerate(layout.passes([document for _, document in step_rows]), 1):
-            batch = layout.batch(packed)
-            rows_of_pass = [list(_numbered(documents, numbers)) for documents in packed]
+        for forward_pass, packed_documents in enumerate(layout.passes([document for _, document in step_rows]), 1):
+            batch = layout.batch(packed_documents)
+            rows_of_pass = [list(_numbered(documents, numbers)) for documents in packed_documents]
             if not layout.packed_width:
                 rows_of_pass = [[document] for documents in rows_of_pass for document in documents]
-            for row, numbered in enumerate(rows_of_pass):
-                read = _whole_row if _MASK in batch.more else _joined_row
-                shown_documents, used_width = read(batch, row, numbered, decoding)
-                answer_padding = int((batch.labels[row] == IGNORE).sum()) if _ANSWER in batch.more else 0
+            for row_index, numbered_documents in enumerate(rows_of_pass):
+                read_row = _whole_row if _MASK in batch.more else _joined_row
+                shown_documents, used_width = read_row(batch, row_index, numbered_documents, decoding)
+                answer_padding = int((batch.labels[row_index] == IGNORE).sum()) if _ANSWER in batch.more else 0
                 yield ShownSample(
                     step=step,
                     forward_pass=forward_pass,
-                    row=row + 1,
+                    row=row_index + 1,
                     documents=shown_documents,
                     padding=batch.input_ids.shape[1] - used_width,
                     answer_padding=answer_padding,
@@ -221,7 +221,7 @@ def _numbered(rows: Sequence[TokenRow], numbers: Mapping[int, int]) -> Iterator[
 
 
 def _joined_row(
-    batch: Batch, row: int, documents: Numbered, decoding: _Decoding
+    batch: Batch, row_index: int, documents: Numbered, decoding: _Decoding
 ) -> tuple[tuple[ShownDocument, ...], int]:
     """Return the documents of a row of a causal model, and the number of inputs that they use.
 
@@ -229,19 +229,19 @@ def _joined_row(
     a document is not an input. It is shown if it is a label; otherwise the model never receives it.
     """
     shown_documents, start = [], 0
-    for number, part, document in documents:
+    for row_number, part, document in documents:
         end = start + len(document) - 1
-        inputs, labels = batch.input_ids[row, start:end], batch.labels[row, start:end]
+        inputs, labels = batch.input_ids[row_index, start:end], batch.labels[row_index, start:end]
         has_label = labels != IGNORE
         ids = np.append(inputs, labels[-1]) if has_label[-1] else inputs
-        trained = np.concatenate([[False], has_label])[: len(ids)]
+        is_trained = np.concatenate([[False], has_label])[: len(ids)]
         shown_documents.append(
             ShownDocument(
-                number=number + 1,
-                pieces=decoding.spell.pieces(ids.tolist(), trained.tolist()),
+                number=row_number + 1,
+                pieces=decoding.spell.pieces(ids.tolist(), is_trained.tolist()),
                 tokens=len(ids),
-                trained_tokens=int(trained.sum()),
-                cut=_is_cut(decoding, number),
+                trained_tokens=int(is_trained.sum()),
+                cut=_is_cut(decoding, row_number),
                 part=part,
             )
         )
@@ -253,34 +253,34 @@ def _whole_row(
     batch: Batch, row: int, documents: Numbered, decoding: _Decoding
 ) -> tuple[tuple[ShownDocument, ...], int]:
     """Return the only document of a row that the model reads whole, and its number of input tokens."""
-    (number, _, _), tokens = documents[0], int(batch.more[_MASK][row].sum())
+    (row_number, _, _), tokens = documents[0], int(batch.more[_MASK][row].sum())
     ids, labels = batch.input_ids[row, :tokens].tolist(), batch.labels
-    trained, tags, label = [False] * tokens, [""] * tokens, ""
-    answer: list[int] = []
+    is_trained, tags, label = [False] * tokens, [""] * tokens, ""
+    answer_ids: list[int] = []
     if _ANSWER in batch.more:
-        answer = labels[row][labels[row] != IGNORE].tolist()
+        answer_ids = labels[row][labels[row] != IGNORE].tolist()
     elif labels.ndim == 1 or labels.dtype.kind == "f":
         label = _label_name(labels[row], decoding.names)
     elif labels.shape[1] != batch.input_ids.shape[1]:  # the first and the last token of an answer
-        first, last = labels[row].tolist()
-        trained[first : last + 1] = [True] * (last + 1 - first)
+        first_token, last_token = labels[row].tolist()
+        is_trained[first_token : last_token + 1] = [True] * (last_token + 1 - first_token)
     else:
-        trained = (labels[row, :tokens] != IGNORE).tolist()
+        is_trained = (labels[row, :tokens] != IGNORE).tolist()
         tags = [_name_of(tag, decoding.names) if tag != IGNORE else "" for tag in labels[row, :tokens].tolist()]
     document = ShownDocument(
-        number=number + 1,
-        pieces=decoding.spell.pieces(ids, trained, tags),
-        tokens=tokens + len(answer),
-        trained_tokens=sum(trained) + len(answer),
-        cut=_is_cut(decoding, number),
+        number=row_number + 1,
+        pieces=decoding.spell.pieces(ids, is_trained, tags),
+        tokens=tokens + len(answer_ids),
+        trained_tokens=sum(is_trained) + len(answer_ids),
+        cut=_is_cut(decoding, row_number),
         label=label,
-        answer=decoding.spell.pieces(answer, [True] * len(answer)),
+        answer=decoding.spell.pieces(answer_ids, [True] * len(answer_ids)),
     )
     return (document,), tokens
 
 
-def _is_cut(decoding: _Decoding, number: int) -> bool | None:
-    return None if decoding.cut is None else bool(decoding.cut[number])
+def _is_cut(decoding: _Decoding, row_number: int) -> bool | None:
+    return None if decoding.cut is None else bool(decoding.cut[row_number])
 
 
 def _label_name(label: Any, names: Sequence[str]) -> str:

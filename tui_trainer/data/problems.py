@@ -78,9 +78,9 @@ class ProblemList:
         """Return a note about skipped rows: how many there are, and the first problems."""
         if not self.count:
             return []
-        remainder = [f"and {self._more:,} other problems"] if self._more else []
+        last_clause = [f"and {self._more:,} other problems"] if self._more else []
         rows_were = "unusable row was" if self.count == 1 else "unusable rows were"
-        return [f"{self.count:,} {rows_were} skipped: " + "; ".join([*map(str, self.shown), *remainder])]
+        return [f"{self.count:,} {rows_were} skipped: " + "; ".join([*map(str, self.shown), *last_clause])]
 
     def raise_any(self, *, skips_rows: bool = False, fix: str = "", all_rows: bool = False) -> None:
         """Raise DataError for the collected errors, with `fix` as a hint. `all_rows`: no row is usable. With
@@ -91,12 +91,12 @@ class ProblemList:
             return
         if self.count:
             is_one_kind = all_rows and len(self._kinds) == 1 and not self.ends
-            *shown, last = [kind.problem(all_rows=is_one_kind) for kind in self._kinds.values()]
+            *problems, last = [kind.problem(all_rows=is_one_kind) for kind in self._kinds.values()]
             if self._more:
-                shown, last = [*shown, last], Problem(message=f"and {self._more:,} other problems")
+                problems, last = [*problems, last], Problem(message=f"and {self._more:,} other problems")
             if fix and self.count > len(self.ends):
                 last = replace(last, hint="; ".join(filter(None, (last.hint, fix))))
-            raise DataError([*shown, last])
+            raise DataError([*problems, last])
 
 
 @dataclass(slots=True)
@@ -118,17 +118,17 @@ def excerpt_of(row: Mapping[str, object], message: str) -> str:
     names = sorted(row, key=lambda name: f"'{name}'" not in message)
     item = _ITEM.search(message)
     first = int(item[1]) - 1 if item else 0
-    shown = {str(name): _shortened(row[name], first) for name in names[:_SHOWN_ITEMS]} | _mark_of_cut(names)
-    return one_line(json.dumps(shown, ensure_ascii=False, default=str), _EXCERPT)
+    excerpt = {str(name): _shortened(row[name], first) for name in names[:_SHOWN_ITEMS]} | _mark_of_cut(names)
+    return one_line(json.dumps(excerpt, ensure_ascii=False, default=str), _EXCERPT)
 
 
-def _shortened(value: Any, first: int = 0) -> Any:
+def _shortened(value: Any, first_item: int = 0) -> Any:
     if isinstance(value, str):
         return one_line(value, _SHOWN_VALUE)
     if isinstance(value, list):
-        skipped = ["\u2026"] if 0 < first < len(value) else []
-        rest = value[len(skipped) and first :]
-        return [*skipped, *map(_shortened, rest[:_SHOWN_ITEMS]), *_mark_of_cut(rest)]
+        ellipsis = ["\u2026"] if 0 < first_item < len(value) else []
+        items = value[len(ellipsis) and first_item :]
+        return [*ellipsis, *map(_shortened, items[:_SHOWN_ITEMS]), *_mark_of_cut(items)]
     if isinstance(value, dict):
         return {str(name): _shortened(item) for name, item in list(value.items())[:_SHOWN_ITEMS]} | _mark_of_cut(value)
     return value

@@ -84,10 +84,10 @@ def samples() -> dict[str, Sample]:
 
 def find_sample(name: str) -> Sample:
     """Return the sample with this name. Raises DataError, with the nearest name and a list, if there is none."""
-    by_name = samples()
-    if name in by_name:
-        return by_name[name]
-    similar_names = difflib.get_close_matches(name, by_name, n=1, cutoff=0.5)
+    known_samples = samples()
+    if name in known_samples:
+        return known_samples[name]
+    similar_names = difflib.get_close_matches(name, known_samples, n=1, cutoff=0.5)
     suggestion = f"did you mean {SAMPLE_PREFIX}{similar_names[0]}? " if similar_names else ""
-    listed = ", ".join(f"{SAMPLE_PREFIX}{sample.name} ({sample.title})" for sample in by_name.values())
-    raise DataError(f"there is no sample named '{one_line(name, 60)}'", hint=f"{suggestion}samples: {listed}")
+    descriptions = ", ".join(f"{SAMPLE_PREFIX}{sample.name} ({sample.title})" for sample in known_samples.values())
+    raise DataError(f"there is no sample named '{one_line(name, 60)}'", hint=f"{suggestion}samples: {descriptions}")

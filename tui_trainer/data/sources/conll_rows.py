@@ -60,16 +60,16 @@ def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: Co
     """Yield each sentence as a row, whose position is the sentence's first line. A sentence with an unreadable line is
     skipped, and that line is added to `problems`. Raises DataError if words or tags cannot be identified."""
     sentences = _sentences(content, label)
-    head: list[Sentence] = []
+    first_sentences: list[Sentence] = []
     for sentence in islice(sentences, _LOOKED_SENTENCES):
-        head.append(sentence)
+        first_sentences.append(sentence)
         if len(sentence) > 1:
             break
-    if not head:
+    if not first_sentences:
         return
-    layout, count, longest = _layout(head, label, choices), 0, 0
-    for sentence in chain(head, sentences):
-        count, longest = count + 1, max(longest, len(sentence))
+    layout, sentence_count, longest = _layout(first_sentences, label, choices), 0, 0
+    for sentence in chain(first_sentences, sentences):
+        sentence_count, longest = sentence_count + 1, max(longest, len(sentence))
         words = [(line, fields) for line, fields in sentence if not (layout.is_universal and _is_no_word(fields))]
         while words and _is_comment(words[0][1], layout):
             del words[0]
@@ -88,7 +88,7 @@ def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: Co
                     )
                     continue
             yield Row(f"{label}, line {words[0][0]}", columns)
-    if count == 1 and longest > _LONGEST_SINGLE_SENTENCE:
+    if sentence_count == 1 and longest > _LONGEST_SINGLE_SENTENCE:
         choices.remark(f"{label} has no blank line between its {longest:,} words: they are read as one sentence, cut "
                        "to data.max_length tokens; put a blank line after each sentence")  # fmt: skip
 
@@ -106,11 +106,11 @@ def _sentences(content: BinaryIO, label: str) -> Iterator[Sentence]:
 
 def _lines(content: BinaryIO, label: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the fields of each line. A blank line and the end of the file have no fields."""
-    line, sign, splits = 0, "", 0
-    for line, text in text_lines_of(content, label):
+    line_number, sign, splits = 0, "", 0
+    for line_number, text in text_lines_of(content, label):
         if text.startswith(("#begin document", "#end document")):
             hint = "write two columns, the word and its tag (B-PER, O, ...)"
-            raise DataError("CoNLL-2012 (OntoNotes) is not supported", where=f"{label}, line {line}", hint=hint)
+            raise DataError("CoNLL-2012 (OntoNotes) is not supported", where=f"{label}, line {line_number}", hint=hint)
         text = text.rstrip("\r\n")
         if not splits and (words := text.split()) and not words[0].startswith("#"):
             splits = -1
@@ -120,8 +120,8 @@ def _lines(content: BinaryIO, label: str) -> Iterator[tuple[int, list[str]]]:
             fields = [part.strip() for part in text.split("\t")]
         else:
             fields = [part.strip() for part in text.rsplit(sign, splits)] if sign and text.strip() else text.split()
-        yield line, fields if any(fields) else []
-    yield line + 1, []
+        yield line_number, fields if any(fields) else []
+    yield line_number + 1, []
 
 
 def _ends_in_tag(line: str, sign: str) -> bool:
@@ -129,44 +129,44 @@ def _ends_in_tag(line: str, sign: str) -> bool:
     return bool(word) and bool(ENTITY_TAG.fullmatch(tag.strip()))
 
 
-def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _Layout:
+def _layout(first_sentences: Sequence[Sentence], label: str, choices: ColumnChoices) -> _Layout:
     """Return the layout, judging by the first sentence of several words, or by many of one. Remove a header line."""
-    line, first_fields = head[0][0]
+    line, first_fields = first_sentences[0][0]
     names = [name.lower() for name in first_fields]
     if len(first_fields) > 1 and names[0] in WORD_COLUMNS and names[-1] in TAG_COLUMNS:
         choices.remark(f"{label}: line {line:,} is a header and is skipped")
-        del head[0][0]
-    lines = [fields for _, fields in head[-1]]
-    columns = len(next((fields for fields in lines if not fields[0].startswith("#")), first_fields))
-    lines = [fields for fields in lines if len(fields) == columns]
+        del first_sentences[0][0]
+    lines = [fields for _, fields in first_sentences[-1]]
+    column_count = len(next((fields for fields in lines if not fields[0].startswith("#")), first_fields))
+    lines = [fields for fields in lines if len(fields) == column_count]
     where = f"{label}, line {line}"
-    for column in range(columns if lines else 0):
+    for column in range(column_count if lines else 0):
         numbers = [fields[column] for fields in lines if not _is_no_word(fields)]
-        start = 0 if numbers[:1] == ["0"] else 1
-        is_counted = numbers == [str(number) for number in range(start, start + len(numbers))]
-        if not is_counted or not numbers or (len(numbers) == 1 and (column or columns != _UNIVERSAL_COLUMNS)):
+        first_number = 0 if numbers[:1] == ["0"] else 1
+        is_numbering = numbers == [str(number) for number in range(first_number, first_number + len(numbers))]
+        if not is_numbering or not numbers or (len(numbers) == 1 and (column or column_count != _UNIVERSAL_COLUMNS)):
             continue
-        if column == 0 and columns == _UNIVERSAL_COLUMNS:
+        if column == 0 and column_count == _UNIVERSAL_COLUMNS:
             choices.remark(f"{label} is CoNLL-U: words are FORM, tags UPOS; ranges and empty nodes are skipped")
-            return _Layout(columns, _UNIVERSAL)
-        if column == 0 and columns > 2:
-            tag = _tag_column_of_numbered(lines)
-            unread = [str(number + 1) for number in range(2, columns) if number != tag]
+            return _Layout(column_count, _UNIVERSAL)
+        if column == 0 and column_count > 2:
+            tag_column = _tag_column_of_numbered(lines)
+            unread = [str(number + 1) for number in range(2, column_count) if number != tag_column]
             others = f", nor {'is column' if len(unread) == 1 else 'are columns'} {', '.join(unread)}" if unread else ""
             choices.remark(f"{label}: the first column numbers the words and is not read{others}")
-            of_entities = all(ENTITY_TAG.fullmatch(fields[tag]) for fields in lines)
-            return _Layout(columns, {WORDS: 1, TAGS: tag}, of_entities)
-        cause = f"column {column + 1} of {columns} numbers the words, so it is unclear where word and tag are"
+            marks_entities = all(ENTITY_TAG.fullmatch(fields[tag_column]) for fields in lines)
+            return _Layout(column_count, {WORDS: 1, TAGS: tag_column}, marks_entities)
+        cause = f"column {column + 1} of {column_count} numbers the words, so it is unclear where word and tag are"
         raise DataError(cause, where=where, hint="write two columns, the word and its tag, or CoNLL-U with ten columns")
     if any(_BRACKETS.fullmatch(fields[-1]) for fields in lines):
         hint = "write tags such as B-PER, I-PER and O"
         raise DataError("the tags are brackets, such as (PERSON*", where=where, hint=hint)
     first_is_tag, last_is_tag = ([bool(ENTITY_TAG.fullmatch(fields[column])) for fields in lines] for column in (0, -1))
-    if columns == 2 and len(lines) > 1 and all(first_is_tag) and not all(last_is_tag):
+    if column_count == 2 and len(lines) > 1 and all(first_is_tag) and not all(last_is_tag):
         choices.remark(f"{label}: the tag is in the first column, and the word in the second")
-        return _Layout(columns, {WORDS: 1, TAGS: 0})
+        return _Layout(column_count, {WORDS: 1, TAGS: 0})
     tags = [fields[-1] for fields in lines if not fields[0].startswith("#")]
-    return _Layout(columns, {WORDS: 0, TAGS: -1}, bool(tags) and all(map(ENTITY_TAG.fullmatch, tags)))
+    return _Layout(column_count, {WORDS: 0, TAGS: -1}, bool(tags) and all(map(ENTITY_TAG.fullmatch, tags)))
 
 
 def _tag_column_of_numbered(lines: Sequence[Sequence[str]]) -> int:
@@ -174,9 +174,9 @@ def _tag_column_of_numbered(lines: Sequence[Sequence[str]]) -> int:
 
     It is the last one, or the outermost one if all columns of tags mark entities, on several levels.
     """
-    last, third = len(lines[0]) - 1, [fields[2] for fields in lines]
+    last_column, third_fields = len(lines[0]) - 1, [fields[2] for fields in lines]
     are_entities = all(ENTITY_TAG.fullmatch(tag) for fields in lines for tag in fields[2:])
-    return 2 if are_entities and not _CHUNKS & {tag.partition("-")[2] for tag in third} else last
+    return 2 if are_entities and not _CHUNKS & {tag.partition("-")[2] for tag in third_fields} else last_column
 
 
 def _is_no_word(fields: Sequence[str]) -> bool:
@@ -192,53 +192,53 @@ def _is_comment(fields: Sequence[str], layout: _Layout) -> bool:
     return any("=" in field for field in fields) or (len(fields) != layout.columns and fields != ["#"])
 
 
-def _problem_of_line(fields: Sequence[str], layout: _Layout, words: int) -> str:
+def _problem_of_line(fields: Sequence[str], layout: _Layout, words_before: int) -> str:
     if len(fields) < 2 or (len(fields) == layout.columns and not fields[layout.read.get(TAGS, -1)]):
         return "the line has a word but no tag"
     if len(fields) != layout.columns:
         return f"the line has {len(fields)} columns, but the first line of the file has {layout.columns}"
     if not fields[layout.read[WORDS]]:
         return "the line has a tag but no word"
-    return f"the sentence has more than {_LONGEST_SENTENCE:,} words" if words >= _LONGEST_SENTENCE else ""
+    return f"the sentence has more than {_LONGEST_SENTENCE:,} words" if words_before >= _LONGEST_SENTENCE else ""
 
 
 def with_words_joined(rows: Iterator[Row], problems: ProblemList, choices: ColumnChoices) -> Iterator[Row]:
     """Yield each sentence of a table with one word per row as one row, whose columns list the values of its words. Rows
     of other tables, and sentences of one row (it may hold all words), stay as they are. A row continues a sentence if
     it has the same sentence number or none. Raises DataError if a sentence continues after another one."""
-    first = next(rows, None)
-    if first is None:
+    first_row = next(rows, None)
+    if first_row is None:
         return
-    rows = chain((first,), rows)
-    column = _sentence_column(first)
-    if not column:
+    rows = chain((first_row,), rows)
+    sentence_column = _sentence_column(first_row)
+    if not sentence_column:
         yield from rows
         return
-    choices.remark(f"rows with the same '{one_line(column, 40)}' form one sentence")
-    numbers = (*usual_columns(_DOCUMENT_COLUMNS, list(first.values)), column)
-    ended: set[int] = set()
-    sentence, current = list[Row](), object()
+    choices.remark(f"rows with the same '{one_line(sentence_column, 40)}' form one sentence")
+    key_columns = (*usual_columns(_DOCUMENT_COLUMNS, list(first_row.values)), sentence_column)
+    ended_hashes: set[int] = set()
+    sentence, current_key = list[Row](), object()
     problems_at_start = problems_before = problems.count
     for row in rows:
         follows_bad_row = problems.count != problems_before  # the bad row may belong to this sentence or the one before
-        values = tuple(row.values.get(name) for name in numbers)
-        if not sentence and values[-1] in ("", None):
-            problem = f"the first word has no '{one_line(column, 40)}'"
+        key = tuple(row.values.get(name) for name in key_columns)
+        if not sentence and key[-1] in ("", None):
+            problem = f"the first word has no '{one_line(sentence_column, 40)}'"
             raise DataError(problem, where=row.where, hint="number each sentence, at least in its first row")
-        continues = values[-1] in ("", None) or values[-1] != values[-1]  # NaN, in pandas
-        if sentence and not continues and values != current:
-            yield from _join_words(sentence, column, problems, problems_at_start)
+        continues_sentence = key[-1] in ("", None) or key[-1] != key[-1]  # NaN, in pandas
+        if sentence and not continues_sentence and key != current_key:
+            yield from _join_words(sentence, sentence_column, problems, problems_at_start)
             sentence, problems_at_start = [], -1 if follows_bad_row else problems.count
         if not sentence:
-            sentence_hash = hash(repr(values))
-            if sentence_hash in ended:
-                problem = f"the sentence '{one_line(str(values[-1]), 40)}' already ended in an earlier row"
-                raise DataError(problem, where=row.where, hint=f"sort the rows by '{one_line(column, 40)}'")
-            ended.add(sentence_hash)
-            current = values
+            sentence_hash = hash(repr(key))
+            if sentence_hash in ended_hashes:
+                problem = f"the sentence '{one_line(str(key[-1]), 40)}' already ended in an earlier row"
+                raise DataError(problem, where=row.where, hint=f"sort the rows by '{one_line(sentence_column, 40)}'")
+            ended_hashes.add(sentence_hash)
+            current_key = key
         sentence.append(row)
         problems_before = problems.count
-    yield from _join_words(sentence, column, problems, problems_at_start)
+    yield from _join_words(sentence, sentence_column, problems, problems_at_start)
 
 
 def joins_words(columns: Sequence[str]) -> bool:
@@ -252,20 +252,20 @@ def _sentence_column(row: Row) -> str:
     names = list(row.values)
     if not joins_words(names):
         return ""
-    word = row.values[usual_columns(WORD_COLUMNS, names)[0]]
-    return usual_columns(SENTENCE_COLUMNS, names)[0] if isinstance(word, str) else ""
+    first_word = row.values[usual_columns(WORD_COLUMNS, names)[0]]
+    return usual_columns(SENTENCE_COLUMNS, names)[0] if isinstance(first_word, str) else ""
 
 
-def _join_words(rows: Sequence[Row], column: str, problems: ProblemList, bad: int) -> Iterator[Row]:
+def _join_words(rows: Sequence[Row], column: str, problems: ProblemList, problems_before: int) -> Iterator[Row]:
     """Yield the joined sentence, unless it had an unreadable row: then `problems` has more entries than `bad`."""
-    if problems.count != bad:
+    if problems.count != problems_before:
         return
     if len(rows) == 1:
         yield rows[0]
         return
-    first = rows[0]
+    first_row = rows[0]
     for row in rows:
-        if row.values.keys() != first.values.keys():
+        if row.values.keys() != first_row.values.keys():
             problems.add(DataError("the columns differ from those of the sentence's first word", where=row.where))
             return
         tags = [row.values[name] for name in usual_columns(TAG_COLUMNS, list(row.values))]
@@ -274,5 +274,5 @@ def _join_words(rows: Sequence[Row], column: str, problems: ProblemList, bad: in
             problem = "the row is a whole sentence, but other rows have the same sentence number"
             problems.add(DataError(problem, where=row.where, hint=hint))
             return
-    lists = {name: [row.values[name] for row in rows] for name in first.values if name != column}
-    yield Row(first.where, {column: first.values[column], **lists})
+    value_lists = {name: [row.values[name] for row in rows] for name in first_row.values if name != column}
+    yield Row(first_row.where, {column: first_row.values[column], **value_lists})

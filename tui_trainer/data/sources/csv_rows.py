@@ -55,48 +55,48 @@ def read_csv(
     # The csv module has one limit for the whole process, 128 KiB by default. It also stops at a quote that is never
     # closed before the whole file is in memory.
     csv.field_size_limit(MAX_LINE_BYTES)
-    lines = (text for _, text in text_lines_of(content, label))
-    head = _first_lines(lines)
+    texts = (text for _, text in text_lines_of(content, label))
+    head = _first_lines(texts)
     if head and (separator_line := _SEPARATOR_LINE.fullmatch(head[0])):
         delimiter, head[0] = delimiter or separator_line[1], "\n"
     if not delimiter:
         delimiter = TAB if usual == TAB and any(TAB in line for line in head[:2]) else guess_delimiter(head)
         if delimiter not in (usual, ","):
             choices.remark(f"{label}: the columns are separated by {DELIMITER_NAMES[delimiter]}")
-    prepare, options = _guess_dialect(head, label, delimiter, choices)
-    lost_rows = _LostRows(list(prepare(head)), label, options, choices)
-    records = _records(prepare(chain(head, lines)), label, options, lost_rows)
-    names, width = list(columns), len(columns)
+    prepare_lines, options = _guess_dialect(head, label, delimiter, choices)
+    lost_rows = _LostRows(list(prepare_lines(head)), label, options, choices)
+    records = _records(prepare_lines(chain(head, texts)), label, options, lost_rows)
+    names, field_count = list(columns), len(columns)
     if not columns:
-        line, header = next(records, (1, []))
+        line, header_fields = next(records, (1, []))
         first_record = list(islice(records, 1))
-        names, width = [name.strip() for name in header], len(header)
-        if first_record and not any(first_record[0][1][width:]):
-            width = max(width, len(first_record[0][1]))  # each row ends with a delimiter
+        names, field_count = [name.strip() for name in header_fields], len(header_fields)
+        if first_record and not any(first_record[0][1][field_count:]):
+            field_count = max(field_count, len(first_record[0][1]))  # each row ends with a delimiter
         while names and not names[-1]:
             names.pop()
         refuse_repeated_columns(names, f"{label}, line {line}")
-        _refuse_no_header(names, list(csv.reader(prepare(head), **options | {"strict": False}))[1:], label, line)
-        if nameless := len(header) - len(names):
-            problem = "1 empty column" if nameless == 1 else f"{nameless:,} empty columns"
+        _refuse_no_header(names, list(csv.reader(prepare_lines(head), **options | {"strict": False}))[1:], label, line)
+        if nameless_columns := len(header_fields) - len(names):
+            problem = "1 empty column" if nameless_columns == 1 else f"{nameless_columns:,} empty columns"
             choices.remark(f"{label}: skipped {problem} without a name at the end of each row")
         records = chain(first_record, records)
-    named, is_reported = len(names), False
-    header = [name.lower() for name in names]
-    header_names, longest_name = set(header), max(map(len, header), default=0) + 2
+    name_count, is_reported = len(names), False
+    header_fields = [name.lower() for name in names]
+    header_names, longest_name = set(header_fields), max(map(len, header_fields), default=0) + 2
     for line, fields in records:
         where = f"{label}, line {line}"
-        if len(fields) != width:
+        if len(fields) != field_count:
             fields_shown = "1 field" if len(fields) == 1 else f"{len(fields):,} fields"
-            problem = f"the row has {fields_shown}, but the header has {width:,}"
+            problem = f"the row has {fields_shown}, but the header has {field_count:,}"
             problems.add(DataError(problem, where=where, hint=_quoted_hint(delimiter)))
-        elif width > named and any(fields[named:]):
+        elif field_count > name_count and any(fields[name_count:]):
             problem = "the row has a value in a column without a name"
             problems.add(DataError(problem, where=where, hint=_quoted_hint(delimiter)))
         elif (
             len(fields[0]) > longest_name
             or fields[0].strip().lower() not in header_names
-            or not _is_repeated_header(fields[:named], header, where)
+            or not _is_repeated_header(fields[:name_count], header_fields, where)
         ):
             yield Row(where, dict(zip(names, fields, strict=False)))
         elif not is_reported:
@@ -125,15 +125,15 @@ def _refuse_no_header(names: Sequence[str], rows: Sequence[Sequence[str]], label
         raise DataError("the column names are in single quotes", where=where, hint=hint)
     if any(name.lower() in HEADER_NAMES for name in names):
         return
-    numbers = [name for name in names if NUMBER.fullmatch(name) and any(map(str.isdigit, name))]
-    if numbers == [str(number) for number in range(len([name for name in names if name]))]:
-        numbers = []  # pandas names columns without names that way
+    numeric_names = [name for name in names if NUMBER.fullmatch(name) and any(map(str.isdigit, name))]
+    if numeric_names == [str(number) for number in range(len([name for name in names if name]))]:
+        numeric_names = []  # pandas names columns without names that way
     values_below = [{row[position].strip() for row in rows if position < len(row)} for position in range(len(names))]
     repeated = [name for name, column_values in zip(names, values_below, strict=True) if name and name in column_values]
-    if no_names := [*numbers, *repeated, *(name for name in names if len(name) > _LONGEST_NAME)]:
+    if unlikely_names := [*numeric_names, *repeated, *(name for name in names if len(name) > _LONGEST_NAME)]:
         hint = "add a line with the column names above it, such as text,label"
-        message = f"the first line is no header: '{one_line(no_names[0], 40)}' is not a name"
-        raise DataError(message, where=where, hint=hint)
+        problem = f"the first line is no header: '{one_line(unlikely_names[0], 40)}' is not a name"
+        raise DataError(problem, where=where, hint=hint)
 
 
 def guess_delimiter(head: Sequence[str]) -> str:
@@ -143,8 +143,8 @@ def guess_delimiter(head: Sequence[str]) -> str:
         widths = [len(record) for record in csv.reader(head, delimiter=delimiter) if record]
         if not widths:
             return False, 0
-        whole = widths[:-1] if len(head) == LOOKED_LINES else widths  # the last record may be incomplete
-        return widths[0] > 1 and len(set(whole)) == 1, widths[0]
+        complete_widths = widths[:-1] if len(head) == LOOKED_LINES else widths  # the last record may be incomplete
+        return widths[0] > 1 and len(set(complete_widths)) == 1, widths[0]
 
     try:
         return max(DELIMITERS, key=score)
@@ -153,35 +153,35 @@ def guess_delimiter(head: Sequence[str]) -> str:
 
 
 def _guess_dialect(
-    head: Sequence[str], label: str, delimiter: str, choices: ColumnChoices
+    first_lines: Sequence[str], label: str, delimiter: str, choices: ColumnChoices
 ) -> tuple[Lines, dict[str, Any]]:
     """Return a function that transforms lines as the csv module needs them, and the options for that module."""
-    first_fields = next((line for line in head if not line.isspace()), "").split(delimiter)
-    options: dict[str, Any] = {"delimiter": delimiter, "strict": True}
+    first_fields = next((line for line in first_lines if not line.isspace()), "").split(delimiter)
+    csv_options: dict[str, Any] = {"delimiter": delimiter, "strict": True}
     if delimiter == TAB:
         lone: list[int] = []
-        for _ in _double_lone_quotes(head, len(first_fields), lone.append):
+        for _ in _double_lone_quotes(first_lines, len(first_fields), lone.append):
             pass
-        if len(head) == LOOKED_LINES:  # a text near the end of these lines may be incomplete
+        if len(first_lines) == LOOKED_LINES:  # a text near the end of these lines may be incomplete
             lone = [line for line in lone if line <= LOOKED_LINES // 2 and len(first_fields) > 1]
         if lone:
             choices.remark(f"{label}, line {lone[0]:,}: unmatched double quotes, so the file is read without quoting")
-            return iter, options | {"quoting": csv.QUOTE_NONE}
+            return iter, csv_options | {"quoting": csv.QUOTE_NONE}
 
         def report(line: int) -> None:
             if not lone:
                 choices.remark(f"{label}, line {line:,}: unmatched double quotes are read literally")
             lone.append(line)
 
-        return partial(_double_lone_quotes, width=len(first_fields), report=report), options
+        return partial(_double_lone_quotes, width=len(first_fields), report=report), csv_options
     if len(first_fields) > 1 and all(name.startswith(" ") for name in first_fields[1:]):
-        options["skipinitialspace"] = True
-    if any('\\"' in line for line in head) and not _is_consistent(head, options):
-        unescaped = partial(map, partial(_ESCAPED_QUOTE.sub, r'\1""'))
-        if _is_consistent(list(unescaped(head)), options):
+        csv_options["skipinitialspace"] = True
+    if any('\\"' in line for line in first_lines) and not _is_consistent(first_lines, csv_options):
+        unescape = partial(map, partial(_ESCAPED_QUOTE.sub, r'\1""'))
+        if _is_consistent(list(unescape(first_lines)), csv_options):
             choices.remark(f"{label}: double quotes inside texts are escaped with backslashes")
-            return unescaped, options
-    return iter, options
+            return unescape, csv_options
+    return iter, csv_options
 
 
 def _is_consistent(head: Sequence[str], options: dict[str, Any]) -> bool:
@@ -229,8 +229,8 @@ def _has_lone_quote(text: str, width: int, is_open: bool, next_lines: Sequence[s
         return not is_paired or len(next(csv.reader([text], delimiter=TAB))) != width
     if width == 1:
         default = "" if len(next_lines) == LOOKED_LINES else '"'
-        ends = (line for line in next_lines if line.startswith('"') or line.rstrip("\r\n").endswith('"'))
-        return next(ends, default).startswith('"')
+        boundary_lines = (line for line in next_lines if line.startswith('"') or line.rstrip("\r\n").endswith('"'))
+        return next(boundary_lines, default).startswith('"')
     return next((line for line in next_lines if not line.isspace()), TAB * (width - 1)).count(TAB) + 1 == width
 
 
@@ -256,7 +256,7 @@ class _LostRows:
         self._quotes = any(self._delimiter in field for fields in self._examples for field in fields)
         self._likely, self._unclear = "", ""
 
-    def look(self, fields: Sequence[str], line: int, last: int) -> None:
+    def look(self, fields: Sequence[str], line: int, last_line: int) -> None:
         """Check a record that spans the lines `line` to `last`. Raises DataError if it is several rows."""
         position = next((position for position, field in enumerate(fields) if "\n" in field), len(fields) - 1)
         text, other_fields = fields[position], len(fields) - 1
@@ -267,17 +267,17 @@ class _LostRows:
         rows = self._rows_in(fields, position)
         match self._are_rows(rows, position) if rows else "no":
             case "yes":
-                problem = f"a double quote opens a text that ends on line {last:,}"
+                problem = f"a double quote opens a text that ends on line {last_line:,}"
                 problem += ", but each line in it looks like a row"
                 hint = 'write double quotes inside a text twice (""), and put the text in double quotes'
                 raise DataError(problem, where=f"{self._label}, line {line}", hint=hint)
             case "no":
                 self._quotes = True
             case verdict:
-                remark = f"{self._label}, line {line:,}: a text in double quotes ends on line {last:,}; "
-                remark += "without the quotes each of its lines would be a row"
-                self._likely = self._likely or (remark if verdict == "likely" else "")
-                self._unclear = self._unclear or remark
+                note = f"{self._label}, line {line:,}: a text in double quotes ends on line {last_line:,}; "
+                note += "without the quotes each of its lines would be a row"
+                self._likely = self._likely or (note if verdict == "likely" else "")
+                self._unclear = self._unclear or note
 
     def end(self) -> None:
         if remark := self._likely or (self._unclear if not self._quotes else ""):
@@ -308,8 +308,8 @@ class _LostRows:
                 continue
             if are_numbers and not all(map(NUMBER.fullmatch, values)):
                 return "no"
-            lengths = [len(value if are_numbers else value.split()) for value in (*old_values, *values)]
-            if are_names and max(lengths) > max(lengths[: len(old_values)]):
+            value_lengths = [len(value if are_numbers else value.split()) for value in (*old_values, *values)]
+            if are_names and max(value_lengths) > max(value_lengths[: len(old_values)]):
                 return "no"
             verdicts.add("likely" if are_names and not {*old_values}.issuperset(values) else "yes")
         return "unclear" if not verdicts else "yes" if verdicts == {"yes"} else "likely"
@@ -335,14 +335,14 @@ def _records(
 
 
 def _first_lines(lines: Iterator[str]) -> list[str]:
-    head: list[str] = []
-    characters = 0
+    first_lines: list[str] = []
+    character_count = 0
     for line in lines:
-        head.append(line)
-        characters += len(line)
-        if len(head) == LOOKED_LINES or characters >= LOOKED_CHARACTERS:
+        first_lines.append(line)
+        character_count += len(line)
+        if len(first_lines) == LOOKED_LINES or character_count >= LOOKED_CHARACTERS:
             break
-    return head
+    return first_lines
 
 
 def _quoted_hint(delimiter: str) -> str:

@@ -114,8 +114,8 @@ def cached_data_sets() -> list[str]:
 def selected_names(path: HubPath, local_names: Sequence[str], commit_names: Sequence[str] | None) -> list[str]:
     """Return the names of the data files that a path selects. Raises DataError if any is not on this machine."""
     names = chosen_names(local_names if commit_names is None else commit_names, path.inside)
-    if missing := len({*names} - {*local_names}):
-        problem = f"{missing:,} of the {len(names):,} files of {one_line(str(path), 120)} are not on this machine"
+    if missing_count := len({*names} - {*local_names}):
+        problem = f"{missing_count:,} of the {len(names):,} files of {one_line(str(path), 120)} are not on this machine"
         raise DataError(problem, hint=remedies(path))
     if not names and path.inside and commit_names is None:
         problem = f"{one_line(str(path), 120)} is not on this machine, but other files of the dataset are"
@@ -137,18 +137,20 @@ def chosen_names(names: Sequence[str], inside: str) -> list[str]:
 def data_names(names: Iterable[str]) -> list[str]:
     """Return the files that hold rows among all files of a repository, sorted; if there are none, the .txt files."""
     visible = [name for name in names if not any(step.startswith(".") for step in name.split("/"))]
-    files = [(name, name.rpartition("/")[2]) for name in visible if form_of(PurePosixPath(name)) not in _ROWLESS]
-    rows = [name for name, file_name in files if file_name not in ABOUT and not LATER_WORK.fullmatch(file_name)]
-    texts = (name for name in visible if name.lower().removesuffix(".gz").endswith(".txt"))
-    return sorted(rows or [name for name in texts if not is_readme_or_licence(name)])
+    row_files = [(name, name.rpartition("/")[2]) for name in visible if form_of(PurePosixPath(name)) not in _ROWLESS]
+    names_of_rows = [name for name, base in row_files if base not in ABOUT and not LATER_WORK.fullmatch(base)]
+    text_names = (name for name in visible if name.lower().removesuffix(".gz").endswith(".txt"))
+    return sorted(names_of_rows or [name for name in text_names if not is_readme_or_licence(name)])
 
 
 def missing_part(path: HubPath, names: Iterable[str]) -> DataError:
     """Return the error for a folder or file that the data set does not have. `names` are the files that it has."""
-    data = chosen_names([*names], "")
-    shown = "; ".join(one_line(name, 80) for name in data[:_MOST_SHOWN])
-    cause = f"{path.name} has no data in '{one_line(path.inside, 120)}'"
-    return DataError(cause, hint=f"files found: {shown}" if shown else "the dataset has no file of a supported format")
+    names_of_data = chosen_names([*names], "")
+    shown = "; ".join(one_line(name, 80) for name in names_of_data[:_MOST_SHOWN])
+    problem = f"{path.name} has no data in '{one_line(path.inside, 120)}'"
+    return DataError(
+        problem, hint=f"files found: {shown}" if shown else "the dataset has no file of a supported format"
+    )
 
 
 def remedies(path: HubPath) -> str:
@@ -190,8 +192,8 @@ def remote_files(path: HubPath) -> tuple[dict[str, SourceFile], str]:
         }
         readme = HfFileSystem().read_text(files[README].remote, encoding="utf-8") if README in files else ""
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
-        cause = f"the Hub has no dataset {path.name} at {one_line(path.revision, 80)} that this account can access"
-        raise DataError(cause, hint="check the spelling; a private or gated dataset needs `hf auth login`") from None
+        problem = f"the Hub has no dataset {path.name} at {one_line(path.revision, 80)} that this account can access"
+        raise DataError(problem, hint="check the spelling; a private or gated dataset needs `hf auth login`") from None
     except network_errors() as error:
         hint = "data.streaming reads from the Hub; download the dataset while online, and set data.streaming to false"
         raise DataError(f"the dataset {path.name} cannot be streamed: {network_reason(error)}", hint=hint) from None
@@ -203,16 +205,16 @@ def remote_splits(path: HubPath, name: str) -> tuple[dict[str, SourceFile], Name
     files, readme = remote_files(HubPath(path.name, path.revision))
     if not path.inside:
         # `datasets` assigns files to splits by name alone, but searches them in a folder, so empty files suffice.
-        with TemporaryDirectory() as temporary:
-            folder = Path(temporary)
+        with TemporaryDirectory() as temporary_path:
+            folder = Path(temporary_path)
             (folder / README).write_text(readme, encoding="utf-8")
             if has_configurations(folder):
-                for file in chosen_names([*files], ""):
-                    (folder / file).parent.mkdir(parents=True, exist_ok=True)
-                    (folder / file).touch()
+                for file_name in chosen_names([*files], ""):
+                    (folder / file_name).parent.mkdir(parents=True, exist_ok=True)
+                    (folder / file_name).touch()
                 splits, declared = configured_splits(folder, name, one_line(str(path), 120))
-                return {file: replace(source_file, **declared) for file, source_file in files.items()}, splits
+                return {file_name: replace(source_file, **declared) for file_name, source_file in files.items()}, splits
     names = chosen_names([*files], path.inside)
     if not names:
         raise missing_part(path, files)
-    return {file: files[file] for file in names}, None
+    return {file_name: files[file_name] for file_name in names}, None

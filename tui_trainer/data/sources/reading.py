@@ -66,14 +66,14 @@ def documents_of(
     else:
         # The first rows decide which column holds the text.
         rows = rows_of(content, file, choices, problems)
-        head, error = head_of(rows)
-        column = choices.choose(head) if head else ""
-        late = LateColumns(columns_of(head), lambda row: choices.see_late(row, head))
-        if head and not error and file.form in PACKED_INSIDE:
+        first_rows, error = head_of(rows)
+        column = choices.choose(first_rows) if first_rows else ""
+        late_columns = LateColumns(columns_of(first_rows), lambda row: choices.see_late(row, first_rows))
+        if first_rows and not error and file.form in PACKED_INSIDE:
             content.seek(0)
-            yield from texts_of(rows_of(content, file, choices, problems, [column]), column, problems, late)
+            yield from texts_of(rows_of(content, file, choices, problems, [column]), column, problems, late_columns)
         else:
-            yield from texts_of(chain(head, rows), column, problems, late)
+            yield from texts_of(chain(first_rows, rows), column, problems, late_columns)
         if error:
             raise error
 
@@ -119,18 +119,18 @@ def _raw_rows(
 def _error_without_rows(content: BinaryIO, file: SourceFile) -> DataError:
     """Return the error for a file of plain text that a task of rows cannot read."""
     content.seek(0)
-    start = content.read(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
-    kind = next((kind for beginning, kind in _TEXT_KINDS if start.lower().startswith(beginning)), "plain text")
+    first_bytes = content.read(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+    kind = next((kind for beginning, kind in _TEXT_KINDS if first_bytes.lower().startswith(beginning)), "plain text")
     hint = "write the rows as JSONL, as CSV or TSV with column names, or as CoNLL (.conll); "
     hint += "to train a decoder on plain text, set task.type = causal_lm"
     # Texts in its folder with the same name, except for a language: train.de and train.en.
     similar_files = () if file.remote else file.path.parent.glob(f"{escape(file.path.stem)}.*")
-    parallel = sorted(path for path in similar_files if _LANGUAGE.fullmatch(path.suffix) and form_of(path) == "unknown")
-    if len(parallel) > 1 and file.path in parallel:
-        files, names = [path.name for path in parallel[:2]], [path.suffix.lstrip(".") for path in parallel[:2]]
-        joined = f"(printf '{names[0]}\\t{names[1]}\\n'; paste {' '.join(map(shell_word, files))})"
-        hint = f"join the matching lines: {joined} > {shell_word(file.path.stem + '.tsv')}; "
-        hint += f"then set data.text_column to {names[0]} and data.target_column to {names[1]}, or the other way round"
+    paths = sorted(path for path in similar_files if _LANGUAGE.fullmatch(path.suffix) and form_of(path) == "unknown")
+    if len(paths) > 1 and file.path in paths:
+        file_names, codes = [path.name for path in paths[:2]], [path.suffix.lstrip(".") for path in paths[:2]]
+        join_command = f"(printf '{codes[0]}\\t{codes[1]}\\n'; paste {' '.join(map(shell_word, file_names))})"
+        hint = f"join the matching lines: {join_command} > {shell_word(file.path.stem + '.tsv')}; "
+        hint += f"then set data.text_column to {codes[0]} and data.target_column to {codes[1]}, or the other way round"
     return DataError(f"this is {kind} without columns, but this task reads rows", where=file.label, hint=hint)
 
 
@@ -179,56 +179,56 @@ def line_blocks(file: SourceFile, choices: ColumnChoices | None = None) -> Itera
         with open_bytes(file) as (_, content):
             remarks = ColumnChoices("")  # collects remarks on joined rows
             rows = rows_of(content, file, remarks, ProblemList())
-            head, error = head_of(rows) if choices else (list(islice(rows, FIRST_ROWS)), None)
+            first_rows, error = head_of(rows) if choices else (list(islice(rows, FIRST_ROWS)), None)
             head_bytes = content.tell()
             content.seek(0)
             if error or remarks.notes() or is_one_json(content):
                 raise ReadInOrder
-            column = choices.choose(head) if head and choices else ""
+            column = choices.choose(first_rows) if first_rows and choices else ""
             content.seek(0)
             offset = lines_before = 0
-            for size, lines in _sizes_of_blocks(content, head_bytes):
-                yield LineBlock(file, offset, size, lines_before, column, frozenset(columns_of(head)))
-                offset, lines_before = offset + size, lines_before + lines
+            for block_bytes, line_count in _sizes_of_blocks(content, head_bytes):
+                yield LineBlock(file, offset, block_bytes, lines_before, column, frozenset(columns_of(first_rows)))
+                offset, lines_before = offset + block_bytes, lines_before + line_count
     except DataError:
         raise ReadInOrder from None
 
 
-def _sizes_of_blocks(content: BinaryIO, least: int) -> Iterator[tuple[int, int]]:
+def _sizes_of_blocks(content: BinaryIO, least_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield (bytes, lines) of each block: BLOCK_LINES lines, or fewer if they exceed BLOCK_BYTES. The first block has
     at least `least` bytes.
 
     Raises ReadInOrder for a line that is longer than a row may be.
     """
-    rest = b""
+    unfinished = b""
     while data := content.read(READ_BYTES):
-        data = rest + data
-        ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")) + 1
-        start = first = 0
-        while first < len(ends):
-            limit = int(np.searchsorted(ends, start + BLOCK_BYTES))
-            last = max(min(first + BLOCK_LINES - 1, limit), int(np.searchsorted(ends, start + least)))
-            if last >= len(ends):  # more lines of this block may follow
+        data = unfinished + data
+        line_ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")) + 1
+        block_start = first = 0
+        while first < len(line_ends):
+            limit = int(np.searchsorted(line_ends, block_start + BLOCK_BYTES))
+            last = max(min(first + BLOCK_LINES - 1, limit), int(np.searchsorted(line_ends, block_start + least_bytes)))
+            if last >= len(line_ends):  # more lines of this block may follow
                 break
-            yield int(ends[last]) - start, last + 1 - first
-            start, first, least = int(ends[last]), last + 1, 0
-        rest = data[start:]
-        if len(rest) > 2 * MAX_LINE_BYTES:
+            yield int(line_ends[last]) - block_start, last + 1 - first
+            block_start, first, least_bytes = int(line_ends[last]), last + 1, 0
+        unfinished = data[block_start:]
+        if len(unfinished) > 2 * MAX_LINE_BYTES:
             raise ReadInOrder
-    if rest:
-        yield len(rest), rest.count(b"\n") + (not rest.endswith(b"\n"))
+    if unfinished:
+        yield len(unfinished), unfinished.count(b"\n") + (not unfinished.endswith(b"\n"))
 
 
 def first_characters(documents: Iterator[Document], max_chars: int) -> Iterator[Document]:
     """Yield the first documents, `max_chars` characters in total (0: no limit). The last document is truncated."""
-    left = max_chars
+    characters_left = max_chars
     for document in documents:
         if not max_chars:
             yield document
             continue
-        yield Document(document.text[:left], document.where)
-        left -= len(document.text)
-        if left <= 0:
+        yield Document(document.text[:characters_left], document.where)
+        characters_left -= len(document.text)
+        if characters_left <= 0:
             return
 
 
@@ -245,10 +245,10 @@ def read_text(content: BinaryIO, label: str) -> str:
     return with_plain_line_ends(decoded(data, label, line=1))
 
 
-def texts_of(rows: Iterator[Row], column: str, problems: ProblemList, late: LateColumns) -> Iterator[Document]:
+def texts_of(rows: Iterator[Row], column: str, problems: ProblemList, late_columns: LateColumns) -> Iterator[Document]:
     for row in rows:
         try:
-            late.see(row)
+            late_columns.see(row)
             yield Document(text_of(row, column), row.where)
         except DataError as error:
             problems.add(error, row.values)
@@ -262,35 +262,35 @@ def slices_of(files: Mapping[str, Sequence[SourceFile]], spec: str, setting: str
     from datasets import ReadInstruction
 
     shown = one_line(spec, 80)
-    counts = {label: [_cached_row_count(file) for file in split_files] for label, split_files in files.items()}
+    row_counts = {label: [_cached_row_count(file) for file in split_files] for label, split_files in files.items()}
     try:
-        totals = {label: sum(file_counts) for label, file_counts in counts.items()}
-        slices = ReadInstruction.from_spec(spec).to_absolute(totals)
+        row_totals = {label: sum(file_counts) for label, file_counts in row_counts.items()}
+        slices = ReadInstruction.from_spec(spec).to_absolute(row_totals)
     except (ValueError, AssertionError) as error:
         hint = "write slices like train[:10%], train[100:200] or train[-500:]"
         raise DataError(f"{setting}: '{shown}' is not a valid slice: {one_line(str(error), 120)}", hint=hint) from None
-    selected = tuple(
+    selected_files = tuple(
         entry
         for part in slices
-        for entry in _rows_of(files[part.splitname], counts[part.splitname], part.from_ or 0, part.to)
+        for entry in _rows_of(files[part.splitname], row_counts[part.splitname], part.from_ or 0, part.to)
     )
-    if not selected:
+    if not selected_files:
         raise DataError(
-            f"{setting}: '{shown}' selects no rows", hint=f"there are {sum(map(sum, counts.values())):,} rows"
+            f"{setting}: '{shown}' selects no rows", hint=f"there are {sum(map(sum, row_counts.values())):,} rows"
         )
-    return selected
+    return selected_files
 
 
-def _rows_of(files: Sequence[SourceFile], counts: list[int], start: int, end: int | None) -> Iterator[SourceFile]:
+def _rows_of(files: Sequence[SourceFile], row_counts: list[int], start: int, end: int | None) -> Iterator[SourceFile]:
     """Yield the files with the rows from `start` to `end` (exclusive), counted over all files of a split."""
-    for file, count in zip(files, counts, strict=True):
-        first, last = max(start, 0), count if end is None else min(end, count)
-        if (first, last) == (0, count):
+    for file, row_count in zip(files, row_counts, strict=True):
+        first_row, end_row = max(start, 0), row_count if end is None else min(end, row_count)
+        if (first_row, end_row) == (0, row_count):
             yield file
-        elif first < last:
-            share = round(file.size_bytes * (last - first) / count)
-            yield replace(file, rows=(first, last), size_bytes=share, whole_bytes=file.size_bytes)
-        start, end = start - count, None if end is None else end - count
+        elif first_row < end_row:
+            selected_bytes = round(file.size_bytes * (end_row - first_row) / row_count)
+            yield replace(file, rows=(first_row, end_row), size_bytes=selected_bytes, whole_bytes=file.size_bytes)
+        start, end = start - row_count, None if end is None else end - row_count
 
 
 def _cached_row_count(file: SourceFile) -> int:

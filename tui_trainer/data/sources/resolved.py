@@ -34,9 +34,9 @@ class ResolvedData:
     @classmethod
     def of(cls, *sources: "Source") -> Self:
         """Return data that consists of these sources, which are already open."""
-        data = cls(paths=tuple(source.path for source in sources), text_column=sources[0].text_column)
-        vars(data)["sources"] = sources
-        return data
+        resolved_data = cls(paths=tuple(source.path for source in sources), text_column=sources[0].text_column)
+        vars(resolved_data)["sources"] = sources
+        return resolved_data
 
     @cached_property
     def sources(self) -> "tuple[Source, ...]":
@@ -47,11 +47,11 @@ class ResolvedData:
         """
         from tui_trainer.data.sources.source import DataChoice, open_sources, uses_of_splits, validation_of
 
-        choice = DataChoice(name=self.name, split=self.split, revision=self.revision, streaming=self.streaming)
-        training = open_sources(self.paths, self.text_column, choice)
+        training_choice = DataChoice(name=self.name, split=self.split, revision=self.revision, streaming=self.streaming)
+        training = open_sources(self.paths, self.text_column, training_choice)
         if named_by := "data.eval_path" if self.eval_paths else "data.eval_split" if self.eval_split else "":
-            evaluation = replace(choice, split=self.eval_split, measured=True)
-            held_out: Source | None = open_sources(self.eval_paths or self.paths, self.text_column, evaluation)
+            evaluation_choice = replace(training_choice, split=self.eval_split, measured=True)
+            held_out: Source | None = open_sources(self.eval_paths or self.paths, self.text_column, evaluation_choice)
         else:
             held_out = validation_of(training)
         training = replace(training, splits=tuple(uses_of_splits(training, held_out, named_by)))
@@ -89,6 +89,6 @@ class ResolvedData:
             import xxhash
 
             _ = self.signature
-            first, *others = prints = [source.fingerprint(progress) for source in self.sources]
-            attributes["hashed"] = xxhash.xxh3_128(json.dumps(prints).encode()).hexdigest() if others else first
+            first, *others = fingerprints = [source.fingerprint(progress) for source in self.sources]
+            attributes["hashed"] = xxhash.xxh3_128(json.dumps(fingerprints).encode()).hexdigest() if others else first
         return str(attributes["hashed"])

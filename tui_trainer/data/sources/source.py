@@ -166,10 +166,10 @@ class Source:
 
     def each(self, progress: Progress | None) -> "Iterator[tuple[Source, Progress | None]]":
         """Yield the source of each path, with a callback that reports its progress as a part of the whole."""
-        done = 0
+        bytes_before = 0
         for part in self.parts:
-            yield part, _progress_within(progress, done, self.bytes_on_disk) if self.several else progress
-            done += part.bytes_on_disk
+            yield part, _progress_within(progress, bytes_before, self.bytes_on_disk) if self.several else progress
+            bytes_before += part.bytes_on_disk
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -227,20 +227,20 @@ class Source:
 
         digest = xxhash.xxh3_128()
         if self.several:
-            fingerprints = [part.fingerprint(part_progress) for part, part_progress in self.each(progress)]
+            fingerprints = [row_facts.fingerprint(part_progress) for row_facts, part_progress in self.each(progress)]
             digest.update(repr(fingerprints).encode())
             return str(digest.hexdigest())
         if self.sample:
             digest.update(repr((self.path, SAMPLES_PYTHON, self.sample.content())).encode())
             return str(digest.hexdigest())
         meter = Meter(progress, "hashing the data", self.bytes_on_disk, "bytes")
-        done = 0
+        bytes_hashed = 0
         for entry in self.entries:
-            part = (entry.rows, entry.features) if entry.rows or entry.features else ()
-            form = (entry.separator, entry.header) if entry.separator or entry.header else ()
-            digest.update(repr((entry.label, _digest(entry, meter, done), *part, *form)).encode())
-            done += entry.size_bytes
-        meter.finish(done)
+            row_facts = (entry.rows, entry.features) if entry.rows or entry.features else ()
+            format_facts = (entry.separator, entry.header) if entry.separator or entry.header else ()
+            digest.update(repr((entry.label, _digest(entry, meter, bytes_hashed), *row_facts, *format_facts)).encode())
+            bytes_hashed += entry.size_bytes
+        meter.finish(bytes_hashed)
         return str(digest.hexdigest())
 
     def signature(self) -> tuple[tuple[int, int], ...]:
@@ -267,21 +267,21 @@ class Source:
     ) -> Iterator[T]:
         """Yield what `read` yields for each file. Errors are added to `problems`."""
         meter = Meter(progress, "reading the data", self.bytes_on_disk, "bytes")
-        done = 0
+        bytes_read = 0
         for entry in self.entries:
             try:
-                with open_bytes(entry) as (raw, content):
-                    for item in read(content, entry, choices, problems):
-                        yield item
+                with open_bytes(entry) as (raw_file, content):
+                    for row in read(content, entry, choices, problems):
+                        yield row
                         if meter.due():
-                            meter.report(done + raw.tell())
+                            meter.report(bytes_read + raw_file.tell())
             except DataError as error:
                 problems.add(error)
                 # The error makes the rest of the file unreadable, with any number of rows.
                 problems.ends += error.problems
-            done += entry.size_bytes
-            meter.report(done)
-        meter.finish(done)
+            bytes_read += entry.size_bytes
+            meter.report(bytes_read)
+        meter.finish(bytes_read)
 
 
 def open_source(path: str, text_column: str = AUTO, choice: DataChoice = EVERYTHING) -> Source:
@@ -335,22 +335,22 @@ def _join_sources(parts: Sequence[Source]) -> Source:
     if len(parts) == 1:
         return parts[0]
     single_files = [part.entries[0] if len(part.entries) == 1 else None for part in parts]
-    labels = Counter(entry.label for entry in single_files if entry)
-    several = []
+    label_counts = Counter(entry.label for entry in single_files if entry)
+    named_parts = []
     for part, entry in zip(parts, single_files, strict=True):
-        if entry and labels[entry.label] > 1:
+        if entry and label_counts[entry.label] > 1:
             entries = (replace(entry, label=one_line(f"{entry.path.parent.name}/{entry.path.name}")),)
             part = replace(part, entries=entries, description=_description(part.path, entries))
-        several.append(part)
-    descriptions = [part.description for part in several[:SHOWN_SOURCES]]
-    further = len(several) - len(descriptions)
+        named_parts.append(part)
+    descriptions = [part.description for part in named_parts[:SHOWN_SOURCES]]
+    sources_left = len(named_parts) - len(descriptions)
     return Source(
-        path=", ".join(part.path for part in several),
-        text_column=several[0].text_column,
-        description=", ".join(descriptions) + (f" and {further:,} more sources" if further else ""),
-        bytes_on_disk=sum(part.bytes_on_disk for part in several),
-        entries=tuple(entry for part in several for entry in part.entries),
-        several=tuple(several),
+        path=", ".join(part.path for part in named_parts),
+        text_column=named_parts[0].text_column,
+        description=", ".join(descriptions) + (f" and {sources_left:,} more sources" if sources_left else ""),
+        bytes_on_disk=sum(part.bytes_on_disk for part in named_parts),
+        entries=tuple(entry for part in named_parts for entry in part.entries),
+        several=tuple(named_parts),
     )
 
 
@@ -378,12 +378,12 @@ class _Request:
         """The same request without the name of a configuration, for use when the configuration was found."""
         return replace(self, choice=replace(self.choice, name=""))
 
-    def as_setting(self, inside: str) -> str:
-        path = str(replace(self.wanted, inside=inside) if self.wanted else self.place / inside)
+    def as_setting(self, name: str) -> str:
+        path = str(replace(self.wanted, inside=name) if self.wanted else self.place / name)
         return path.replace(",", "\\,")
 
-    def selects(self, inside: str) -> bool:
-        return fnmatchcase(inside if self.wanted else str(self.place / inside), self.pattern)
+    def selects(self, name: str) -> bool:
+        return fnmatchcase(name if self.wanted else str(self.place / name), self.pattern)
 
 
 def _open_path(request: _Request) -> Source:
@@ -396,26 +396,26 @@ def _open_path(request: _Request) -> Source:
     if address := address_of(path):
         hint = "download the file and give its path; a dataset on the Hub is written hub:owner/name"
         raise DataError(f"'{one_line(path, 200)}' is an address, but data is not read from {address}", hint=hint)
-    is_of_the_hub = path.startswith(HUB_PREFIX)
-    if not is_of_the_hub:
-        place = at_home(path)
+    is_hub_path = path.startswith(HUB_PREFIX)
+    if not is_hub_path:
+        local = at_home(path)
         try:
-            mode = place.stat().st_mode
+            mode = local.stat().st_mode
         except (OSError, UnicodeEncodeError) as error:
             if isinstance(error, FileNotFoundError) and set(path) & GLOB_SIGNS:
-                return _open_glob(request, place)
+                return _open_glob(request, local)
             if not isinstance(error, FileNotFoundError) or not could_be_on_the_hub(path):
                 raise _error_of_opening(path, error) from None
         else:
             if stat.S_ISDIR(mode):
-                return _open_folder(request, place)
-            split = split_of_file(place.name)
-            request = replace(request, place=place.parent, pattern=glob.escape(str(place)))
-            return _choose_files(request, {place.name: named_file(place, mode)}, NamedSplits(), split or "", split)
+                return _open_folder(request, local)
+            split = split_of_file(local.name)
+            request = replace(request, place=local.parent, pattern=glob.escape(str(local)))
+            return _choose_files(request, {local.name: named_file(local, mode)}, NamedSplits(), split or "", split)
     hub_path = parse_hub_path(path, request.choice.revision)
     if source := _open_from_hub(request, hub_path):
         return source
-    if is_of_the_hub:
+    if is_hub_path:
         at_revision = "" if hub_path.revision == MAIN else f" at {one_line(hub_path.revision, 80)}"
         raise DataError(f"the dataset {hub_path.name}{at_revision} is not on this machine", hint=remedies(hub_path))
     similar_path = one_line(nearest_path(path), 200)
@@ -436,53 +436,53 @@ def _open_folder(request: _Request, folder: Path) -> Source:
         return _open_configured(request, folder)
     if (name := request.choice.name) and (folder / name).is_dir():
         return _open_folder(replace(request.without_configuration, text=f"{request.text}/{name}"), folder / name)
-    named, request = _usable_files(_files_below(folder), request)
-    saved = saved_splits(folder)
-    splits = splits_of_cache(folder, named) or assign_splits(named, saved)
-    if missing_splits := saved - {part.folder for part in splits.parts}:
+    files_by_name, request = _usable_files(_files_below(folder), request)
+    saved_folders = saved_splits(folder)
+    splits = splits_of_cache(folder, files_by_name) or assign_splits(files_by_name, saved_folders)
+    if missing_splits := saved_folders - {part.folder for part in splits.parts}:
         splits = replace(splits, gone=(*splits.gone, *sorted(missing_splits)))
-    return _choose_files(request, named, splits, folder.name, split_in(folder.name))
+    return _choose_files(request, files_by_name, splits, folder.name, split_in(folder.name))
 
 
 def _open_configured(request: _Request, folder: Path) -> Source:
     """Return the source of a folder whose README.md declares configurations."""
-    splits, declared = configured_splits(folder, request.choice.name, request.name)
+    splits, declared_facts = configured_splits(folder, request.choice.name, request.name)
     owner = f"{request.wanted.name}/" if request.wanted else ""
     candidates = {name: candidate(folder / name, f"{owner}{name}") for names in splits.parts.values() for name in names}
-    named = {name: replace(file, **declared) for name, file in candidates.items() if file}
-    return _choose_files(request.without_configuration, named, splits)
+    files_by_name = {name: replace(file, **declared_facts) for name, file in candidates.items() if file}
+    return _choose_files(request.without_configuration, files_by_name, splits)
 
 
 def _open_from_hub(request: _Request, path: HubPath) -> Source | None:
     """Return the source of a data set of the Hub. None if nothing of it is on this machine, and it is not streamed."""
     choice, label = request.choice, ""
-    cached = snapshot(path)
-    local_names = _names_in(cached[0]) if cached else []
+    cached_snapshot = snapshot(path)
+    local_names = _names_in(cached_snapshot[0]) if cached_snapshot else []
     has_data = bool(data_names(local_names))
     if not path.inside and not has_data and (converted := cached_data_set(path.name, choice.name, path.revision)):
         return _open_folder(replace(request.without_configuration, text=str(path)), converted)
     request = replace(request, wanted=path)
     if not has_data and choice.streaming:
-        named, splits = remote_splits(path, choice.name)
+        files_by_name, splits = remote_splits(path, choice.name)
         if splits:
-            return _choose_files(request.without_configuration, named, splits)
-    elif not cached or (cached[1] is None and not has_data and not path.inside):
+            return _choose_files(request.without_configuration, files_by_name, splits)
+    elif not cached_snapshot or (cached_snapshot[1] is None and not has_data and not path.inside):
         return None
     else:
-        folder, names = cached[0], selected_names(path, local_names, cached[1])
+        folder, names = cached_snapshot[0], selected_names(path, local_names, cached_snapshot[1])
         if not path.inside and has_configurations(folder):
             return _open_configured(request, folder)
-        named = {
+        files_by_name = {
             name: named_file(folder / name, (folder / name).stat().st_mode, f"{path.name}/{name}") for name in names
         }
         if GLOB_SIGNS & {*path.inside} or names == [path.inside]:
             request = replace(request, pattern=path.inside)
         label = path.inside.rpartition("/")[2]
     # A folder may have the name of the configuration.
-    inside = {name: file for name, file in named.items() if name.startswith(f"{choice.name}/")}
-    if choice.name and inside:
-        named, request = inside, request.without_configuration
-    return _choose_files(request, named, assign_splits(named), label, split_in(label))
+    configured_files = {name: file for name, file in files_by_name.items() if name.startswith(f"{choice.name}/")}
+    if choice.name and configured_files:
+        files_by_name, request = configured_files, request.without_configuration
+    return _choose_files(request, files_by_name, assign_splits(files_by_name), label, split_in(label))
 
 
 def _names_in(folder: Path) -> list[str]:
@@ -492,15 +492,15 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _open_glob(request: _Request, pattern: Path) -> Source:
-    names = glob.glob(str(pattern), recursive=True)  # noqa: PTH207  # Path.glob takes no absolute pattern
+    paths = glob.glob(str(pattern), recursive=True)  # noqa: PTH207  # Path.glob takes no absolute pattern
     names_of_folder: dict[Path, list[str]] = {}
-    for path in map(Path, names):
+    for path in map(Path, paths):
         names_of_folder.setdefault(path.parent, []).append(path.name)
-    files = (folder / name for folder, inside in names_of_folder.items() for name in data_files(folder, inside))
-    place = Path(*takewhile(lambda step: not GLOB_SIGNS & {*step}, pattern.parts))
-    request = replace(request, place=place, pattern=str(pattern))
-    named, request = _usable_files(files, request, whole_paths=True)
-    return _choose_files(request, named, assign_splits(named), place.name, split_in(place.name))
+    files = (folder / name for folder, file_names in names_of_folder.items() for name in data_files(folder, file_names))
+    base = Path(*takewhile(lambda step: not GLOB_SIGNS & {*step}, pattern.parts))
+    request = replace(request, place=base, pattern=str(pattern))
+    files_by_name, request = _usable_files(files, request, whole_paths=True)
+    return _choose_files(request, files_by_name, assign_splits(files_by_name), base.name, split_in(base.name))
 
 
 def _choose_files(
@@ -510,29 +510,29 @@ def _choose_files(
     choice = request.choice
     if choice.name:
         raise no_configuration(request.name, choice.name, _configurations(named))
-    chosen, others = _chosen_split(request, named, splits, label, split)
-    read = {file.path for file in chosen.files}
-    validation = () if choice.measured or choice.splits else others
-    read |= {file.path for other in validation if other.split == "validation" for file in other.files}
-    names = [name for name, file in named.items() if file.path in read and name not in splits.exact]
-    missing = [name for name in missing_files(named, names) if not request.pattern or request.selects(name)]
-    if missing:
-        further = f" and {len(missing) - _MOST_SHOWN:,} more" if len(missing) > _MOST_SHOWN else ""
-        listed = one_line(", ".join(missing[:_MOST_SHOWN]), 240) + further
-        problem = f"{request.name} is incomplete; missing: {listed}"
+    chosen_split, other_splits = _chosen_split(request, named, splits, label, split)
+    read_paths = {file.path for file in chosen_split.files}
+    read_splits = () if choice.measured or choice.splits else other_splits
+    read_paths |= {file.path for other in read_splits if other.split == "validation" for file in other.files}
+    read_names = [name for name, file in named.items() if file.path in read_paths and name not in splits.exact]
+    missing_names = [name for name in missing_files(named, read_names) if not request.pattern or request.selects(name)]
+    if missing_names:
+        more_note = f" and {len(missing_names) - _MOST_SHOWN:,} more" if len(missing_names) > _MOST_SHOWN else ""
+        shown_names = one_line(", ".join(missing_names[:_MOST_SHOWN]), 240) + more_note
+        problem = f"{request.name} is incomplete; missing: {shown_names}"
         raise DataError(problem, hint="copy or download the rest, or list the files in data.path, separated by commas")
-    for file in chosen.files:
+    for file in chosen_split.files:
         refuse_unsupported(file)
-    is_split = bool(others)
+    is_split = bool(other_splits)
     if "[" in choice.split:
-        files = {selected.label: selected.files for selected in chosen.several}
-        chosen, is_split = replace(chosen, files=slices_of(files, choice.split, choice.split_setting)), True
-    has_missing = splits.gone and splits.parts and not choice.splits
-    missing_note = f"declared, but without files: {', '.join(splits.gone)}" if has_missing else ""
-    source = _source_of(request.path, request.text_column, chosen, is_split=is_split)
+        files = {selected.label: selected.files for selected in chosen_split.several}
+        chosen_split, is_split = replace(chosen_split, files=slices_of(files, choice.split, choice.split_setting)), True
+    should_note_missing = splits.gone and splits.parts and not choice.splits
+    missing_note = f"declared, but without files: {', '.join(splits.gone)}" if should_note_missing else ""
+    source = _source_of(request.path, request.text_column, chosen_split, is_split=is_split)
     return replace(
         source,
-        others=others,
+        others=other_splits,
         beside=(*request.beside, *(splits.beside if splits.parts else ())),
         remark=missing_note or ("" if splits.parts else splits.remark),
     )
@@ -544,9 +544,9 @@ def _chosen_split(
     """Return the files to read, which are those of one split or all, and the files of each other split."""
     choice = request.choice
     if not splits.parts:
-        whole = SplitFiles(label=label if split else "", split=split, files=tuple(named.values()))
-        by_label = {"train": whole} if not split else {label: whole, split: whole}
-        return _named_splits(by_label, request) if choice.splits else whole, ()
+        all_files = SplitFiles(label=label if split else "", split=split, files=tuple(named.values()))
+        by_label = {"train": all_files} if not split else {label: all_files, split: all_files}
+        return _named_splits(by_label, request) if choice.splits else all_files, ()
 
     def files_of(part: SplitPart) -> SplitFiles:
         files = tuple(named[name] for name in splits.parts[part] if name in named)
@@ -556,16 +556,16 @@ def _chosen_split(
     parts = sorted(splits.parts, key=lambda part: order.index(part.split))
     if choice.splits:
         labels = Counter(part.label for part in parts)
-        if repeated := next((label for label in choice.splits if labels[label] > 1), ""):
-            raise _error_of_parts(request, named, splits, f"several splits are named {repeated}")
+        if repeated_label := next((label for label in choice.splits if labels[label] > 1), ""):
+            raise _error_of_parts(request, named, splits, f"several splits are named {repeated_label}")
         by_label = {part.label: files_of(part) for part in parts}
         by_label |= {kind: files_of(splits.of(kind)[0]) for kind in order if kind and len(splits.of(kind)) == 1}
         if missing := next((label for label in choice.splits if label in splits.gone and label not in by_label), ""):
             message = f"{request.name}: the split {missing} is declared, but its files are missing"
             raise DataError(message, hint=_FETCH_AGAIN)
-        chosen = _named_splits(by_label, request)
-        read_files = [selected.files for selected in chosen.several or (chosen,)]
-        return chosen, tuple(other for part in parts if (other := files_of(part)).files not in read_files)
+        chosen_files = _named_splits(by_label, request)
+        read_files = [selected.files for selected in chosen_files.several or (chosen_files,)]
+        return chosen_files, tuple(other for part in parts if (other := files_of(part)).files not in read_files)
     chosen_part = splits.measured() if choice.measured else splits.trained()
     if not isinstance(chosen_part, str):
         return files_of(chosen_part), tuple(files_of(part) for part in parts if part != chosen_part)
@@ -582,8 +582,8 @@ def _named_splits(by_label: Mapping[str, SplitFiles], request: _Request) -> Spli
     choice = request.choice
     for label in choice.splits:
         if label not in by_label:
-            listed = one_line(", ".join(by_label), 200)
-            hint = f"its splits are {listed}; change {choice.split_setting}"
+            known_labels = one_line(", ".join(by_label), 200)
+            hint = f"its splits are {known_labels}; change {choice.split_setting}"
             raise DataError(f"{request.name} has no split '{one_line(label, 60)}'", hint=hint)
     several = tuple(replace(by_label[label], label=label) for label in choice.splits)
     kinds = {selected.split for selected in several}
@@ -643,12 +643,12 @@ def _usable_files(
     """
     files: dict[str, SourceFile] = {}
     unreadable: list[str] = []
-    beside: list[str] = []
+    other_names: list[str] = []
     for path in sorted(paths, key=str):
         name = path.relative_to(request.place).as_posix()
         file = candidate(path, str(path) if whole_paths else name)
-        if file is not None and (readable := usable(file)):
-            files[name] = readable
+        if file is not None and (usable_file := usable(file)):
+            files[name] = usable_file
         elif path.is_symlink() and form_of(path) != "unknown":
             unreadable.append(f"{one_line(name, 80)} is a broken link")
         elif form_of(path) == "unsupported":
@@ -656,18 +656,18 @@ def _usable_files(
                 f"{one_line(path.suffix, 20)} files are not supported in this version: {one_line(name, 80)}"
             )
         else:
-            beside.append(name)
+            other_names.append(name)
     if any(file.holds_rows for file in files.values()):
         # Descriptions of the rows, and scripts that make them: `git clone` of a data set includes them.
-        about = {
+        description_names = {
             name
             for name, file in files.items()
             if not file.holds_rows and (is_readme_or_licence(name) or name.endswith(".py"))
         } | _settings_files(files)
-        files = {name: file for name, file in files.items() if name not in about}
-        beside += about
+        files = {name: file for name, file in files.items() if name not in description_names}
+        other_names += description_names
     if not files:
-        endings = Counter(PurePosixPath(name).suffix.lower() or "without an extension" for name in beside)
+        endings = Counter(PurePosixPath(name).suffix.lower() or "without an extension" for name in other_names)
         shown = ", ".join(f"{count} {one_line(ending, 20)}" for ending, count in endings.most_common(6))
         reasons = [*unreadable[:_MOST_SHOWN], *([f"found only other files ({shown})"] if shown else [])]
         summary = "; ".join(reasons) or "nothing was found"
@@ -676,15 +676,15 @@ def _usable_files(
     if unreadable:
         hint = "convert or remove these files, or list the files to train on in data.path, separated by commas"
         raise DataError([Problem(message=text, hint=hint) for text in unreadable[:_MOST_SHOWN]])
-    return files, replace(request, beside=tuple(sorted(beside)))
+    return files, replace(request, beside=tuple(sorted(other_names)))
 
 
 def _settings_files(files: Mapping[str, SourceFile]) -> set[str]:
     """Return the .json files that are settings, such as config.json: one object, next to other files with rows."""
-    candidates = [name for name, file in files.items() if file.form == "json" and file.size_bytes <= _SETTINGS_BYTES]
-    if len(candidates) > _FEW_SETTINGS:  # each of many files may be a row
+    json_names = [name for name, file in files.items() if file.form == "json" and file.size_bytes <= _SETTINGS_BYTES]
+    if len(json_names) > _FEW_SETTINGS:  # each of many files may be a row
         return set()
-    settings = {name for name in candidates if _is_one_object(files[name])}
+    settings = {name for name in json_names if _is_one_object(files[name])}
     return settings if any(file.holds_rows for name, file in files.items() if name not in settings) else set()
 
 
@@ -713,14 +713,14 @@ def _with_folder_labels(files: Mapping[str, SourceFile]) -> dict[str, SourceFile
 
 
 def _error_of_opening(path: str, error: OSError | UnicodeEncodeError) -> DataError:
-    shown = one_line(path, 200)
+    shown_path = one_line(path, 200)
     if isinstance(error, FileNotFoundError):
         if os.path.islink(os.path.expanduser(path)):  # noqa: PTH111, PTH114 - of a user who is not here as well
-            return DataError(f"'{shown}' is a broken link", hint="repair the link, or give the path of the file")
+            return DataError(f"'{shown_path}' is a broken link", hint="repair the link, or give the path of the file")
         near = one_line(nearest_path(path), 200)
         hint = f"did you mean '{near}'?" if near else "check the path; a dataset on the Hub is written hub:owner/name"
-        return DataError(f"there is no file or folder '{shown}'", hint=hint)
-    return DataError(f"'{shown}' cannot be opened: {getattr(error, 'strerror', 'not a file name')}")
+        return DataError(f"there is no file or folder '{shown_path}'", hint=hint)
+    return DataError(f"'{shown_path}' cannot be opened: {getattr(error, 'strerror', 'not a file name')}")
 
 
 def _remarks_on_local_path(path: str, choice: DataChoice) -> Iterator[str]:
@@ -730,8 +730,8 @@ def _remarks_on_local_path(path: str, choice: DataChoice) -> Iterator[str]:
         return
     settings = [f"data.{key}" for key in ("revision", "streaming") if getattr(choice, key)]
     if settings:
-        are = "is" if len(settings) == 1 else "are"
-        yield f"{' and '.join(settings)} {are} only for datasets on the Hub, and ignored for local data"
+        verb = "is" if len(settings) == 1 else "are"
+        yield f"{' and '.join(settings)} {verb} only for datasets on the Hub, and ignored for local data"
     name = os.path.relpath(local_path)
     if could_be_on_the_hub(name) and repository_folder("datasets", name).is_dir():
         yield f"the local folder is read, not the dataset of the same name on the Hub ({HUB_PREFIX}{name})"
@@ -739,32 +739,32 @@ def _remarks_on_local_path(path: str, choice: DataChoice) -> Iterator[str]:
 
 def _source_of(path: str, text_column: str, files: SplitFiles, *, is_split: bool) -> Source:
     """Return the source of these files. `is_split`: `path` also names files of other splits."""
-    slice_of = f", {one_line(files.label, 80)}" if "[" in files.label and files.several else ""
+    slice_note = f", {one_line(files.label, 80)}" if "[" in files.label and files.several else ""
     return Source(
         path=path,
         text_column=text_column,
-        description=_description(f"{path}, split {files.label}" if is_split else path, files.files, slice_of),
+        description=_description(f"{path}, split {files.label}" if is_split else path, files.files, slice_note),
         bytes_on_disk=sum(entry.size_bytes for entry in files.files),
         entries=files.files,
         split=files if files.label else None,
     )
 
 
-def _description(path: str, entries: tuple[SourceFile, ...], slice_of: str = "") -> str:
+def _description(path: str, entries: tuple[SourceFile, ...], slice_note: str = "") -> str:
     size = format_bytes(sum(entry.size_bytes for entry in entries))
     if len(entries) == 1:
-        return f"{entries[0].label}{slice_of} ({size})"
+        return f"{entries[0].label}{slice_note} ({size})"
     return f"{one_line(path, 200)} ({len(entries):,} files, {size})"
 
 
-def _progress_within(progress: Progress | None, before: float, total: float) -> Progress | None:
+def _progress_within(progress: Progress | None, amount_before: float, total: float) -> Progress | None:
     """Return a callback that reports the progress of one source, which begins at `before`, as progress of all."""
     if progress is None:
         return None
-    return lambda activity, done, _, unit: progress(activity, before + done, total, unit)
+    return lambda activity, done, _, unit: progress(activity, amount_before + done, total, unit)
 
 
-def _digest(entry: SourceFile, meter: Meter, done: int) -> str:
+def _digest(entry: SourceFile, meter: Meter, bytes_before: int) -> str:
     """Return the hash of a file as stored. It is cached as long as the size and the time of the file are the same."""
     import xxhash
 
@@ -773,53 +773,53 @@ def _digest(entry: SourceFile, meter: Meter, done: int) -> str:
     key = (str(entry.path.absolute()), *entry.size_and_time())
     if key not in _digests:
         digest = xxhash.xxh3_128()
-        with open_bytes(entry) as (raw, _):
-            while chunk := raw.read(4 * MIB):
+        with open_bytes(entry) as (raw_file, _):
+            while chunk := raw_file.read(4 * MIB):
                 digest.update(chunk)
-                meter.report(done + raw.tell())
+                meter.report(bytes_before + raw_file.tell())
         _digests[key] = str(digest.hexdigest())
     return _digests[key]
 
 
 def validation_of(source: Source) -> Source | None:
     """Return the source of the validation splits, None without any. Raises DataError if ambiguous or incomplete."""
-    parts, sources = source.parts, []
+    parts, validation_sources = source.parts, []
     for part in parts:
         splits = [other for other in part.others if other.split == "validation"]
         splits = [other for other in splits if other.label == "validation"] or splits
         if len(splits) > 1:
             problem = f"has several validation splits: {', '.join(map(_with_files, splits))}"
             raise DataError(problem, where=one_line(part.path, 200), hint="set data.eval_split to one of them")
-        sources += [_source_of(part.path, part.text_column, split, is_split=True) for split in splits]
-    if not sources:
+        validation_sources += [_source_of(part.path, part.text_column, split, is_split=True) for split in splits]
+    if not validation_sources:
         return None
-    if len(sources) < len(parts):
-        paths_with = {validation.path for validation in sources}
+    if len(validation_sources) < len(parts):
+        paths_with = {validation.path for validation in validation_sources}
         paths_without = ", ".join(one_line(part.path, 120) for part in parts if part.path not in paths_with)
         problem = f"has a validation split, but {paths_without} has none"
         hint = "set data.eval_path to held-out data for all sources, or list only the training files in data.path"
         raise DataError(problem, where=", ".join(one_line(path, 120) for path in paths_with), hint=hint)
-    return _join_sources(sources)
+    return _join_sources(validation_sources)
 
 
 def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> Iterator[SplitUse]:
     """Yield the use of each training source that has splits. `named_by`: the setting that names `held_out`, if any."""
     held_parts = held_out.parts if held_out else ()
     # Resolving the paths of many files takes long, and happens at each edit of a config: skip it if possible.
-    compares = held_out is not None or any(part.others for part in source.parts)
-    trained = [_rows_by_path(part) if compares else {} for part in source.parts]
-    held_rows = [_rows_by_path(part) for part in held_parts]
-    evaluated_paths = {path for rows in held_rows for path in rows}
-    read_paths = evaluated_paths | {path for rows in trained for path in rows}
-    held_by_path = {other.path: other for other in held_parts} if named_by == "data.eval_split" else {}
-    for part, rows in zip(source.parts, trained, strict=True):
+    needs_paths = held_out is not None or any(part.others for part in source.parts)
+    rows_of_parts = [_rows_by_path(part) if needs_paths else {} for part in source.parts]
+    held_out_rows = [_rows_by_path(part) for part in held_parts]
+    evaluated_paths = {path for rows in held_out_rows for path in rows}
+    read_paths = evaluated_paths | {path for rows in rows_of_parts for path in rows}
+    held_sources = {other.path: other for other in held_parts} if named_by == "data.eval_split" else {}
+    for part, rows in zip(source.parts, rows_of_parts, strict=True):
         evaluated = [other for other in part.others if evaluated_paths >= {file.path.resolve() for file in other.files}]
         unread = [other for other in part.others if other not in evaluated]
         notes = [part.remark]
-        if (held := held_by_path.get(part.path)) and held.split:
-            labels = {other.label for other in held.split.several}
-            evaluated = [held.split]
-            unread = [other for other in part.others if not {other.label, other.split} & labels]
+        if (held_source := held_sources.get(part.path)) and held_source.split:
+            evaluated_labels = {other.label for other in held_source.split.several}
+            evaluated = [held_source.split]
+            unread = [other for other in part.others if not {other.label, other.split} & evaluated_labels]
         unread = [other for other in unread if not any(file.path.resolve() in read_paths for file in other.files)]
         if part.split and part.split.split in ("validation", "test"):
             setting = "data.split" if part.split.several else "data.path"
@@ -828,7 +828,7 @@ def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> It
             )
         if named_by and any(other.split == "validation" for other in unread):
             notes.append(f"the held-out data comes from {named_by}")
-        use = SplitUse(
+        split_use = SplitUse(
             source=one_line(part.path, 200),
             trains=_with_files(part.split) if part.split else "",
             evaluates=", ".join(map(_with_files, evaluated)),
@@ -836,20 +836,20 @@ def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> It
             note="; ".join(filter(None, notes)),
             shares_rows=any(
                 first < end and start < last
-                for other in held_rows
+                for other in held_out_rows
                 for path in rows.keys() & other.keys()
                 for first, last in rows[path]
                 for start, end in other[path]
             ),
         )
-        if use.evaluates or use.left_alone or use.note or use.shares_rows:
-            yield use
+        if split_use.evaluates or split_use.left_alone or split_use.note or split_use.shares_rows:
+            yield split_use
     if held_out is None or not named_by:
         return
-    reported = {part.path for part in source.parts}
+    reported_paths = {part.path for part in source.parts}
     for part in held_parts:
         unread = [other for other in part.others if not any(file.path.resolve() in read_paths for file in other.files)]
-        if part.split and unread and part.path not in reported:
+        if part.split and unread and part.path not in reported_paths:
             left_alone = _unread_names(unread, part.beside)
             yield SplitUse(source=one_line(part.path, 200), evaluates=_with_files(part.split), left_alone=left_alone)
 
@@ -865,10 +865,10 @@ def _rows_by_path(source: Source) -> RowsRead:
 
 def _unread_names(splits: Sequence[SplitFiles], beside: Sequence[str]) -> tuple[str, ...]:
     more = len(beside) - _MOST_SHOWN
-    files = [one_line(name, 80) for name in beside[:_MOST_SHOWN]] + ([f"{more:,} more files"] if more > 0 else [])
-    return (*map(_with_files, splits), *files)
+    names = [one_line(name, 80) for name in beside[:_MOST_SHOWN]] + ([f"{more:,} more files"] if more > 0 else [])
+    return (*map(_with_files, splits), *names)
 
 
 def _with_files(split: SplitFiles) -> str:
-    files = split.files[0].label if len(split.files) == 1 else f"{len(split.files):,} files"
-    return f"{one_line(split.label, 60)} ({files})"
+    files_shown = split.files[0].label if len(split.files) == 1 else f"{len(split.files):,} files"
+    return f"{one_line(split.label, 60)} ({files_shown})"

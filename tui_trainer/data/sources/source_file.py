@@ -48,11 +48,11 @@ SUPPORTED = (
 def form_of(path: PurePath) -> Form:
     """Return the form of a file that its name shows, such as "jsonl" for `x.jsonl` and for `x.jsonl.gz`."""
     endings = [ending.lower() for ending in path.suffixes[-2:]]
-    compressed = bool(endings) and endings[-1] == ".gz"
-    if compressed:
+    is_compressed = bool(endings) and endings[-1] == ".gz"
+    if is_compressed:
         endings.pop()
     form = FORMS.get(endings[-1], "unknown") if endings else "unknown"
-    return "unsupported" if compressed and form in PACKED_INSIDE else form
+    return "unsupported" if is_compressed and form in PACKED_INSIDE else form
 
 
 SNIFFED_BYTES = 4096
@@ -99,23 +99,23 @@ def form_of_content(head: bytes) -> Form | None:
     `head` may end within a line, so its last line is ignored if it has several.
     """
     lines = head.decode("utf-8-sig", errors="ignore").splitlines()
-    complete = [line for line in (lines[:-1] if len(lines) > 1 else lines) if line.strip()][:_SNIFFED_LINES]
-    if not complete:
+    complete_lines = [line for line in (lines[:-1] if len(lines) > 1 else lines) if line.strip()][:_SNIFFED_LINES]
+    if not complete_lines:
         return None
-    if complete[0].lstrip()[:1] in ("{", "["):
+    if complete_lines[0].lstrip()[:1] in ("{", "["):
         with suppress(ValueError):
-            if all(isinstance(json.loads(line), dict) for line in complete):
+            if all(isinstance(json.loads(line), dict) for line in complete_lines):
                 return "jsonl"
-        return "json" if _JSON_ROWS.match("".join(complete)) else None
-    fields = [line.split() for line in complete if not line.startswith(("#", "-DOCSTART-"))]
-    columns = {len(row) for row in fields}
-    if len(columns) == 1 and columns != {1} and all(ENTITY_TAG.fullmatch(row[-1]) for row in fields):
+        return "json" if _JSON_ROWS.match("".join(complete_lines)) else None
+    rows_of_fields = [line.split() for line in complete_lines if not line.startswith(("#", "-DOCSTART-"))]
+    widths = {len(row) for row in rows_of_fields}
+    if len(widths) == 1 and widths != {1} and all(ENTITY_TAG.fullmatch(row[-1]) for row in rows_of_fields):
         return "conll"
     for form, separator in _SEPARATED:
-        names = {name.strip(' "').lower() for name in complete[0].split(separator)}
+        names = {name.strip(' "').lower() for name in complete_lines[0].split(separator)}
         if len(names) < 2 or not names & HEADER_NAMES:
             continue
-        header, *rows = table = list(csv.reader(complete, delimiter=separator))
+        header, *rows = table = list(csv.reader(complete_lines, delimiter=separator))
         # The last row may be incomplete, if a field continues in the next line.
         if rows and all(len(row) == len(header) for row in rows[: max(1, len(table) - 2)]):
             return form
@@ -187,7 +187,7 @@ def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     process that writes to it.
     """
     label = file.label
-    failures: tuple[type[Exception], ...] = network_errors() if file.remote else (OSError,)
+    error_types: tuple[type[Exception], ...] = network_errors() if file.remote else (OSError,)
     try:
         with _open_raw(file) as raw:
             if not file.compressed:
@@ -203,7 +203,7 @@ def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
         ) from None
     except EOFError:
         raise DataError("the gzip file is truncated", where=label, hint="download or copy it again") from None
-    except failures as error:
+    except error_types as error:
         reason = network_reason(error) if file.remote else system_reason(error)
         hint = "data.streaming reads it from the Hub; try again when online" if file.remote else ""
         raise DataError(f"cannot be read: {reason}", where=label, hint=hint) from None
@@ -232,18 +232,18 @@ def _open_raw(file: SourceFile) -> BinaryIO:
 
         return BufferedReader(HfFileSystem().open(file.remote, "rb"))  # the readline of the Hub's file takes no limit
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    raw = BufferedReader(_Readable(os.open(file.path, flags)))
+    raw_file = BufferedReader(_Readable(os.open(file.path, flags)))
     try:
-        status = os.fstat(raw.fileno())
+        status = os.fstat(raw_file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise DataError("not a regular file", where=file.label)
-        if status.st_size <= _LFS_BYTES and raw.peek(len(_LFS_POINTER)).startswith(_LFS_POINTER):
+        if status.st_size <= _LFS_BYTES and raw_file.peek(len(_LFS_POINTER)).startswith(_LFS_POINTER):
             problem = "this is a Git LFS pointer, not the file itself"
             raise DataError(problem, where=file.label, hint="run `git lfs pull` in its folder")
     except BaseException:
-        raw.close()
+        raw_file.close()
         raise
-    return raw
+    return raw_file
 
 
 def refuse_disguised(content: BinaryIO, file: SourceFile) -> None:
@@ -252,9 +252,9 @@ def refuse_disguised(content: BinaryIO, file: SourceFile) -> None:
         return
     start = content.read(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     content.seek(0)
-    for beginning, kind, hint in (*_SIGNATURES, *(_WEB_PAGES if file.holds_rows else ())):
+    for beginning, kind_of_file, hint in (*_SIGNATURES, *(_WEB_PAGES if file.holds_rows else ())):
         if start[: len(beginning)].lower() == beginning.lower():
-            raise DataError(f"this is {kind}", where=file.label, hint=hint)
+            raise DataError(f"this is {kind_of_file}", where=file.label, hint=hint)
     if file.path.suffix.lower() in (".yaml", ".yml") and _YAML_ROWS.match(start):
         hint = "convert its rows to JSONL, or rename it to .txt to train on it as plain text"
         raise DataError("this is a list of rows in YAML", where=file.label, hint=hint)
@@ -282,8 +282,8 @@ def refuse_unsupported(file: SourceFile) -> None:
     """Raise DataError for a file of an unsupported form."""
     if file.form == "unsupported":
         path = file.path
-        ending = "".join(path.suffixes[-2:]) if path.suffix.lower() == ".gz" else path.suffix
-        problem = f"{one_line(ending, 20)} files are not supported in this version"
+        extension = "".join(path.suffixes[-2:]) if path.suffix.lower() == ".gz" else path.suffix
+        problem = f"{one_line(extension, 20)} files are not supported in this version"
         raise DataError(problem, where=file.label, hint=SUPPORTED)
 
 
@@ -313,10 +313,10 @@ def usable(file: SourceFile) -> SourceFile | None:
             with open_bytes(file) as (_, content):
                 head = content.read(_FORM_BYTES)
                 is_binary = b"\0" in head[:SNIFFED_BYTES]
-                sniffed = _with_form_inside(file, head) if file.is_sniffed else file
-                is_read = not (file.form == "unknown" and is_binary)
+                sniffed_file = _with_form_inside(file, head) if file.is_sniffed else file
+                is_readable = not (file.form == "unknown" and is_binary)
         except DataError:
-            sniffed, is_read = file, file.form != "unknown"
-        _sniffed[key] = is_read, sniffed.form_inside
-    is_read, form = _sniffed[key]
-    return replace(file, form_inside=form) if is_read else None
+            sniffed_file, is_readable = file, file.form != "unknown"
+        _sniffed[key] = is_readable, sniffed_file.form_inside
+    is_readable, form = _sniffed[key]
+    return replace(file, form_inside=form) if is_readable else None

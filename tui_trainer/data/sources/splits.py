@@ -114,9 +114,9 @@ class NamedSplits:
     @property
     def doubt(self) -> str:
         """Reason why it is unclear to which split files belong; empty if it is clear."""
-        loose = next((names for part, names in self.parts.items() if not part.label), None)
-        if len(self.parts) > 1 and loose:
-            return f"the split of {_listed(loose)} is unknown"
+        loose_names = next((names for part, names in self.parts.items() if not part.label), None)
+        if len(self.parts) > 1 and loose_names:
+            return f"the split of {_listed(loose_names)} is unknown"
         if len(places := sorted({part.place for part in self.parts})) > 1:
             return f"splits are in several places: {_listed([folder or '.' for folder in places])}"
         return ""
@@ -124,8 +124,8 @@ class NamedSplits:
     @property
     def missing_train(self) -> str:
         """Name of the declared training split that has no files; empty without one, or if a part is named "train"."""
-        gone = next((split for split in self.gone if split_in(split) == "train"), "")
-        return "" if any(part.label == "train" for part in self.parts) else gone
+        missing_split = next((split for split in self.gone if split_in(split) == "train"), "")
+        return "" if any(part.label == "train" for part in self.parts) else missing_split
 
     def trained(self) -> SplitPart | str:
         """Return the part to train on, or the reason why it is unclear."""
@@ -134,9 +134,9 @@ class NamedSplits:
         if len(self.parts) == 1 and not next(iter(self.parts)).split:
             return next(iter(self.parts))
         part = self.doubt or _only_part(self.of("train"), "train")
-        if isinstance(part, SplitPart) and (held_out := self.held_out_files) >= {*self.parts[part]}:
-            shared = sorted(held_out & {*self.parts[part]})
-            return f"{part.label} and another split have the same files: {_listed(shared)}"
+        if isinstance(part, SplitPart) and (held_out_files := self.held_out_files) >= {*self.parts[part]}:
+            shared_names = sorted(held_out_files & {*self.parts[part]})
+            return f"{part.label} and another split have the same files: {_listed(shared_names)}"
         return part
 
     def measured(self) -> SplitPart | str:
@@ -174,8 +174,8 @@ def split_in(name: str) -> Split | None:
     """Return the split that a name of a file or folder shows; None if it shows none, or several."""
     stem = _stem(name)
     splits: set[Split] = {_KEYWORDS[word.lower()] for word in _KEYWORD.findall(stem)}
-    if len(splits) > 1 and (end := _KEYWORD_AT_END.fullmatch(stem)):
-        return _KEYWORDS[end[1].lower()]
+    if len(splits) > 1 and (last_keyword := _KEYWORD_AT_END.fullmatch(stem)):
+        return _KEYWORDS[last_keyword[1].lower()]
     return splits.pop() if len(splits) == 1 else None
 
 
@@ -191,23 +191,23 @@ def is_readme_or_licence(name: str) -> bool:
 
 def assign_splits(names: Iterable[str], saved: AbstractSet[str] = frozenset()) -> NamedSplits:
     """Return the splits of files. `names` are paths in the data set's folder, `saved` folders declared as splits."""
-    rows: list[str] = []
-    texts: list[str] = []
+    table_names: list[str] = []
+    text_names: list[str] = []
     for name in names:
-        (texts if form_of(PurePosixPath(name)) in _TEXTS else rows).append(name)
-    documents = [name for name in texts if not is_readme_or_licence(name)]
-    about = tuple(name for name in texts if is_readme_or_licence(name))
-    parts, text_splits = parts_of(rows, saved), _splits_of_texts(documents)
+        (text_names if form_of(PurePosixPath(name)) in _TEXTS else table_names).append(name)
+    document_names = [name for name in text_names if not is_readme_or_licence(name)]
+    description_names = tuple(name for name in text_names if is_readme_or_licence(name))
+    parts, text_splits = parts_of(table_names, saved), _splits_of_texts(document_names)
     if not any(part.split or part.folder in saved for part in parts):
-        loose = {SplitPart("", "", "rows"): tuple(rows)} if rows and text_splits.parts else {}
-        beside = about if text_splits.parts else ()
-        return NamedSplits(parts={**text_splits.parts, **loose}, beside=beside, remark=text_splits.remark)
+        loose_tables = {SplitPart("", "", "rows"): tuple(table_names)} if table_names and text_splits.parts else {}
+        unread_names = description_names if text_splits.parts else ()
+        return NamedSplits(parts={**text_splits.parts, **loose_tables}, beside=unread_names, remark=text_splits.remark)
     if text_splits.parts:
-        return NamedSplits(parts={**parts, **text_splits.parts}, beside=about)
-    if documents and not saved and not any(part.split == "train" for part in parts):
+        return NamedSplits(parts={**parts, **text_splits.parts}, beside=description_names)
+    if document_names and not saved and not any(part.split == "train" for part in parts):
         # A table such as `test_results` in a corpus of texts is not a split, and no reason to skip the texts.
-        return NamedSplits(parts={**parts, _LOOSE_TEXTS: tuple(documents)}, beside=about)
-    return NamedSplits(parts=parts, beside=tuple(texts))
+        return NamedSplits(parts={**parts, _LOOSE_TEXTS: tuple(document_names)}, beside=description_names)
+    return NamedSplits(parts=parts, beside=tuple(text_names))
 
 
 def parts_of(names: Sequence[str], saved: AbstractSet[str] = frozenset()) -> Parts:
@@ -235,29 +235,29 @@ def _part_of(name: str, saved: AbstractSet[str], mixed_folders: AbstractSet[str]
             return SplitPart(
                 str(folder), folder.name, form, split, "" if str(folder.parent) == "." else str(folder.parent)
             )
-    if shard := _SHARD.fullmatch(path.name):
-        return SplitPart(parent, shard[1], form, split_in(shard[1]), parent)
+    if shard_match := _SHARD.fullmatch(path.name):
+        return SplitPart(parent, shard_match[1], form, split_in(shard_match[1]), parent)
     # Files without a split are read together, from all folders.
     return SplitPart(parent, split, form, split, parent) if (split := split_in(path.name)) else SplitPart("", "", form)
 
 
-def _splits_of_texts(documents: Sequence[str]) -> NamedSplits:
+def _splits_of_texts(document_names: Sequence[str]) -> NamedSplits:
     """Return the splits of texts. If texts are only documents, there are no parts, but perhaps a remark."""
     names_of_part: dict[SplitPart, list[str]] = {}
-    for name in documents:
+    for name in document_names:
         names_of_part.setdefault(_text_part(name), []).append(name)
     parts = {part: tuple(names) for part, names in names_of_part.items()}
-    splits, loose = {part.split for part in parts} - {None}, parts.get(_LOOSE_TEXTS, ())
-    if "train" in splits and len(splits) > 1:
-        folders = {_KEYWORDS.get(name.split("/")[0].lower()) for name in documents if "/" in name} - {None}
-        files = {part.split for part in parts if part.split and not part.folder}
-        if not loose or {"train"} < folders or {"train"} < files:
+    split_kinds, loose_names = {part.split for part in parts} - {None}, parts.get(_LOOSE_TEXTS, ())
+    if "train" in split_kinds and len(split_kinds) > 1:
+        folder_splits = {_KEYWORDS.get(name.split("/")[0].lower()) for name in document_names if "/" in name} - {None}
+        file_splits = {part.split for part in parts if part.split and not part.folder}
+        if not loose_names or {"train"} < folder_splits or {"train"} < file_splits:
             return NamedSplits(parts=parts)
-    split_like = [name for part, names in parts.items() if part.split not in (None, "train") for name in names]
-    if not split_like:
+    split_like_names = [name for part, names in parts.items() if part.split not in (None, "train") for name in names]
+    if not split_like_names:
         return NamedSplits()
     rule = "a folder of texts has splits only if every file names its split, and one split is train"
-    names_are = f"{_listed(split_like)} {'is' if len(split_like) == 1 else 'are'}"
+    names_are = f"{_listed(split_like_names)} {'is' if len(split_like_names) == 1 else 'are'}"
     return NamedSplits(remark=f"{names_are} read as documents, and not as a split: {rule}")
 
 
@@ -268,9 +268,9 @@ def _text_part(name: str) -> SplitPart:
             return SplitPart("/".join(folders[: depth + 1]), split, "text", split, "/".join(folders[:depth]))
     stem = _stem(file_name)
     if PurePosixPath(file_name.lower().removesuffix(".gz")).suffix not in _PROSE_OR_CODE:
-        for candidate in (stem, PurePosixPath(stem).stem):
-            if match := _ONLY_KEYWORD.fullmatch(candidate):
-                split = _KEYWORDS[match[1].lower()]
+        for file_stem in (stem, PurePosixPath(stem).stem):
+            if keyword_match := _ONLY_KEYWORD.fullmatch(file_stem):
+                split = _KEYWORDS[keyword_match[1].lower()]
                 return SplitPart("", split, "text", split, "/".join(folders))
     return _LOOSE_TEXTS
 
@@ -286,26 +286,26 @@ def _stem(name: str) -> str:
 
 def _only_part(parts: Sequence[SplitPart], name: str) -> SplitPart | str:
     """Return the only part, or else the only one that has exactly this name, or else the reason why it is unclear."""
-    exact = [part for part in parts if part.label == part.split]
-    if len(parts) == 1 or len(exact) == 1:
-        return (exact or parts)[0]
+    exact_parts = [part for part in parts if part.label == part.split]
+    if len(parts) == 1 or len(exact_parts) == 1:
+        return (exact_parts or parts)[0]
     if not parts:
         return f"no split is named {name}"
     return f"several splits are named {name}: {_listed([f'{part.label} ({part.form})' for part in parts])}"
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    more_note = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more_note
 
 
 def data_files(folder: Path, names: Sequence[str]) -> list[str]:
     """Return the data files among the files of a folder: those in its state file, or else all but descriptions."""
-    if _STATE in names and (listed := _files_in_state(folder)) is not None:
-        names = [name for name in names if name != _STATE and (not listed or name in listed)]
+    if _STATE in names and (listed_names := _files_in_state(folder)) is not None:
+        names = [name for name in names if name != _STATE and (not listed_names or name in listed_names)]
     names = [name for name in names if name not in ABOUT - {_STATE}]
-    originals = [name for name in names if not LATER_WORK.fullmatch(name)]
-    return originals if any(name.endswith(".arrow") for name in originals) else names
+    original_names = [name for name in names if not LATER_WORK.fullmatch(name)]
+    return original_names if any(name.endswith(".arrow") for name in original_names) else names
 
 
 def _files_in_state(folder: Path) -> list[str] | None:
@@ -342,20 +342,20 @@ def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
 
     Raises DataError if there are several configurations and no name, or several commits and none is `revision`.
     """
-    *owner, last = repo_id.split("/")
+    *owner, snake_name = repo_id.split("/")
     for boundary in _WORD_BOUNDARIES:
-        last = boundary.sub(r"\1_\2", last)
+        snake_name = boundary.sub(r"\1_\2", snake_name)
     # Source: datasets/config.py: HF_DATASETS_CACHE, HF_HOME, XDG_CACHE_HOME.
     cache = os.environ.get("HF_DATASETS_CACHE")
     root = from_the_root(cache) if cache else huggingface_folder() / "datasets"
-    data_set_folder = root / "___".join([*owner, last.lower()])
+    data_set_folder = root / "___".join([*owner, snake_name.lower()])
     folders = [file.parent for file in data_set_folder.glob(f"*/*/*/{_INFO}")]
     folders.sort(key=lambda folder: folder.stat().st_mtime)
-    main = repository_folder("datasets", repo_id) / "refs/main"
+    main_ref = repository_folder("datasets", repo_id) / "refs/main"
     commit = revision
     with suppress(OSError):
-        commit = main.with_name(revision).read_text(encoding="utf-8").strip()
-    is_main = revision == main.name
+        commit = main_ref.with_name(revision).read_text(encoding="utf-8").strip()
+    is_main = revision == main_ref.name
     folders = [folder for folder in folders if is_main or folder.name == commit]
     configurations = sorted({folder.parts[-3] for folder in folders if not _FRAGMENT.fullmatch(folder.parts[-3])})
     if not name and len(configurations) > 1:
@@ -376,8 +376,8 @@ class NoConfiguration(DataError):
 
 
 def several_configurations(shown: str, configurations: Iterable[str]) -> DataError:
-    listed = one_line(", ".join(configurations), 200)
-    return DataError(f"{shown} has several configurations: {listed}", hint="set data.name to one of them")
+    known_names = one_line(", ".join(configurations), 200)
+    return DataError(f"{shown} has several configurations: {known_names}", hint="set data.name to one of them")
 
 
 def has_configurations(folder: Path) -> bool:
@@ -388,10 +388,10 @@ def has_configurations(folder: Path) -> bool:
 def _front_matter(folder: Path) -> str:
     try:
         with (folder / README).open(encoding="utf-8", errors="replace") as file:
-            front = _FRONT_MATTER.match(file.read(MIB))
+            match = _FRONT_MATTER.match(file.read(MIB))
     except OSError:
         return ""
-    return front[1] if front else ""
+    return match[1] if match else ""
 
 
 def configured_splits(folder: Path, name: str, shown: str) -> tuple[NamedSplits, dict[str, Any]]:
@@ -406,26 +406,26 @@ def configured_splits(folder: Path, name: str, shown: str) -> tuple[NamedSplits,
 
     datasets.logging.set_verbosity_error()
     front_matter = _front_matter(folder)
-    invalid = (ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, ImportError, yaml.YAMLError)
+    error_types = (ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, ImportError, yaml.YAMLError)
     try:
         if address := next(_addresses(yaml.safe_load(front_matter)["configs"]), ""):
             problem = f"the README.md of {shown} refers to data on the network: {one_line(address, 120)}"
             raise DataError(problem, hint="download that file, and list the files in data.path")
         names = datasets.get_dataset_config_names(str(folder))
-        chosen = name or datasets.get_dataset_default_config_name(str(folder)) or ""
-        if chosen not in names:
+        configuration = name or datasets.get_dataset_default_config_name(str(folder)) or ""
+        if configuration not in names:
             raise (no_configuration(shown, name, names) if name else several_configurations(shown, names))
         # The builder leaves a lock file in its cache, which may be on a read-only disk.
-        with TemporaryDirectory() as elsewhere:
-            builder = datasets.load_dataset_builder(str(folder), chosen, cache_dir=elsewhere)
+        with TemporaryDirectory() as cache_folder:
+            builder = datasets.load_dataset_builder(str(folder), configuration, cache_dir=cache_folder)
         files = builder.config.data_files or {}
         declared = {str(split): tuple(_relative_to(path, folder) for path in paths) for split, paths in files.items()}
-    except invalid as error:
+    except error_types as error:
         problem = f"the README.md of {shown} does not say where its data is: {one_line(str(error), 160)}"
         raise DataError(problem, hint="correct its configs, or list the files in data.path") from None
-    exact = frozenset(name for names in declared.values() for name in names if name in front_matter)
+    exact_names = frozenset(name for names in declared.values() for name in names if name in front_matter)
     features = builder.info.features.to_dict() if builder.info.features else None
-    return _declared(declared, exact), {"features": features, **_reading(builder.config, shown)}
+    return _declared(declared, exact_names), {"features": features, **_reading(builder.config, shown)}
 
 
 def _addresses(configs: object) -> Iterator[str]:
@@ -480,32 +480,32 @@ def _declared(declared: Mapping[str, tuple[str, ...]], exact: frozenset[str] = f
     return splits
 
 
-def missing_files(named: Mapping[str, SourceFile], read: Iterable[str]) -> list[str]:
+def missing_files(named: Mapping[str, SourceFile], read_names: Iterable[str]) -> list[str]:
     """Return missing files that belong to those `read`: shards of `-00000-of-00003`, and files in a state.json."""
     existing_shards: dict[tuple[str, ...], set[int]] = {}
     for name in named:
         if shard := _NUMBERED_SHARD.fullmatch(name):
             existing_shards.setdefault(shard.group(1, 3, 4), set()).add(int(shard[2]))
     first_of_group: dict[tuple[str, ...], str] = {}
-    for name in read:
+    for name in read_names:
         shard = _NUMBERED_SHARD.fullmatch(name)
         first_of_group.setdefault(shard.group(1, 3, 4) if shard else (name.rpartition("/")[0],), name)
-    missing = []
+    missing_names = []
     for group, name in first_of_group.items():
         folder, parent = named[name].path.parent, name[: name.rfind("/") + 1]
         listed_files = _files_in_state(folder) if name.endswith(".arrow") and not named[name].remote else None
-        expected = [*(listed_files or ())]
+        expected_names = [*(listed_files or ())]
         if len(group) > 1:
-            first, count, form = group[0].removeprefix(parent), int(group[1]), group[2]
-            from_one = count in existing_shards[group]
-            absent = (n for n in range(from_one, count + from_one) if n not in existing_shards[group])
-            expected += [f"{first}{n:05d}-of-{group[1]}{form}" for n in absent]
-        missing += [
+            shard_prefix, count, extension = group[0].removeprefix(parent), int(group[1]), group[2]
+            start = count in existing_shards[group]
+            absent_numbers = (n for n in range(start, count + start) if n not in existing_shards[group])
+            expected_names += [f"{shard_prefix}{n:05d}-of-{group[1]}{extension}" for n in absent_numbers]
+        missing_names += [
             parent + file_name
-            for file_name in dict.fromkeys(expected)
+            for file_name in dict.fromkeys(expected_names)
             if parent + file_name not in named and (named[name].remote or not (folder / file_name).exists())
         ]
-    return missing
+    return missing_names
 
 
 def _relative_to(path: str, folder: Path) -> str:

@@ -28,7 +28,7 @@ Batches = Callable[[list[str]], Iterator[Any]]  # columns -> record batches
 
 def read_table(content: BinaryIO, label: str, form: str, columns: Sequence[str] = ()) -> Iterator[Row]:
     """Yield each row of a Parquet file, or of an Arrow IPC file or stream, with these `columns` (none: all columns)."""
-    kind, row = _KINDS[form], 0
+    kind, row_number = _KINDS[form], 0
     with _errors_in_one_line(label, kind):
         schema, batches = (_open_parquet if form == "parquet" else _open_arrow)(content, label)
         names: list[str] = schema.names if schema is not None else []
@@ -36,14 +36,14 @@ def read_table(content: BinaryIO, label: str, form: str, columns: Sequence[str] 
         column_namers = class_names(schema)
         for batch in batches([*columns] or names):
             for start in range(0, batch.num_rows, BATCH_ROWS):
-                with _errors_in_one_line(label, kind, f", row {row + 1:,} or after"):
+                with _errors_in_one_line(label, kind, f", row {row_number + 1:,} or after"):
                     part = batch.slice(start, BATCH_ROWS)
                     part.validate(full=True)
                     values = {name: _values(part.column(position)) for position, name in enumerate(part.schema.names)}
                 for fields in zip(*values.values(), strict=True):
-                    row += 1
-                    named = with_names(dict(zip(values, fields, strict=True)), column_namers)
-                    yield Row(f"{label}, row {row:,}", named)
+                    row_number += 1
+                    named_values = with_names(dict(zip(values, fields, strict=True)), column_namers)
+                    yield Row(f"{label}, row {row_number:,}", named_values)
 
 
 def _values(column: Any) -> list[Any]:
@@ -104,12 +104,12 @@ def _namer(feature: Any) -> Namer | None:
     if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names"):
         names = list(feature["names"])
         # `datasets` writes -1 for a missing label.
-        name_of = {-1: None, **dict(enumerate(names))}
-        return lambda value: name_of.get(value, value) if isinstance(value, int) else value
-    inner = feature[0] if isinstance(feature, list) and feature else None
+        names_by_number = {-1: None, **dict(enumerate(names))}
+        return lambda value: names_by_number.get(value, value) if isinstance(value, int) else value
+    item_feature = feature[0] if isinstance(feature, list) and feature else None
     if isinstance(feature, dict) and feature.get("_type") in ("Sequence", "List", "LargeList"):
-        inner = feature.get("feature")
-    namer = _namer(inner) if inner else None
+        item_feature = feature.get("feature")
+    namer = _namer(item_feature) if item_feature else None
     return (lambda value: [namer(item) for item in value] if isinstance(value, list) else value) if namer else None
 
 
@@ -119,35 +119,35 @@ def _open_parquet(content: BinaryIO, _: str) -> tuple[Any, Batches]:
 
     # Without a buffer, pyarrow would read the column of a whole row group at once.
     file = pq.ParquetFile(content, buffer_size=CHUNK_BYTES, pre_buffer=False)
-    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
-    rows = int(max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes))))
-    return file.schema_arrow, lambda names: file.iter_batches(batch_size=rows, columns=names, use_threads=False)
+    row_groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in row_groups), default=0)
+    batch_rows = int(max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes))))
+    return file.schema_arrow, lambda names: file.iter_batches(batch_size=batch_rows, columns=names, use_threads=False)
 
 
 def _open_arrow(content: BinaryIO, label: str) -> tuple[Any, Batches]:
     """Return the schema, None for an empty file, and a function that yields batches of the named columns."""
     import pyarrow as pa
 
-    start = content.read(len(ARROW_FILE))
-    if not start:
+    first_bytes = content.read(len(ARROW_FILE))
+    if not first_bytes:
         return None, lambda _: iter(())
-    if start.startswith(FEATHER_1):
+    if first_bytes.startswith(FEATHER_1):
         raise DataError("Feather files of version 1 are not supported", where=label, hint="convert the file to Parquet")
 
-    def reader(fields: list[int]) -> Any:
+    def open_reader(fields: list[int]) -> Any:
         content.seek(0)
-        opened = pa.ipc.open_file if start == ARROW_FILE else pa.ipc.open_stream
-        return opened(content, options=pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False))
+        arrow_reader = pa.ipc.open_file if first_bytes == ARROW_FILE else pa.ipc.open_stream
+        return arrow_reader(content, options=pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False))
 
-    schema = reader([]).schema
+    schema = open_reader([]).schema
 
     def batches(names: list[str]) -> Iterator[Any]:
-        opened = reader([schema.get_field_index(name) for name in names])
-        if start == ARROW_FILE:
-            yield from (opened.get_batch(number) for number in range(opened.num_record_batches))
+        arrow_reader = open_reader([schema.get_field_index(name) for name in names])
+        if first_bytes == ARROW_FILE:
+            yield from (arrow_reader.get_batch(number) for number in range(arrow_reader.num_record_batches))
         else:
-            yield from opened
+            yield from arrow_reader
 
     return schema, batches
 
