@@ -221,7 +221,7 @@ def _numbered(rows: Sequence[TokenRow], numbers: Mapping[int, int]) -> Iterator[
 
 
 def _joined_row(
-    batch: Batch, row_index: int, documents: Numbered, decoding: _Decoding
+    batch: Batch, row: int, documents: Numbered, decoding: _Decoding
 ) -> tuple[tuple[ShownDocument, ...], int]:
     """Return the documents of a row of a causal model, and the number of inputs that they use.
 
@@ -231,7 +231,7 @@ def _joined_row(
     shown_documents, start = [], 0
     for row_number, part, document in documents:
         end = start + len(document) - 1
-        inputs, labels = batch.input_ids[row_index, start:end], batch.labels[row_index, start:end]
+        inputs, labels = batch.input_ids[row, start:end], batch.labels[row, start:end]
         has_label = labels != IGNORE
         ids = np.append(inputs, labels[-1]) if has_label[-1] else inputs
         is_trained = np.concatenate([[False], has_label])[: len(ids)]
@@ -279,8 +279,8 @@ def _whole_row(
     return (document,), tokens
 
 
-def _is_cut(decoding: _Decoding, row_number: int) -> bool | None:
-    return None if decoding.cut is None else bool(decoding.cut[row_number])
+def _is_cut(decoding: _Decoding, number: int) -> bool | None:
+    return None if decoding.cut is None else bool(decoding.cut[number])
 
 
 def _label_name(label: Any, names: Sequence[str]) -> str:

@@ -122,12 +122,12 @@ def excerpt_of(row: Mapping[str, object], message: str) -> str:
     return one_line(json.dumps(excerpt, ensure_ascii=False, default=str), _EXCERPT)
 
 
-def _shortened(value: Any, first_item: int = 0) -> Any:
+def _shortened(value: Any, first: int = 0) -> Any:
     if isinstance(value, str):
         return one_line(value, _SHOWN_VALUE)
     if isinstance(value, list):
-        ellipsis = ["\u2026"] if 0 < first_item < len(value) else []
-        items = value[len(ellipsis) and first_item :]
+        ellipsis = ["\u2026"] if 0 < first < len(value) else []
+        items = value[len(ellipsis) and first :]
         return [*ellipsis, *map(_shortened, items[:_SHOWN_ITEMS]), *_mark_of_cut(items)]
     if isinstance(value, dict):
         return {str(name): _shortened(item) for name, item in list(value.items())[:_SHOWN_ITEMS]} | _mark_of_cut(value)

@@ -129,14 +129,14 @@ def _ends_in_tag(line: str, sign: str) -> bool:
     return bool(word) and bool(ENTITY_TAG.fullmatch(tag.strip()))
 
 
-def _layout(first_sentences: Sequence[Sentence], label: str, choices: ColumnChoices) -> _Layout:
+def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _Layout:
     """Return the layout, judging by the first sentence of several words, or by many of one. Remove a header line."""
-    line, first_fields = first_sentences[0][0]
+    line, first_fields = head[0][0]
     names = [name.lower() for name in first_fields]
     if len(first_fields) > 1 and names[0] in WORD_COLUMNS and names[-1] in TAG_COLUMNS:
         choices.remark(f"{label}: line {line:,} is a header and is skipped")
-        del first_sentences[0][0]
-    lines = [fields for _, fields in first_sentences[-1]]
+        del head[0][0]
+    lines = [fields for _, fields in head[-1]]
     column_count = len(next((fields for fields in lines if not fields[0].startswith("#")), first_fields))
     lines = [fields for fields in lines if len(fields) == column_count]
     where = f"{label}, line {line}"
@@ -192,14 +192,14 @@ def _is_comment(fields: Sequence[str], layout: _Layout) -> bool:
     return any("=" in field for field in fields) or (len(fields) != layout.columns and fields != ["#"])
 
 
-def _problem_of_line(fields: Sequence[str], layout: _Layout, words_before: int) -> str:
+def _problem_of_line(fields: Sequence[str], layout: _Layout, words: int) -> str:
     if len(fields) < 2 or (len(fields) == layout.columns and not fields[layout.read.get(TAGS, -1)]):
         return "the line has a word but no tag"
     if len(fields) != layout.columns:
         return f"the line has {len(fields)} columns, but the first line of the file has {layout.columns}"
     if not fields[layout.read[WORDS]]:
         return "the line has a tag but no word"
-    return f"the sentence has more than {_LONGEST_SENTENCE:,} words" if words_before >= _LONGEST_SENTENCE else ""
+    return f"the sentence has more than {_LONGEST_SENTENCE:,} words" if words >= _LONGEST_SENTENCE else ""
 
 
 def with_words_joined(rows: Iterator[Row], problems: ProblemList, choices: ColumnChoices) -> Iterator[Row]:
@@ -256,9 +256,9 @@ def _sentence_column(row: Row) -> str:
     return usual_columns(SENTENCE_COLUMNS, names)[0] if isinstance(first_word, str) else ""
 
 
-def _join_words(rows: Sequence[Row], column: str, problems: ProblemList, problems_before: int) -> Iterator[Row]:
+def _join_words(rows: Sequence[Row], column: str, problems: ProblemList, bad: int) -> Iterator[Row]:
     """Yield the joined sentence, unless it had an unreadable row: then `problems` has more entries than `bad`."""
-    if problems.count != problems_before:
+    if problems.count != bad:
         return
     if len(rows) == 1:
         yield rows[0]

@@ -153,16 +153,16 @@ def guess_delimiter(head: Sequence[str]) -> str:
 
 
 def _guess_dialect(
-    first_lines: Sequence[str], label: str, delimiter: str, choices: ColumnChoices
+    head: Sequence[str], label: str, delimiter: str, choices: ColumnChoices
 ) -> tuple[Lines, dict[str, Any]]:
     """Return a function that transforms lines as the csv module needs them, and the options for that module."""
-    first_fields = next((line for line in first_lines if not line.isspace()), "").split(delimiter)
+    first_fields = next((line for line in head if not line.isspace()), "").split(delimiter)
     csv_options: dict[str, Any] = {"delimiter": delimiter, "strict": True}
     if delimiter == TAB:
         lone: list[int] = []
-        for _ in _double_lone_quotes(first_lines, len(first_fields), lone.append):
+        for _ in _double_lone_quotes(head, len(first_fields), lone.append):
             pass
-        if len(first_lines) == LOOKED_LINES:  # a text near the end of these lines may be incomplete
+        if len(head) == LOOKED_LINES:  # a text near the end of these lines may be incomplete
             lone = [line for line in lone if line <= LOOKED_LINES // 2 and len(first_fields) > 1]
         if lone:
             choices.remark(f"{label}, line {lone[0]:,}: unmatched double quotes, so the file is read without quoting")
@@ -176,9 +176,9 @@ def _guess_dialect(
         return partial(_double_lone_quotes, width=len(first_fields), report=report), csv_options
     if len(first_fields) > 1 and all(name.startswith(" ") for name in first_fields[1:]):
         csv_options["skipinitialspace"] = True
-    if any('\\"' in line for line in first_lines) and not _is_consistent(first_lines, csv_options):
+    if any('\\"' in line for line in head) and not _is_consistent(head, csv_options):
         unescape = partial(map, partial(_ESCAPED_QUOTE.sub, r'\1""'))
-        if _is_consistent(list(unescape(first_lines)), csv_options):
+        if _is_consistent(list(unescape(head)), csv_options):
             choices.remark(f"{label}: double quotes inside texts are escaped with backslashes")
             return unescape, csv_options
     return iter, csv_options
@@ -256,7 +256,7 @@ class _LostRows:
         self._quotes = any(self._delimiter in field for fields in self._examples for field in fields)
         self._likely, self._unclear = "", ""
 
-    def look(self, fields: Sequence[str], line: int, last_line: int) -> None:
+    def look(self, fields: Sequence[str], line: int, last: int) -> None:
         """Check a record that spans the lines `line` to `last`. Raises DataError if it is several rows."""
         position = next((position for position, field in enumerate(fields) if "\n" in field), len(fields) - 1)
         text, other_fields = fields[position], len(fields) - 1
@@ -267,14 +267,14 @@ class _LostRows:
         rows = self._rows_in(fields, position)
         match self._are_rows(rows, position) if rows else "no":
             case "yes":
-                problem = f"a double quote opens a text that ends on line {last_line:,}"
+                problem = f"a double quote opens a text that ends on line {last:,}"
                 problem += ", but each line in it looks like a row"
                 hint = 'write double quotes inside a text twice (""), and put the text in double quotes'
                 raise DataError(problem, where=f"{self._label}, line {line}", hint=hint)
             case "no":
                 self._quotes = True
             case verdict:
-                note = f"{self._label}, line {line:,}: a text in double quotes ends on line {last_line:,}; "
+                note = f"{self._label}, line {line:,}: a text in double quotes ends on line {last:,}; "
                 note += "without the quotes each of its lines would be a row"
                 self._likely = self._likely or (note if verdict == "likely" else "")
                 self._unclear = self._unclear or note

@@ -194,7 +194,7 @@ def line_blocks(file: SourceFile, choices: ColumnChoices | None = None) -> Itera
         raise ReadInOrder from None
 
 
-def _sizes_of_blocks(content: BinaryIO, least_bytes: int) -> Iterator[tuple[int, int]]:
+def _sizes_of_blocks(content: BinaryIO, least: int) -> Iterator[tuple[int, int]]:
     """Yield (bytes, lines) of each block: BLOCK_LINES lines, or fewer if they exceed BLOCK_BYTES. The first block has
     at least `least` bytes.
 
@@ -207,11 +207,11 @@ def _sizes_of_blocks(content: BinaryIO, least_bytes: int) -> Iterator[tuple[int,
         block_start = first = 0
         while first < len(line_ends):
             limit = int(np.searchsorted(line_ends, block_start + BLOCK_BYTES))
-            last = max(min(first + BLOCK_LINES - 1, limit), int(np.searchsorted(line_ends, block_start + least_bytes)))
+            last = max(min(first + BLOCK_LINES - 1, limit), int(np.searchsorted(line_ends, block_start + least)))
             if last >= len(line_ends):  # more lines of this block may follow
                 break
             yield int(line_ends[last]) - block_start, last + 1 - first
-            block_start, first, least_bytes = int(line_ends[last]), last + 1, 0
+            block_start, first, least = int(line_ends[last]), last + 1, 0
         unfinished = data[block_start:]
         if len(unfinished) > 2 * MAX_LINE_BYTES:
             raise ReadInOrder
@@ -281,9 +281,9 @@ def slices_of(files: Mapping[str, Sequence[SourceFile]], spec: str, setting: str
     return selected_files
 
 
-def _rows_of(files: Sequence[SourceFile], row_counts: list[int], start: int, end: int | None) -> Iterator[SourceFile]:
+def _rows_of(files: Sequence[SourceFile], counts: list[int], start: int, end: int | None) -> Iterator[SourceFile]:
     """Yield the files with the rows from `start` to `end` (exclusive), counted over all files of a split."""
-    for file, row_count in zip(files, row_counts, strict=True):
+    for file, row_count in zip(files, counts, strict=True):
         first_row, end_row = max(start, 0), row_count if end is None else min(end, row_count)
         if (first_row, end_row) == (0, row_count):
             yield file

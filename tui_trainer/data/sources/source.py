@@ -378,12 +378,12 @@ class _Request:
         """The same request without the name of a configuration, for use when the configuration was found."""
         return replace(self, choice=replace(self.choice, name=""))
 
-    def as_setting(self, name: str) -> str:
-        path = str(replace(self.wanted, inside=name) if self.wanted else self.place / name)
+    def as_setting(self, inside: str) -> str:
+        path = str(replace(self.wanted, inside=inside) if self.wanted else self.place / inside)
         return path.replace(",", "\\,")
 
-    def selects(self, name: str) -> bool:
-        return fnmatchcase(name if self.wanted else str(self.place / name), self.pattern)
+    def selects(self, inside: str) -> bool:
+        return fnmatchcase(inside if self.wanted else str(self.place / inside), self.pattern)
 
 
 def _open_path(request: _Request) -> Source:
@@ -757,14 +757,14 @@ def _description(path: str, entries: tuple[SourceFile, ...], slice_note: str = "
     return f"{one_line(path, 200)} ({len(entries):,} files, {size})"
 
 
-def _progress_within(progress: Progress | None, amount_before: float, total: float) -> Progress | None:
+def _progress_within(progress: Progress | None, before: float, total: float) -> Progress | None:
     """Return a callback that reports the progress of one source, which begins at `before`, as progress of all."""
     if progress is None:
         return None
-    return lambda activity, done, _, unit: progress(activity, amount_before + done, total, unit)
+    return lambda activity, done, _, unit: progress(activity, before + done, total, unit)
 
 
-def _digest(entry: SourceFile, meter: Meter, bytes_before: int) -> str:
+def _digest(entry: SourceFile, meter: Meter, done: int) -> str:
     """Return the hash of a file as stored. It is cached as long as the size and the time of the file are the same."""
     import xxhash
 
@@ -776,7 +776,7 @@ def _digest(entry: SourceFile, meter: Meter, bytes_before: int) -> str:
         with open_bytes(entry) as (raw_file, _):
             while chunk := raw_file.read(4 * MIB):
                 digest.update(chunk)
-                meter.report(bytes_before + raw_file.tell())
+                meter.report(done + raw_file.tell())
         _digests[key] = str(digest.hexdigest())
     return _digests[key]
 

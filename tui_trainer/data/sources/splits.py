@@ -241,15 +241,15 @@ def _part_of(name: str, saved: AbstractSet[str], mixed_folders: AbstractSet[str]
     return SplitPart(parent, split, form, split, parent) if (split := split_in(path.name)) else SplitPart("", "", form)
 
 
-def _splits_of_texts(document_names: Sequence[str]) -> NamedSplits:
+def _splits_of_texts(documents: Sequence[str]) -> NamedSplits:
     """Return the splits of texts. If texts are only documents, there are no parts, but perhaps a remark."""
     names_of_part: dict[SplitPart, list[str]] = {}
-    for name in document_names:
+    for name in documents:
         names_of_part.setdefault(_text_part(name), []).append(name)
     parts = {part: tuple(names) for part, names in names_of_part.items()}
     split_kinds, loose_names = {part.split for part in parts} - {None}, parts.get(_LOOSE_TEXTS, ())
     if "train" in split_kinds and len(split_kinds) > 1:
-        folder_splits = {_KEYWORDS.get(name.split("/")[0].lower()) for name in document_names if "/" in name} - {None}
+        folder_splits = {_KEYWORDS.get(name.split("/")[0].lower()) for name in documents if "/" in name} - {None}
         file_splits = {part.split for part in parts if part.split and not part.folder}
         if not loose_names or {"train"} < folder_splits or {"train"} < file_splits:
             return NamedSplits(parts=parts)
