@@ -89,17 +89,17 @@ def collate_packed(packed: Sequence[Sequence[Document]], pad_id: int, *, width: 
     width = max(width, *used_widths)
     shape = (len(used_widths), width)
     lengths: list[int] = []
-    numbers: list[int] = []
+    document_numbers: list[int] = []
     all_documents: list[Document] = []
     for documents, used_width in zip(rows_of_documents, used_widths, strict=True):
-        numbers.extend(range(len(all_documents), len(all_documents) + len(documents)))
+        document_numbers.extend(range(len(all_documents), len(all_documents) + len(documents)))
         lengths.extend(len(document) - 1 for document in documents)
         all_documents.extend(documents)
         if used_width < width:
             lengths.append(width - used_width)
-            numbers.append(-1)
+            document_numbers.append(-1)
     document_lengths = np.array(lengths, dtype=np.int32)
-    numbers_BT = np.repeat(np.array(numbers, dtype=np.int64), document_lengths).reshape(shape)
+    numbers_BT = np.repeat(np.array(document_numbers, dtype=np.int64), document_lengths).reshape(shape)
     has_text = numbers_BT >= 0
     input_ids = np.full(shape, pad_id, dtype=np.int64)
     labels = np.full(shape, IGNORE, dtype=np.int64)
@@ -121,14 +121,14 @@ def collate_packed(packed: Sequence[Sequence[Document]], pad_id: int, *, width: 
 
 def collate_whole(rows: Sequence[TokenRow], pad_id: int, labels: NDArray[Any], *, width: int = 0) -> Batch:
     """Collate rows for a model that reads whole rows. `more` gets a mask of the padding, and the other arguments."""
-    more = {name: padded([row.more[name] for row in rows], 0, width) for name in rows[0].more}
+    arguments = {name: padded([row.more[name] for row in rows], 0, width) for name in rows[0].more}
     mask = padded([np.ones(len(row), dtype=np.int32) for row in rows], 0, width)
     return Batch(
         input_ids=padded([row.tokens for row in rows], pad_id, width),
         labels=labels,
         rows=len(rows),
         tokens=int(mask.sum()),
-        more={"attention_mask": mask, **more},
+        more={"attention_mask": mask, **arguments},
     )
 
 
@@ -150,8 +150,8 @@ def collate_answers(rows: Sequence[TokenRow], pad_id: int, start_id: int | None,
 def padded(rows: Sequence[Tokens], fill_value: int, width: int = 0) -> NDArray[np.int64]:
     """Return int64 [B, T]: the rows, padded at the right to the longest, or to `width` if that is more."""
     array = np.full((len(rows), max(width, *map(len, rows))), fill_value, dtype=np.int64)
-    for number, row in enumerate(rows):
-        array[number, : len(row)] = row
+    for row_index, row in enumerate(rows):
+        array[row_index, : len(row)] = row
     return array
 
 
@@ -210,8 +210,8 @@ def in_even_widths(collate: Collate, pad_id: int, widest: int, longest_target: i
         if (decoder_inputs := batch.more.get("decoder_input_ids")) is None:
             return batch
         answer_width = rounding(decoder_inputs.shape[1], longest_target)
-        more = {**batch.more, "decoder_input_ids": _filled(decoder_inputs, answer_width, pad_id)}
-        return replace(batch, labels=_filled(batch.labels, answer_width, IGNORE), more=more)
+        arguments = {**batch.more, "decoder_input_ids": _filled(decoder_inputs, answer_width, pad_id)}
+        return replace(batch, labels=_filled(batch.labels, answer_width, IGNORE), more=arguments)
 
     return collate_rounded
 

@@ -38,10 +38,10 @@ class RowLayout:
         if self.packed_width:
             # `halved` narrows rows, but they are at least as wide as the longest document.
             width = max(self.packed_width, *(document.inputs for document in documents))
-            packed = pack_batch(documents, width)
+            packed_rows = pack_batch(documents, width)
             # With 4 rows per pass, 9 rows become 3, 3 and 3 instead of 4, 4 and 1.
-            size = -(-len(packed) // -(-len(packed) // self.rows))
-            yield from (packed[start : start + size] for start in range(0, len(packed), size))
+            pass_rows = -(-len(packed_rows) // -(-len(packed_rows) // self.rows))
+            yield from (packed_rows[start : start + pass_rows] for start in range(0, len(packed_rows), pass_rows))
             return
         if len(documents) > self.rows:
             # Rows of similar length in one pass need the least padding.
@@ -55,7 +55,7 @@ class RowLayout:
             batch = self.collate_packed(rows, width=self.fixed_width)
         else:
             batch = self.collate([row[0] for row in rows], width=self.fixed_width)
-        values = [row.values for packed in rows for row in packed if row.values is not None]
+        values = [row.values for documents in rows for row in documents if row.values is not None]
         return replace(batch, row_values=np.stack(values)) if values else batch
 
     def halved(self, documents: Sequence[TokenRow]) -> Self | None:
@@ -68,6 +68,6 @@ class RowLayout:
         if not self.packed_width or self.fixed_width:
             return None
         used_width = max(sum(document.inputs for row in rows for document in row) for rows in passes)
-        longest = max(document.inputs for document in documents)
-        width = max(-(-used_width // 2), longest)
+        longest_inputs = max(document.inputs for document in documents)
+        width = max(-(-used_width // 2), longest_inputs)
         return replace(self, rows=1, packed_width=width) if width < used_width else None

@@ -28,13 +28,13 @@ def pack_rows(lengths: Lengths, capacity: int) -> list[list[int]]:
     same lengths give the same rows on every machine.
     """
     order, sizes = _longest_first(lengths, capacity)
-    rows, count = _assign_rows(sizes, capacity)
+    row_numbers, row_count = _assign_rows(sizes, capacity)
     row_of = np.empty(len(order), dtype=np.int64)
-    row_of[order] = rows
-    firsts = np.full(count, len(order), dtype=np.int64)
-    np.minimum.at(firsts, row_of, np.arange(len(order)))
-    documents = np.lexsort((np.arange(len(order)), firsts[row_of])).tolist()
-    ends = np.cumsum(np.bincount(row_of, minlength=count)[np.argsort(firsts)]).tolist()
+    row_of[order] = row_numbers
+    first_documents = np.full(row_count, len(order), dtype=np.int64)
+    np.minimum.at(first_documents, row_of, np.arange(len(order)))
+    documents = np.lexsort((np.arange(len(order)), first_documents[row_of])).tolist()
+    ends = np.cumsum(np.bincount(row_of, minlength=row_count)[np.argsort(first_documents)]).tolist()
     return [documents[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
@@ -43,15 +43,15 @@ def narrowest_width(lengths: Lengths, capacity: int) -> int:
     _, sizes = _longest_first(lengths, capacity)
     if not sizes:
         return capacity
-    _, rows = _assign_rows(sizes, capacity)
-    low, high = max(sizes[0], -(-sum(sizes) // rows)), capacity
-    while low < high:
-        middle = (low + high) // 2
-        if _assign_rows(sizes, middle)[1] <= rows:
-            high = middle
+    _, row_count = _assign_rows(sizes, capacity)
+    low_width, high_width = max(sizes[0], -(-sum(sizes) // row_count)), capacity
+    while low_width < high_width:
+        middle_width = (low_width + high_width) // 2
+        if _assign_rows(sizes, middle_width)[1] <= row_count:
+            high_width = middle_width
         else:
-            low = middle + 1
-    return high
+            low_width = middle_width + 1
+    return high_width
 
 
 def _longest_first(lengths: Lengths, capacity: int) -> tuple[NDArray[np.int64], list[int]]:
@@ -97,26 +97,26 @@ class _RowsByFreeSpace:
 
 def _assign_rows(sizes: Sequence[int], capacity: int) -> tuple[list[int], int]:
     """Return the row number of each document, in the order of `sizes` (longest first), and the number of rows."""
-    free = _RowsByFreeSpace()
+    rows_by_space = _RowsByFreeSpace()
     row_of: list[int] = []
-    count = 0
+    row_count = 0
     for size, group in groupby(sizes):
-        remaining = len(list(group))
-        while remaining:
-            space = free.smallest(size) or capacity
-            fits = space // size
-            needed = -(-remaining // fits)
+        documents_left = len(list(group))
+        while documents_left:
+            space = rows_by_space.smallest(size) or capacity
+            fitting_documents = space // size
+            needed_rows = -(-documents_left // fitting_documents)
             if space == capacity:  # no existing row is empty, so this means new rows
-                rows = list(range(count, count + needed))
-                count += needed
+                rows = list(range(row_count, row_count + needed_rows))
+                row_count += needed_rows
             else:
-                rows = free.take(space, needed)
-            for group_rows, per_row in _documents_per_row(rows, remaining, fits):
+                rows = rows_by_space.take(space, needed_rows)
+            for group_rows, per_row in _documents_per_row(rows, documents_left, fitting_documents):
                 row_of.extend(group_rows if per_row == 1 else [row for row in group_rows for _ in range(per_row)])
-                remaining -= per_row * len(group_rows)
+                documents_left -= per_row * len(group_rows)
                 if free_space := space - per_row * size:
-                    free.add(free_space, group_rows)
-    return row_of, count
+                    rows_by_space.add(free_space, group_rows)
+    return row_of, row_count
 
 
 def _documents_per_row(rows: list[int], documents: int, fits: int) -> Iterator[tuple[list[int], int]]:
@@ -174,8 +174,8 @@ def expected_packed_rows(lengths: Lengths, capacity: int, documents: int) -> flo
     if not len(lengths) or documents < 1:
         return 0.0
     batches = _draw_batches(lengths, capacity, documents)
-    rows = [len(pack_rows(batch, capacity)) for batch in batches]
-    return sum(rows) / batches.size * documents
+    row_counts = [len(pack_rows(batch, capacity)) for batch in batches]
+    return sum(row_counts) / batches.size * documents
 
 
 def padding_shares(
@@ -193,16 +193,16 @@ def padding_shares(
     capacity = max(capacity, int(np.max(inputs)))
     batches = _draw_batches(inputs, capacity, documents)
     widths = [narrowest_width(batch, capacity) for batch in batches]
-    packed = sum(len(pack_rows(batch, width)) * width for batch, width in zip(batches, widths, strict=True))
+    packed_inputs = sum(len(pack_rows(batch, width)) * width for batch, width in zip(batches, widths, strict=True))
     used_inputs = int(batches.sum())
-    by_length = np.sort(batches.ravel()).reshape(batches.shape)
-    padded, narrowest = _padded_inputs(batches, micro_batch, rounding, capacity)
-    grouped, narrowest_grouped = _padded_inputs(by_length, micro_batch, rounding, capacity)
+    grouped_batches = np.sort(batches.ravel()).reshape(batches.shape)
+    padded_inputs, narrowest_pass = _padded_inputs(batches, micro_batch, rounding, capacity)
+    grouped_inputs, narrowest_grouped = _padded_inputs(grouped_batches, micro_batch, rounding, capacity)
     return PaddingShares(
-        padded=1 - used_inputs / padded,
-        grouped=1 - used_inputs / grouped,
-        packed=1 - used_inputs / packed if packs else None,
-        narrowest=narrowest,
+        padded=1 - used_inputs / padded_inputs,
+        grouped=1 - used_inputs / grouped_inputs,
+        packed=1 - used_inputs / packed_inputs if packs else None,
+        narrowest=narrowest_pass,
         narrowest_grouped=narrowest_grouped,
     )
 
@@ -216,12 +216,12 @@ def _padded_inputs(
     """
     longest_first = -np.sort(-batches, axis=1)
     starts = np.arange(0, batches.shape[1], micro_batch)
-    sizes = np.diff(np.append(starts, batches.shape[1]))
+    pass_rows = np.diff(np.append(starts, batches.shape[1]))
     widths = longest_first[:, starts]
     narrowest = int(widths[:, max(batches.shape[1] // micro_batch, 1) - 1].min())
     if rounding:
         widths = np.array([rounding(int(width), capacity) for width in widths.flat]).reshape(widths.shape)
-    return int((widths * sizes).sum()), narrowest
+    return int((widths * pass_rows).sum()), narrowest
 
 
 def _draw_batches(lengths: Lengths, capacity: int, documents: int) -> NDArray[np.int64]:
@@ -230,8 +230,8 @@ def _draw_batches(lengths: Lengths, capacity: int, documents: int) -> NDArray[np
     Together, the batches contain each length as often as `lengths` does, so a few of them have the exact mean.
     """
     sorted_lengths = np.sort(np.minimum(np.asarray(lengths, dtype=np.int64), capacity))
-    width = min(documents, DRAWN_DOCUMENTS)
-    shape = max(1, min(DRAWS, DRAWN_DOCUMENTS // width)), width
-    count = shape[0] * width
-    spread = sorted_lengths[(2 * np.arange(count) + 1) * len(sorted_lengths) // (2 * count)]
-    return np.random.default_rng(0).permutation(spread).reshape(shape)
+    batch_documents = min(documents, DRAWN_DOCUMENTS)
+    shape = max(1, min(DRAWS, DRAWN_DOCUMENTS // batch_documents)), batch_documents
+    drawn_count = shape[0] * batch_documents
+    spread_lengths = sorted_lengths[(2 * np.arange(drawn_count) + 1) * len(sorted_lengths) // (2 * drawn_count)]
+    return np.random.default_rng(0).permutation(spread_lengths).reshape(shape)

@@ -37,19 +37,19 @@ class RowOrder:
         return self._order(epoch)[start : start + self._effective_batch]
 
     def _draw(self, epoch: int) -> NDArray[np.int64]:
-        random = np.random.default_rng([self._seed, epoch])
-        order = random.permutation(len(self._lengths))
-        return self._grouped(order, random) if self._group_by_length else order
+        generator = np.random.default_rng([self._seed, epoch])
+        order = generator.permutation(len(self._lengths))
+        return self._grouped(order, generator) if self._group_by_length else order
 
     def _grouped(self, order: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
         """Sort rows by length within groups of batches, then shuffle the batches."""
         group_rows = self._effective_batch * MEGABATCH
         groups = [order[start : start + group_rows] for start in range(0, len(order), group_rows)]
-        by_length = np.concatenate([group[np.argsort(-self._lengths[group], kind="stable")] for group in groups])
-        full = len(order) // self._effective_batch
-        batches = by_length[: full * self._effective_batch].reshape(full, self._effective_batch)
+        grouped = np.concatenate([group[np.argsort(-self._lengths[group], kind="stable")] for group in groups])
+        count = len(order) // self._effective_batch
+        batches = grouped[: count * self._effective_batch].reshape(count, self._effective_batch)
         # A last batch with fewer rows stays the last.
-        return np.concatenate([batches[random.permutation(full)].ravel(), by_length[full * self._effective_batch :]])
+        return np.concatenate([batches[random.permutation(count)].ravel(), grouped[count * self._effective_batch :]])
 
 
 def steps_per_epoch(rows: int, effective_batch: int) -> int:
@@ -61,6 +61,6 @@ def share_of(lengths: NDArray[np.int64], number: int, count: int) -> NDArray[np.
     """Return the sorted positions of the rows that process `number` of `count` takes. All get about equal tokens: rows
     are dealt back and forth, the longest first. With fewer rows than processes, some processes get none."""
     order = np.argsort(-lengths, kind="stable")
-    rounds, turns = np.divmod(np.arange(len(order)), count)
-    dealt_to = np.where(rounds % 2 == 0, turns, count - 1 - turns)
-    return np.sort(order[dealt_to == number])
+    round_numbers, turn_numbers = np.divmod(np.arange(len(order)), count)
+    process_of_row = np.where(round_numbers % 2 == 0, turn_numbers, count - 1 - turn_numbers)
+    return np.sort(order[process_of_row == number])

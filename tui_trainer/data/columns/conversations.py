@@ -134,8 +134,8 @@ def content_of(value: object, subject: str, where: str) -> str:
     if isinstance(value, str):
         return checked_text(value, where)
     if isinstance(value, Mapping):
-        inner = value.get("parts", transposed(value))
-        value = inner if isinstance(inner, list) else [value] if "text" in value or "type" in value else value
+        parts = value.get("parts", transposed(value))
+        value = parts if isinstance(parts, list) else [value] if "text" in value or "type" in value else value
     if isinstance(value, list):
         return "".join(_text_of_part(part, subject, where) for part in value)
     hint = "write it as a string" if isinstance(value, int | float) else ""
@@ -227,20 +227,20 @@ def _normalize_extras(extras: Message, role: str, subject: str, where: str) -> N
         if calls:
             calls = calls if isinstance(calls, list) else [calls]
             extras["tool_calls"] = [_call(call, subject, where) for call in calls]
-    marks = set[bool]()
+    includes_turn = set[bool]()
     for name in (name for name in _FLAGS if name in extras):
         value = extras.pop(name)
         if (flag := _boolean(value)) is None:
             message = f"the loss flag '{name}' of {subject} is {_shown(value)}"
             raise DataError(f"{message}, but must include or exclude the whole turn", where=where, hint="write 0 or 1")
-        marks.add(flag == _FLAGS[name])
-    if unclear := next((name for name in _UNCLEAR_FLAGS if name in extras), ""):
-        message = f"the loss flag '{unclear}' of {subject} is ambiguous: it may include or exclude the turn"
+        includes_turn.add(flag == _FLAGS[name])
+    if unclear_flag := next((name for name in _UNCLEAR_FLAGS if name in extras), ""):
+        message = f"the loss flag '{unclear_flag}' of {subject} is ambiguous: it may include or exclude the turn"
         raise DataError(message, where=where, hint=_FLAG_HINT)
-    if len(marks) > 1:
+    if len(includes_turn) > 1:
         raise DataError(f"the loss flags of {subject} contradict each other", where=where, hint=_FLAG_HINT)
-    if marks and (marks == {False} or role != "assistant"):
-        extras["weight"] = int(True in marks)
+    if includes_turn and (includes_turn == {False} or role != "assistant"):
+        extras["weight"] = int(True in includes_turn)
 
 
 def _role_of(name: object) -> str | None:
@@ -249,8 +249,8 @@ def _role_of(name: object) -> str | None:
 
 def _key_in(entry: Mapping[str, Any], names: Sequence[str]) -> str:
     """Return the first of these keys that has a value in `entry`, or "". A `type` must have a role as its value."""
-    has = (name for name in names if entry.get(name) is not None)
-    return next((name for name in has if name != "type" or _role_of(entry[name])), "")
+    filled_names = (name for name in names if entry.get(name) is not None)
+    return next((name for name in filled_names if name != "type" or _role_of(entry[name])), "")
 
 
 def _boolean(value: object) -> bool | None:
@@ -279,13 +279,13 @@ def _turns_of(value: object) -> list[object] | None:
             turns += _turns_of(entry) or []
         elif not isinstance(entry, Mapping) or not entry:
             turns.append(entry)
-        elif isinstance(inner := entry.get("data"), Mapping):
-            turns.append({**inner, "role": entry.get("type")})
-        elif isinstance(inner := entry.get("author"), Mapping):
-            turns.append({**entry, "author": inner.get("role")})
+        elif isinstance(inner_entry := entry.get("data"), Mapping):
+            turns.append({**inner_entry, "role": entry.get("type")})
+        elif isinstance(inner_entry := entry.get("author"), Mapping):
+            turns.append({**entry, "author": inner_entry.get("role")})
         elif entry.keys() <= _TURN_KEYS.keys():
-            has = ((role, entry[name]) for name, role in _TURN_KEYS.items() if name in entry)
-            turns += [{"role": role, "content": text} for role, text in has if role != "system" or text]
+            texts_by_role = ((role, entry[name]) for name, role in _TURN_KEYS.items() if name in entry)
+            turns += [{"role": role, "content": text} for role, text in texts_by_role if role != "system" or text]
         else:
             turns.append(entry)
     return turns
@@ -326,10 +326,10 @@ def _parse(text: str, subject: str, where: str) -> Any:
 def _text_of_part(part: object, subject: str, where: str) -> str:
     """Return the text of a part of a turn's content. Raises DataError for images and other parts that are not text."""
     if isinstance(part, Mapping):
-        other = next((name for name in _OTHER_PARTS if part.get(name) is not None), None)
-        is_text = part.get("type") in _TEXT_PARTS and other is None
+        other_kind = next((name for name in _OTHER_PARTS if part.get(name) is not None), None)
+        is_text = part.get("type") in _TEXT_PARTS and other_kind is None
         text = part.get("text") if is_text else None
-        kind = one_line(str(part.get("type") or other or f"an object with {listed(part)}"), 60)
+        kind = one_line(str(part.get("type") or other_kind or f"an object with {listed(part)}"), 60)
     else:
         text, kind = part, kind_of_value(part)
     if isinstance(text, str):
@@ -342,10 +342,10 @@ def _text_of_part(part: object, subject: str, where: str) -> str:
 def _calls_in(value: object, subject: str, where: str) -> list[Message] | None:
     """Return the tool calls of ShareGPT and xLAM, objects with a name or their JSON; None for any other content."""
     try:
-        parsed = json.loads(value) if isinstance(value, str) else value
+        parsed_value = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return None
-    calls = parsed if isinstance(parsed, list) else [parsed]
+    calls = parsed_value if isinstance(parsed_value, list) else [parsed_value]
     if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
         return None
     return [_call(call, subject, where) for call in calls]
@@ -360,10 +360,10 @@ def _call(call: object, subject: str, where: str) -> Message:
         raise DataError(f"a tool call of {subject} has no function name", where=where)
     arguments = function.get(_key_in(function, ("arguments", "args", "parameters", "input")), {})
     if isinstance(arguments, str) and arguments.strip():
-        if not isinstance(parsed := written_value(arguments), Mapping):
+        if not isinstance(parsed_arguments := written_value(arguments), Mapping):
             message = f"the arguments of a tool call of {subject} are not a JSON object: '{one_line(arguments, 40)}'"
             raise DataError(message, where=where, hint='write them as an object, such as {"code": "1 + 1"}')
-        arguments = parsed
+        arguments = parsed_arguments
     call_id = {"id": call["id"]} if call.get("id") is not None and "function" in call else {}
     return {**call_id, "type": "function", "function": {"name": function["name"], "arguments": arguments or {}}}
 
@@ -400,8 +400,8 @@ class Conversation:
     @property
     def keys_of_turns(self) -> set[str]:
         """Names of keys of the turns, besides those read here, that have a value and that a chat template may read."""
-        items = (item for message in self.messages if len(message) > 2 for item in message.items())
-        return {name for name, value in items if name not in _READ_KEYS and value not in ("", [], {})}
+        entries = (item for message in self.messages if len(message) > 2 for item in message.items())
+        return {name for name, value in entries if name not in _READ_KEYS and value not in ("", [], {})}
 
     def refuse_unlearnable(self, row: Row, loss_on: str) -> None:
         """Raise DataError if `task.loss_on` contradicts a flag of the row, or if turns to learn from are empty."""
@@ -469,16 +469,16 @@ class ConversationColumns:
         if self.conversation:
             sentence = f"the conversations are in the column '{one_line(self.conversation, 40)}'"
         else:
-            asks = " and ".join(f"'{one_line(name, 40)}'" for name in self.asks)
+            questions = " and ".join(f"'{one_line(name, 40)}'" for name in self.asks)
             first = " (the first of several)" if self.picks_first else ""
-            sentence = f"the questions are in {asks}, the answers in '{one_line(self.pair.target, 40)}'{first}"
+            sentence = f"the questions are in {questions}, the answers in '{one_line(self.pair.target, 40)}'{first}"
         if self.alternates:
             sentence += ", whose texts alternate between user and assistant"
         other_columns = {"the history": self.history, "the system prompt": self.system, "the tools": self.tools}
         sentence += "".join(f", {title} in '{one_line(name, 40)}'" for title, name in other_columns.items() if name)
         # Columns with reasoning come first, because users may expect them to be read.
-        unread = sorted(self.unread, key=lambda name: name.lower() not in _REASONING)
-        return f"{sentence} (not read: {listed(unread)})" if unread else sentence
+        unread_columns = sorted(self.unread, key=lambda name: name.lower() not in _REASONING)
+        return f"{sentence} (not read: {listed(unread_columns)})" if unread_columns else sentence
 
     @property
     def asks(self) -> tuple[str, ...]:
@@ -495,16 +495,16 @@ class ConversationColumns:
         names = list(dict.fromkeys(names))
         columns = replace(self, pair=with_further_texts(self.pair, names)) if self.is_usual else self
         turns = (columns.conversation, columns.pair.target, *columns.asks)
-        beside = [name for name in names if name not in turns]
-        columns_among = partial(usual_columns, names=beside)
+        others = [name for name in names if name not in turns]
+        columns_among = partial(usual_columns, names=others)
         system, tools = (next(iter(columns_among(usual)), "") for usual in (SYSTEM_NAMES, TOOLS_NAMES))
         history = "" if self.conversation else next(iter(columns_among((HISTORY,))), "")
-        read = {system, tools, history, *_ROW_FLAGS}
+        read_names = {system, tools, history, *_ROW_FLAGS}
         if columns.opens:
-            read.add(TRANSLATION)
+            read_names.add(TRANSLATION)
         return replace(
-            columns, names=self.names.union(turns, beside), beside=tuple(beside), system=system, tools=tools,
-            history=history, unread=tuple(name for name in beside if name not in read)
+            columns, names=self.names.union(turns, others), beside=tuple(others), system=system, tools=tools,
+            history=history, unread=tuple(name for name in others if name not in read_names)
         )  # fmt: skip
 
     def read(self, row: Row) -> Conversation:
@@ -517,9 +517,9 @@ class ConversationColumns:
         row = with_languages(row) if self.opens else row
         column = self.conversation
         messages = messages_of(value_of(row, column), row.where) if column else self._turns(row)
-        system = row.values.get(self.system) if self.system else None
-        if system is not None and system != "":
-            text = content_of(system, f"the column '{one_line(self.system, 40)}'", row.where)
+        system_value = row.values.get(self.system) if self.system else None
+        if system_value is not None and system_value != "":
+            text = content_of(system_value, f"the column '{one_line(self.system, 40)}'", row.where)
             if messages[0]["role"] != "system":
                 messages.insert(0, {"role": "system", "content": text})
             elif messages[0]["content"].strip() != text.strip():
@@ -532,19 +532,19 @@ class ConversationColumns:
 
     def _turns(self, row: Row) -> list[Message]:
         turns = _history_turns(row, self.history) if self.history else []
-        question, answer = value_of(row, self.pair.source), self.pair.target
+        question, answer_column = value_of(row, self.pair.source), self.pair.target
         if (messages := _embedded_messages(question, row.where)) is not None:
             turns += messages_of(messages, row.where)
         else:
             parts = [_text_in(row, name) for name in self.asks if name == self.pair.source or row.values.get(name)]
             turns += [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
-        if not answer:
+        if not answer_column:
             return turns
-        if self.tools and (calls := _calls_in(value_of(row, answer), "the answer", row.where)):
+        if self.tools and (calls := _calls_in(value_of(row, answer_column), "the answer", row.where)):
             return [*turns, {"role": "assistant", "content": "", "tool_calls": calls}]
-        if (messages := _embedded_messages(value_of(row, answer), row.where)) is not None:
+        if (messages := _embedded_messages(value_of(row, answer_column), row.where)) is not None:
             return turns + messages_of(messages, row.where)
-        return [*turns, {"role": "assistant", "content": _answer_in(row, answer)}]
+        return [*turns, {"role": "assistant", "content": _answer_in(row, answer_column)}]
 
 
 def find_conversations(
@@ -560,8 +560,8 @@ def find_conversations(
     Raises DataError, with the nearest name, if there are none, or if each row is one turn or a tree of turns. Without
     `needs_answer`, questions without answers are accepted, and so is any column of text.
     """
-    label, opens = file_of(head), bool(languages_of(head))
-    head = [with_languages(row) for row in head] if opens else head
+    label, has_languages = file_of(head), bool(languages_of(head))
+    head = [with_languages(row) for row in head] if has_languages else head
     names = columns_of(head)
     refuse_missing(names, label, text=text_column, target=target_column, text_pair=pair_column)
     if text_column == AUTO:
@@ -580,15 +580,15 @@ def find_conversations(
     if columns is None and text_column == AUTO:
         _refuse_scattered(head, names, label)
     if columns is None and not needs_answer:
-        text = ColumnChoices(text_column).choose(head)
-        columns = ConversationColumns(pair=Pair(text, ""))
+        text_name = ColumnChoices(text_column).choose(head)
+        columns = ConversationColumns(pair=Pair(text_name, ""))
     if columns is None:
         likely_columns = likely_pair(head, sentences=False)
         hint = f"columns found: {listed(names)}; {f'{pair_hint(likely_columns)}; ' if likely_columns else ''}{EXPECTED}"
         raise DataError(NO_CONVERSATIONS, where=label, hint=hint)
     picks_first = any(answers_in(row.values.get(columns.pair.target))[0] for row in head)
     alternates = any(_are_texts(row.values.get(columns.conversation)) for row in head)
-    columns = replace(columns, wrapper=wrapper, picks_first=picks_first, opens=opens, alternates=alternates)
+    columns = replace(columns, wrapper=wrapper, picks_first=picks_first, opens=has_languages, alternates=alternates)
     columns = columns.with_names(names)
     return columns if needs_answer else replace(columns, pair=replace(columns.pair, target=""))
 
@@ -606,33 +606,33 @@ def question_of(conversation: Conversation, where: str) -> tuple[Message, ...]:
 def _choose(
     head: Sequence[Row], names: Sequence[str], text: str, target: str, pair: str, needs_answer: bool
 ) -> ConversationColumns | None:
-    by_name = {name.strip().lower(): name for name in reversed(names)}
+    columns_by_name = {name.strip().lower(): name for name in reversed(names)}
     if text != AUTO:
-        answer = target if target != AUTO else usual_target(text, names)
+        answer_column = target if target != AUTO else usual_target(text, names)
         # Next to whole conversations, a column `answer` only repeats the last turn.
         is_whole = text.strip().lower() in CONVERSATION_NAMES
-        if target == AUTO and (is_whole or not answer) and _is_conversation(head, text):
+        if target == AUTO and (is_whole or not answer_column) and _is_conversation(head, text):
             return ConversationColumns(conversation=text)
-        pair_columns = Pair(text, answer, after=tuple(filter(None, [pair])))
-        return ConversationColumns(pair=pair_columns) if answer or not needs_answer else None
+        pair_columns = Pair(text, answer_column, after=tuple(filter(None, [pair])))
+        return ConversationColumns(pair=pair_columns) if answer_column or not needs_answer else None
     if target == AUTO:
         for usual in CONVERSATION_NAMES:
-            if usual in by_name and _is_conversation(head, by_name[usual]):
-                return ConversationColumns(conversation=by_name[usual])
+            if usual in columns_by_name and _is_conversation(head, columns_by_name[usual]):
+                return ConversationColumns(conversation=columns_by_name[usual])
     usual_pair = find_pair(head, names, file_of(head), target)
     if not (needs_answer or (usual_pair.source and usual_pair.target)):
         usual_pair = usual_input(names)
     if usual_pair.source and (usual_pair.target or not needs_answer):
         return ConversationColumns(pair=replace(usual_pair, after=(pair,)) if pair else usual_pair, is_usual=not pair)
-    turns = [name for name in names if any(_holds_turns(row.values.get(name)) for row in head)]
+    turn_columns = [name for name in names if any(_holds_turns(row.values.get(name)) for row in head)]
     # UltraChat's original form.
-    turns = turns or [
+    turn_columns = turn_columns or [
         name for name in usual_columns(("data",), names) if any(_are_texts(row.values.get(name)) for row in head)
     ]
-    if len(turns) > 1:
-        hint = f"set data.text_column to one of them: {listed(turns)}"
+    if len(turn_columns) > 1:
+        hint = f"set data.text_column to one of them: {listed(turn_columns)}"
         raise DataError("several columns hold conversations", where=file_of(head), hint=hint)
-    return ConversationColumns(conversation=turns[0]) if turns and target == AUTO else None
+    return ConversationColumns(conversation=turn_columns[0]) if turn_columns and target == AUTO else None
 
 
 def _is_conversation(head: Sequence[Row], name: str) -> bool:
@@ -668,21 +668,21 @@ def _wrapper_object(value: object) -> Mapping[str, Any] | None:
 
 
 def _unwrapped(row: Row, wrapper: str) -> Row:
-    others = {name: value for name, value in row.values.items() if name != wrapper}
-    return Row(row.where, {**others, **(_wrapper_object(value_of(row, wrapper)) or {})})
+    other_values = {name: value for name, value in row.values.items() if name != wrapper}
+    return Row(row.where, {**other_values, **(_wrapper_object(value_of(row, wrapper)) or {})})
 
 
 def _refuse_scattered(head: Sequence[Row], names: Sequence[str], label: str) -> None:
     """Raise DataError if each row is only one turn of a conversation, or holds a tree of turns."""
     hint = "write each conversation as one list, in a column named messages"
-    by_name = {name.strip().lower(): name for name in reversed(names)}
-    roles = [row.values.get(by_name.get("role", "")) for row in head]
-    content = next((by_name[name] for name in _CONTENT_KEYS if name in by_name), "")
-    if content and all(map(_role_of, roles)):
-        turn_columns = listed([by_name["role"], content])
+    columns_by_name = {name.strip().lower(): name for name in reversed(names)}
+    roles = [row.values.get(columns_by_name.get("role", "")) for row in head]
+    content_column = next((columns_by_name[name] for name in _CONTENT_KEYS if name in columns_by_name), "")
+    if content_column and all(map(_role_of, roles)):
+        turn_columns = listed([columns_by_name["role"], content_column])
         raise DataError(f"each row is one turn of a conversation ({turn_columns})", where=label, hint=hint)
-    if tree := next((name for name in names if any(_is_tree(row.values.get(name)) for row in head)), ""):
-        raise DataError(f"the column '{one_line(tree, 40)}' holds trees of turns", where=label, hint=hint)
+    if tree_column := next((name for name in names if any(_is_tree(row.values.get(name)) for row in head)), ""):
+        raise DataError(f"the column '{one_line(tree_column, 40)}' holds trees of turns", where=label, hint=hint)
 
 
 def _refuse_flag(row: Row, name: str, loss_on: str) -> None:
@@ -712,9 +712,9 @@ def _history_turns(row: Row, column: str) -> list[Message]:
     if not isinstance(value, list) or not all(isinstance(pair, list | tuple) for pair in value):
         return messages_of(value, row.where)
     turns: list[Message] = []
-    for number, pair in enumerate(value, 1):
+    for entry_number, pair in enumerate(value, 1):
         if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-            message = f"entry {number} of {subject} is not a question with its answer"
+            message = f"entry {entry_number} of {subject} is not a question with its answer"
             raise DataError(message, where=row.where, hint='expected [["a question", "its answer"], ...]')
         texts = zip(("user", "assistant"), pair, strict=True)
         turns += [{"role": role, "content": checked_text(text, row.where)} for role, text in texts]

@@ -66,27 +66,27 @@ def label_columns(setting: str, head: Sequence[Row], label: str, texts: Iterable
     if setting in names and setting != AUTO:
         return (setting,)
     if setting != AUTO:
-        several = tuple(dict.fromkeys(filter(None, map(str.strip, setting.split(","))))) or (setting,)
-        if missing := next((name for name in several if name not in names), None):
-            raise missing_column(missing, label, names, key=_LABEL_KEY)
-        return several
-    sure, maybe = (usual_columns(usual, names) for usual in (SURE_LABELS, MAYBE_LABELS))
-    usual = sure[:1] if sure and {"label", "labels"} - {name.strip().lower() for name in sure} else sure or maybe
-    if len(usual) == 1:
-        return (usual[0],)
-    if usual:
-        hint = f"set {_LABEL_KEY} to one of them: {listed(usual)}"
+        listed_columns = tuple(dict.fromkeys(filter(None, map(str.strip, setting.split(","))))) or (setting,)
+        if missing_name := next((name for name in listed_columns if name not in names), None):
+            raise missing_column(missing_name, label, names, key=_LABEL_KEY)
+        return listed_columns
+    sure, maybe = (usual_columns(names_found, names) for names_found in (SURE_LABELS, MAYBE_LABELS))
+    names_found = sure[:1] if sure and {"label", "labels"} - {name.strip().lower() for name in sure} else sure or maybe
+    if len(names_found) == 1:
+        return (names_found[0],)
+    if names_found:
+        hint = f"set {_LABEL_KEY} to one of them: {listed(names_found)}"
         raise DataError("several columns could hold the labels", where=label, hint=hint)
-    flags = flag_columns(head)
-    if len(flags) > 1:
-        others = [name for name in names if name not in (*flags, *texts) and not is_id(name)]
-        is_clear = len(others) <= (AUTO in texts) and not any("," in name for name in flags)
+    class_columns = flag_columns(head)
+    if len(class_columns) > 1:
+        further_columns = [name for name in names if name not in (*class_columns, *texts) and not is_id(name)]
+        is_clear = len(further_columns) <= (AUTO in texts) and not any("," in name for name in class_columns)
         if is_clear:
-            return tuple(flags)
-        other_columns = f"; other columns: {listed(others)}" if others else ""
+            return tuple(class_columns)
+        other_columns = f"; other columns: {listed(further_columns)}" if further_columns else ""
         hint = f"set {_LABEL_KEY} to the columns that are classes, separated by commas, or to one column of labels"
         raise DataError(
-            f"it is unclear whether the columns {listed(flags)}, which hold 0 or 1, are classes{other_columns}",
+            f"it is unclear whether the columns {listed(class_columns)}, which hold 0 or 1, are classes{other_columns}",
             where=label,
             hint=hint,
         )
@@ -152,8 +152,8 @@ def refuse_text_labels(values: Sequence[object], where: str, column: str) -> Non
     """Raise DataError if each label is a sentence of its own: an answer to generate, or the text itself."""
     labels = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values if value]
     texts = [value for value in labels if isinstance(value, str)]
-    words = sum(len(text.split()) for text in texts)
-    if 1 < len(texts) == len(labels) == len(set(texts)) and words >= _WORDS_OF_TEXT * len(texts):
+    word_count = sum(len(text.split()) for text in texts)
+    if 1 < len(texts) == len(labels) == len(set(texts)) and word_count >= _WORDS_OF_TEXT * len(texts):
         shown = one_line(column, 40)
         hint = f'to generate this text, set task.type = "seq2seq" and data.target_column = "{shown}"; if the text '
         hint += f"is the input and another column has the labels, set data.text_column and {_LABEL_KEY}"
@@ -208,21 +208,21 @@ class LabelReader:
     def note(self) -> str:
         """Return a sentence about how the labels are read, if a user may expect another way; else ""."""
         if self.width:
-            last = self.width - 1
-            return f"each label is a list with a 0 or 1 for each of {self.width:,} classes, named 0 to {last:,}"
+            last_number = self.width - 1
+            return f"each label is a list with a 0 or 1 for each of {self.width:,} classes, named 0 to {last_number:,}"
         if self.kind == MULTI and self._lists is False:
-            sign = "spaces" if self._separator == _BLANK else repr(self._separator)
+            separator = "spaces" if self._separator == _BLANK else repr(self._separator)
             if self._has_several:
-                return f"the labels within a row are separated by {sign}"
-            return f"none of the first rows has several labels; several labels would be separated by {sign}"
+                return f"the labels within a row are separated by {separator}"
+            return f"none of the first rows has several labels; several labels would be separated by {separator}"
         is_class = self._has_negatives and self._reads_numbers and self.kind == SINGLE
         return "-1 is used as a class; in datasets on the Hub it usually means no label" if is_class else ""
 
     def names(self, row: Row) -> tuple[str, ...]:
         """Return the distinct labels of a row, sorted; exactly one for a single-label task. Raises DataError."""
         value, where = parsed_labels(self._value(row), row.where), row.where
-        if form := self._other_form(value):
-            raise DataError(f"the labels are {kind_of_value(value)}, but earlier labels are {form}", where=where)
+        if other_form := self._other_form(value):
+            raise DataError(f"the labels are {kind_of_value(value)}, but earlier labels are {other_form}", where=where)
         if not isinstance(value, list | tuple):
             if self.kind == SINGLE:
                 return (self._name(value, where),)
@@ -233,9 +233,9 @@ class LabelReader:
         if self.kind == SINGLE and len(names) != 1:
             hint = f'for several labels per row, set {_KIND_KEY} = "{MULTI}"'
             raise DataError(f"the label is a list of {len(names)} labels", where=where, hint=hint)
-        if repeated := next((name for position, name in enumerate(names) if name in names[:position]), ""):
+        if repeated_name := next((name for position, name in enumerate(names) if name in names[:position]), ""):
             hint = "list the names of the row's labels, not a 0 or 1 for each class"
-            raise DataError(f"the label '{one_line(repeated, 40)}' is listed twice", where=where, hint=hint)
+            raise DataError(f"the label '{one_line(repeated_name, 40)}' is listed twice", where=where, hint=hint)
         return tuple(sorted(names))
 
     def number(self, row: Row) -> float:
@@ -245,8 +245,8 @@ class LabelReader:
             value = value.replace(",", ".")
         number = _as_number(value)
         if number is None:
-            shown = f"'{one_line(value, 40)}'" if isinstance(value, str) else kind_of_value(value)
-            raise DataError(f"the label is {shown}, not a number", where=row.where)
+            shown_value = f"'{one_line(value, 40)}'" if isinstance(value, str) else kind_of_value(value)
+            raise DataError(f"the label is {shown_value}, not a number", where=row.where)
         if not abs(number) <= LARGEST:
             raise DataError("the label is not a finite number", where=row.where)
         return number
@@ -279,8 +279,8 @@ class LabelReader:
             raise DataError(f"the label is {form}, not a name", where=where, hint="write a string or a number")
         self._form = self._form or form
         if form != self._form:
-            earlier = {"a string": "strings", "a number": "numbers"}.get(self._form, self._form)
-            raise DataError(f"the label is {form}, but earlier labels are {earlier}", where=where)
+            earlier_form = {"a string": "strings", "a number": "numbers"}.get(self._form, self._form)
+            raise DataError(f"the label is {form}, but earlier labels are {earlier_form}", where=where)
         if isinstance(value, str):
             return self._checked(value.strip(), where)
         if value == IGNORE or (value == -1 and not self._has_negatives):
@@ -316,30 +316,30 @@ def _separator_of(texts: Sequence[str]) -> tuple[str, bool]:
 
     Blanks and less usual separators count only if the labels recur in other texts, unlike the words of a name.
     """
-    if usual := next((sign for sign in _SEPARATORS if any(sign in text for text in texts)), ""):
+    if usual := next((separator for separator in _SEPARATORS if any(separator in text for text in texts)), ""):
         return usual, True
-    for sign in (_BLANK, *_OTHER_SEPARATORS):
-        parts = {text: {part for part in text.split(sign) if part} for text in texts}
+    for separator in (_BLANK, *_OTHER_SEPARATORS):
+        parts = {text: {part for part in text.split(separator) if part} for text in texts}
         counts = Counter(part for labels in parts.values() for part in labels)
-        several = [labels for labels in parts.values() if len(labels) > 1]
-        if len(counts) < len(parts) or any(all(counts[part] > 1 for part in labels) for labels in several):
-            return sign, bool(several)
+        sets = [labels for labels in parts.values() if len(labels) > 1]
+        if len(counts) < len(parts) or any(all(counts[part] > 1 for part in labels) for labels in sets):
+            return separator, bool(sets)
     return _SEPARATORS[-1], False
 
 
-def ordered(names: Iterable[str], known: Mapping[object, object] | None = None) -> tuple[str, ...]:
-    """Sort class names: as a model's id2label, `known`, does if it has the same ones, else by number or alphabet."""
-    distinct = set(names)
+def ordered(names: Iterable[str], labels: Mapping[object, object] | None = None) -> tuple[str, ...]:
+    """Sort class names: as a model's id2label, `labels`, does if it has the same ones, else by number or alphabet."""
+    distinct_names = set(names)
     try:
-        by_model = [str(name) for _, name in sorted((known or {}).items(), key=lambda item: int(str(item[0])))]
+        model_names = [str(name) for _, name in sorted((labels or {}).items(), key=lambda item: int(str(item[0])))]
     except ValueError:
-        by_model = []
-    if len(by_model) == len(distinct) and set(by_model) == distinct:
-        return tuple(by_model)
+        model_names = []
+    if len(model_names) == len(distinct_names) and set(model_names) == distinct_names:
+        return tuple(model_names)
     try:
-        return tuple(sorted(distinct, key=lambda name: (int(name), name)))
+        return tuple(sorted(distinct_names, key=lambda name: (int(name), name)))
     except ValueError:
-        return tuple(sorted(distinct))
+        return tuple(sorted(distinct_names))
 
 
 def _as_number(value: object) -> float | None:
@@ -357,9 +357,9 @@ def _flagged_columns(row: Row, columns: Iterable[str]) -> list[str]:
     for column in columns:
         value = value_of(row, column)
         if (flag := _flag_of(value)) is None:
-            shown = "no value" if value in (None, "") else f"'{one_line(str(value), 20)}'"
+            shown_value = "no value" if value in (None, "") else f"'{one_line(str(value), 20)}'"
             hint = "remove the row, or write 0 or 1"
-            problem = f"the class '{one_line(column, 40)}' has {shown} instead of 0 or 1"
+            problem = f"the class '{one_line(column, 40)}' has {shown_value} instead of 0 or 1"
             raise DataError(problem, where=row.where, hint=hint)
         if flag:
             names.append(column)
@@ -391,7 +391,7 @@ def _is_span(value: object) -> bool:
     """Return whether the value is a span of a text: [0, 3, "PER"] of doccano, or an object with a start."""
     if isinstance(value, Mapping):
         return any(name in value for name in _SPAN_START_KEYS)
-    return isinstance(value, list | tuple) and len(value) == 3 and all(type(offset) is int for offset in value[:2])
+    return isinstance(value, list | tuple) and len(value) == 3 and all(type(bound) is int for bound in value[:2])
 
 
 def _parse_written(text: str, where: str) -> object:
@@ -441,11 +441,11 @@ def _refuse_codes(values: Sequence[object], where: str, column: str) -> None:
     """Raise DataError if decimal numbers in strings may be versions or codes, because the column has no usual name for
     numbers, or the numbers are written with different digits."""
     texts = [value.strip() for value in values if isinstance(value, str)]
-    decimals = {len(text.partition(".")[2]) for text in texts}
-    unusual = next((text for text in texts if str(float(text)) != text and "." in text and len(decimals) > 1), "")
+    decimal_counts = {len(text.partition(".")[2]) for text in texts}
+    unusual = next((text for text in texts if str(float(text)) != text and "." in text and len(decimal_counts) > 1), "")
     if texts and (unusual or column.strip().lower() not in _NUMBER_COLUMNS):
-        shown = unusual or next(text for text in texts if "." in text)
-        problem = f"'{one_line(shown, 20)}' in the column '{one_line(column, 40)}' may be a number or a name"
+        example = unusual or next(text for text in texts if "." in text)
+        problem = f"'{one_line(example, 20)}' in the column '{one_line(column, 40)}' may be a number or a name"
         hint = f'set {_KIND_KEY} to "{SINGLE}" for classes or to "{REGRESSION}" for numbers'
         raise DataError(problem, where=where, hint=hint)
 

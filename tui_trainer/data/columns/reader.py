@@ -190,10 +190,10 @@ def read_more(
 ) -> Iterator[tuple[Row, Any]]:
     """Continue `read_rows` after the first rows (`head`), which have these `columns` and which the reader has seen."""
     see_late = getattr(reader, "see_late", lambda row, head: reader.begin([*head, row]))
-    late = LateColumns(columns, lambda row: see_late(row, head))
+    late_columns = LateColumns(columns, lambda row: see_late(row, head))
     for row in rows:
         try:
-            late.see(row)
+            late_columns.see(row)
             content = reader.read(row)
             if isinstance(content, Example):
                 refuse_placeholders(content.text, row.where)

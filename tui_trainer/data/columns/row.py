@@ -101,13 +101,13 @@ def transposed(value: object) -> object:
     """Convert an object of equally long lists to a list of objects. `datasets` writes such objects for a Sequence."""
     if isinstance(value, list) or not isinstance(value, Mapping):
         return value
-    if not all(isinstance(item, list) for item in value.values()):
+    if not all(isinstance(element, list) for element in value.values()):
         return value
-    lengths = {len(item) for item in value.values()}
+    lengths = {len(element) for element in value.values()}
     if len(lengths) != 1:
         return value
     rows = zip(*value.values(), strict=True)
-    return [{name: item for name, item in zip(value, row, strict=True) if item is not None} for row in rows]
+    return [{name: element for name, element in zip(value, row, strict=True) if element is not None} for row in rows]
 
 
 def split_transcript(text: object) -> list[tuple[str, str]]:
@@ -188,9 +188,9 @@ def refuse_rejected(row: Row) -> None:
 
 def refuse_missing(names: Sequence[str], label: str, **columns: str) -> None:
     """Raise DataError if a named column is missing. The keyword is its setting: `text` stands for data.text_column."""
-    for key, name in columns.items():
+    for setting, name in columns.items():
         if name not in (AUTO, "", *names):
-            raise missing_column(name, label, names, key=f"data.{key}_column")
+            raise missing_column(name, label, names, key=f"data.{setting}_column")
 
 
 def missing_column(column: str, label: str, names: Iterable[str], *, key: str = "data.text_column") -> DataError:
@@ -205,15 +205,15 @@ def missing_column(column: str, label: str, names: Iterable[str], *, key: str = 
 def refuse_repeated_columns(names: Sequence[str], where: str) -> None:
     """Raise DataError if two columns have the same name."""
     if repeated_names := [name for position, name in enumerate(names) if name in names[:position]]:
-        shown = one_line(repeated_names[0], 40) or "(no name)"
-        raise DataError(f"two columns are named '{shown}'", where=where, hint="rename one of them")
+        shown_name = one_line(repeated_names[0], 40) or "(no name)"
+        raise DataError(f"two columns are named '{shown_name}'", where=where, hint="rename one of them")
 
 
 def listed(names: Iterable[str]) -> str:
     """Join column names into a list that is safe to show. An empty name, as of an index, is shown as "(no name)"."""
-    shown = [one_line(name, 30) or "(no name)" for name in names]
-    more = len(shown) - SHOWN_COLUMNS
-    return ", ".join([*shown[:SHOWN_COLUMNS], *([f"{more:,} more"] if more > 0 else [])]) or "none"
+    shown_names = [one_line(name, 30) or "(no name)" for name in names]
+    more_count = len(shown_names) - SHOWN_COLUMNS
+    return ", ".join([*shown_names[:SHOWN_COLUMNS], *([f"{more_count:,} more"] if more_count > 0 else [])]) or "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,27 +233,27 @@ class KindOfRows:
 
 def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
     """Return the kind of rows that the column names show; None for rows of plain text, with or without labels."""
-    by_name = _columns_with_values(head)
+    found = _columns_with_values(head)
     for name in CONVERSATION_NAMES:
-        if name in by_name and (name in CONVERSATIONS or is_structured(head, by_name[name], transcripts=True)):
-            return KindOfRows("conversations", (by_name[name],), ("chat",))
+        if name in found and (name in CONVERSATIONS or is_structured(head, found[name], transcripts=True)):
+            return KindOfRows("conversations", (found[name],), ("chat",))
     for usual in INPUTS_AND_ANSWERS:
-        candidates = [[by_name[name] for name in side if name in by_name] for side in (usual.inputs, usual.targets)]
+        candidates = [[found[name] for name in side if name in found] for side in (usual.inputs, usual.targets)]
         if not all(candidates):
             continue
-        source, target = (names[0] for names in candidates)
+        input_name, answer_name = (names[0] for names in candidates)
         # Answers with their position in the context, in any of the forms of SQuAD.
-        has_positions = any("answer_start" in str(row.values.get(target)) for row in head)
-        if "context" in by_name and source == by_name.get("question") and has_positions:
-            columns = (source, by_name["context"], target)
+        has_positions = any("answer_start" in str(row.values.get(answer_name)) for row in head)
+        if "context" in found and input_name == found.get("question") and has_positions:
+            columns = (input_name, found["context"], answer_name)
             tasks = ("question_answering", "chat", "seq2seq")
             return KindOfRows("questions with answers from a context", columns, tasks)
-        return KindOfRows("pairs of input and answer", (source, target), ("chat", "seq2seq"))
-    if "translation" in by_name and is_structured(head, by_name["translation"]):
-        return KindOfRows("translations", (by_name["translation"],), ("seq2seq", "chat"))
+        return KindOfRows("pairs of input and answer", (input_name, answer_name), ("chat", "seq2seq"))
+    if "translation" in found and is_structured(head, found["translation"]):
+        return KindOfRows("translations", (found["translation"],), ("seq2seq", "chat"))
     for words, tags in product((*WORD_COLUMNS, *SENTENCES, "sentences"), (*TAG_COLUMNS, *SPAN_COLUMNS)):
-        if {words, tags} <= by_name.keys() and _are_tags(head, by_name[words], by_name[tags]):
-            return KindOfRows("words with their tags", (by_name[words], by_name[tags]), ("token_classification",))
+        if {words, tags} <= found.keys() and _are_tags(head, found[words], found[tags]):
+            return KindOfRows("words with their tags", (found[words], found[tags]), ("token_classification",))
     return None
 
 
@@ -277,8 +277,8 @@ class LateColumns:
         if self._known.issuperset(row.values):
             return
         refuse_media(row, self._known)
-        filled = frozenset(name for name, value in row.values.items() if value not in (None, "", [], {}))
-        new = filled - self._known
+        filled_columns = frozenset(name for name, value in row.values.items() if value not in (None, "", [], {}))
+        new = filled_columns - self._known
         if new and new not in self._refused:
             try:
                 self._check(row)
@@ -298,9 +298,9 @@ def refuse_media(row: Row, known_columns: frozenset[str]) -> None:
     """Raise DataError for images, sounds or videos in a column that is not among the `known_columns`."""
     for name, value in row.values.items():
         if name not in known_columns and _is_medium(name, value):
-            medium = _MEDIA[name.strip().lower()]
-            message = f"the row has {medium} ('{listed([name])}')"
-            raise DataError(message, where=row.where, hint=f"{medium} {_UNSUPPORTED}; {_REMOVE_ROW}")
+            medium_name = _MEDIA[name.strip().lower()]
+            message = f"the row has {medium_name} ('{listed([name])}')"
+            raise DataError(message, where=row.where, hint=f"{medium_name} {_UNSUPPORTED}; {_REMOVE_ROW}")
 
 
 def media_in(kind: str) -> str:
@@ -333,32 +333,32 @@ def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple
         columns = [by_name[better[0]], by_name[worse[0]]]
         yield "preferences with a better and a worse answer", columns, _to_learn_better(head, by_name, columns[0])
     if "questions" in by_name and is_structured(head, "questions"):
-        first = next((next(texts_in(row.values.get(by_name["questions"])), "") for row in head), "")
-        example = f'{{"question": "{one_line(first, 40)}", "context": "...", "answer": "..."}}'
+        first_question = next((next(texts_in(row.values.get(by_name["questions"])), "") for row in head), "")
+        example = f'{{"question": "{one_line(first_question, 40)}", "context": "...", "answer": "..."}}'
         yield "lists of questions", [by_name["questions"]], f"write one row per question: {example}"
-    rated = kind_of_rows(head)
-    marks = [by_name[name] for name in ("label", "kto_tag") if name in by_name]
-    if rated and "chat" in rated.tasks and any(row.values.get(name) is False for row in head for name in marks):
+    kind = kind_of_rows(head)
+    mark_columns = [by_name[name] for name in ("label", "kto_tag") if name in by_name]
+    if kind and "chat" in kind.tasks and any(row.values.get(name) is False for row in head for name in mark_columns):
         hint = "to train on the good answers, remove the rows marked false, then the column of these marks"
-        yield "preferences with answers marked as good or bad", [*rated.columns, *marks[:1]], hint
-    media = [name for name in columns_of(head) if any(_is_medium(name, row.values.get(name)) for row in head)]
-    if media:
-        medium = _MEDIA[media[0].strip().lower()]
+        yield "preferences with answers marked as good or bad", [*kind.columns, *mark_columns[:1]], hint
+    media_columns = [name for name in columns_of(head) if any(_is_medium(name, row.values.get(name)) for row in head)]
+    if media_columns:
+        medium = _MEDIA[media_columns[0].strip().lower()]
         hint = f"{medium} {_UNSUPPORTED}; to train on the texts only, set data.text_column"
-        yield f"{medium} with their texts", media, hint
-    choices = [by_name[name] for name in ("choices", "options", "endings") if name in by_name]
-    if "question" in by_name and choices and is_structured(head, choices[0]):
+        yield f"{medium} with their texts", media_columns, hint
+    choice_columns = [by_name[name] for name in ("choices", "options", "endings") if name in by_name]
+    if "question" in by_name and choice_columns and is_structured(head, choice_columns[0]):
         hint = "write the question and its choices into one text, and the right choice as the answer"
-        yield "questions with choices", [by_name["question"], *choices], hint
-    triplet = [by_name[name] for name in ("anchor", "positive", "negative") if name in by_name]
-    if len(triplet) >= 2 and "anchor" in by_name:
-        yield "similar and dissimilar texts, for embeddings", triplet, names
+        yield "questions with choices", [by_name["question"], *choice_columns], hint
+    triplet_columns = [by_name[name] for name in ("anchor", "positive", "negative") if name in by_name]
+    if len(triplet_columns) >= 2 and "anchor" in by_name:
+        yield "similar and dissimilar texts, for embeddings", triplet_columns, names
 
 
 def _to_learn_better(head: Sequence[Row], by_name: Mapping[str, str], chosen: str) -> str:
     """Return a hint for rows of preferences: the settings that train on the better answers only."""
-    values = [row.values.get(chosen) for row in head]
-    whole = [chosen] if any(isinstance(value, list) and len(value) > 1 for value in values) else []
+    chosen_values = [row.values.get(chosen) for row in head]
+    whole = [chosen] if any(isinstance(value, list) and len(value) > 1 for value in chosen_values) else []
     chats = [by_name[name] for name in CONVERSATION_NAMES if name in by_name]
     whole = [name for name in chats if any("assistant" in str(row.values.get(name)) for row in head)] or whole
     inputs = [by_name[name] for usual in INPUTS_AND_ANSWERS for name in usual.inputs if name in by_name]
@@ -376,18 +376,18 @@ def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
     """Return whether `tags` holds a tag for each word of `words`, in lists or in texts, rather than labels of texts.
     Lists of words, and lists of sentences, may have spans instead."""
     if words.strip().lower() == "sentences":
-        lists = (value for row in head if isinstance(value := row.values.get(words), list))
-        return any(isinstance(sentence, list) for value in lists for sentence in value)
+        sentence_lists = (value for row in head if isinstance(value := row.values.get(words), list))
+        return any(isinstance(sentence, list) for value in sentence_lists for sentence in value)
     if tags.strip().lower() not in TAG_COLUMNS:
         return is_structured(head, words) and is_structured(head, tags)
     is_sentence = words.strip().lower() in SENTENCES
     if not is_sentence and (is_structured(head, words) or tags.strip().lower() not in ("label", "labels")):
         return True
     pairs = [(row.values.get(words), row.values.get(tags)) for row in head]
-    counts = [
+    word_counts = [
         (len(text.split()), len(tag.split())) for text, tag in pairs if isinstance(text, str) and isinstance(tag, str)
     ]
-    if len(counts) < len(pairs) or max(counts)[0] < 2 or any(words != tags for words, tags in counts):
+    if len(word_counts) < len(pairs) or max(word_counts)[0] < 2 or any(words != tags for words, tags in word_counts):
         return False
     return not is_sentence or all(_TAG.fullmatch(tag) for _, tags in pairs for tag in str(tags).split())
 

@@ -104,13 +104,13 @@ def parts_of(tag: str) -> Parts:
 def entities(tags: Sequence[str]) -> list[Entity]:
     """Return the entities of one sentence, in order."""
     found_entities: list[Entity] = []
-    previous, start = _OUTSIDE_PARTS, 0
+    previous, entity_start = _OUTSIDE_PARTS, 0
     for position, current in enumerate((*map(parts_of, tags), _OUTSIDE_PARTS)):
-        changes = previous.kind != current.kind
-        if previous.prefix != OUTSIDE and (previous.prefix in "ES" or current.prefix in "OBS" or changes):
-            found_entities.append(Entity(start, position, previous.kind))
+        is_new_kind = previous.kind != current.kind
+        if previous.prefix != OUTSIDE and (previous.prefix in "ES" or current.prefix in "OBS" or is_new_kind):
+            found_entities.append(Entity(entity_start, position, previous.kind))
         if _begins(previous, current):
-            start = position
+            entity_start = position
         previous = current
     return found_entities
 
@@ -126,10 +126,10 @@ def marks_entities(names: Iterable[str]) -> bool:
 
     Tags without a type mark entities only if B, I and O all occur.
     """
-    inside = set(names) - {OUTSIDE}
-    if all("-" in name and _TAG.fullmatch(name) for name in inside):
-        return bool(inside)
-    return {"B", "I", OUTSIDE} <= set(names) and all(len(name) == 1 and _TAG.fullmatch(name) for name in inside)
+    entity_tags = set(names) - {OUTSIDE}
+    if all("-" in name and _TAG.fullmatch(name) for name in entity_tags):
+        return bool(entity_tags)
+    return {"B", "I", OUTSIDE} <= set(names) and all(len(name) == 1 and _TAG.fullmatch(name) for name in entity_tags)
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -158,13 +158,13 @@ class TagSurvey:
 
     def add(self, tags: Sequence[str]) -> None:
         self.counts.update(tags)
-        previous = _OUTSIDE_PARTS
-        for current in map(parts_of, tags):
-            if current.prefix == "I" and _begins(previous, current):
+        previous_parts = _OUTSIDE_PARTS
+        for current_parts in map(parts_of, tags):
+            if current_parts.prefix == "I" and _begins(previous_parts, current_parts):
                 self.loose += 1
-            elif current.prefix == "B" and previous.kind != current.kind:
+            elif current_parts.prefix == "B" and previous_parts.kind != current_parts.kind:
                 self.needless += 1
-            previous = current
+            previous_parts = current_parts
 
     @property
     def scheme(self) -> Scheme:
@@ -199,23 +199,23 @@ def tagged_text(text: str, values: object, where: str) -> Tagged:
     Raises DataError for spans that cannot be read, overlap, exceed the text, or cover another text than they state.
     """
     refuse_surrogates(text, where)
-    numbered = enumerate(_span_list(values, where), 1)
-    stated = [(_parse_span(value, number, where), _stated_text(value)) for number, value in numbered]
+    numbered_values = enumerate(_span_list(values, where), 1)
+    stated_spans = [(_parse_span(value, number, where), _stated_text(value)) for number, value in numbered_values]
     counts_utf16 = False
-    if problem := _misplaced(text, stated):
-        converted = _from_utf16(text, stated)
-        if converted is None or _misplaced(text, converted):
+    if problem := _misplaced(text, stated_spans):
+        converted_spans = _from_utf16(text, stated_spans)
+        if converted_spans is None or _misplaced(text, converted_spans):
             raise DataError(problem, where=where, hint=_OFFSETS_HINT)
-        stated, counts_utf16 = converted, True
-    spans = sorted(span for span, _ in stated)
+        stated_spans, counts_utf16 = converted_spans, True
+    spans = sorted(span for span, _ in stated_spans)
     for first, second in pairwise(spans):
         if second.start < first.end:
             raise DataError(f"the spans {_shown(first)} and {_shown(second)} overlap", where=where)
     words = word_offsets(text)
     if not words:
         raise DataError("the text has no words", where=where)
-    tags, cut = _tags_of_spans(words, spans, where)
-    return Tagged([text[start:end] for start, end in words], tags, cut, counts_utf16)
+    tags, cut_count = _tags_of_spans(words, spans, where)
+    return Tagged([text[start:end] for start, end in words], tags, cut_count, counts_utf16)
 
 
 def _span_list(values: object, where: str) -> Sequence[object]:
@@ -234,8 +234,8 @@ def tagged_words(words: Sequence[str], values: object, where: str, *, has_last: 
     for first, second in pairwise(spans):
         if second.start < first.end:
             raise DataError(f"the spans {_shown(first)} and {_shown(second)} overlap", where=where)
-    if outside := next((span for span in spans if not 0 <= span.start < span.end <= len(words)), None):
-        raise DataError(f"the span {_shown(outside)} is not within the {len(words):,} words", where=where)
+    if outside_span := next((span for span in spans if not 0 <= span.start < span.end <= len(words)), None):
+        raise DataError(f"the span {_shown(outside_span)} is not within the {len(words):,} words", where=where)
     tags, _ = _tags_of_spans([(position, position + 1) for position in range(len(words))], spans, where)
     return Tagged(list(words), tags)
 
@@ -248,53 +248,53 @@ def _stated_text(value: object) -> str | None:
 
 def _misplaced(text: str, stated: Sequence[tuple[Span, str | None]]) -> str:
     """Return the problem of the first span that exceeds the text or differs from its stated text; "" without one."""
-    for span, own_text in stated:
+    for span, stated_text in stated:
         if not 0 <= span.start < span.end <= len(text):
             return f"the span {_shown(span)} is not within the {len(text):,} characters of the text"
-        covered = text[span.start : span.end]
-        if own_text is not None and own_text.strip() != covered.strip():
-            texts = f"covers '{one_line(covered, 40)}', but its text is '{one_line(own_text, 40)}'"
-            return f"the span {_shown(span)} {texts}"
+        covered_text = text[span.start : span.end]
+        if stated_text is not None and stated_text.strip() != covered_text.strip():
+            difference = f"covers '{one_line(covered_text, 40)}', but its text is '{one_line(stated_text, 40)}'"
+            return f"the span {_shown(span)} {difference}"
     return ""
 
 
 def _from_utf16(text: str, stated_spans: Sequence[tuple[Span, str | None]]) -> list[tuple[Span, str | None]] | None:
     """Convert spans that count UTF-16 units to spans of characters; None if one begins or ends inside a character."""
-    units = accumulate((1 + (ord(sign) > 0xFFFF) for sign in text), initial=0)
-    characters = {unit: position for position, unit in enumerate(units)}
-    converted = [
-        (span._replace(start=characters.get(span.start, -1), end=characters.get(span.end, -1)), stated_text)
+    unit_offsets = accumulate((1 + (ord(character) > 0xFFFF) for character in text), initial=0)
+    position_of_unit = {unit: position for position, unit in enumerate(unit_offsets)}
+    converted_spans = [
+        (span._replace(start=position_of_unit.get(span.start, -1), end=position_of_unit.get(span.end, -1)), stated_text)
         for span, stated_text in stated_spans
     ]
-    return None if any(-1 in span[:2] for span, _ in converted) else converted
+    return None if any(-1 in span[:2] for span, _ in converted_spans) else converted_spans
 
 
 def word_offsets(text: str) -> list[tuple[int, int]]:
     """Return the (start, end) of each word, in characters."""
     # Vowel signs of Tamil and Hindi are marks instead of letters.
-    inside = (sign.isalnum() or sign in _JOINERS or unicodedata.category(sign)[0] == "M" for sign in text)
-    kinds = ("w" if is_inside else " " if sign.isspace() else "." for sign, is_inside in zip(text, inside, strict=True))
+    in_words = (sign.isalnum() or sign in _JOINERS or unicodedata.category(sign)[0] == "M" for sign in text)
+    kinds = ("w" if in_word else " " if sign.isspace() else "." for sign, in_word in zip(text, in_words, strict=True))
     return [match.span() for match in re.finditer(r"w+|\.", "".join(kinds))]
 
 
 def _tags_of_spans(places: Sequence[tuple[int, int]], spans: Sequence[Span], where: str) -> tuple[list[str], int]:
     """Return the tag of each word, and the number of spans that were extended. `places`: (start, end) of the words."""
-    tags, cut, word = [OUTSIDE] * len(places), 0, 0
+    tags, cut_count, word_index = [OUTSIDE] * len(places), 0, 0
     for span in spans:
-        while word < len(places) and places[word][1] <= span.start:
-            word += 1
-        first = word
-        while word < len(places) and places[word][0] < span.end:
-            if word == first and tags[word] != OUTSIDE:
+        while word_index < len(places) and places[word_index][1] <= span.start:
+            word_index += 1
+        first_word = word_index
+        while word_index < len(places) and places[word_index][0] < span.end:
+            if word_index == first_word and tags[word_index] != OUTSIDE:
                 raise DataError(f"the span {_shown(span)} shares a word with the one before it", where=where)
-            tags[word] = f"{'B' if word == first else 'I'}-{span.label}"
-            word += 1
-        if word == first:
+            tags[word_index] = f"{'B' if word_index == first_word else 'I'}-{span.label}"
+            word_index += 1
+        if word_index == first_word:
             raise DataError(f"the span {_shown(span)} contains no word", where=where)
-        cut += places[first][0] < span.start or places[word - 1][1] > span.end
+        cut_count += places[first_word][0] < span.start or places[word_index - 1][1] > span.end
         # The next span may begin in the word that this one ends in.
-        word -= 1
-    return tags, cut
+        word_index -= 1
+    return tags, cut_count
 
 
 def _parse_span(value: object, number: int, where: str) -> Span:
@@ -369,8 +369,8 @@ class InputWords:
         """Return the text of a row, and the (start, end) of its words in it. Listed words are joined with spaces."""
         if not self.is_text:
             words = _words_in(row, self.column)
-            ends = list(accumulate(len(word) + 1 for word in words))
-            return " ".join(words), [(end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True)]
+            word_ends = list(accumulate(len(word) + 1 for word in words))
+            return " ".join(words), [(end - 1 - len(word), end - 1) for word, end in zip(words, word_ends, strict=True)]
         text = string_of(row, self.column)
         refuse_surrogates(text, row.where)
         if offsets := word_offsets(text):
@@ -388,8 +388,8 @@ def _from_label_studio(row: Row) -> Row:
     annotations = annotations if isinstance(annotations, list) else []
     annotations = [item for item in annotations if isinstance(item, Mapping) and not item.get("was_cancelled")]
     if len(texts) != 1 or len(annotations) != 1:
-        counts = f"{quantity(len(texts), 'text')} and {quantity(len(annotations), 'annotation')}"
-        problem = f"the row has {counts}, not one of each"
+        found_counts = f"{quantity(len(texts), 'text')} and {quantity(len(annotations), 'annotation')}"
+        problem = f"the row has {found_counts}, not one of each"
         raise DataError(problem, where=row.where, hint="export the data as JSON-MIN or as CoNLL, or remove the row")
     results = annotations[0].get("result") or []
     spans = [item["value"] for item in results if isinstance(item, Mapping) and "labels" in (item.get("value") or {})]
@@ -399,20 +399,20 @@ def _from_label_studio(row: Row) -> Row:
 def _end_of_word_spans(head: Sequence[Row], words: str, spans: str) -> str:
     """Return _INCLUSIVE or _EXCLUSIVE for the ends of spans that give word numbers: what all first rows permit. If they
     permit both, the name of the column decides. Raises DataError if the ends are unclear."""
-    counted = [
+    spans_with_counts = [
         (span, len(_split_or_parse(row.values.get(words))))
         for row in head
         for number, value in enumerate(_span_list(_parse_list(row.values.get(spans)), row.where), 1)
         for span in [_parse_span(value, number, row.where)]
     ]
-    allowed = {_INCLUSIVE: all(span.end < count for span, count in counted)}
-    allowed[_EXCLUSIVE] = all(span.start < span.end for span, _ in counted)
+    is_allowed_by_end = {_INCLUSIVE: all(span.end < word_count for span, word_count in spans_with_counts)}
+    is_allowed_by_end[_EXCLUSIVE] = all(span.start < span.end for span, _ in spans_with_counts)
     usual_end = {"ner": _INCLUSIVE, "entities": _EXCLUSIVE}.get(spans.strip().lower(), "")
-    if usual_end and allowed[usual_end]:
+    if usual_end and is_allowed_by_end[usual_end]:
         return usual_end
-    ends = [end for end, is_allowed in allowed.items() if is_allowed]
-    if len(ends) == 1:
-        return ends[0]
+    allowed_ends = [end for end, is_allowed in is_allowed_by_end.items() if is_allowed]
+    if len(allowed_ends) == 1:
+        return allowed_ends[0]
     problem = f"the spans in '{_short(spans)}' count words, but it is unclear whether their end is inclusive"
     raise DataError(problem, where=file_of(head), hint=_ROWS_HINT)
 
@@ -441,36 +441,36 @@ def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
     if is_export:
         head = [_from_label_studio(row) for row in head]
         names = columns_of(head)
-    for key, name in (("data.text_column", words), ("data.label_column", tags)):
+    for setting, name in (("data.text_column", words), ("data.label_column", tags)):
         if name != AUTO and name not in names:
-            raise missing_column(name, label, names, key=key)
+            raise missing_column(name, label, names, key=setting)
     columns = usual_columns(WORD_COLUMNS + TEXT_COLUMNS, names) if words == AUTO else [words]
     for column in columns:
         if any(isinstance(part, list) for row in head for part in _split_or_parse(row.values.get(column)) or ()):
             hint = f"write one row per sentence: {_ROWS_HINT}"
             raise DataError(f"each row has several sentences in '{_short(column)}'", where=label, hint=hint)
         if tag_columns := _tag_candidates(head, names, column, tags):
-            spans = _is_text(head, column) and _are_spans(head, tag_columns[0])
+            are_spans = _is_text(head, column) and _are_spans(head, tag_columns[0])
             _refuse_single_words(head, column)
             row_tags = [_split_or_parse(row.values.get(tag_columns[0])) for row in head]
-            lists = [value for value in row_tags if isinstance(value, list)]
-            numbers = (type(tag) is int or str(tag).isdigit() for value in lists for tag in value)
-            if any(lists) and all(numbers):
+            tag_lists = [value for value in row_tags if isinstance(value, list)]
+            numbers = (type(tag) is int or str(tag).isdigit() for value in tag_lists for tag in value)
+            if any(tag_lists) and all(numbers):
                 # Reported once for the table instead of for each row.
                 message = f"the tags in '{_short(tag_columns[0])}' are numbers, which have no names"
                 raise DataError(message, where=label, hint=_NAMES_HINT)
-            note = _note_of_columns(column, tag_columns, spans, label, AUTO in (words, tags))
-            return TagColumns(column, tag_columns[0], spans, note, is_export=is_export)
+            note = _note_of_columns(column, tag_columns, are_spans, label, AUTO in (words, tags))
+            return TagColumns(column, tag_columns[0], are_spans, note, is_export=is_export)
     for column in columns:
         span_names = [tags] if tags != AUTO else usual_columns(("ner", *SPAN_COLUMNS), names)
         tag_columns = [name for name in span_names if _are_spans(head, name)]
         if tag_columns and any(isinstance(_split_or_parse(row.values.get(column)), list) for row in head):
-            end = _end_of_word_spans(head, column, tag_columns[0])
-            note = f"{_note_of_columns(column, tag_columns, True, label, True)}, which count words from 0, {end}"
-            return TagColumns(column, tag_columns[0], False, note, end)
+            end_rule = _end_of_word_spans(head, column, tag_columns[0])
+            note = f"{_note_of_columns(column, tag_columns, True, label, True)}, which count words from 0, {end_rule}"
+            return TagColumns(column, tag_columns[0], False, note, end_rule)
     problem = f"no column holds the tags of '{_short(columns[0])}'" if columns else "no column holds words or a text"
-    key = "data.label_column" if columns else "data.text_column"
-    raise DataError(problem, where=label, hint=f"set {key}, or {_ROWS_HINT}; columns found: {listed(names)}")
+    setting = "data.label_column" if columns else "data.text_column"
+    raise DataError(problem, where=label, hint=f"set {setting}, or {_ROWS_HINT}; columns found: {listed(names)}")
 
 
 def _tag_candidates(head: Sequence[Row], names: Sequence[str], words: str, setting: str) -> list[str]:
@@ -478,14 +478,14 @@ def _tag_candidates(head: Sequence[Row], names: Sequence[str], words: str, setti
     if setting != AUTO:
         return [setting]
     spans = [name for name in usual_columns(SPAN_COLUMNS, names) if _are_spans(head, name)]
-    tags = [
+    tag_columns = [
         name
         for name in usual_columns(TAG_COLUMNS, names)
         if name not in (words, *spans) and not _are_spans(head, name, filled=True)
     ]
     if not _is_text(head, words):
-        return tags
-    return spans or [name for name in tags if any(isinstance(row.values.get(name), str | list) for row in head)]
+        return tag_columns
+    return spans or [name for name in tag_columns if any(isinstance(row.values.get(name), str | list) for row in head)]
 
 
 def _is_text(head: Sequence[Row], name: str) -> bool:
@@ -496,9 +496,9 @@ def _is_text(head: Sequence[Row], name: str) -> bool:
 def _are_spans(head: Sequence[Row], name: str, *, filled: bool = False) -> bool:
     """Return whether a column holds lists of spans. Empty lists count, unless the column must be `filled`."""
     values = (transposed(_parse_list(row.values.get(name))) for row in head)
-    lists = [value for value in values if isinstance(value, list | tuple)]
-    items = [item for value in lists for item in value]
-    return bool(items if filled else lists) and not any(isinstance(item, str | int) for item in items)
+    span_lists = [value for value in values if isinstance(value, list | tuple)]
+    items = [item for value in span_lists for item in value]
+    return bool(items if filled else span_lists) and not any(isinstance(item, str | int) for item in items)
 
 
 def _refuse_single_words(head: Sequence[Row], column: str) -> None:
@@ -556,9 +556,9 @@ def _strings_in(row: Row, column: str, noun: str, words: int | None = None) -> l
 
 def _is_broken_list(text: str, parts: object, is_tags: bool) -> bool:
     """Return whether text that was split at white space looks like a list. Words may be brackets, but not tags."""
-    begins = text.lstrip()[:2]
-    brackets = begins[:1] == "[" and text.rstrip()[-1:] == "]"
-    return brackets and parts == text.split() and (is_tags or begins in ("['", '["'))
+    first_characters = text.lstrip()[:2]
+    is_bracketed = first_characters[:1] == "[" and text.rstrip()[-1:] == "]"
+    return is_bracketed and parts == text.split() and (is_tags or first_characters in ("['", '["'))
 
 
 def _short(column: str) -> str:
@@ -568,7 +568,7 @@ def _short(column: str) -> str:
 def _note_of_columns(words: str, tags: Sequence[str], spans: bool, label: str, was_guessed: bool) -> str:
     if not was_guessed:
         return ""
-    others = f" (other candidates: {listed(tags[1:])})" if tags[1:] else ""
+    other_note = f" (other candidates: {listed(tags[1:])})" if tags[1:] else ""
     nouns = ("text", "spans") if spans else ("words", "tags")
-    columns = f"in the column '{_short(words)}' of {label}, the {nouns[1]} in '{_short(tags[0])}'{others}"
-    return f"the {nouns[0]} {'is' if spans else 'are'} {columns}"
+    columns_text = f"in the column '{_short(words)}' of {label}, the {nouns[1]} in '{_short(tags[0])}'{other_note}"
+    return f"the {nouns[0]} {'is' if spans else 'are'} {columns_text}"

@@ -95,9 +95,9 @@ class ColumnChoices:
 
     def see_late(self, row: Row, head: Sequence[Row]) -> None:
         """Check a row with columns that the first rows lack. Raises DataError if they would change the choice."""
-        chosen, column = self.choose(head), self.choose([*head, row])
-        if column != chosen:
-            hint = f"set data.text_column to the column to read: {listed([chosen, column])}"
+        first_choice, column = self.choose(head), self.choose([*head, row])
+        if column != first_choice:
+            hint = f"set data.text_column to the column to read: {listed([first_choice, column])}"
             raise DataError(
                 f"from this row on, the text would be in the column '{one_line(column, 40)}'",
                 where=row.where,
@@ -105,12 +105,12 @@ class ColumnChoices:
             )
 
     def notes(self) -> tuple[str, ...]:
-        choices = [
+        notes_of_choices = [
             _note_of_choice(self._chosen[names], sorted(names - {self._chosen[names]}), [*files], self._pair)
             for names, files in self._files.items()
             if names != {"text"} or self._pair
         ]
-        return (*choices, *self._remarks)
+        return (*notes_of_choices, *self._remarks)
 
     def _find(self, label: str, strings: Strings, head: Sequence[Row]) -> str:
         if self._setting != AUTO:
@@ -149,8 +149,8 @@ class ColumnChoices:
         cause = "several columns could be the text" if len(texts | structured) > 1 else "no column is clearly the text"
         hint = f"{pair_hint(likely)}; or " if likely else ""
         if self._has_answers and not likely and any(written_texts.values()):
-            shown = {name: strings[name][0] for name in texts if strings[name]} | written_texts
-            hint = f"to train on answers in lists or objects, write one row per answer, {_as_row(shown)}; or "
+            example_texts = {name: strings[name][0] for name in texts if strings[name]} | written_texts
+            hint = f"to train on answers in lists or objects, write one row per answer, {_as_row(example_texts)}; or "
         hint += f"set data.text_column to one of them: {listed([*texts, *structured])}"
         raise DataError(cause, where=label, hint=hint)
 
@@ -164,12 +164,12 @@ def _as_row(texts: Mapping[str, str]) -> str:
 def head_of(rows: Iterator[Row]) -> tuple[list[Row], DataError | None]:
     """Read and return the first rows, limited in number and characters, and the error that ended them early, if any."""
     head: list[Row] = []
-    characters = 0
+    character_count = 0
     try:
         for row in rows:
             head.append(row)
-            characters += sum(len(value) for value in row.values.values() if isinstance(value, str))
-            if len(head) == FIRST_ROWS or characters >= LOOKED_CHARACTERS:
+            character_count += sum(len(value) for value in row.values.values() if isinstance(value, str))
+            if len(head) == FIRST_ROWS or character_count >= LOOKED_CHARACTERS:
                 break
     except DataError as error:
         return head, error
@@ -226,15 +226,15 @@ def likely_pair(head: Sequence[Row], *, sentences: bool = True) -> tuple[str, ..
     """Return the two columns, in table order, that most likely hold an input and its answer; () without two columns of
     text. Ids and descriptions do not count, nor do single words, unless `sentences` is False."""
     strings = strings_of(head)
-    texts = {
+    text_lengths = {
         name: length
         for name, length in _mean_text_lengths(strings).items()
         if not is_id(name)
         and name.strip().lower() not in ABOUT_A_TEXT
         and (_holds_sentences(strings[name]) or not sentences)
     }
-    longest = sorted(texts, key=lambda name: -texts[name])[:2]
-    return tuple(name for name in texts if name in longest) if len(longest) == 2 else ()
+    longest_columns = sorted(text_lengths, key=lambda name: -text_lengths[name])[:2]
+    return tuple(name for name in text_lengths if name in longest_columns) if len(longest_columns) == 2 else ()
 
 
 def pair_hint(columns: Sequence[str]) -> str:
@@ -245,29 +245,29 @@ def pair_hint(columns: Sequence[str]) -> str:
 
 def _clearly_longest(texts: Mapping[str, float]) -> str:
     """Return the column with the longest texts if it is the only one, or far ahead of the next; else ""."""
-    ordered = sorted(texts, key=lambda name: -texts[name])
-    if len(ordered) > 1 and texts[ordered[0]] < FAR_LONGER * texts[ordered[1]]:
+    ordered_names = sorted(texts, key=lambda name: -texts[name])
+    if len(ordered_names) > 1 and texts[ordered_names[0]] < FAR_LONGER * texts[ordered_names[1]]:
         return ""
-    return ordered[0] if ordered else ""
+    return ordered_names[0] if ordered_names else ""
 
 
 def _note_of_choice(column: str, others: Sequence[str], files: Sequence[str], pair: str) -> str:
     other_files = len(files) - 1
-    where = f"{files[0]} and {quantity(other_files, 'more file')}" if other_files else files[0]
+    files_text = f"{files[0]} and {quantity(other_files, 'more file')}" if other_files else files[0]
     alternatives = f" (other candidates: {listed(others)})" if others else ""
-    shown = [f"'{one_line(name, 40)}'" for name in (column, pair) if name]
+    shown_columns = [f"'{one_line(name, 40)}'" for name in (column, pair) if name]
     beginning = "the text is in the column" if not pair else "the two texts are in the columns"
-    return f"{beginning} {' and '.join(shown)} of {where}{alternatives}"
+    return f"{beginning} {' and '.join(shown_columns)} of {files_text}{alternatives}"
 
 
 def pair_of_texts(head: Sequence[Row]) -> tuple[str, str] | None:
     """Return the first usual pair of text columns. None if there is none, or if a column `text` would be left out."""
-    by_name = {name.strip().lower(): name for name in reversed(columns_of(head))}
+    found = {name.strip().lower(): name for name in reversed(columns_of(head))}
     for names in TEXT_PAIRS:
         if all(
-            name in by_name and any(isinstance(row.values.get(by_name[name]), str) for row in head) for name in names
+            name in found and any(isinstance(row.values.get(found[name]), str) for row in head) for name in names
         ):
-            return None if "text" in by_name and "text" not in names else (by_name[names[0]], by_name[names[1]])
+            return None if "text" in found and "text" not in names else (found[names[0]], found[names[1]])
     return None
 
 
@@ -296,14 +296,14 @@ def answers_in(value: object) -> tuple[list[Any], bool]:
         return texts, set(value) <= _ANSWER_KEYS
     if not isinstance(value, list):
         return [], True
-    objects = [item for item in value if isinstance(item, Mapping)]
-    if not objects:
+    entries = [item for item in value if isinstance(item, Mapping)]
+    if not entries:
         return value, True
-    if len(objects) < len(value) or not all(isinstance(item.get("text"), str) for item in objects):
+    if len(entries) < len(value) or not all(isinstance(item.get("text"), str) for item in entries):
         return [], True
-    if all(set(item) <= _MESSAGE_PART_KEYS for item in objects):
+    if all(set(item) <= _MESSAGE_PART_KEYS for item in entries):
         return [], True
-    return [item["text"] for item in objects], all(set(item) <= _ANSWER_KEYS for item in objects)
+    return [item["text"] for item in entries], all(set(item) <= _ANSWER_KEYS for item in entries)
 
 
 def refuse_several_answers(answers: Sequence[Any], column: str, where: str) -> None:
@@ -351,13 +351,13 @@ class PairColumns:
             isinstance(answer, str) and _WRITTEN_ANSWERS.match(answer) for answer in answers
         )
         pair = self.pair
-        read = " and ".join(f"'{one_line(name, 40)}'" for name in (pair.source, *pair.beside))
-        others = [name for name in names if name not in (*pair.columns, TRANSLATION)]
-        unread = f" (not read: {listed(others)})" if others else ""
+        inputs = " and ".join(f"'{one_line(name, 40)}'" for name in (pair.source, *pair.beside))
+        other_columns = [name for name in names if name not in (*pair.columns, TRANSLATION)]
+        unread = f" (not read: {listed(other_columns)})" if other_columns else ""
         of_file = f" of {label}" if label else ""
         is_guess = TRANSLATION in names and self._text == self._target == AUTO
-        other = "; to translate in another direction, set data.text_column and data.target_column" if is_guess else ""
-        self._notes[label] = f"the input is {read}{of_file}, the answer '{one_line(pair.target, 40)}'{unread}{other}"
+        advice = "; to translate in another direction, set data.text_column and data.target_column" if is_guess else ""
+        self._notes[label] = f"the input is {inputs}{of_file}, the answer '{one_line(pair.target, 40)}'{unread}{advice}"
 
     def choose_input(self, head: Sequence[Row]) -> None:
         """Choose the input columns of rows that may lack answers: by their usual names, or else the text column."""
@@ -372,18 +372,18 @@ class PairColumns:
     def read(self, row: Row) -> tuple[str, str]:
         """Return the input and the answer of a row. Raises DataError, with its position, for a value without text."""
         refuse_bad_answer(row)
-        source, target = self.read_input(row), self.pair.target
+        input_text, target_column = self.read_input(row), self.pair.target
         row = with_languages(row)
-        value = value_of(row, target)
+        value = value_of(row, target_column)
         if isinstance(value, str) and self._is_written:
-            value = _parsed_answers(value, target, row.where)
+            value = _parsed_answers(value, target_column, row.where)
         texts, are_alike = answers_in(value)
         if not are_alike:
-            refuse_several_answers(texts, target, row.where)
+            refuse_several_answers(texts, target_column, row.where)
         self._several += len(texts) > 1
         if texts or (value.get("text") if isinstance(value, Mapping) else value) == []:
             value = texts[0] if texts else ""
-        return source, _checked(value, target, row.where)
+        return input_text, _checked(value, target_column, row.where)
 
     def read_input(self, row: Row) -> str:
         """Return the input of a row. If several columns belong to it, each text follows the name of its column, as in
@@ -391,9 +391,9 @@ class PairColumns:
         row, pair = with_languages(row), self.pair
         source = _input_text(row, pair.source)
         # Alpaca has instructions without an input.
-        beside = [name for name in pair.beside if row.values.get(name) not in (None, "")]
-        if beside:
-            parts = [f"{pair.source}: {source}", *(f"{name}: {_input_text(row, name)}" for name in beside)]
+        filled_columns = [name for name in pair.beside if row.values.get(name) not in (None, "")]
+        if filled_columns:
+            parts = [f"{pair.source}: {source}", *(f"{name}: {_input_text(row, name)}" for name in filled_columns)]
             source = " ".join(parts)
         return source
 
@@ -425,10 +425,10 @@ class PairColumns:
         if not (pair.source and pair.target):
             kind = kind_of_rows(head) if self._text == AUTO else None
             if kind and "seq2seq" not in kind.tasks:
-                rows = f"the rows are {kind.what} ({listed(kind.columns)})"
+                rows_text = f"the rows are {kind.what} ({listed(kind.columns)})"
                 hint = 'write rows such as {"input": "...", "output": "..."}, or choose a model for '
                 hint += f'task.type = "{kind.tasks[0]}"'
-                raise DataError(f"{rows}, but this task needs an input and its answer", where=label, hint=hint)
+                raise DataError(f"{rows_text}, but this task needs an input and its answer", where=label, hint=hint)
             raise _unclear_columns(label, names, pair, likely_pair(head, sentences=False))
         return replace(pair, before=(), after=self._beside) if self._beside else pair
 
@@ -484,11 +484,11 @@ def find_pair(head: Sequence[Row], names: Sequence[str], label: str, target: str
 
 def with_further_texts(pair: Pair, names: Sequence[str]) -> Pair:
     """Add to the pair the columns that usually belong to its input, such as a context to a question."""
-    others = [name for name in names if name not in (pair.source, pair.target)]
+    other_names = [name for name in names if name not in (pair.source, pair.target)]
     usual = next((usual for usual in INPUTS_AND_ANSWERS if pair.source.strip().lower() in usual.inputs), None)
     if usual is None:
         return pair
-    before, after = (tuple(usual_columns(usual_names, others)) for usual_names in (usual.before, usual.after))
+    before, after = (tuple(usual_columns(usual_names, other_names)) for usual_names in (usual.before, usual.after))
     return replace(pair, before=before, after=after)
 
 
@@ -500,8 +500,8 @@ def usual_target(source: str, names: Sequence[str]) -> str:
 
 def usual_input(names: Sequence[str]) -> Pair:
     """Return the usual column of the input, preferably one with a usual answer column; empty names if there is none."""
-    with_input = [pair for pair in _usual_pairs(names) if pair.source]
-    pair = next((pair for pair in with_input if pair.target), next(iter(with_input), Pair("", "")))
+    input_pairs = [pair for pair in _usual_pairs(names) if pair.source]
+    pair = next((pair for pair in input_pairs if pair.target), next(iter(input_pairs), Pair("", "")))
     return replace(pair, target="")
 
 
@@ -519,12 +519,12 @@ def _input_text(row: Row, column: str) -> str:
 
 
 def _checked(value: object, column: str, where: str) -> str:
-    shown = one_line(column, 40)
+    shown_column = one_line(column, 40)
     if not isinstance(value, str):
         hint = "write a text" if value is None else one_text_hint(value)
-        raise DataError(f"the column '{shown}' is {kind_of_value(value)}, not a string", where=where, hint=hint)
+        raise DataError(f"the column '{shown_column}' is {kind_of_value(value)}, not a string", where=where, hint=hint)
     if not value.strip():
-        raise DataError(f"the column '{shown}' is empty", where=where, hint="write a text")
+        raise DataError(f"the column '{shown_column}' is empty", where=where, hint="write a text")
     return checked_text(value, where)
 
 
@@ -537,20 +537,20 @@ def _parsed_answers(text: str, column: str, where: str) -> object:
     raise DataError(message, where=where, hint="write one answer as plain text, or the list as JSON")
 
 
-def _unclear_columns(label: str, names: Sequence[str], pair: Pair, likely: Sequence[str]) -> DataError:
+def _unclear_columns(label: str, names: Sequence[str], pair: Pair, likely_columns: Sequence[str]) -> DataError:
     """Return the error for a pair without an input or an answer column. It suggests a column whose name is similar to a
-    usual one, or else one of the `likely` columns."""
-    named = next(filter(None, pair.columns), "")
-    usual = [name for row in INPUTS_AND_ANSWERS for name in (row.targets if pair.source else row.inputs)]
+    usual one, or else one of the `likely_columns`."""
+    known = next(filter(None, pair.columns), "")
+    usual_names = [name for row in INPUTS_AND_ANSWERS for name in (row.targets if pair.source else row.inputs)]
     similar_names = [
         name
         for name in names
-        if named and name != named and difflib.get_close_matches(name.strip().lower(), usual, n=1, cutoff=0.7)
+        if known and name != known and difflib.get_close_matches(name.strip().lower(), usual_names, n=1, cutoff=0.7)
     ]
-    missing = "an input" if pair.target else f"the answer to '{one_line(named, 40)}'"
-    cause = f"no column has a usual name for {missing}" if named else "no columns have usual names for input and answer"
-    suggestion = next((name for name in (*similar_names, *likely) if name != named), "")
-    if named and suggestion:
-        likely = (named, suggestion) if pair.source else (suggestion, named)
-    settings = pair_hint(likely) if likely else "set data.text_column and data.target_column"
+    missing = "an input" if pair.target else f"the answer to '{one_line(known, 40)}'"
+    cause = f"no column has a usual name for {missing}" if known else "no columns have usual names for input and answer"
+    suggestion = next((name for name in (*similar_names, *likely_columns) if name != known), "")
+    if known and suggestion:
+        likely_columns = (known, suggestion) if pair.source else (suggestion, known)
+    settings = pair_hint(likely_columns) if likely_columns else "set data.text_column and data.target_column"
     return DataError(cause, where=label, hint=f"columns found: {listed(names)}; {settings}")

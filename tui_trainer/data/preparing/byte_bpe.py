@@ -78,9 +78,9 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, special: SpecialToken
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-    smallest = special.smallest_vocabulary
-    if vocab_size < smallest:
-        raise ValueError(f"a vocabulary of {vocab_size} is too small for {smallest} bytes and special tokens")
+    smallest_size = special.smallest_vocabulary
+    if vocab_size < smallest_size:
+        raise ValueError(f"a vocabulary of {vocab_size} is too small for {smallest_size} bytes and special tokens")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=special.spaces_words)
     tokenizer.decoder = decoders.ByteLevel()
@@ -92,9 +92,9 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, special: SpecialToken
     )
     tokenizer.train_from_iterator(texts, trainer)
     if special.single:
-        ids = [(token, number) for number, token in enumerate(special.tokens)]
+        special_ids = [(token, number) for number, token in enumerate(special.tokens)]
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=special.single, pair=special.pair, special_tokens=ids
+            single=special.single, pair=special.pair, special_tokens=special_ids
         )
     tokenizer.encode_special_tokens = True
     return tokenizer

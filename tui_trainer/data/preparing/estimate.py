@@ -110,8 +110,8 @@ def size_of(source: Source, reader: Reader | None = None) -> Size:
 
     if not source.sample:
         size = _files_size(source, texts)
-        has_no_rows = any(not entry.holds_rows and entry.label_of_folder is None for entry in source.entries)
-        has_bad_rows = problems.count > 0 or (reader is not None and has_no_rows)
+        has_text_file = any(not entry.holds_rows and entry.label_of_folder is None for entry in source.entries)
+        has_bad_rows = problems.count > 0 or (reader is not None and has_text_file)
         return replace(size, columns=choices.chosen, has_bad_rows=has_bad_rows)
     if reader:
         return _sample_size(list(_texts_of_rows(source.rows(problems, choices=choices), reader, problems)))
@@ -144,23 +144,23 @@ def text_excerpts(size: Size) -> tuple[str, ...]:
 def _files_size(source: Source, texts_of: Texts) -> Size:
     """Estimate the content of files. For each form, scale the text in the beginnings of some to the bytes of all."""
     beginnings: dict[Form, _Beginning] = {}
-    for group in _sample_files(source.entries):
-        part = beginnings.setdefault(_form(group[0]), _Beginning())
-        for entry in group:
-            _read_beginning(entry.whole, texts_of, part, LOOK_BYTES // len(group))
-    bytes_of: Counter[Form] = Counter()
+    for entries in _sample_files(source.entries):
+        part = beginnings.setdefault(_form(entries[0]), _Beginning())
+        for entry in entries:
+            _read_beginning(entry.whole, texts_of, part, LOOK_BYTES // len(entries))
+    form_bytes: Counter[Form] = Counter()
     for entry in source.entries:
-        bytes_of[_form(entry)] += round(_unpacked_bytes(entry))
+        form_bytes[_form(entry)] += round(_unpacked_bytes(entry))
     tables = {form: part for form, part in beginnings.items() if form != "text"}
     texts = [entry for entry in source.entries if not entry.holds_rows]
-    text_part = beginnings.get("text", _Beginning())
-    characters_per_byte = sum(text_part.lengths) / text_part.bytes if text_part.bytes else 1.0
+    text_beginning = beginnings.get("text", _Beginning())
+    characters_per_byte = sum(text_beginning.lengths) / text_beginning.bytes if text_beginning.bytes else 1.0
     reason = "the file sizes and the beginnings of some files"
     if any(entry.compressed for entry in source.entries):
         reason += f"; a .gz file is assumed to unpack to {GZIP_RATIO:g} times its size"
     return Size(
-        characters=sum(_scale(sum(part.lengths), part, bytes_of[form]) for form, part in beginnings.items()),
-        documents=len(texts) + sum(_scale(len(part.lengths), part, bytes_of[form]) for form, part in tables.items()),
+        characters=sum(_scale(sum(part.lengths), part, form_bytes[form]) for form, part in beginnings.items()),
+        documents=len(texts) + sum(_scale(len(part.lengths), part, form_bytes[form]) for form, part in tables.items()),
         alphabet=len(set().union(*(text for part in beginnings.values() for text in part.texts))),
         lengths=(
             *(round(_unpacked_bytes(entry) * characters_per_byte) for entry in texts),
@@ -197,23 +197,23 @@ def _read_beginning(entry: SourceFile, texts_of: Texts, beginning: _Beginning, m
     try:
         with open_bytes(entry) as (_, content):
             if entry.form in PACKED_INSIDE:  # read its first rows, and estimate their share of all rows
-                characters, share = 0, 1.0
-                for number, text in enumerate(texts_of(content, entry), start=1):
+                characters_read, share = 0, 1.0
+                for text_number, text in enumerate(texts_of(content, entry), start=1):
                     beginning.add(text)
-                    characters += len(text)
-                    if number == LOOK_ROWS or characters > most_bytes:
-                        share = number / max(count_rows(entry), number)
+                    characters_read += len(text)
+                    if text_number == LOOK_ROWS or characters_read > most_bytes:
+                        share = text_number / max(count_rows(entry), text_number)
                         break
                 beginning.bytes += entry.size_bytes * share
                 return
-            head = content.read(most_bytes)
+            first_bytes = content.read(most_bytes)
     except DataError:
         return
     if entry.holds_rows:
-        _read_first_rows(head, entry, texts_of, beginning, whole=len(head) < most_bytes)
+        _read_first_rows(first_bytes, entry, texts_of, beginning, whole=len(first_bytes) < most_bytes)
     else:
-        beginning.bytes += len(head)
-        beginning.add(head.decode("utf-8", errors="ignore"))
+        beginning.bytes += len(first_bytes)
+        beginning.add(first_bytes.decode("utf-8", errors="ignore"))
 
 
 def _read_first_rows(head: bytes, entry: SourceFile, texts_of: Texts, beginning: _Beginning, *, whole: bool) -> None:
@@ -221,13 +221,13 @@ def _read_first_rows(head: bytes, entry: SourceFile, texts_of: Texts, beginning:
     line is dropped; in JSON, half a row is assumed to be missing."""
     if not whole and entry.form != "json":
         head = head[: head.rfind(b"\n") + 1] or head
-    earlier_texts = len(beginning.texts)
+    text_count_before = len(beginning.texts)
     try:
         for text in texts_of(io.BytesIO(head), entry):
             beginning.add(text)
     except DataError:
         pass
-    complete_rows = len(beginning.texts) - earlier_texts
+    complete_rows = len(beginning.texts) - text_count_before
     is_cut = not whole and entry.form == "json"
     beginning.bytes += len(head) * (complete_rows / (complete_rows + 0.5) if is_cut else 1)
 
@@ -242,16 +242,16 @@ def source_words(source: Source, *, reads_text: bool) -> str:
 
     `reads_text`: the task reads one column of text, which is found in the beginnings of some files. Never raises.
     """
-    parts = [source.description]
+    clauses = [source.description]
     forms = Counter(FORM_NAMES.get(entry.form, entry.form) for entry in source.entries)
     if len(forms) == 1:
-        parts += forms
+        clauses += forms
     elif forms:
-        parts.append(" and ".join(f"{count:,} {name}" for name, count in forms.most_common()))
+        clauses.append(" and ".join(f"{count:,} {name}" for name, count in forms.most_common()))
     if reads_text and source.entries and (columns := size_of(source).columns):
-        shown = " and ".join(f"'{one_line(name, 40)}'" for name in columns)
-        parts.append(f"the text in the column{'s' if len(columns) > 1 else ''} {shown}")
-    return ", ".join(parts)
+        shown_columns = " and ".join(f"'{one_line(name, 40)}'" for name in columns)
+        clauses.append(f"the text in the column{'s' if len(columns) > 1 else ''} {shown_columns}")
+    return ", ".join(clauses)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -274,29 +274,29 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
     rates = [rate(text_excerpts(size) if cut.reads_text else size.texts) for size in sizes]
     # The texts of a table's evaluation source have as many tokens per character as those of the first source.
     eval_rates = [rate(text_excerpts(size)) if cut.reads_text else rates[0] for size in others]
-    side = partial(_estimate_side, cut, frame_tokens)
-    share, weights = 0.0 if others else cut.eval_fraction, cut.weights or [1.0] * len(sizes)
+    side_of = partial(_estimate_side, cut, frame_tokens)
+    eval_fraction, weights = 0.0 if others else cut.eval_fraction, cut.weights or [1.0] * len(sizes)
     pairs = list(zip(sizes, rates, strict=True))
-    train = [side(*pair, 1 - share).times(weight) for pair, weight in zip(pairs, weights, strict=True)]
-    eval_pairs, eval_share = (zip(others, eval_rates, strict=True), 1.0) if others else (pairs, share)
-    evaluated = [side(*pair, eval_share) for pair in eval_pairs]
-    parts = zip(sources[0].parts, weights, sizes, train, strict=True)
+    train_sizes = [side_of(*pair, 1 - eval_fraction).times(weight) for pair, weight in zip(pairs, weights, strict=True)]
+    eval_pairs, eval_share = (zip(others, eval_rates, strict=True), 1.0) if others else (pairs, eval_fraction)
+    eval_side_sizes = [side_of(*pair, eval_share) for pair in eval_pairs]
+    facts_of_parts = zip(sources[0].parts, weights, sizes, train_sizes, strict=True)
     shares = [
-        SourceRows(description=part.description, weight=weight, rows=size.documents, rows_per_epoch=epoch.documents)
-        for part, weight, size, epoch in parts
+        SourceRows(description=part.description, weight=weight, rows=size.documents, rows_per_epoch=side_size.documents)
+        for part, weight, size, side_size in facts_of_parts
     ]
     reason = "; ".join(dict.fromkeys(size.reason for size in sizes))
     if cut.rows != "stream":
         low, high = f"{min(rates):.3g}", f"{max(rates):.3g}"
         reason += f", at {low if low == high else f'{low} to {high}'} tokens/character"
     # The number of different characters.
-    characters = len(set().union(*(text for size in sizes for text in size.texts)))
-    characters = max(characters, *(size.alphabet for size in sizes))
-    sides = train if cut.reads_text else [*train, *evaluated]
-    train_total, eval_total = _sum_of(train, cut), _sum_of(evaluated, cut)
+    character_count = len(set().union(*(text for size in sizes for text in size.texts)))
+    character_count = max(character_count, *(size.alphabet for size in sizes))
+    measured_sides = train_sizes if cut.reads_text else [*train_sizes, *eval_side_sizes]
+    train_total, eval_total = _sum_of(train_sizes, cut), _sum_of(eval_side_sizes, cut)
     details: dict[str, Any] = {"classes": getattr(reader, "classes", 0)}
     if sources[0].several or cut.weights:
-        details[SOURCES] = [asdict(share) for share in shares]
+        details[SOURCES] = [asdict(eval_fraction) for eval_fraction in shares]
     return Estimate(
         counts=Counts(
             train_rows=train_total.rows,
@@ -307,11 +307,11 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
             eval_tokens=eval_total.tokens,
             eval_documents=eval_total.documents,
             eval_characters=0,
-            vocabulary=reader.vocabulary() or characters + len(SPECIAL_TOKENS),
+            vocabulary=reader.vocabulary() or character_count + len(SPECIAL_TOKENS),
             unknown_eval_tokens=0,
             train_labels=train_total.tokens - train_total.documents,
             eval_labels=eval_total.tokens - eval_total.documents,
-            longest_row=max((length for size in sides for length in size.lengths), default=0),
+            longest_row=max((length for size in measured_sides for length in size.lengths), default=0),
         ),
         notes=(),
         lengths=train_total.lengths,
@@ -332,17 +332,17 @@ class _SideSize:
 
     def times(self, weight: float) -> "_SideSize":
         """Return the size of what an epoch uses of this split, if its source has this weight."""
-        used = used_rows(self.documents, weight)
-        factor = used / max(self.documents, 1)
-        return _SideSize(used, round(self.tokens * factor), round(self.rows * factor), self.lengths)
+        used_documents = used_rows(self.documents, weight)
+        factor = used_documents / max(self.documents, 1)
+        return _SideSize(used_documents, round(self.tokens * factor), round(self.rows * factor), self.lengths)
 
 
 def _estimate_side(cut: Cut, frame_tokens: int, size: Size, rate: float, share: float) -> _SideSize:
     """Estimate one split, which has this `share` of a source. `rate`: tokens per character."""
     documents = round(size.documents * share)
     if not cut.reads_text:
-        rows = tuple(min(cut.max_length, round(length * rate) + frame_tokens) for length in size.lengths)
-        return _SideSize(documents, round(documents * sum(rows) / max(1, len(rows))), documents, rows)
+        lengths = tuple(min(cut.max_length, round(length * rate) + frame_tokens) for length in size.lengths)
+        return _SideSize(documents, round(documents * sum(lengths) / max(1, len(lengths))), documents, lengths)
     document_labels = [max(1, round(length * rate) + frame_tokens - 1) for length in size.lengths]
     width = cut.max_length
     pieces = tuple(min(width, length - start) for length in document_labels for start in range(0, length, width))
@@ -351,20 +351,20 @@ def _estimate_side(cut: Cut, frame_tokens: int, size: Size, rate: float, share: 
 
 
 def _sum_of(sides: Sequence[_SideSize], cut: Cut) -> _SideSize:
-    tokens = sum(side.tokens for side in sides)
-    stream_rows = max(0, math.ceil((tokens - 1) / cut.max_length))
-    rows = stream_rows if cut.rows == "stream" else sum(side.rows for side in sides)
-    return _SideSize(sum(side.documents for side in sides), tokens, rows, _merged_lengths(sides))
+    token_count = sum(side.tokens for side in sides)
+    stream_rows = max(0, math.ceil((token_count - 1) / cut.max_length))
+    row_count = stream_rows if cut.rows == "stream" else sum(side.rows for side in sides)
+    return _SideSize(sum(side.documents for side in sides), token_count, row_count, _merged_lengths(sides))
 
 
 def _merged_lengths(sides: Sequence[_SideSize]) -> tuple[int, ...]:
     """Return some row lengths of all splits, sorted. Each contributes in proportion to its rows in an epoch."""
     if len(sides) == 1:
         return quantiles(sides[0].lengths)
-    total = sum(side.rows for side in sides if side.lengths)
+    total_rows = sum(side.rows for side in sides if side.lengths)
     lengths: list[int] = []
     for side in sides:
         ordered = sorted(side.lengths)
-        count = round(min(LENGTHS_KEPT, total) * side.rows / max(total, 1)) if ordered else 0
-        lengths += [ordered[(2 * share + 1) * len(ordered) // (2 * count)] for share in range(count)]
+        count = round(min(LENGTHS_KEPT, total_rows) * side.rows / max(total_rows, 1)) if ordered else 0
+        lengths += [ordered[(2 * index + 1) * len(ordered) // (2 * count)] for index in range(count)]
     return tuple(sorted(lengths))

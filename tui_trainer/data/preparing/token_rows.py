@@ -57,11 +57,11 @@ class TokenRow:
         slices = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
         return [
             TokenRow(
-                self.tokens[document],
-                None if self.labels is None else self.labels[document],
-                {name: values[document] for name, values in self.more.items()},
+                self.tokens[document_slice],
+                None if self.labels is None else self.labels[document_slice],
+                {name: values[document_slice] for name, values in self.more.items()},
             )
-            for document in slices
+            for document_slice in slices
         ]
 
     @property
@@ -90,14 +90,14 @@ class Rows:
         self.path = Path(path)
         self._columns: dict[str, list[tuple[Tokens, NDArray[np.int64]]]] = {}
         self._first_rows: list[int] = []
-        rows = 0
+        row_count = 0
         for batch in _batches(self.path):
-            self._first_rows.append(rows)
+            self._first_rows.append(row_count)
             for name, column in batch.items():
-                part = _numbers(column.values), _numbers(column.offsets).astype(np.int64)
-                self._columns.setdefault(name, []).append(part)
-            rows += len(batch[COLUMN])
-        self._count = rows
+                values_and_offsets = _numbers(column.values), _numbers(column.offsets).astype(np.int64)
+                self._columns.setdefault(name, []).append(values_and_offsets)
+            row_count += len(batch[COLUMN])
+        self._count = row_count
         self._more = tuple(name for name in self._columns if name not in (COLUMN, LABELS, DOCUMENT_LENGTHS))
         self.lengths = self._lengths_of(COLUMN)
         """Tokens of each row, int64 [rows]."""
@@ -111,8 +111,8 @@ class Rows:
             self.longest = np.maximum.reduceat(self.values(DOCUMENT_LENGTHS), starts).astype(np.int64)
 
     def _lengths_of(self, column: str) -> NDArray[np.int64]:
-        parts = [np.diff(offsets) for _, offsets in self._columns.get(column, [])]
-        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        lengths_of_batches = [np.diff(offsets) for _, offsets in self._columns.get(column, [])]
+        return np.concatenate(lengths_of_batches) if lengths_of_batches else np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return self._count
@@ -126,35 +126,35 @@ class Rows:
 
     def example(self, index: int) -> TokenRow:
         """Return one row with its labels: read-only views of the file."""
-        labels, documents = (
+        labels, document_lengths = (
             self._value(name, index) if name in self._columns else None for name in (LABELS, DOCUMENT_LENGTHS)
         )
         values = None if self.row_values is None else self.row_values[index]
-        more = {name: self._value(name, index) for name in self._more}
-        return TokenRow(self.row(index), labels, more, documents, values)
+        other_values = {name: self._value(name, index) for name in self._more}
+        return TokenRow(self.row(index), labels, other_values, document_lengths, values)
 
     def values(self, column: str) -> Tokens:
         """Return all values of a column, one row after another: int32 [sum of their lengths]."""
-        parts = [values[offsets[0] : offsets[-1]] for values, offsets in self._columns[column]]
-        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
+        values_of_batches = [values[offsets[0] : offsets[-1]] for values, offsets in self._columns[column]]
+        return np.concatenate(values_of_batches) if values_of_batches else np.empty(0, dtype=np.int32)
 
     def _value(self, column: str, index: int) -> Tokens:
         if not 0 <= index < self._count:
             raise IndexError(f"row {index} of {self._count}")
-        batch = bisect_right(self._first_rows, index) - 1
-        values, offsets = self._columns[column][batch]
-        position = index - self._first_rows[batch]
+        batch_index = bisect_right(self._first_rows, index) - 1
+        values, offsets = self._columns[column][batch_index]
+        position = index - self._first_rows[batch_index]
         return values[offsets[position] : offsets[position + 1]]
 
     def first_tokens(self, limit: int) -> Tokens:
         """Return about the first `limit` tokens of the stream that was split into these rows: int32 [N]."""
-        parts, count = [self.row(0)[:1]], 1
+        token_arrays, token_count = [self.row(0)[:1]], 1
         for index in range(len(self)):
-            if count >= limit:
+            if token_count >= limit:
                 break
-            parts.append(self.row(index)[1:])
-            count += len(parts[-1])
-        return np.concatenate(parts)
+            token_arrays.append(self.row(index)[1:])
+            token_count += len(token_arrays[-1])
+        return np.concatenate(token_arrays)
 
     def stream(self, chosen: Sequence[int]) -> tuple[Tokens, NDArray[np.bool_]]:
         """Return the tokens of the chosen rows one after another, int32 [N], and which of them are labels, bool [N].
@@ -162,19 +162,19 @@ class Rows:
         If a row directly follows the one before it in the file, the token that both share occurs only once. So all rows
         give the original stream, in which every token but the first is a label.
         """
-        parts, labels = [], []
+        token_arrays, are_labels = [], []
         for position, index in enumerate(chosen):
-            row, is_next = self.row(index), position > 0 and chosen[position - 1] == index - 1
-            parts.append(row[1:] if is_next else row)
-            labels.append(np.arange(len(parts[-1])) >= (0 if is_next else 1))
-        return np.concatenate(parts), np.concatenate(labels)
+            tokens, is_next = self.row(index), position > 0 and chosen[position - 1] == index - 1
+            token_arrays.append(tokens[1:] if is_next else tokens)
+            are_labels.append(np.arange(len(token_arrays[-1])) >= (0 if is_next else 1))
+        return np.concatenate(token_arrays), np.concatenate(are_labels)
 
 
-def evenly_spaced(available: int, wanted: int) -> list[int]:
+def evenly_spaced(row_count: int, wanted: int) -> list[int]:
     """Return `wanted` of `available` row numbers, evenly spaced, or all if there are not more."""
-    if wanted >= available:
-        return list(range(available))
-    return [index * available // wanted for index in range(wanted)]
+    if wanted >= row_count:
+        return list(range(row_count))
+    return [index * row_count // wanted for index in range(wanted)]
 
 
 def _batches(path: Path) -> list[dict[str, Any]]:
@@ -233,21 +233,21 @@ class RowWriter:
             arrays.append(pa.ListArray.from_arrays(_int32(offsets), _int32(values)))
         self._file.write_batch(pa.record_batch(arrays, schema=self._schema))
         self.row_count += len(lengths)
-        longest = columns[COLUMN][1].max(initial=0)
+        longest_tokens = columns[COLUMN][1].max(initial=0)
         if DOCUMENT_LENGTHS in self._schema.names:
-            longest = columns[DOCUMENT_LENGTHS][0].max(initial=0)
+            longest_tokens = columns[DOCUMENT_LENGTHS][0].max(initial=0)
             self.row_documents = max(self.row_documents, int(columns[DOCUMENT_LENGTHS][1].max(initial=0)))
-        self.longest_row = max(self.longest_row, int(longest))
+        self.longest_row = max(self.longest_row, int(longest_tokens))
 
     def _write(self, tokens: Tokens, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
         """Write rows. Row i is tokens[starts[i] : starts[i] + lengths[i]]; rows may overlap."""
         ends = starts + lengths
         if np.array_equal(starts[1:], ends[:-1]):  # most documents are not split
-            numbers = tokens[starts[0] : ends[-1]]
+            written_tokens = tokens[starts[0] : ends[-1]]
         else:
             offsets = np.cumsum(lengths) - lengths
-            numbers = tokens[np.arange(lengths.sum()) + np.repeat(starts - offsets, lengths)]
-        RowWriter.add(self, {COLUMN: (numbers, lengths)})
+            written_tokens = tokens[np.arange(lengths.sum()) + np.repeat(starts - offsets, lengths)]
+        RowWriter.add(self, {COLUMN: (written_tokens, lengths)})
 
 
 def _int32(numbers: NDArray[Any]) -> Any:
@@ -284,8 +284,8 @@ class StreamWriter(RowWriter):
         full_batches = (len(stream) - 1) // batch_tokens
         for start in range(0, full_batches * batch_tokens, batch_tokens):
             self._cut(stream[start : start + batch_tokens + 1])
-        rest = stream[full_batches * batch_tokens :]
-        self._pending, self._pending_tokens = [rest], len(rest)
+        remaining_tokens = stream[full_batches * batch_tokens :]
+        self._pending, self._pending_tokens = [remaining_tokens], len(remaining_tokens)
 
     def _cut(self, stream: Tokens) -> None:
         """Write a part of the stream as rows. The last token of a part is also the first token of the next part."""
@@ -304,8 +304,8 @@ class DocumentWriter(RowWriter):
         number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)  # of each piece, from 0
         starts = np.repeat(ends - lengths, pieces) + number * self._width
         sizes = np.minimum(self._width + 1, np.repeat(ends, pieces) - starts)
-        for first in range(0, len(starts), BATCH_ROWS):
-            self._write(tokens, starts[first : first + BATCH_ROWS], sizes[first : first + BATCH_ROWS])
+        for first_row in range(0, len(starts), BATCH_ROWS):
+            self._write(tokens, starts[first_row : first_row + BATCH_ROWS], sizes[first_row : first_row + BATCH_ROWS])
         self.cut_documents += int((pieces > 1).sum())
         self.pieces += int(pieces[pieces > 1].sum())
         self.cut_rows.append(np.repeat(pieces > 1, pieces))

@@ -37,10 +37,10 @@ _SHOWN_CHARACTERS = 40
 
 def characters_of(texts: Iterable[str]) -> list[str]:
     """Return every character that occurs, sorted by code point."""
-    occurs = np.zeros(CODE_POINTS, dtype=np.bool_)
+    has_code_point = np.zeros(CODE_POINTS, dtype=np.bool_)
     for text in texts:
-        occurs[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")] = True
-    return [chr(code) for code in np.flatnonzero(occurs)]
+        has_code_point[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")] = True
+    return [chr(code_point) for code_point in np.flatnonzero(has_code_point)]
 
 
 def build_tokenizer(characters: Sequence[str]) -> "Tokenizer":
@@ -67,16 +67,16 @@ def alphabet_in(folder: Path) -> tuple[str, ...] | None:
         is_plain = not model["merges"] and [ids[token] for token in tokens] == list(range(len(tokens)))
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    special, characters = tuple(tokens[: len(SPECIAL_TOKENS)]), tuple(tokens[len(SPECIAL_TOKENS) :])
-    is_plain = is_plain and special == SPECIAL_TOKENS and all(len(token) == 1 for token in characters)
+    special_tokens, characters = tuple(tokens[: len(SPECIAL_TOKENS)]), tuple(tokens[len(SPECIAL_TOKENS) :])
+    is_plain = is_plain and special_tokens == SPECIAL_TOKENS and all(len(token) == 1 for token in characters)
     return characters if is_plain else None
 
 
 def character_ids(characters: Sequence[str]) -> NDArray[np.int32]:
     """Return the token id of each code point, int32 [CODE_POINTS], for a tokenizer of these characters."""
     ids = np.full(CODE_POINTS, UNK_ID, dtype=np.int32)
-    codes = np.array([ord(character) for character in characters], dtype=np.int64)
-    ids[codes] = np.arange(len(codes)) + len(SPECIAL_TOKENS)
+    code_points = np.array([ord(character) for character in characters], dtype=np.int64)
+    ids[code_points] = np.arange(len(code_points)) + len(SPECIAL_TOKENS)
     return ids
 
 

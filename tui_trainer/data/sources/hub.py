@@ -147,9 +147,9 @@ def missing_part(path: HubPath, names: Iterable[str]) -> DataError:
     """Return the error for a folder or file that the data set does not have. `names` are the files that it has."""
     names_of_data = chosen_names([*names], "")
     shown = "; ".join(one_line(name, 80) for name in names_of_data[:_MOST_SHOWN])
-    problem = f"{path.name} has no data in '{one_line(path.inside, 120)}'"
+    cause = f"{path.name} has no data in '{one_line(path.inside, 120)}'"
     return DataError(
-        problem, hint=f"files found: {shown}" if shown else "the dataset has no file of a supported format"
+        cause, hint=f"files found: {shown}" if shown else "the dataset has no file of a supported format"
     )
 
 

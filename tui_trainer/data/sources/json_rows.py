@@ -40,11 +40,11 @@ def json_lines(
     content: BinaryIO, label: str, problems: ProblemList, *, lines_before: int = 0, bytes_before: int = 0
 ) -> Iterator[Row]:
     """Yield the row on each line of `content`, which is a file or what follows this many lines and bytes of it."""
-    for line, raw_line, offset in lines_of(content, label, rows=True, line=lines_before, offset=bytes_before):
-        where = f"{label}, line {line}"
+    for line_number, raw_line, offset in lines_of(content, label, rows=True, line=lines_before, offset=bytes_before):
+        where = f"{label}, line {line_number}"
         try:
             if not raw_line.isspace():
-                text = decoded(raw_line, label, line=line, offset=offset).rstrip("\r\n")
+                text = decoded(raw_line, label, line=line_number, offset=offset).rstrip("\r\n")
                 yield _row(parsed(text, where), where, ROW_HINT)
         except DataError as error:
             problems.add(error)
@@ -52,16 +52,16 @@ def json_lines(
 
 def _rows_of_json(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]:
     text = JsonText(chunks_of(content, label), label)
-    first = text.peek()
-    if first == "[":
+    first_character = text.peek()
+    if first_character == "[":
         text.take("[")
         yield from _rows_of_list(text, label, problems)
-    elif first == "{":
+    elif first_character == "{":
         yield from _rows_of_objects(text, label, problems)
-    elif first:
+    elif first_character:
         text.broken("the file is neither a list nor an object", LIST_HINT)
-    if rest := text.peek():
-        text.broken(f"'{one_line(rest)}' after the end of the JSON", LIST_HINT)
+    if next_character := text.peek():
+        text.broken(f"'{one_line(next_character)}' after the end of the JSON", LIST_HINT)
 
 
 def parsed(text: str, where: str) -> object:
@@ -87,8 +87,8 @@ def _without_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
-        repeated = next(name for position, name in enumerate(names) if name in names[:position])
-        raise ValueError(f"an object has the key '{one_line(repeated, 30)}' twice")
+        repeated_name = next(name for position, name in enumerate(names) if name in names[:position])
+        raise ValueError(f"an object has the key '{one_line(repeated_name, 30)}' twice")
     return values
 
 
@@ -120,8 +120,8 @@ class JsonText:
         """Read the next character, which must be one of `expected`, and return it."""
         character = self.peek()
         if not character or character not in expected:
-            actual = f"'{one_line(character)}'" if character else "the end of the file"
-            self.broken(f"expected {' or '.join(map(repr, expected))}, found {actual}", LIST_HINT)
+            found_text = f"'{one_line(character)}'" if character else "the end of the file"
+            self.broken(f"expected {' or '.join(map(repr, expected))}, found {found_text}", LIST_HINT)
         self._at += 1
         return character
 
@@ -129,22 +129,22 @@ class JsonText:
         """Read the next value. Raises DataError if it is invalid or longer than MAX_LINE_BYTES."""
         self.peek()
         while True:
-            value, problem, size = None, "", len(self._text) - self._at
+            value, problem, characters_left = None, "", len(self._text) - self._at
             try:
-                value, end = _DECODER.raw_decode(self._text, self._at)
-                is_cut_off = end == len(self._text)
+                value, value_end = _DECODER.raw_decode(self._text, self._at)
+                is_cut_off = value_end == len(self._text)
             except json.JSONDecodeError as error:
-                problem, end = error.msg, error.pos
-                near_end = end >= len(self._text) - CUT_OFF_CHARACTERS
-                is_cut_off = near_end or problem.startswith("Unterminated string")
+                problem, value_end = error.msg, error.pos
+                is_near_end = value_end >= len(self._text) - CUT_OFF_CHARACTERS
+                is_cut_off = is_near_end or problem.startswith("Unterminated string")
             except RecursionError:
                 self.broken("the JSON is nested too deeply")
             except ValueError as error:  # a repeated key, or a number with more than 4,300 digits
                 self.broken(f"the JSON cannot be read: {one_line(str(error), 60)}")
-            if is_cut_off and size > MAX_LINE_BYTES:
+            if is_cut_off and characters_left > MAX_LINE_BYTES:
                 self.broken(f"the row is longer than {format_bytes(MAX_LINE_BYTES)}", "split it into several rows")
-            value_characters = end - self._at
-            if is_cut_off and self._grow(max(1, size)):
+            value_characters = value_end - self._at
+            if is_cut_off and self._grow(max(1, characters_left)):
                 continue
             self._at += value_characters
             if problem:
@@ -175,31 +175,31 @@ class JsonText:
     def _grow(self, characters: int) -> bool:
         """Drop what was read, and read this many characters more. Returns False at the end of the file."""
         self._line, self._column = self._position()
-        parts, missing = [self._text[self._at :]], characters
+        parts, characters_missing = [self._text[self._at :]], characters
         for chunk in self._chunks:
             parts.append(chunk)
-            missing -= len(chunk)
-            if missing <= 0:
+            characters_missing -= len(chunk)
+            if characters_missing <= 0:
                 break
         self._text, self._at = "".join(parts), 0
-        return missing < characters
+        return characters_missing < characters
 
 
 def _is_json_lines(content: BinaryIO) -> bool:
     """Return whether the first line is a complete row and the file has more lines."""
-    first = _first_line(content)
-    is_all = not first.endswith(b"\n") or _is_rest_blank(content)
-    return not is_all and isinstance(_merged_pair(_parse_or_none(first)), dict)
+    first_line = _first_line(content)
+    has_one_line = not first_line.endswith(b"\n") or _is_rest_blank(content)
+    return not has_one_line and isinstance(_merged_pair(_parse_or_none(first_line)), dict)
 
 
 def is_one_json(content: BinaryIO) -> bool:
     """Return whether the file is one JSON value: one that spans several lines, or a list of rows on the only line."""
-    first = _first_line(content)
-    if first.strip() in (b"[", b"{"):
+    first_line = _first_line(content)
+    if first_line.strip() in (b"[", b"{"):
         return True
-    if not first.startswith(b"["):
+    if not first_line.startswith(b"["):
         return False
-    value = _parse_or_none(first)
+    value = _parse_or_none(first_line)
     return value is None or (all(isinstance(item, dict | list) for item in value) and _is_rest_blank(content))
 
 
@@ -221,9 +221,9 @@ def _parse_or_none(line: bytes) -> Any:
 
 def _rows_of_list(text: JsonText, label: str, problems: ProblemList, first: tuple[object, ...] = ()) -> Iterator[Row]:
     """Yield the rows of a list whose opening bracket and `first` objects were already read."""
-    rest = text.rest_of_list(bool(first), may_end_in_comma=True)
-    for number, value in enumerate(chain(first, rest), start=1):
-        where = f"{label}, item {number:,}"
+    later_values = text.rest_of_list(bool(first), may_end_in_comma=True)
+    for item_number, value in enumerate(chain(first, later_values), start=1):
+        where = f"{label}, item {item_number:,}"
         try:
             row = _row(value, where, "expected a list of objects")
             yield from _questions(row, problems) if _is_article(row.values) else (row,)
@@ -264,41 +264,41 @@ def _rows_of_objects(text: JsonText, label: str, problems: ProblemList) -> Itera
     if list_name:
         return
     rows = [] if text.peek() == "{" else _rows_by_columns(columns, label)
-    for number, values in enumerate(rows or ([columns] if columns else []), start=1):
-        yield Row(f"{label}, item {number:,}", values)
-    number = 1
+    for item_number, values in enumerate(rows or ([columns] if columns else []), start=1):
+        yield Row(f"{label}, item {item_number:,}", values)
+    item_number = 1
     while text.peek() == "{":
-        number += 1
-        yield _row(text.value(), f"{label}, item {number:,}", LIST_HINT)
+        item_number += 1
+        yield _row(text.value(), f"{label}, item {item_number:,}", LIST_HINT)
 
 
 def _rows_by_columns(table: Mapping[str, Any], label: str) -> list[dict[str, Any]]:
     """Return the rows of a table that pandas or `datasets` wrote by columns, or by row numbers; [] if the object is a
     single row. Raises DataError for columns of different lengths."""
-    values = list(table.values())
-    if all(isinstance(value, dict) for value in values):
-        keys = list(values[0]) if values else []
-        if not keys or any(list(value) != keys for value in values):
+    columns = list(table.values())
+    if all(isinstance(value, dict) for value in columns):
+        keys = list(columns[0]) if columns else []
+        if not keys or any(list(value) != keys for value in columns):
             return []
         are_numbers = [all(map(str.isdigit, names)) for names in (table, keys)]
         if are_numbers == [False, True]:
             return [{name: column[number] for name, column in table.items()} for number in keys]
-        return values if are_numbers == [True, False] else []
+        return columns if are_numbers == [True, False] else []
     if {"columns", "data"} <= table.keys() <= {"columns", "index", "data"}:
         try:
             return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
         except (TypeError, ValueError):
             raise DataError("the rows in 'data' do not match 'columns'", where=label, hint=LIST_HINT) from None
-    if not all(isinstance(value, list) for value in values):
+    if not all(isinstance(value, list) for value in columns):
         return []
     # A single row has turns of a conversation, or the words of one sentence.
     has_words = any(isinstance(word, str) for name in ("tokens", "words") for word in table.get(name, ()))
-    if has_words or any(isinstance(item, dict) for value in values for item in value):
+    if has_words or any(isinstance(item, dict) for value in columns for item in value):
         return []
     lengths = {name: len(value) for name, value in table.items()}
     if len({*lengths.values()}) > 1:
-        shown = ", ".join(f"'{one_line(name, 30)}' {length:,}" for name, length in [*lengths.items()][:4])
-        raise DataError(f"the columns have different lengths: {shown}", where=label, hint=LIST_HINT)
+        shown_lengths = ", ".join(f"'{one_line(name, 30)}' {length:,}" for name, length in [*lengths.items()][:4])
+        raise DataError(f"the columns have different lengths: {shown_lengths}", where=label, hint=LIST_HINT)
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
@@ -307,16 +307,16 @@ def _is_article(values: Mapping[str, Any]) -> bool:
     paragraphs = values.get("paragraphs")
     if paragraphs == []:
         return values.keys() <= {"title", "paragraphs"}
-    first = paragraphs[0] if isinstance(paragraphs, list) else None
-    return isinstance(first, dict) and "qas" in first
+    first_paragraph = paragraphs[0] if isinstance(paragraphs, list) else None
+    return isinstance(first_paragraph, dict) and "qas" in first_paragraph
 
 
 def _questions(article: Row, problems: ProblemList) -> Iterator[Row]:
     """Yield a row for each question of an article of SQuAD, with its context and the question's other keys."""
-    title = {"title": article.values["title"]} if "title" in article.values else {}
+    title_column = {"title": article.values["title"]} if "title" in article.values else {}
     paragraphs: Any = article.values["paragraphs"]
-    for number, paragraph in enumerate(paragraphs, start=1):
-        where = f"{article.where}, paragraph {number:,}"
+    for paragraph_number, paragraph in enumerate(paragraphs, start=1):
+        where = f"{article.where}, paragraph {paragraph_number:,}"
         questions = paragraph.get("qas") if isinstance(paragraph, dict) else None
         if not isinstance(questions, list) or "context" not in paragraph:
             problems.add(DataError("the paragraph has no context or no list of questions (qas)", where=where))
@@ -324,7 +324,7 @@ def _questions(article: Row, problems: ProblemList) -> Iterator[Row]:
         for question_number, question in enumerate(questions, start=1):
             try:
                 row = _row(question, f"{where}, question {question_number:,}", "expected a list of questions")
-                yield Row(row.where, {**title, "context": paragraph["context"], **row.values})
+                yield Row(row.where, {**title_column, "context": paragraph["context"], **row.values})
             except DataError as error:
                 problems.add(error)
 
@@ -345,5 +345,5 @@ def _merged_pair(value: object) -> object:
 
 def _context(text: str, position: int) -> str:
     start = max(0, min(position, len(text)) - CONTEXT_CHARACTERS // 2)
-    shown = one_line(text[start : start + CONTEXT_CHARACTERS], CONTEXT_CHARACTERS)
-    return f"\u00ab{shown}\u00bb"
+    excerpt = one_line(text[start : start + CONTEXT_CHARACTERS], CONTEXT_CHARACTERS)
+    return f"\u00ab{excerpt}\u00bb"

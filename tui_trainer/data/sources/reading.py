@@ -283,14 +283,14 @@ def slices_of(files: Mapping[str, Sequence[SourceFile]], spec: str, setting: str
 
 def _rows_of(files: Sequence[SourceFile], counts: list[int], start: int, end: int | None) -> Iterator[SourceFile]:
     """Yield the files with the rows from `start` to `end` (exclusive), counted over all files of a split."""
-    for file, row_count in zip(files, counts, strict=True):
-        first_row, end_row = max(start, 0), row_count if end is None else min(end, row_count)
-        if (first_row, end_row) == (0, row_count):
+    for file, rows_in_file in zip(files, counts, strict=True):
+        first_row, end_row = max(start, 0), rows_in_file if end is None else min(end, rows_in_file)
+        if (first_row, end_row) == (0, rows_in_file):
             yield file
         elif first_row < end_row:
-            selected_bytes = round(file.size_bytes * (end_row - first_row) / row_count)
+            selected_bytes = round(file.size_bytes * (end_row - first_row) / rows_in_file)
             yield replace(file, rows=(first_row, end_row), size_bytes=selected_bytes, whole_bytes=file.size_bytes)
-        start, end = start - row_count, None if end is None else end - row_count
+        start, end = start - rows_in_file, None if end is None else end - rows_in_file
 
 
 def _cached_row_count(file: SourceFile) -> int:
