@@ -264,9 +264,7 @@ def pair_of_texts(head: Sequence[Row]) -> tuple[str, str] | None:
     """Return the first usual pair of text columns. None if there is none, or if a column `text` would be left out."""
     found = {name.strip().lower(): name for name in reversed(columns_of(head))}
     for names in TEXT_PAIRS:
-        if all(
-            name in found and any(isinstance(row.values.get(found[name]), str) for row in head) for name in names
-        ):
+        if all(name in found and any(isinstance(row.values.get(found[name]), str) for row in head) for name in names):
             return None if "text" in found and "text" not in names else (found[names[0]], found[names[1]])
     return None
 

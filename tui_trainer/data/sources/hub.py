@@ -148,9 +148,7 @@ def missing_part(path: HubPath, names: Iterable[str]) -> DataError:
     names_of_data = chosen_names([*names], "")
     shown = "; ".join(one_line(name, 80) for name in names_of_data[:_MOST_SHOWN])
     cause = f"{path.name} has no data in '{one_line(path.inside, 120)}'"
-    return DataError(
-        cause, hint=f"files found: {shown}" if shown else "the dataset has no file of a supported format"
-    )
+    return DataError(cause, hint=f"files found: {shown}" if shown else "the dataset has no file of a supported format")
 
 
 def remedies(path: HubPath) -> str:
