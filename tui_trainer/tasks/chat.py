@@ -106,18 +106,18 @@ class Chat(LearnsNextToken):
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
         """Return the loss of predicting each answer token by its frequency in the answers of the training rows."""
-        loss, labels = unigram_loss(Rows(data.train_path), held_out, eval_rows, vocabulary=data.counts.vocabulary)
-        return Baselines(losses={"unigram": loss}, eval_tokens=labels)
+        loss, label_count = unigram_loss(Rows(data.train_path), held_out, eval_rows, vocabulary=data.counts.vocabulary)
+        return Baselines(losses={"unigram": loss}, eval_tokens=label_count)
 
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
         """Return the conversation before its last answer, and the model's answer."""
-        start = _last_answer(row)
-        if not start:
+        answer_start = _last_answer(row)
+        if not answer_start:
             return super().sample(config, data, model, tokenizer, row, new_tokens=new_tokens)
-        prompt_ids = row.tokens[:start].tolist()
-        new_tokens = max(1, min(new_tokens, config.data.max_length - start))
+        prompt_ids = row.tokens[:answer_start].tolist()
+        new_tokens = max(1, min(new_tokens, config.data.max_length - answer_start))
         return sample_continuation(model, tokenizer, prompt_ids, new_tokens=new_tokens)
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
@@ -162,9 +162,9 @@ class ChatReader(TableReader):
     @property
     def found_columns(self) -> Mapping[str, str]:
         columns = self._columns
-        second = next((name for name in columns.asks if name != columns.pair.source), "")
-        text = columns.conversation or columns.pair.source
-        return {"text_column": text, "text_pair_column": second, "target_column": columns.pair.target}
+        second_column = next((name for name in columns.asks if name != columns.pair.source), "")
+        text_column = columns.conversation or columns.pair.source
+        return {"text_column": text_column, "text_pair_column": second_column, "target_column": columns.pair.target}
 
     def see_late(self, row: Row, head: Sequence[Row]) -> None:
         self._columns = self._tables[-1] = self._columns.with_columns_of(row)
@@ -194,8 +194,8 @@ class ChatReader(TableReader):
     def noted(self) -> Counter[tuple[str, str]]:
         if self._columns is not self._begun:
             raise ReadInOrder  # columns that appear late apply to the rows after them
-        noted, self._counts = self._counts, Counter()
-        return noted
+        noted_counts, self._counts = self._counts, Counter()
+        return noted_counts
 
     def note(self, noted: Counter[tuple[str, str]]) -> None:
         self._counts.update(noted)
@@ -209,35 +209,35 @@ class ChatReader(TableReader):
         if any(conversation.adds_end for conversation in conversations) and self.tokenizer.eos_token_id is None:
             message = "the chat template writes no stop token, and the tokenizer has no eos_token"
             raise DataError(message, hint=f"choose another {TEMPLATE_KEY}, or set an eos_token in the tokenizer")
-        encoded, length = [], self.max_length
+        encoded_rows, max_length = [], self.max_length
         for ids, labels in encode_conversations(self.tokenizer, conversations):
-            cut = labels[:length]
-            label_count = sum(label != IGNORE for label in cut)
+            row_labels = labels[:max_length]
+            label_count = sum(label != IGNORE for label in row_labels)
             needs = 0 if label_count else next((count for count, label in enumerate(labels, 1) if label != IGNORE), 0)
-            row = {COLUMN: ids[:length], LABELS: cut}
-            encoded.append(Encoded(row, label_count, truncated=len(ids) > length, needs=needs))
-        return encoded
+            row = {COLUMN: ids[:max_length], LABELS: row_labels}
+            encoded_rows.append(Encoded(row, label_count, truncated=len(ids) > max_length, needs=needs))
+        return encoded_rows
 
     def notes(self) -> list[str]:
         counts = self._counts
         name = self.config.task.chat_template or (_SCRATCH_TEMPLATE if self.learns else "")
         template = f"the chat template {name}" if name else "the tokenizer's own chat template"
-        tables = dict.fromkeys(columns.note() for columns in self._tables)
-        notes = [*tables, f"conversations are formatted with {template}"]
+        table_notes = dict.fromkeys(columns.note() for columns in self._tables)
+        notes = [*table_notes, f"conversations are formatted with {template}"]
         if self.renderer.turn_end:
             notes.append(f"an answer ends with the stop token {self.renderer.turn_end}")
         else:
-            end = self.tokenizer.eos_token
-            notes.append(f"the template writes no stop token after answers: {end} is appended to the last answer")
-        if unread := sorted(key for kind, key in counts if kind == _TURN_KEY and not self.renderer.reads(key)):
-            notes.append(f"turn keys that the chat template ignores: {listed(unread)}")
-        if spelt := counts[_SPELT, ""]:
-            notes.append(f"{spelt:,} rows contain the names of special tokens, which are read as plain text")
+            end_token = self.tokenizer.eos_token
+            notes.append(f"the template writes no stop token after answers: {end_token} is appended to the last answer")
+        if ignored_keys := sorted(key for kind, key in counts if kind == _TURN_KEY and not self.renderer.reads(key)):
+            notes.append(f"turn keys that the chat template ignores: {listed(ignored_keys)}")
+        if spelt_rows := counts[_SPELT, ""]:
+            notes.append(f"{spelt_rows:,} rows contain the names of special tokens, which are read as plain text")
         if rows := counts[_TOOLS_IN_TEXT, ""]:
             notes.append(f"{rows:,} rows already have tools in the system turn: none are added again")
-        for part in (omitted for kind, omitted in counts if kind == _OMITTED_TURNS):
-            words = "the reasoning" if part == REASONING[0] else "the speaker's name"
-            turns, rows = counts[_OMITTED_TURNS, part], counts[_OMITTED_ROWS, part]
+        for omitted_part in (omitted for kind, omitted in counts if kind == _OMITTED_TURNS):
+            words = "the reasoning" if omitted_part == REASONING[0] else "the speaker's name"
+            turns, rows = counts[_OMITTED_TURNS, omitted_part], counts[_OMITTED_ROWS, omitted_part]
             notes.append(f"the chat template omits {words} in {turns:,} turns of {rows:,} rows: it is not trained on")
         return notes
 
@@ -249,8 +249,8 @@ def renderer_of(config: Config, tokenizer: Any) -> ConversationRenderer:
         special_tokens, name = dict(FOR_CHAT.named), config.task.chat_template or _SCRATCH_TEMPLATE
         template = ChatTemplate(name, template_text(name), special_tokens)
         return ConversationRenderer(template, FOR_CHAT.tokens, FOR_CHAT.tokens, [special_tokens["eos_token"]], loss_on)
-    stops = [tokenizer.eos_token, *tokenizer.convert_ids_to_tokens(_model_stops(config))]
-    existing_stops = [token for token in stops if token]
+    stop_tokens = [tokenizer.eos_token, *tokenizer.convert_ids_to_tokens(_model_stops(config))]
+    existing_stops = [token for token in stop_tokens if token]
     added = tokenizer.get_added_vocab()
     special = [token for token in added if tokenizer.added_tokens_decoder[added[token]].special]
     return ConversationRenderer(
@@ -260,15 +260,15 @@ def renderer_of(config: Config, tokenizer: Any) -> ConversationRenderer:
 
 def template_of(config: Config, tokenizer: Any) -> ChatTemplate:
     """Return the chat template that a run uses with a loaded tokenizer. Raise ConfigError if there is none."""
-    special = tokenizer.special_tokens_map
+    special_tokens = tokenizer.special_tokens_map
     name = config.task.chat_template or (_SCRATCH_TEMPLATE if config.is_from_scratch else "")
     if name:
-        return ChatTemplate(name, template_text(name), special)
+        return ChatTemplate(name, template_text(name), special_tokens)
     stored = tokenizer.chat_template
     templates: Mapping[str, str] = stored if isinstance(stored, dict) else {"default": stored or ""}
     if not templates.get("default"):
         raise no_template(config.model.model_name_or_path)
-    return ChatTemplate("of the tokenizer", templates["default"], special, templates.get(_TOOL_TEMPLATE, ""))
+    return ChatTemplate("of the tokenizer", templates["default"], special_tokens, templates.get(_TOOL_TEMPLATE, ""))
 
 
 def store_template(config: Config, tokenizer: Any) -> None:
@@ -293,8 +293,8 @@ def mark_lengths(config: Config) -> dict[str, int] | None:
     name = config.task.chat_template
     template = template_text(name) if name else stored_template(folder)
     added = added_tokens(facts, config.model)
-    pieces = count_word_tokens(folder, chat_marks_in(template))
-    return None if pieces is None else pieces | dict.fromkeys(pieces.keys() & set(added.new if added else ()), 1)
+    lengths = count_word_tokens(folder, chat_marks_in(template))
+    return None if lengths is None else lengths | dict.fromkeys(lengths.keys() & set(added.new if added else ()), 1)
 
 
 def _model_stops(config: Config) -> list[int]:
@@ -311,9 +311,9 @@ def _last_answer(row: TokenRow) -> int:
     """Return the position of the first label of the last answer; 0 if there is no label or all tokens have one."""
     if row.labels is None:
         return 0
-    labelled = (row.labels != IGNORE).nonzero()[0]
-    gaps = (labelled[1:] - labelled[:-1] > 1).nonzero()[0]
-    return 0 if not len(labelled) or labelled[0] == 1 else int(labelled[gaps[-1] + 1] if len(gaps) else labelled[0])
+    labels = (row.labels != IGNORE).nonzero()[0]
+    gaps = (labels[1:] - labels[:-1] > 1).nonzero()[0]
+    return 0 if not len(labels) or labels[0] == 1 else int(labels[gaps[-1] + 1] if len(gaps) else labels[0])
 
 
 TASK = Chat()

@@ -137,24 +137,24 @@ class QuestionAnswering(Task):
         """Return scores of two simple answers: the sentence that shares most words with the question, and, if some
         questions have no answer, the empty answer."""
         tokenizer, best_sentences = self.load_tokenizer(config, data), dict[tuple[int, int], tuple[int, str]]()
-        truth: dict[tuple[int, int], list[str]] = {}
+        true_answers: dict[tuple[int, int], list[str]] = {}
         for index in eval_rows:
             row = held_out.example(index)
             key = _window_of(row).key
-            truth[key] = json.loads(_unpacked(row.more[_ANSWERS]))
+            true_answers[key] = json.loads(_unpacked(row.more[_ANSWERS]))
             question_words = set(normalised(_question_in(tokenizer, row)).split())
             for sentence in _SENTENCE.split(_unpacked(row.more[_TEXT])):
-                shared = len(question_words.intersection(normalised(sentence).split()))
-                if shared > best_sentences.get(key, (0, ""))[0]:
-                    best_sentences[key] = shared, sentence
-        nearest = {key: best_sentences.get(key, (0, ""))[1] for key in truth}
-        baselines = {"the sentence nearest to the question": nearest}
+                shared_words = len(question_words.intersection(normalised(sentence).split()))
+                if shared_words > best_sentences.get(key, (0, ""))[0]:
+                    best_sentences[key] = shared_words, sentence
+        nearest_sentences = {key: best_sentences.get(key, (0, ""))[1] for key in true_answers}
+        answers_of_baselines = {"the sentence nearest to the question": nearest_sentences}
         if data.details["unanswerable"]:
-            baselines["no answer"] = dict.fromkeys(truth, "")
+            answers_of_baselines["no answer"] = dict.fromkeys(true_answers, "")
         scores = {
             f"{name} of {baseline}": value
-            for baseline, answers in baselines.items()
-            for name, value in mean_scores([(answers[key], truth[key]) for key in truth]).items()
+            for baseline, answers in answers_of_baselines.items()
+            for name, value in mean_scores([(answers[key], true_answers[key]) for key in true_answers]).items()
         }
         return Baselines(losses={}, eval_tokens=2 * len(eval_rows), scores=scores)
 
@@ -200,12 +200,12 @@ class QuestionAnswering(Task):
         has_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
         has_segments = has_segments and SEGMENTS in tokenizer.model_input_names
         length, stride = config.data.max_length, config.task.doc_stride
-        rows = []
+        input_rows = []
         for context, windows in zip(contexts, _windows(tokenizer, questions, contexts, length, stride), strict=True):
             ids = max((window.ids for window in windows), key=len)
             is_cut = any(window.cuts_question for window in windows)
-            rows.append(InputRow(ids, (context, [window.row(has_segments) for window in windows]), is_cut=is_cut))
-        return rows
+            input_rows.append(InputRow(ids, (context, [window.row(has_segments) for window in windows]), is_cut=is_cut))
+        return input_rows
 
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
@@ -213,14 +213,14 @@ class QuestionAnswering(Task):
         """Return for each row the most likely answer ("" for none), where it starts and ends in the context, and its
         probability among the candidates. A forward pass takes as many windows as there are rows."""
         windows = [window for row in rows for window in row.content[1]]
-        best = iter(_best_positions_of_windows(model, tokenizer, windows, len(rows)))
+        best_positions = iter(_best_positions_of_windows(model, tokenizer, windows, len(rows)))
         may_be_none = bool(getattr(model.config, _NULL, False))
         answers = []
         for row in rows:
-            context, own_windows = row.content
+            context, row_windows = row.content
             candidates = _Candidates(config.task.max_answer_length, may_be_none=may_be_none)
-            for window in own_windows:
-                candidates.add(_window_of(window), window.more[_OFFSETS], context, next(best))
+            for window in row_windows:
+                candidates.add(_window_of(window), window.more[_OFFSETS], context, next(best_positions))
             answers.append(candidates.answer())
         return answers
 
@@ -237,9 +237,9 @@ class SpanLoss:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        base_model = model.get_base_model() if hasattr(model, "get_base_model") else model
         # A decoder would cache keys and values for generation.
-        self._options = {"use_cache": False} if "use_cache" in inspect.signature(base.forward).parameters else {}
+        self._options = {"use_cache": False} if "use_cache" in inspect.signature(base_model.forward).parameters else {}
 
     def __call__(self, batch: MicroBatch) -> Tensor:
         return self.of_logits(self.logits(batch), batch.labels)
@@ -342,42 +342,42 @@ def _windows(
     """Encode each context in windows of `max_length` tokens, each after its question. Adjacent windows share `stride`
     tokens, at most half of the room for context. A question that takes more than half of a row loses its end."""
     tokenizer.truncation_side = "right"
-    free = max_length - tokenizer.num_special_tokens_to_add(pair=True)
-    short_questions, is_cut = list[str](), list[bool]()
-    by_stride: dict[int, list[int]] = defaultdict(list)
+    free_tokens = max_length - tokenizer.num_special_tokens_to_add(pair=True)
+    short_questions, are_cut = list[str](), list[bool]()
+    questions_by_stride: dict[int, list[int]] = defaultdict(list)
     for question, ids in zip(questions, token_ids(tokenizer, questions, special_tokens=False), strict=True):
-        limit = max(free // 2, 1)
-        is_cut.append(len(ids) > limit)
-        if len(ids) > limit:
-            whole = tokenizer(question, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-            question, ids = question[: whole["offset_mapping"][limit - 1][1]], ids[:limit]
-        by_stride[min(stride, max(free - len(ids), 0) // 2)].append(len(short_questions))
+        question_limit = max(free_tokens // 2, 1)
+        are_cut.append(len(ids) > question_limit)
+        if len(ids) > question_limit:
+            encoded_question = tokenizer(question, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+            question, ids = question[: encoded_question["offset_mapping"][question_limit - 1][1]], ids[:question_limit]
+        questions_by_stride[min(stride, max(free_tokens - len(ids), 0) // 2)].append(len(short_questions))
         short_questions.append(question)
     windows: list[list[_Encoding]] = [[] for _ in questions]
-    for own_stride, indices in by_stride.items():
+    for batch_stride, question_numbers in questions_by_stride.items():
         encoded = tokenizer(
-            [short_questions[index] for index in indices],
-            [contexts[index] for index in indices],
+            [short_questions[index] for index in question_numbers],
+            [contexts[index] for index in question_numbers],
             truncation="only_second",
             max_length=max_length,
-            stride=own_stride,
+            stride=batch_stride,
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
             return_attention_mask=False,
             verbose=False,
         )
-        examples = encoded["overflow_to_sample_mapping"]
-        counts, numbers = Counter(examples), Counter[int]()
-        for row, example in enumerate(examples):
-            index, ids, parts = indices[example], encoded["input_ids"][row], encoded.sequence_ids(row)
-            has_context = 1 in parts
-            first = parts.index(1) if has_context else 0
-            end = len(parts) - parts[::-1].index(1) if has_context else 0
-            cls = ids.index(tokenizer.cls_token_id) if tokenizer.cls_token_id in ids else 0
-            window = _Window(0, 0, numbers[example], counts[example], first, end, cls)
-            numbers[example] += 1
-            offsets = np.array(encoded["offset_mapping"][row][first:end], dtype=np.int32).reshape(-1, 2)
-            windows[index].append(_Encoding(ids, encoded.encodings[row].type_ids, window, offsets, is_cut[index]))
+        examples_of_rows = encoded["overflow_to_sample_mapping"]
+        window_counts, windows_seen = Counter(examples_of_rows), Counter[int]()
+        for row, example in enumerate(examples_of_rows):
+            index, ids, sequence_ids = question_numbers[example], encoded["input_ids"][row], encoded.sequence_ids(row)
+            has_context = 1 in sequence_ids
+            first_token = sequence_ids.index(1) if has_context else 0
+            end_token = len(sequence_ids) - sequence_ids[::-1].index(1) if has_context else 0
+            cls_position = ids.index(tokenizer.cls_token_id) if tokenizer.cls_token_id in ids else 0
+            window = _Window(0, 0, windows_seen[example], window_counts[example], first_token, end_token, cls_position)
+            windows_seen[example] += 1
+            offsets = np.array(encoded["offset_mapping"][row][first_token:end_token], dtype=np.int32).reshape(-1, 2)
+            windows[index].append(_Encoding(ids, encoded.encodings[row].type_ids, window, offsets, are_cut[index]))
     return windows
 
 
@@ -424,7 +424,7 @@ class _Columns:
         Raise DataError for an answer that is not in the context, and if `is_impossible` contradicts the answers."""
         answers, is_guess = list[tuple[str, int]](), False
         for text, start in _written_answers(row, self.answers, context):
-            shown = one_line(text, 40)
+            shown_text = one_line(text, 40)
             if not text.strip():
                 message = f"an answer in '{one_line(self.answers, 40)}' is blank"
                 hint = "write the answer, or an empty list [] if the question has no answer"
@@ -434,18 +434,18 @@ class _Columns:
                 is_guess |= context.find(text, start + 1) >= 0
                 if start < 0:
                     hint = "answers must be quoted from their context: correct the answer, or remove the row"
-                    raise DataError(f"the answer '{shown}' is not in the context", where=row.where, hint=hint)
+                    raise DataError(f"the answer '{shown_text}' is not in the context", where=row.where, hint=hint)
             elif start < 0 or context[start : start + len(text)] != text:
-                actual = one_line(context[max(start, 0) : max(start, 0) + len(text)], 40)
-                fact = f"which has '{actual}' there" if actual else f"which has {len(context):,} characters"
-                message = f"the answer '{shown}' is not at character {start:,} of the context, {fact}"
+                actual_text = one_line(context[max(start, 0) : max(start, 0) + len(text)], 40)
+                fact = f"which has '{actual_text}' there" if actual_text else f"which has {len(context):,} characters"
+                message = f"the answer '{shown_text}' is not at character {start:,} of the context, {fact}"
                 raise DataError(message, where=row.where, hint="answer_start counts characters from 0")
             answers.append((text, start))
-        impossible = str(row.values.get("is_impossible")).lower()
-        if impossible == str(bool(answers)).lower():
+        flag_text = str(row.values.get("is_impossible")).lower()
+        if flag_text == str(bool(answers)).lower():
             fact = "there is an answer" if answers else "there is no answer"
             hint = "correct one of the two, or remove is_impossible"
-            raise DataError(f"is_impossible is {impossible}, but {fact}", where=row.where, hint=hint)
+            raise DataError(f"is_impossible is {flag_text}, but {fact}", where=row.where, hint=hint)
         return answers, is_guess
 
 
@@ -457,16 +457,16 @@ def _written_answers(row: Row, column: str, context: str) -> Iterator[tuple[str,
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") and (parsed := written_value(value)) is not None:
         value = parsed
     if isinstance(value, Mapping) and isinstance(value.get("value"), str):
-        names = [value["value"], *(alias for alias in value.get("aliases") or () if isinstance(alias, str))]
-        value = [next((name for name in names if name in context), names[0])]
+        spellings = [value["value"], *(alias for alias in value.get("aliases") or () if isinstance(alias, str))]
+        value = [next((name for name in spellings if name in context), spellings[0])]
     if isinstance(value, Mapping):
         texts, starts = value.get("text", value.get("spans")), value.get("answer_start")
         if not isinstance(texts, list):
             texts, starts = ([texts], [starts]) if texts else ([], [] if starts is None else starts)
         starts = starts if isinstance(starts, list) else [None] * len(texts)
         if len(starts) != len(texts):
-            count = quantity(len(starts), "number")
-            raise DataError(f"there are {len(texts)} answers, but answer_start has {count}", where=row.where)
+            count_text = quantity(len(starts), "number")
+            raise DataError(f"there are {len(texts)} answers, but answer_start has {count_text}", where=row.where)
         value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=False)]
     if isinstance(value, str):
         value = [{"text": value, "answer_start": row.values.get("answer_start")}] if value else []
@@ -547,28 +547,28 @@ class _QuestionReader(TableReader):
         encoded = []
         for index, windows in enumerate(all_windows):
             _, context, answers, where = examples[index].content
-            text, start = answers[0] if answers else ("", -1)
-            end = start + len(text)
-            spans = [window.tokens_of(start, end) if answers else (window.window.cls,) * 2 for window in windows]
+            answer_text, answer_start = answers[0] if answers else ("", -1)
+            end = answer_start + len(answer_text)
+            spans = [window.tokens_of(answer_start, end) if answers else (window.window.cls,) * 2 for window in windows]
             has_answer = [first != window.window.cls for (first, _), window in zip(spans, windows, strict=True)]
             is_lost = bool(answers) and not any(has_answer)
             inexact = ""
             if any(has_answer):
                 first_window = has_answer.index(True)
-                low, high = windows[first_window].characters(*spans[first_window])
-                if (learned := context[low:high].strip()) != text.strip():
-                    inexact = f"'{one_line(text, 40)}' is trained on as '{one_line(learned, 40)}' ({where})"
-            key, all_answers = _key(where), _packed(json.dumps([text for text, _ in answers]))
+                text_start, text_end = windows[first_window].characters(*spans[first_window])
+                if (learned_text := context[text_start:text_end].strip()) != answer_text.strip():
+                    inexact = f"'{one_line(answer_text, 40)}' is trained on as '{one_line(learned_text, 40)}' ({where})"
+            key, all_answers = _key(where), _packed(json.dumps([answer_text for answer_text, _ in answers]))
             for window, labels in zip(windows, spans, strict=True):
                 offsets = window.offsets
-                low, high = (int(offsets[0, 0]), int(offsets[-1, 1])) if len(offsets) else (0, 0)
+                text_start, text_end = (int(offsets[0, 0]), int(offsets[-1, 1])) if len(offsets) else (0, 0)
                 columns: dict[str, Sequence[int] | NDArray[np.int32]] = {
                     COLUMN: window.ids,
                     LABELS: labels,
                     SEGMENTS: window.segments,
                     _WINDOW: [*key, *window.window[2:]],
-                    _OFFSETS: (offsets - np.int32(low)).reshape(-1),
-                    _TEXT: _packed(context[low:high]),
+                    _OFFSETS: (offsets - np.int32(text_start)).reshape(-1),
+                    _TEXT: _packed(context[text_start:text_end]),
                     _ANSWERS: all_answers,
                 }
                 columns = {name: columns[name] for name in self.columns}
@@ -620,32 +620,32 @@ class _Candidates:
     def add(self, window: _Window, offsets: NDArray[np.int32], text: str, best: Sequence[NDArray[Any]]) -> None:
         """Add the candidates of a window of the context `text`. `best` is a result of `_best_positions`; `offsets`
         holds the start and the end of each context token in `text`, in characters."""
-        starts, start_scores, ends, end_scores, null = best
-        self._null = min(self._null, float(null))
-        lengths = ends[None, :] - starts[:, None] + 1
+        starts, start_scores, ends, end_scores, null_score = best
+        self._null = min(self._null, float(null_score))
+        token_counts = ends[None, :] - starts[:, None] + 1
         scores = start_scores[:, None] + end_scores[None, :]
-        scores = np.where((lengths >= 1) & (lengths <= self._most_tokens), scores, -np.inf)
+        scores = np.where((token_counts >= 1) & (token_counts <= self._most_tokens), scores, -np.inf)
         for index in np.argsort(-scores, axis=None, kind="stable")[:_CANDIDATES].tolist():
-            start, end = divmod(index, scores.shape[1])
-            if not np.isfinite(scores[start, end]):
+            start_index, end_index = divmod(index, scores.shape[1])
+            if not np.isfinite(scores[start_index, end_index]):
                 break
-            low = int(offsets[2 * (starts[start] - window.first)])
-            high = int(offsets[2 * (ends[end] - window.first) + 1])
-            self._candidates.append((float(scores[start, end]), low, high, text[low:high]))
+            low = int(offsets[2 * (starts[start_index] - window.first)])
+            high = int(offsets[2 * (ends[end_index] - window.first) + 1])
+            self._candidates.append((float(scores[start_index, end_index]), low, high, text[low:high]))
 
     def answer(self) -> dict[str, Any]:
         """Return {"answer", "start", "end", "probability"} of the best answer; no start and end for an empty one."""
         best = sorted(self._candidates, key=lambda candidate: -candidate[0])[:_CANDIDATES]
         scores = [score for score, *_ in best] + ([self._null] if self._may_be_none or not best else [])
         weights = np.exp(np.array(scores) - max(scores))
-        winner = int(np.argmax(scores))
-        probability = round(float(weights[winner] / weights.sum()), 6)
-        if winner == len(best):
+        best_index = int(np.argmax(scores))
+        probability = round(float(weights[best_index] / weights.sum()), 6)
+        if best_index == len(best):
             return {"answer": "", "start": None, "end": None, "probability": probability}
-        _, low, _, text = best[winner]
-        low += len(text) - len(text.lstrip())
+        _, answer_start, _, text = best[best_index]
+        answer_start += len(text) - len(text.lstrip())
         text = text.strip()
-        return {"answer": text, "start": low, "end": low + len(text), "probability": probability}
+        return {"answer": text, "start": answer_start, "end": answer_start + len(text), "probability": probability}
 
 
 def _best_positions(logits: tuple[Tensor, Tensor], window_BW: Tensor) -> tuple[Tensor, ...]:
@@ -658,10 +658,10 @@ def _best_positions(logits: tuple[Tensor, Tensor], window_BW: Tensor) -> tuple[T
     outside_BT = (positions < window_BW[:, 4:5]) | (positions >= window_BW[:, 5:6])
     tensors: list[Tensor] = []
     for logits_BT in (start_BT, end_BT):
-        best = logits_BT.masked_fill(outside_BT, float("-inf")).topk(min(_CANDIDATES, logits_BT.shape[1]), dim=1)
-        tensors += [best.indices, best.values]
-    null = (start_BT.gather(1, window_BW[:, 6:7]) + end_BT.gather(1, window_BW[:, 6:7])).squeeze(1)
-    return (*tensors, null)
+        top_logits = logits_BT.masked_fill(outside_BT, float("-inf")).topk(min(_CANDIDATES, logits_BT.shape[1]), dim=1)
+        tensors += [top_logits.indices, top_logits.values]
+    null_B = (start_BT.gather(1, window_BW[:, 6:7]) + end_BT.gather(1, window_BW[:, 6:7])).squeeze(1)
+    return (*tensors, null_B)
 
 
 def _best_positions_of_windows(
@@ -674,11 +674,11 @@ def _best_positions_of_windows(
 
     loss, pad_id = SpanLoss(model), row_padding_id(model, pad_token_id(tokenizer))
     for start in range(0, len(windows), rows_at_a_time):
-        part = [replace(row, labels=np.zeros(2, np.int32)) for row in windows[start : start + rows_at_a_time]]
-        batch = micro_batch(_collate(part, pad_id)).to(model.device)
+        window_rows = [replace(row, labels=np.zeros(2, np.int32)) for row in windows[start : start + rows_at_a_time]]
+        batch = micro_batch(_collate(window_rows, pad_id)).to(model.device)
         with torch.no_grad():
             best = [tensor.cpu().numpy() for tensor in _best_positions(loss.logits(batch), batch.inputs[_WINDOW])]
-        yield from (tuple(values[row] for values in best) for row in range(len(part)))
+        yield from (tuple(values[row] for values in best) for row in range(len(window_rows)))
 
 
 class _SpanScorer:
@@ -699,22 +699,22 @@ class _SpanScorer:
 
     def scores(self) -> Scores:
         window_ids = self._rows.values(_WINDOW).reshape(-1, 7)[:, :3].tolist()
-        row_of = {tuple(window_id): row for row, window_id in enumerate(window_ids)}
+        rows_by_window = {tuple(window_id): row for row, window_id in enumerate(window_ids)}
         candidates: dict[tuple[int, int], _Candidates] = {}
-        truth: dict[tuple[int, int], list[str]] = {}
+        true_answers: dict[tuple[int, int], list[str]] = {}
         missing_windows: dict[tuple[int, int], int] = {}
         for batch in self.seen:
-            for numbers, *best in zip(*(tensor.cpu().numpy() for tensor in batch), strict=True):
-                window = _Window(*numbers.tolist())
-                row = self._rows.example(row_of[window[:3]])
+            for window_fields, *best_positions in zip(*(tensor.cpu().numpy() for tensor in batch), strict=True):
+                window = _Window(*window_fields.tolist())
+                row = self._rows.example(rows_by_window[window[:3]])
                 if window.key not in candidates:
                     candidates[window.key] = _Candidates(self._most_tokens, may_be_none=self._may_be_none)
-                    truth[window.key] = json.loads(_unpacked(row.more[_ANSWERS]))
+                    true_answers[window.key] = json.loads(_unpacked(row.more[_ANSWERS]))
                     missing_windows[window.key] = window.windows
                 missing_windows[window.key] -= 1
-                candidates[window.key].add(window, row.more[_OFFSETS], _unpacked(row.more[_TEXT]), best)
-        complete = [key for key in candidates if missing_windows[key] <= 0] or list(candidates)
-        pairs = [(str(candidates[key].answer()["answer"]), truth[key]) for key in complete]
+                candidates[window.key].add(window, row.more[_OFFSETS], _unpacked(row.more[_TEXT]), best_positions)
+        complete_keys = [key for key in candidates if missing_windows[key] <= 0] or list(candidates)
+        pairs = [(str(candidates[key].answer()["answer"]), true_answers[key]) for key in complete_keys]
         parts = {
             "with an answer": [pair for pair in pairs if pair[1]],
             "without one": [pair for pair in pairs if not pair[1]],
@@ -723,33 +723,33 @@ class _SpanScorer:
             values=mean_scores(pairs),
             table_title="questions",
             table_columns=(*METRICS, "questions"),
-            table_rows={name: [*mean_scores(part).values(), len(part)] for name, part in parts.items() if part},
+            table_rows={name: [*mean_scores(group).values(), len(group)] for name, group in parts.items() if group},
         )
 
 
 def _collate(rows: Sequence[TokenRow], pad_id: int, *, width: int = 0) -> Batch:
     """Collate windows. Labels, int64 [B, 2], hold the first and the last token of the answer. `more` also gets the
     `_Window` of each row, int64 [B, 7], for the loss and not for the model."""
-    inputs = [replace(row, more={SEGMENTS: row.more[SEGMENTS]} if SEGMENTS in row.more else {}) for row in rows]
+    model_rows = [replace(row, more={SEGMENTS: row.more[SEGMENTS]} if SEGMENTS in row.more else {}) for row in rows]
     labels = np.stack([row.labels for row in rows if row.labels is not None]).astype(np.int64)
-    batch = collate_whole(inputs, pad_id, labels, width=width)
-    windows = np.stack([row.more[_WINDOW] for row in rows]).astype(np.int64)
-    return replace(batch, more={**batch.more, _WINDOW: windows})
+    batch = collate_whole(model_rows, pad_id, labels, width=width)
+    window_numbers = np.stack([row.more[_WINDOW] for row in rows]).astype(np.int64)
+    return replace(batch, more={**batch.more, _WINDOW: window_numbers})
 
 
 def _key(where: str) -> tuple[int, int]:
     """Return the two int32 halves of a 64-bit hash, which identifies a question by the location of its row."""
     import xxhash
 
-    low, high = np.frombuffer(xxhash.xxh3_64_digest(where.encode()), dtype=np.int32).tolist()
-    return low, high
+    low_half, high_half = np.frombuffer(xxhash.xxh3_64_digest(where.encode()), dtype=np.int32).tolist()
+    return low_half, high_half
 
 
 def _packed(text: str) -> NDArray[np.int32]:
     """Return a text as int32, the type of rows on disk: its number of UTF-8 bytes, then four bytes in each number."""
-    content = text.encode()
-    padded = content + b"\0" * (-len(content) % 4)
-    return np.concatenate([np.array([len(content)], dtype=np.int32), np.frombuffer(padded, dtype=np.int32)])
+    text_bytes = text.encode()
+    padded_bytes = text_bytes + b"\0" * (-len(text_bytes) % 4)
+    return np.concatenate([np.array([len(text_bytes)], dtype=np.int32), np.frombuffer(padded_bytes, dtype=np.int32)])
 
 
 def _unpacked(numbers: NDArray[np.int32]) -> str:

@@ -96,11 +96,11 @@ class Seq2Seq(LearnsNextToken):
         """Return the loss of predicting each token of an answer by its frequency, and ROUGE scores of the first words
         of the input as the answer, for the rows that the model answers in an evaluation."""
         train = Rows(data.train_path)
-        loss, labels = unigram_loss(train, held_out, eval_rows, vocabulary=data.counts.vocabulary)
+        loss, label_count = unigram_loss(train, held_out, eval_rows, vocabulary=data.counts.vocabulary)
         indices = evenly_spaced(len(eval_rows), config.evaluation.generate_rows)
         rows = [held_out.example(eval_rows[index]) for index in indices]
         scores = _scores_of_beginnings(config, self.load_tokenizer(config, data), train, rows) if rows else {}
-        return Baselines(losses={"unigram": loss}, eval_tokens=labels, scores=scores)
+        return Baselines(losses={"unigram": loss}, eval_tokens=label_count, scores=scores)
 
     def answer_scores(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[TokenRow]
@@ -120,11 +120,11 @@ class Seq2Seq(LearnsNextToken):
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
-        cut = cut_token_ids(tokenizer, contents, config.data.max_length)
-        empty = [pad_token_id(tokenizer)]
+        encoded = cut_token_ids(tokenizer, contents, config.data.max_length)
+        empty_prompt = [pad_token_id(tokenizer)]
         return [
-            InputRow(ids or empty, content, is_cut=is_cut)
-            for content, ids, is_cut in zip(contents, cut.ids, cut.is_cut, strict=True)
+            InputRow(ids or empty_prompt, content, is_cut=is_cut)
+            for content, ids, is_cut in zip(contents, encoded.ids, encoded.is_cut, strict=True)
         ]
 
 
@@ -148,8 +148,8 @@ class _PairReader(TableReader):
     @property
     def found_columns(self) -> Mapping[str, str]:
         pair = self._pair.pair
-        second = next(iter(pair.beside), "")
-        return {"text_column": pair.source, "text_pair_column": second, "target_column": pair.target}
+        second_column = next(iter(pair.beside), "")
+        return {"text_column": pair.source, "text_pair_column": second_column, "target_column": pair.target}
 
     def read(self, row: Row) -> Example:
         source, target = self._pair.read(row)
@@ -160,15 +160,15 @@ class _PairReader(TableReader):
         sources, targets = zip(*(example.content for example in examples), strict=True)
         inputs = cut_token_ids(self.tokenizer, sources, self.max_length)
         answers = cut_token_ids(self.tokenizer, targets, self._target_length, as_target=True)
-        encoded = []
+        encoded_rows = []
         is_cut = zip(inputs.is_cut, answers.is_cut, strict=True)
-        is_marked = zip(inputs.is_marked, answers.is_marked, strict=True)
-        for tokens, answer, cut, marked in zip(inputs.ids, answers.ids, is_cut, is_marked, strict=True):
+        flags_of_marks = zip(inputs.is_marked, answers.is_marked, strict=True)
+        for input_ids, answer, cut, mark_flags in zip(inputs.ids, answers.ids, is_cut, flags_of_marks, strict=True):
             # Some tokenizers do not add the end token.
-            if end := _missing_end(self.tokenizer, answer):
-                answer = [*answer[: self._target_length - 1], *end]
-            encoded.append(Encoded({COLUMN: tokens, LABELS: answer}, len(answer), *cut, marked=any(marked)))
-        return encoded
+            if end_ids := _missing_end(self.tokenizer, answer):
+                answer = [*answer[: self._target_length - 1], *end_ids]
+            encoded_rows.append(Encoded({COLUMN: input_ids, LABELS: answer}, len(answer), *cut, marked=any(mark_flags)))
+        return encoded_rows
 
     def notes(self) -> list[str]:
         return [*self._pair.notes(), *self.language_notes()]
@@ -202,26 +202,26 @@ def _start_id(config: Any) -> int | None:
 def set_answer_start(model: Any, tokenizer: Tokenizer) -> None:
     """Store in the model how answers start, so that generation starts as training did wherever it is loaded."""
     empty_ids, letter_ids = (tokenizer(text_target=text)["input_ids"] for text in ("", "a"))
-    settings, start = model.generation_config, _start_id(model.config)
-    if start is None:
-        start = [*empty_ids, *_missing_end(tokenizer, empty_ids)][-1]
-    settings.decoder_start_token_id = int(start)
+    settings, start_id = model.generation_config, _start_id(model.config)
+    if start_id is None:
+        start_id = [*empty_ids, *_missing_end(tokenizer, empty_ids)][-1]
+    settings.decoder_start_token_id = int(start_id)
     # The token that the tokenizer puts before every text, if there is one (T5's puts none).
     settings.forced_bos_token_id = int(letter_ids[0]) if len(empty_ids) > 1 and letter_ids[0] == empty_ids[0] else None
 
 
 def _missing_end(tokenizer: Any, answer: Sequence[int]) -> list[int]:
     """Return the end token as a list, or [] if the answer already ends with it. A language code may follow it."""
-    end = tokenizer.eos_token_id
-    return [] if end is None or end in answer[-2:] else [end]
+    end_id = tokenizer.eos_token_id
+    return [] if end_id is None or end_id in answer[-2:] else [end_id]
 
 
 def _answers(config: Config, model: Any, tokenizer: Any, rows: Sequence[TokenRow]) -> list[str]:
     """Return the model's greedy answers to these rows. Generates some rows at a time."""
-    inputs = [row.tokens.tolist() for row in rows]
-    parts = [inputs[start : start + _ROWS_AT_A_TIME] for start in range(0, len(inputs), _ROWS_AT_A_TIME)]
-    length = config.task.max_target_length
-    return [text for part in parts for text in greedy_answers(model, tokenizer, part, new_tokens=length)]
+    prompt_ids = [row.tokens.tolist() for row in rows]
+    batches = [prompt_ids[start : start + _ROWS_AT_A_TIME] for start in range(0, len(prompt_ids), _ROWS_AT_A_TIME)]
+    max_tokens = config.task.max_target_length
+    return [text for batch in batches for text in greedy_answers(model, tokenizer, batch, new_tokens=max_tokens)]
 
 
 def _references(tokenizer: Any, rows: Sequence[TokenRow]) -> list[str]:
@@ -229,17 +229,17 @@ def _references(tokenizer: Any, rows: Sequence[TokenRow]) -> list[str]:
 
 
 def _texts(tokenizer: Any, ids: Sequence[Any]) -> list[str]:
-    return [str(tokenizer.decode(row.tolist(), skip_special_tokens=True)) for row in ids]
+    return [str(tokenizer.decode(token_ids.tolist(), skip_special_tokens=True)) for token_ids in ids]
 
 
 def _scores_of_beginnings(config: Config, tokenizer: Any, train: Rows, rows: Sequence[TokenRow]) -> dict[str, float]:
     """Return the scores of answering with the first words of each input, as many as the median training answer has."""
     train_rows = [train.example(index) for index in evenly_spaced(len(train), _LENGTH_SAMPLE)]
-    words = max(1, int(median(len(text.split()) for text in _references(tokenizer, train_rows))))
+    word_count = max(1, int(median(len(text.split()) for text in _references(tokenizer, train_rows))))
     inputs = [text.removeprefix(config.task.source_prefix) for text in _texts(tokenizer, [row.tokens for row in rows])]
-    beginnings = [" ".join(text.split()[:words]) for text in inputs]
+    beginnings = [" ".join(text.split()[:word_count]) for text in inputs]
     scores = mean_scores(beginnings, _references(tokenizer, rows))
-    return {f"{name} of the first {words} words": score for name, score in scores.items() if name != "exact_match"}
+    return {f"{name} of the first {word_count} words": score for name, score in scores.items() if name != "exact_match"}
 
 
 TASK = Seq2Seq()

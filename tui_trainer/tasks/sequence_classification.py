@@ -126,10 +126,10 @@ class SequenceClassification(Task):
 
     def reading(self, config: Config) -> dict[str, Any]:
         """Return what decides a row's tokens and labels: settings, and the model's labels and segment types."""
-        model = self._model_config(config)
-        model_labels = {str(number): name for number, name in (model.get("id2label") or {}).items()}
-        segments = int(model.get("type_vocab_size") or 0)
-        return {**super().reading(config), "model_labels": model_labels, "segments": segments}
+        model_config = self._model_config(config)
+        model_labels = {str(number): name for number, name in (model_config.get("id2label") or {}).items()}
+        segment_types = int(model_config.get("type_vocab_size") or 0)
+        return {**super().reading(config), "model_labels": model_labels, "segments": segment_types}
 
     def labels(self, config: Config, data: PreparedData) -> Labels:
         kind: Kind = data.details["problem_type"]
@@ -146,12 +146,12 @@ class SequenceClassification(Task):
         """Return the scores of giving the same answer for every row: the most frequent one in the training rows."""
         kind = data.details["problem_type"]
         train_labels = _labels_of(Rows(data.train_path), kind)
-        labels = _labels_of(held_out, kind)[list(eval_rows)]
-        values, answer = _same_answer(kind, train_labels, labels, data.details["names"])
+        eval_labels = _labels_of(held_out, kind)[list(eval_rows)]
+        values, description = _same_answer(kind, train_labels, eval_labels, data.details["names"])
         return Baselines(
             losses={},
             eval_tokens=len(eval_rows),
-            scores={f"{name} of {answer}": value for name, value in values.items()},
+            scores={f"{name} of {description}": value for name, value in values.items()},
         )
 
     def collate(self, model: Any, pad_id: int) -> Collate:
@@ -179,20 +179,20 @@ class SequenceClassification(Task):
         """Return the text, and the predicted label beside the true one."""
         text = tokenizer.decode(row.tokens.tolist(), skip_special_tokens=True)
         inputs = [InputRow(row.tokens, more=row.more)]
-        prediction = _words_of(self.predict(config, model, tokenizer, inputs, NO_SAMPLING)[0], 1)[0]
+        predicted_label = _words_of(self.predict(config, model, tokenizer, inputs, NO_SAMPLING)[0], 1)[0]
         assert row.labels is not None, "a row of a classifier has a label"
-        return str(text), f" -> {prediction} (expected: {_true_words(row.labels, self.labels(config, data))})"
+        return str(text), f" -> {predicted_label} (expected: {_true_words(row.labels, self.labels(config, data))})"
 
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
         columns, model_type = zip(*contents, strict=True), getattr(model.config, "model_type", "")
-        first, *second = (break_end_tokens(texts, tokenizer, model_type) for texts in columns)
-        pairs = second[0] if second else None
+        first_texts, *other_texts = (break_end_tokens(texts, tokenizer, model_type) for texts in columns)
+        pair_texts = other_texts[0] if other_texts else None
         # As in training, segments are only for models with more than one segment type.
         reads_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
-        has_segments = pairs is not None and reads_segments and SEGMENTS in tokenizer.model_input_names
-        encoded = cut_token_ids(tokenizer, first, config.data.max_length, pairs=pairs, segments=has_segments)
+        has_segments = pair_texts is not None and reads_segments and SEGMENTS in tokenizer.model_input_names
+        encoded = cut_token_ids(tokenizer, first_texts, config.data.max_length, pairs=pair_texts, segments=has_segments)
         segments = encoded.segments or [[] for _ in contents]
         return [
             InputRow(
@@ -243,49 +243,49 @@ class LabelledTexts(TableReader):
 
     def begin(self, head: Sequence[Row]) -> None:
         """Choose the columns. Raise DataError if they are ambiguous, ConfigError for unsuitable settings."""
-        label = file_of(head)
+        file_name = file_of(head)
         data, text_columns = self.config.data, strings_of(head)
         if data.text_column == AUTO:
             refuse_unsupported_rows(head)
-        columns = label_columns(data.label_column, head, label, (data.text_column, self._pair))
+        columns = label_columns(data.label_column, head, file_name, (data.text_column, self._pair))
         if self._pair and self._pair not in text_columns:
-            raise missing_column(self._pair, label, text_columns, key=SECOND_TEXT_KEY)
+            raise missing_column(self._pair, file_name, text_columns, key=SECOND_TEXT_KEY)
         if (
             data.text_column == AUTO
             and not (self._pair or self.knows)
             and (pair := pair_of_texts(head))
             and not {*columns}.intersection(pair)
         ):
-            first, second = (one_line(name, 40) for name in pair)
+            first_column, second = (one_line(name, 40) for name in pair)
             hint = f"set data.text_column and {SECOND_TEXT_KEY} for both, or only data.text_column for one"
-            raise DataError(f"the rows have two texts, '{first}' and '{second}'", where=label, hint=hint)
-        file_and_columns = label, frozenset(text_columns)
+            raise DataError(f"the rows have two texts, '{first_column}' and '{second}'", where=file_name, hint=hint)
+        file_and_columns = file_name, frozenset(text_columns)
         if file_and_columns not in self._columns:
             self._columns[file_and_columns] = self._choices.choose(head, without=(*columns, self._pair))
         self._text = self._columns[file_and_columns]
         if self._labels is None:
-            requested = self.config.task.problem_type
+            requested_kind = self.config.task.problem_type
             values = values_in(head, *columns)
             if not self.knows:
-                self.kind = kind_of(values, label, columns[0]) if requested == "auto" else requested
-                refuse_text_labels(values, label, columns[0])
+                self.kind = kind_of(values, file_name, columns[0]) if requested_kind == "auto" else requested_kind
+                refuse_text_labels(values, file_name, columns[0])
             self._labels = LabelReader(columns, self.kind, values)
-            candidates = (*other_label_columns(columns_of(head), columns[0]), *flag_columns(head))
-            self._other_label_columns = tuple(name for name in dict.fromkeys(candidates) if name not in columns)
+            other_columns = (*other_label_columns(columns_of(head), columns[0]), *flag_columns(head))
+            self._other_label_columns = tuple(name for name in dict.fromkeys(other_columns) if name not in columns)
             refuse_settings(self.config, self.kind)
             if not self.knows and self.kind != "regression":
                 self._counts.update(dict.fromkeys(self._labels.classes, 0))
             self.classes = 1 if self.kind == "regression" else len(self._names)
         elif {*columns} != {*self._labels.columns} and max(len(columns), len(self._labels.columns)) > 1:
             message = f"the classes are {listed(columns)}, but in earlier files {listed(self._labels.columns)}"
-            raise DataError(message, where=label, hint="use the same columns in each file")
+            raise DataError(message, where=file_name, hint="use the same columns in each file")
         else:
             self._labels.columns = columns
 
     @property
     def found_columns(self) -> Mapping[str, str]:
-        label = ", ".join(self._labels.columns) if self._labels else ""
-        return {"text_column": self._text, "text_pair_column": self._pair, "label_column": label}
+        label_column = ", ".join(self._labels.columns) if self._labels else ""
+        return {"text_column": self._text, "text_pair_column": self._pair, "label_column": label_column}
 
     def read(self, row: Row) -> Example:
         assert self._labels is not None, "`begin` comes first"
@@ -316,18 +316,18 @@ class LabelledTexts(TableReader):
 
     def _settle_classes(self) -> None:
         assert self._labels is not None, "rows were read"
-        column, rows = one_line(self._labels.columns[0], 40), sum(self._counts.values())
-        required = 2 if self.kind == "single_label_classification" else 1
-        if len(self._counts) < required:
-            only = f": '{one_line(next(iter(self._counts)), 40)}'" if self._counts else ""
-            message = f"the column '{column}' holds {len(self._counts)} label{'' if only else 's'}{only}"
+        column, row_count = one_line(self._labels.columns[0], 40), sum(self._counts.values())
+        required_classes = 2 if self.kind == "single_label_classification" else 1
+        if len(self._counts) < required_classes:
+            only_label = f": '{one_line(next(iter(self._counts)), 40)}'" if self._counts else ""
+            message = f"the column '{column}' holds {len(self._counts)} label{'' if only_label else 's'}{only_label}"
             hint = "a classifier needs at least two classes"
             if set(self._counts) == {"-1"}:
                 hint = "in datasets on the Hub, -1 often marks the hidden labels of a test split: choose another split"
             raise DataError(message, where=self._source(), hint=hint)
-        all_differ = rows >= _MIN_ROWS_ALL_DIFFER and len(self._counts) == rows
-        if all_differ or (rows >= _MIN_ROWS_HALF_DIFFER and 2 * len(self._counts) > rows):
-            message = f"the column '{column}' holds {len(self._counts):,} different labels in {rows:,} rows"
+        all_differ = row_count >= _MIN_ROWS_ALL_DIFFER and len(self._counts) == row_count
+        if all_differ or (row_count >= _MIN_ROWS_HALF_DIFFER and 2 * len(self._counts) > row_count):
+            message = f"the column '{column}' holds {len(self._counts):,} different labels in {row_count:,} rows"
             hint = 'set data.label_column to the column of classes, or task.problem_type = "regression"'
             raise DataError(message, where=self._source(), hint=hint)
         self._names = ordered(self._counts, self._model_config.get("id2label"))
@@ -337,28 +337,28 @@ class LabelledTexts(TableReader):
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         has_segments, model_type = SEGMENTS in self.columns, self._model_config.get("model_type")
-        columns = zip(*(example.content[0] for example in examples), strict=True)
-        first, *pairs = (break_end_tokens(texts, self.tokenizer, model_type) for texts in columns)
-        cut = cut_token_ids(
-            self.tokenizer, first, self.max_length, pairs=pairs[0] if pairs else None, segments=has_segments
+        texts_by_column = zip(*(example.content[0] for example in examples), strict=True)
+        first_texts, *pairs = (break_end_tokens(texts, self.tokenizer, model_type) for texts in texts_by_column)
+        encoded = cut_token_ids(
+            self.tokenizer, first_texts, self.max_length, pairs=pairs[0] if pairs else None, segments=has_segments
         )
         # One number; 0 or 1 for each class if a row has several labels; the bits of a float32 for a regression.
-        values = [example.content[1] for example in examples]
-        numbers = {name: number for number, name in enumerate(self._names)}
+        row_labels = [example.content[1] for example in examples]
+        class_numbers = {name: number for number, name in enumerate(self._names)}
         match self.kind:
             case "regression":
-                labels = [[int(np.float32(value).view(np.int32))] for value in values]
+                labels = [[int(np.float32(value).view(np.int32))] for value in row_labels]
             case "multi_label_classification":
-                labels = [[int(name in names) for name in numbers] for names in map(set, values)]
+                labels = [[int(name in names) for name in class_numbers] for names in map(set, row_labels)]
             case _:
-                labels = [[numbers[name]] for (name,) in values]
-        rows = [{COLUMN: ids, LABELS: label} for ids, label in zip(cut.ids, labels, strict=True)]
-        for row, segments in zip(rows, cut.segments, strict=False):
+                labels = [[class_numbers[name]] for (name,) in row_labels]
+        columns_of_rows = [{COLUMN: ids, LABELS: label} for ids, label in zip(encoded.ids, labels, strict=True)]
+        for row, segments in zip(columns_of_rows, encoded.segments, strict=False):
             row[SEGMENTS] = segments
         # A decoder's tokenizer may return no token for a text of unusual characters.
         return [
             Encoded(row, labels=len(row[LABELS]) if row[COLUMN] else 0, truncated=is_cut, marked=is_marked)
-            for row, is_cut, is_marked in zip(rows, cut.is_cut, cut.is_marked, strict=True)
+            for row, is_cut, is_marked in zip(columns_of_rows, encoded.is_cut, encoded.is_marked, strict=True)
         ]
 
     def details(self) -> dict[str, Any]:
@@ -366,15 +366,15 @@ class LabelledTexts(TableReader):
 
     def notes(self) -> list[str]:
         assert self._labels is not None, "rows were read"
-        kind = self.kind.replace("_", " ")
+        kind_name = self.kind.replace("_", " ")
         reason = "inferred from the first rows" if self.config.task.problem_type == AUTO else "set by task.problem_type"
         columns, label_note = self._labels.columns, self._labels.note()
         clause = f"the labels are in the column '{one_line(columns[0], 40)}'"
         if columns[1:]:
             clause = f"each of the columns {listed(columns)} is a class; 1 means that the row has it"
         others = self._other_label_columns
-        candidates = f" (other candidates: {listed(others)}; set data.label_column to choose)" if others else ""
-        notes = [*self._choices.notes(), *self.language_notes(), f"{clause}: {kind}, {reason}{candidates}"]
+        candidate_note = f" (other candidates: {listed(others)}; set data.label_column to choose)" if others else ""
+        notes = [*self._choices.notes(), *self.language_notes(), f"{clause}: {kind_name}, {reason}{candidate_note}"]
         notes += [label_note] if label_note else []
         return [*notes, ", ".join(self._class_words()), *self._similar_class_notes()] if self._names else notes
 
@@ -390,21 +390,21 @@ class LabelledTexts(TableReader):
 
     def _class_words(self) -> Iterator[str]:
         """Yield the parts of the text `3 classes: joy: 812 rows, anger: 90, ...`, the largest class first."""
-        shown = self._counts.most_common(_SHOWN_CLASSES)
-        for index, (name, count) in enumerate(shown):
-            prefix, rows = ("", "") if index else (f"{len(self._names)} classes: ", " rows")
-            yield f"{prefix}{one_line(name, 30)}: {count:,}{rows}"
-        if more := len(self._names) - len(shown):
-            yield f"and {more:,} more"
+        shown_classes = self._counts.most_common(_SHOWN_CLASSES)
+        for index, (name, count) in enumerate(shown_classes):
+            prefix, unit = ("", "") if index else (f"{len(self._names)} classes: ", " rows")
+            yield f"{prefix}{one_line(name, 30)}: {count:,}{unit}"
+        if hidden_count := len(self._names) - len(shown_classes):
+            yield f"and {hidden_count:,} more"
 
 
 def break_end_tokens(texts: Sequence[str], tokenizer: Any, model_type: object) -> Sequence[str]:
     """Return the texts with a blank inside of each end token (</s>) that they spell, for encoder-decoders only: these
     classify by their end token, and require one in each row."""
-    end = tokenizer.eos_token
-    if not end or model_type not in types_with(ENCODER_DECODER):
+    end_token = tokenizer.eos_token
+    if not end_token or model_type not in types_with(ENCODER_DECODER):
         return texts
-    return [text.replace(end, f"{end[0]} {end[1:]}") for text in texts]
+    return [text.replace(end_token, f"{end_token[0]} {end_token[1:]}") for text in texts]
 
 
 def refuse_settings(config: Config, kind: Kind) -> None:
@@ -421,13 +421,13 @@ def refuse_settings(config: Config, kind: Kind) -> None:
 
 
 def _prediction(probabilities: Sequence[float], names: Mapping[int, str], *, is_multi_label: bool) -> dict[str, Any]:
-    order = sorted(range(len(probabilities)), key=lambda number: -probabilities[number])
-    likely = [names[number] for number in order if probabilities[number] > 0.5]
-    shown = {names[number]: round(probabilities[number], 6) for number in order[: max(MOST_CLASSES, len(likely))]}
+    class_order = sorted(range(len(probabilities)), key=lambda number: -probabilities[number])
+    likely = [names[number] for number in class_order if probabilities[number] > 0.5]
+    shown = {names[number]: round(probabilities[number], 6) for number in class_order[: max(MOST_CLASSES, len(likely))]}
     if is_multi_label:
         return {"labels": likely, "probabilities": shown}
-    best = names[order[0]]
-    return {"label": best, "probability": shown[best], "probabilities": shown}
+    best_name = names[class_order[0]]
+    return {"label": best_name, "probability": shown[best_name], "probabilities": shown}
 
 
 def _words_of(prediction: Mapping[str, Any], limit: int) -> list[str]:
@@ -460,8 +460,8 @@ class _ClassScorer:
         labels, predicted = (torch.cat(parts).cpu().numpy() for parts in zip(*self.seen, strict=True))
         if self._kind == "regression":
             return number_scores(labels.astype(np.float64), predicted.astype(np.float64))
-        score = multi_label_scores if self._kind == "multi_label_classification" else class_scores
-        return score(labels.astype(np.int64), predicted.astype(np.int64), self._names)
+        compute_scores = multi_label_scores if self._kind == "multi_label_classification" else class_scores
+        return compute_scores(labels.astype(np.int64), predicted.astype(np.int64), self._names)
 
 
 def class_weights(rows: Rows, kind: Kind, classes: int) -> NDArray[np.float64]:
@@ -496,11 +496,11 @@ def _same_answer(
 
 def _collate(rows: Sequence[TokenRow], pad_id: int, kind: Kind, *, width: int = 0) -> Batch:
     """Collate rows and labels: int64 [B], for several labels float32 [B, C] of 0 and 1, for a number float32 [B]."""
-    stored = np.stack([row.labels for row in rows if row.labels is not None])
+    stored_labels = np.stack([row.labels for row in rows if row.labels is not None])
     if kind == "regression":
-        return collate_whole(rows, pad_id, np.ascontiguousarray(stored).view(np.float32)[:, 0], width=width)
+        return collate_whole(rows, pad_id, np.ascontiguousarray(stored_labels).view(np.float32)[:, 0], width=width)
     is_multi_label = kind == "multi_label_classification"
-    labels = stored.astype(np.float32) if is_multi_label else stored[:, 0].astype(np.int64)
+    labels = stored_labels.astype(np.float32) if is_multi_label else stored_labels[:, 0].astype(np.int64)
     return collate_whole(rows, pad_id, labels, width=width)
 
 

@@ -91,24 +91,24 @@ class TokenClassification(Task):
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
         """Return scores of two predictions without context: the most frequent tag of each word, and one tag for all."""
         details = data.details
-        names, closing, scheme = details["names"], details["closing_tokens"], details["scheme"]
-        word_tags, most_frequent = most_frequent_tags(Rows(data.train_path), closing)
+        names, closing_count, scheme = details["names"], details["closing_tokens"], details["scheme"]
+        word_tags, most_frequent_tag = most_frequent_tags(Rows(data.train_path), closing_count)
         # A word that is not in the training rows belongs to no entity.
-        default = names.index(OUTSIDE) if scheme != "plain" and OUTSIDE in names else most_frequent
-        by_word, always = TagCounts(scheme), TagCounts(scheme)
-        words = 0
+        default_tag = names.index(OUTSIDE) if scheme != "plain" and OUTSIDE in names else most_frequent_tag
+        word_counts, constant_counts = TagCounts(scheme), TagCounts(scheme)
+        word_count = 0
         for index in eval_rows:
-            row = list(labelled_words(held_out.example(index), closing))
-            true = [names[number] for _, number in row]
-            by_word.add(true, [names[word_tags.get(tokens, default)] for tokens, _ in row])
-            always.add(true, [names[default]] * len(row))
-            words += len(row)
+            tagged_words = list(labelled_words(held_out.example(index), closing_count))
+            true_tags = [names[number] for _, number in tagged_words]
+            word_counts.add(true_tags, [names[word_tags.get(tokens, default_tag)] for tokens, _ in tagged_words])
+            constant_counts.add(true_tags, [names[default_tag]] * len(tagged_words))
+            word_count += len(tagged_words)
         metric = "accuracy" if scheme == "plain" else "f1"
         scores = {
-            f"{metric} of {_USUAL_TAG}": by_word.scores().values[metric],
-            f"{metric} of {names[default]} for every word": always.scores().values[metric],
+            f"{metric} of {_USUAL_TAG}": word_counts.scores().values[metric],
+            f"{metric} of {names[default_tag]} for every word": constant_counts.scores().values[metric],
         }
-        return Baselines(losses={}, eval_tokens=words, scores=scores)
+        return Baselines(losses={}, eval_tokens=word_count, scores=scores)
 
     def collate(self, model: Any, pad_id: int) -> Collate:
         return partial(_collate, pad_id=row_padding_id(model, pad_id))
@@ -127,8 +127,8 @@ class TokenClassification(Task):
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
         counts = data.counts
-        beyond = counts.eval_labels_beyond / max(counts.eval_labels + counts.eval_labels_beyond, 1)
-        return _TagScorer(objective, data.details["names"], data.details["scheme"], beyond)
+        share_beyond = counts.eval_labels_beyond / max(counts.eval_labels + counts.eval_labels_beyond, 1)
+        return _TagScorer(objective, data.details["names"], data.details["scheme"], share_beyond)
 
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
@@ -138,8 +138,8 @@ class TokenClassification(Task):
         tagged_words = list(labelled_words(row, data.details["closing_tokens"]))
         words = [str(tokenizer.decode(list(tokens))).strip() for tokens, _ in tagged_words]
         positions = [position for position, label in enumerate(_labels(row)) if label != IGNORE]
-        numbers = logits_of(model, tokenizer, [InputRow(row.tokens)])[0].argmax(-1).tolist()
-        predicted = [str(model.config.id2label[numbers[position]]) for position in positions]
+        predicted_numbers = logits_of(model, tokenizer, [InputRow(row.tokens)])[0].argmax(-1).tolist()
+        predicted = [str(model.config.id2label[predicted_numbers[position]]) for position in positions]
         true = [names[number] for _, number in tagged_words]
         return " ".join(words), f"{mark_tags(words, predicted, scheme)} (expected: {mark_tags(words, true, scheme)})"
 
@@ -150,14 +150,14 @@ class TokenClassification(Task):
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
         """Return a row for each text: the ids of its longest window, and in `content` the text and all windows."""
-        words = [[text[start:end] for start, end in spans] for text, spans in contents]
-        windows_of_rows = iter(word_windows(tokenizer, [row for row in words if row], config.data.max_length))
-        empty = [WordTokens([pad_token_id(tokenizer)], [], truncated=False)]
+        words_of_rows = [[text[start:end] for start, end in spans] for text, spans in contents]
+        windows_of_rows = iter(word_windows(tokenizer, [row for row in words_of_rows if row], config.data.max_length))
+        empty_windows = [WordTokens([pad_token_id(tokenizer)], [], truncated=False)]
         rows = []
-        for content, row in zip(contents, words, strict=True):
-            windows = next(windows_of_rows) if row else empty
-            longest = max((window.ids for window in windows), key=len)
-            rows.append(InputRow(longest, (*content, windows), is_cut=any(window.truncated for window in windows)))
+        for content, row in zip(contents, words_of_rows, strict=True):
+            windows = next(windows_of_rows) if row else empty_windows
+            longest_ids = max((window.ids for window in windows), key=len)
+            rows.append(InputRow(longest_ids, (*content, windows), is_cut=any(window.truncated for window in windows)))
         return rows
 
     def predict(
@@ -166,15 +166,15 @@ class TokenClassification(Task):
         """Return the words of each row with their tags (None for a word without tokens), and its entities. A forward
         pass takes as many windows as there are rows."""
         windows = [window for row in rows for window in row.content[2]]
-        parts = (windows[start : start + len(rows)] for start in range(0, len(windows), len(rows)))
-        logits = (logits_of(model, tokenizer, [InputRow(window.ids) for window in part]) for part in parts)
-        numbers = chain.from_iterable(logits_BTC.argmax(-1).tolist() for logits_BTC in logits)
+        batches = (windows[start : start + len(rows)] for start in range(0, len(windows), len(rows)))
+        logits = (logits_of(model, tokenizer, [InputRow(window.ids) for window in batch]) for batch in batches)
+        tag_numbers = chain.from_iterable(logits_BTC.argmax(-1).tolist() for logits_BTC in logits)
         names = model.config.id2label
         has_entities = marks_entities(names.values())
         predictions = []
         for row in rows:
-            text, word_spans, own_windows = row.content
-            window_tags = ((window.firsts, next(numbers)) for window in own_windows)
+            text, word_spans, row_windows = row.content
+            window_tags = ((window.firsts, next(tag_numbers)) for window in row_windows)
             word_tags = {word: str(names[tags_T[index]]) for firsts, tags_T in window_tags for index, word in firsts}
             tags = [word_tags.get(word) for word in range(len(word_spans))]
             prediction: dict[str, Any] = {"words": [text[start:end] for start, end in word_spans], "tags": tags}
@@ -189,8 +189,8 @@ class TokenClassification(Task):
 
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
         """Return the text with its entities in brackets, such as `[Ada Lovelace PER] wrote it`."""
-        pairs = zip(prediction["words"], prediction["tags"], strict=True)
-        tagged = [(word, tag) for word, tag in pairs if tag is not None]
+        all_words = zip(prediction["words"], prediction["tags"], strict=True)
+        tagged = [(word, tag) for word, tag in all_words if tag is not None]
         return mark_tags(
             [word for word, _ in tagged], [tag for _, tag in tagged], "" if "spans" in prediction else "plain"
         )
@@ -207,10 +207,10 @@ def enable_prefix_space(tokenizer: Any) -> Any:
 
     refuse_slow(tokenizer)
     backend = tokenizer.backend_tokenizer
-    cutter = backend.pre_tokenizer
-    if isinstance(cutter, ByteLevel) and not cutter.add_prefix_space:
-        cutter.add_prefix_space = True
-        backend.pre_tokenizer = cutter
+    pre_tokenizer = backend.pre_tokenizer
+    if isinstance(pre_tokenizer, ByteLevel) and not pre_tokenizer.add_prefix_space:
+        pre_tokenizer.add_prefix_space = True
+        backend.pre_tokenizer = pre_tokenizer
         tokenizer.add_prefix_space = True
     return tokenizer
 
@@ -226,16 +226,16 @@ def refuse_slow(tokenizer: Any) -> None:
 
 def word_tokens(tokenizer: Any, rows: Sequence[Sequence[str]], max_length: int) -> list[WordTokens]:
     """Return the tokens of each row of words, special tokens included, without the words beyond `max_length` tokens."""
-    tokens = []
+    tokens_of_rows = []
     for row in _encodings(tokenizer, rows):
-        first = windows_of(row.ids, row.word_ids, max_length, lists_all=True)[0]
-        firsts = [] if first.truncated else first.firsts  # a word that is longer than a row has no label
-        tokens.append(WordTokens(first.ids, firsts, truncated=len(row.ids) > max_length))
-    return tokens
+        first_window = windows_of(row.ids, row.word_ids, max_length, lists_all=True)[0]
+        firsts = [] if first_window.truncated else first_window.firsts  # a word that is longer than a row has no label
+        tokens_of_rows.append(WordTokens(first_window.ids, firsts, truncated=len(row.ids) > max_length))
+    return tokens_of_rows
 
 
 def _encodings(tokenizer: Any, rows: Sequence[Sequence[str]]) -> Sequence[Any]:
-    encoded = tokenizer(
+    batch = tokenizer(
         [list(words) for words in rows],
         is_split_into_words=True,
         truncation=False,
@@ -243,7 +243,7 @@ def _encodings(tokenizer: Any, rows: Sequence[Sequence[str]]) -> Sequence[Any]:
         return_token_type_ids=False,
         verbose=False,
     )
-    encodings: Sequence[Any] = encoded.encodings
+    encodings: Sequence[Any] = batch.encodings
     return encodings
 
 
@@ -329,19 +329,19 @@ class TaggedWords(TableReader):
         self.refuse_no_room("the words")
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
-        tagged: list[Tagged] = [example.content for example in examples]
-        rows = word_tokens(self.tokenizer, [example.words for example in tagged], self.max_length)
-        encoded = []
-        for example, row in zip(tagged, rows, strict=True):
-            labels, words, labelled = [IGNORE] * len(row.ids), example.words, len(row.firsts)
+        tagged_rows: list[Tagged] = [example.content for example in examples]
+        token_rows = word_tokens(self.tokenizer, [example.words for example in tagged_rows], self.max_length)
+        encoded_rows = []
+        for example, row in zip(tagged_rows, token_rows, strict=True):
+            labels, words, label_count = [IGNORE] * len(row.ids), example.words, len(row.firsts)
             tags, dropped = _tags_of_tokens(example.tags, [word for _, word in row.firsts])
             for position, word in row.firsts:
                 labels[position] = self._numbers[tags[word]]
             inexact = f"the word {words[dropped[0]]!a} has no token: its tag is not trained on" if dropped else ""
             beyond = (len(words) - row.firsts[-1][1] - 1 if row.firsts else len(words)) * row.truncated
             columns = {COLUMN: row.ids, LABELS: labels}
-            encoded.append(Encoded(columns, labelled, row.truncated, inexact=inexact, labels_beyond=beyond))
-        return encoded
+            encoded_rows.append(Encoded(columns, label_count, row.truncated, inexact=inexact, labels_beyond=beyond))
+        return encoded_rows
 
     def details(self) -> dict[str, Any]:
         return {
@@ -373,29 +373,29 @@ def _tags_of_tokens(tags: Sequence[str], words: Sequence[int]) -> tuple[list[str
 
     If a word without a token begins an entity, the next word of the entity begins it instead.
     """
-    moved, with_tokens = list(tags), set(words)
-    dropped = [word for word in range(max(words, default=-1)) if word not in with_tokens]
-    for word in dropped:
-        before, after = parts_of(moved[word]), parts_of(moved[word + 1])
-        if before.prefix == "B" and after.prefix == "I" and before.kind == after.kind:
-            moved[word + 1] = moved[word]
-    return moved, dropped
+    moved_tags, words_with_tokens = list(tags), set(words)
+    dropped_words = [word for word in range(max(words, default=-1)) if word not in words_with_tokens]
+    for word in dropped_words:
+        dropped_parts, next_parts = parts_of(moved_tags[word]), parts_of(moved_tags[word + 1])
+        if dropped_parts.prefix == "B" and next_parts.prefix == "I" and dropped_parts.kind == next_parts.kind:
+            moved_tags[word + 1] = moved_tags[word]
+    return moved_tags, dropped_words
 
 
 def _tag_words(survey: TagSurvey) -> Iterator[str]:
     """Yield the parts of a note about the tags: the entities that they mark, or each tag with its number of words."""
-    words = survey.counts.total()
+    word_count = survey.counts.total()
     if survey.scheme != "plain":
         kinds = sorted({parts_of(name).kind for name in survey.counts} - {""})
-        inside = words - survey.counts[OUTSIDE]
+        entity_words = word_count - survey.counts[OUTSIDE]
         yield f"the tags mark entities, in {survey.scheme}: {listed(kinds)}"
-        yield f"{inside:,} of {words:,} words are in an entity"
+        yield f"{entity_words:,} of {word_count:,} words are in an entity"
         return
-    shown = survey.counts.most_common(_SHOWN_TAGS)
-    yield f"{len(survey.counts)} tags of single words: {one_line(shown[0][0], 30)} {shown[0][1]:,}"
-    yield from (f"{one_line(name, 30)} {count:,}" for name, count in shown[1:])
-    if more := len(survey.counts) - len(shown):
-        yield f"and {more:,} more"
+    shown_tags = survey.counts.most_common(_SHOWN_TAGS)
+    yield f"{len(survey.counts)} tags of single words: {one_line(shown_tags[0][0], 30)} {shown_tags[0][1]:,}"
+    yield from (f"{one_line(name, 30)} {count:,}" for name, count in shown_tags[1:])
+    if hidden_count := len(survey.counts) - len(shown_tags):
+        yield f"and {hidden_count:,} more"
 
 
 class _TagScorer:
@@ -417,16 +417,16 @@ class _TagScorer:
 
         counts = TagCounts(self._scheme)
         for batch in self.seen:
-            labels, predicted, rows = torch.stack(batch).tolist()
-            row_starts = (index for index, (row, next_row) in enumerate(pairwise(rows), 1) if row != next_row)
-            for start, end in pairwise([0, *row_starts, len(rows)]):
+            true_tags, predicted_tags, row_numbers = torch.stack(batch).tolist()
+            row_starts = (index for index, (row, next_row) in enumerate(pairwise(row_numbers), 1) if row != next_row)
+            for start, end in pairwise([0, *row_starts, len(row_numbers)]):
                 counts.add(
-                    [self._names[number] for number in labels[start:end]],
-                    [self._names[number] for number in predicted[start:end]],
+                    [self._names[tag] for tag in true_tags[start:end]],
+                    [self._names[tag] for tag in predicted_tags[start:end]],
                 )
         scores = counts.scores()
-        beyond = {"words_left_out": self._beyond} if self._beyond else {}
-        return replace(scores, values={**scores.values, **beyond})
+        share_beyond = {"words_left_out": self._beyond} if self._beyond else {}
+        return replace(scores, values={**scores.values, **share_beyond})
 
 
 def labelled_words(row: TokenRow, closing_tokens: int) -> Iterator[_Word]:
@@ -440,24 +440,24 @@ def labelled_words(row: TokenRow, closing_tokens: int) -> Iterator[_Word]:
 
 def most_frequent_tags(rows: Rows, closing_tokens: int) -> tuple[dict[tuple[int, ...], int], int]:
     """Return the most frequent tag of each word, by its tokens, and of all words. Of equals, the lowest number wins."""
-    counts: dict[tuple[int, ...], Counter[int]] = {}
-    total: Counter[int] = Counter()
+    counts_by_word: dict[tuple[int, ...], Counter[int]] = {}
+    all_counts: Counter[int] = Counter()
     for index in range(len(rows)):
-        for tokens, number in labelled_words(rows.example(index), closing_tokens):
-            counts.setdefault(tokens, Counter())[number] += 1
-            total[number] += 1
-    return {tokens: _most_frequent(tags) for tokens, tags in counts.items()}, _most_frequent(total)
+        for tokens, tag in labelled_words(rows.example(index), closing_tokens):
+            counts_by_word.setdefault(tokens, Counter())[tag] += 1
+            all_counts[tag] += 1
+    return {tokens: _most_frequent(tags) for tokens, tags in counts_by_word.items()}, _most_frequent(all_counts)
 
 
 def mark_tags(words: Sequence[str], tags: Sequence[str], scheme: str) -> str:
     """Return a text such as `[Ada Lovelace PER] wrote it`, or with plain tags `wrote/VERB it/PRON`."""
     if scheme == "plain":
         return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))
-    parts, last_end = [], 0
+    pieces, last_end = [], 0
     for start, end, kind in entities(tags):
-        parts += [*words[last_end:start], f"[{' '.join(words[start:end])} {kind}]"]
+        pieces += [*words[last_end:start], f"[{' '.join(words[start:end])} {kind}]"]
         last_end = end
-    return " ".join([*parts, *words[last_end:]])
+    return " ".join([*pieces, *words[last_end:]])
 
 
 def _most_frequent(counts: Counter[int]) -> int:

@@ -105,12 +105,12 @@ class ColumnChoices:
             )
 
     def notes(self) -> tuple[str, ...]:
-        notes_of_choices = [
+        choice_notes = [
             _note_of_choice(self._chosen[names], sorted(names - {self._chosen[names]}), [*files], self._pair)
             for names, files in self._files.items()
             if names != {"text"} or self._pair
         ]
-        return (*notes_of_choices, *self._remarks)
+        return (*choice_notes, *self._remarks)
 
     def _find(self, label: str, strings: Strings, head: Sequence[Row]) -> str:
         if self._setting != AUTO:
@@ -127,13 +127,13 @@ class ColumnChoices:
         for name in self._chosen.values():
             if name in texts:
                 return name
-        asks = any(usual_columns(usual.inputs, list(texts)) for usual in INPUTS_AND_ANSWERS if usual.is_question)
-        if not asks and (name := next(iter(usual_columns(USUAL_NAMES, list(texts))), "")):
+        is_question = any(usual_columns(usual.inputs, list(texts)) for usual in INPUTS_AND_ANSWERS if usual.is_question)
+        if not is_question and (name := next(iter(usual_columns(USUAL_NAMES, list(texts))), "")):
             return name
         structured = _mean_structure_lengths(head, strings)
-        name, likely = _clearly_longest(texts | structured), likely_pair(head) if self._has_answers else ()
+        name, pair = _clearly_longest(texts | structured), likely_pair(head) if self._has_answers else ()
         # A number, a date or a single word is likely an identifier.
-        if name in texts and (len(strings) == 1 or _holds_sentences(strings[name])) and not likely:
+        if name in texts and (len(strings) == 1 or _holds_sentences(strings[name])) and not pair:
             return name
         written_texts = {
             name: max(texts_in(transposed(row.values[name])), key=len, default="")
@@ -147,8 +147,8 @@ class ColumnChoices:
             )
             raise DataError("no column holds text", where=label, hint=hint)
         cause = "several columns could be the text" if len(texts | structured) > 1 else "no column is clearly the text"
-        hint = f"{pair_hint(likely)}; or " if likely else ""
-        if self._has_answers and not likely and any(written_texts.values()):
+        hint = f"{pair_hint(pair)}; or " if pair else ""
+        if self._has_answers and not pair and any(written_texts.values()):
             example_texts = {name: strings[name][0] for name in texts if strings[name]} | written_texts
             hint = f"to train on answers in lists or objects, write one row per answer, {_as_row(example_texts)}; or "
         hint += f"set data.text_column to one of them: {listed([*texts, *structured])}"

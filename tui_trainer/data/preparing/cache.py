@@ -176,13 +176,13 @@ class PreparedData(Built):
         new_names = dict(zip(self.names, names, strict=True))
 
         def renamed(note: str) -> str:
-            old = next((name for name in new_names if note.startswith(f"{name}: ")), "")
-            return new_names[old] + note.removeprefix(old) if old else note
+            old_name = next((name for name in new_names if note.startswith(f"{name}: ")), "")
+            return new_names[old_name] + note.removeprefix(old_name) if old_name else note
 
         details = dict(self.details)
         if SOURCES in details:
-            pairs = zip(details[SOURCES], names, strict=False)
-            details[SOURCES] = [{**rows, "description": name} for rows, name in pairs]
+            sources_and_names = zip(details[SOURCES], names, strict=False)
+            details[SOURCES] = [{**source_facts, "description": name} for source_facts, name in sources_and_names]
         notes = tuple(map(renamed, self.notes))
         return replace(entry, names=names, notes=notes, details=details)
 
@@ -214,22 +214,22 @@ def find_entry(data: ResolvedData, cut: Cut, cache_dir: Path, progress: Progress
 
 def make_entry(data: ResolvedData, cut: Cut, cache_dir: Path, progress: Progress | None, build: Build) -> PreparedData:
     """Create the entry: `build` fills a temporary folder, which then gets its final name."""
-    final = Path(cache_dir) / entry_key(data, cut, progress)
+    final_folder = Path(cache_dir) / entry_key(data, cut, progress)
     try:
         Path(cache_dir).mkdir(parents=True, exist_ok=True)
         _remove_abandoned(Path(cache_dir))
         # Cleaning up finds nothing if the folder was renamed: that is no error.
-        folder_name = f"{PARTIAL}{final.name[:12]}-"
+        folder_name = f"{PARTIAL}{final_folder.name[:12]}-"
         with TemporaryDirectory(prefix=folder_name, dir=cache_dir, ignore_cleanup_errors=True) as folder:
-            partial = Path(folder)
-            built = build(partial)
+            partial_folder = Path(folder)
+            built = build(partial_folder)
             for source, earlier_signature in zip(data.sources, data.signature, strict=True):
                 if source.signature() != earlier_signature:
                     raise DataError(f"{source.description} changed while it was read", hint="run the command again")
             names = [part.description for part in data.parts]
             description = {"max_length": cut.max_length, "source": data.description, "names": names}
-            _write_manifest(partial, {**description, "fingerprint": data.fingerprint(), **asdict(built)})
-            return _publish(partial, final).named(data)
+            _write_manifest(partial_folder, {**description, "fingerprint": data.fingerprint(), **asdict(built)})
+            return _publish(partial_folder, final_folder).named(data)
     except OSError as error:
         raise DataError(
             f"could not write the prepared data: {system_reason(error)}",
@@ -245,8 +245,8 @@ def entry_key(data: ResolvedData, cut: Cut, progress: Progress | None) -> str:
 
     if len(data.sources) > 1:  # then nothing is held out of the first source
         cut = replace(cut, eval_fraction=0.0)
-    parts = [data.fingerprint(progress), data.text_column, FORMAT_VERSION, PREPARATION_VERSION, asdict(cut)]
-    return str(xxhash.xxh3_128(json.dumps(parts, sort_keys=True).encode()).hexdigest())
+    key_parts = [data.fingerprint(progress), data.text_column, FORMAT_VERSION, PREPARATION_VERSION, asdict(cut)]
+    return str(xxhash.xxh3_128(json.dumps(key_parts, sort_keys=True).encode()).hexdigest())
 
 
 def compare_rows(data: ResolvedData, cut: Cut, key: str, fingerprint: str, progress: Progress | None) -> RowsNow:
@@ -261,8 +261,8 @@ def compare_rows(data: ResolvedData, cut: Cut, key: str, fingerprint: str, progr
 def quantiles(lengths: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:
     """Return at most LENGTHS_KEPT of the lengths, sorted: the medians of equally large groups of similar lengths."""
     ordered = np.sort(np.asarray(lengths, dtype=np.int64))
-    count = min(LENGTHS_KEPT, len(ordered))
-    return tuple(int(ordered[(2 * share + 1) * len(ordered) // (2 * count)]) for share in range(count))
+    kept_count = min(LENGTHS_KEPT, len(ordered))
+    return tuple(int(ordered[(2 * group + 1) * len(ordered) // (2 * kept_count)]) for group in range(kept_count))
 
 
 def read_entry(folder: Path, *, from_cache: bool = True) -> PreparedData | None:
@@ -273,7 +273,7 @@ def read_entry(folder: Path, *, from_cache: bool = True) -> PreparedData | None:
             return None
         if any((folder / name).stat().st_size != size for name, size in manifest["files"].items()):
             return None
-        count_names = {item.name for item in fields(Counts)}
+        count_names = {field_of_counts.name for field_of_counts in fields(Counts)}
         counts = Counts(**{name: int(count) for name, count in manifest["counts"].items() if name in count_names})
         return PreparedData(
             folder=folder,
@@ -303,33 +303,33 @@ def _write_manifest(folder: Path, content: dict[str, Any]) -> None:
     _sync_to_disk(path)
 
 
-def _publish(partial: Path, final: Path) -> PreparedData:
-    """Rename `partial` to `final`, and return the entry. Use a complete entry in `final`, but replace a damaged one."""
+def _publish(partial_folder: Path, final_folder: Path) -> PreparedData:
+    """Rename `partial_folder` to `final_folder`. Return the entry: a complete one there is used, a damaged one replaced."""
     for _ in range(3):
         try:
-            partial.rename(final)
+            partial_folder.rename(final_folder)
             from_cache = False
         except OSError:
-            if not final.exists():
+            if not final_folder.exists():
                 raise
             from_cache = True
-        if entry := read_entry(final, from_cache=from_cache):
+        if entry := read_entry(final_folder, from_cache=from_cache):
             return entry
         # Renamed before it is deleted, so that no process finds a part of it. If it is gone, another one removed it.
-        removal = TemporaryDirectory(prefix=PARTIAL, dir=final.parent, ignore_cleanup_errors=True)
+        removal = TemporaryDirectory(prefix=PARTIAL, dir=final_folder.parent, ignore_cleanup_errors=True)
         with removal as folder, suppress(FileNotFoundError):
-            final.rename(Path(folder, "damaged"))
+            final_folder.rename(Path(folder, "damaged"))
     raise DataError(
-        "the folder of the prepared data was removed right after it was written", where=one_line(str(final))
+        "the folder of the prepared data was removed right after it was written", where=one_line(str(final_folder))
     )
 
 
 def _remove_abandoned(cache_dir: Path) -> None:
     """Remove the folders of processes that were killed more than a day ago."""
-    oldest = time.time() - ABANDONED_SECONDS
+    oldest_time = time.time() - ABANDONED_SECONDS
     for path in cache_dir.glob(f"{PARTIAL}*"):
         try:
-            if path.stat().st_mtime < oldest:
+            if path.stat().st_mtime < oldest_time:
                 shutil.rmtree(path, ignore_errors=True)
         except FileNotFoundError:
             continue

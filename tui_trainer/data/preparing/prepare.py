@@ -98,33 +98,33 @@ def _encode_rows(reader: Reader, rows: ChosenRows) -> list[EncodedBatch]:
 
 
 def _encode_split(reader: Reader, side: int, examples: Sequence[Example]) -> EncodedBatch:
-    encoded = reader.encode(examples)
-    labelled = [row for row in encoded if row.labels]
-    has_windows = any(row.example is not None for row in encoded)
-    positions = [row.example or 0 for row in encoded] if has_windows else range(len(examples))
-    labelled_positions = [position for position, row in zip(positions, encoded, strict=True) if row.labels]
+    encoded_rows = reader.encode(examples)
+    labelled_rows = [row for row in encoded_rows if row.labels]
+    has_windows = any(row.example is not None for row in encoded_rows)
+    positions = [row.example or 0 for row in encoded_rows] if has_windows else range(len(examples))
+    labelled_positions = [position for position, row in zip(positions, encoded_rows, strict=True) if row.labels]
     characters = [len(examples[position].text) for position in labelled_positions]
-    columns = {name: _joined_column(labelled, name) for name in reader.columns}
-    cut = np.array([row.truncated for row in labelled], dtype=np.bool_)
-    unknown, unknown_rows = count_unknown(reader, columns)
-    counted = Counter(
-        documents=len(labelled),
+    columns = {name: _joined_column(labelled_rows, name) for name in reader.columns}
+    is_cut = np.array([row.truncated for row in labelled_rows], dtype=np.bool_)
+    unknown_counts, unknown_rows = count_unknown(reader, columns)
+    row_counts = Counter(
+        documents=len(labelled_rows),
         tokens=len(columns[COLUMN][0]),
-        labels=sum(row.labels for row in labelled),
+        labels=sum(row.labels for row in labelled_rows),
         characters=sum(len(example.text) for example in examples),
-        truncated_rows=int(cut.sum()),
-        truncated_answers=sum(row.answer_truncated for row in labelled),
-        inexact=sum(bool(row.inexact) for row in labelled),
-        untrained_rows=len(encoded) - len(labelled),
-        untrained_long_rows=sum(row.truncated for row in encoded if not row.labels),
-        marked_rows=sum(row.marked for row in labelled),
-        labels_beyond=sum(row.labels_beyond for row in encoded),
-        **unknown,
+        truncated_rows=int(is_cut.sum()),
+        truncated_answers=sum(row.answer_truncated for row in labelled_rows),
+        inexact=sum(bool(row.inexact) for row in labelled_rows),
+        untrained_rows=len(encoded_rows) - len(labelled_rows),
+        untrained_long_rows=sum(row.truncated for row in encoded_rows if not row.labels),
+        marked_rows=sum(row.marked for row in labelled_rows),
+        labels_beyond=sum(row.labels_beyond for row in encoded_rows),
+        **unknown_counts,
     )
-    example = next((row.inexact for row in labelled if row.inexact), "")
+    example = next((row.inexact for row in labelled_rows if row.inexact), "")
     texts = tuple(examples[labelled_positions[row]].text for row in unknown_rows)
-    needs = tuple(row.needs for row in encoded if row.needs)
-    return EncodedBatch(side, columns, counted, cut, np.array(characters, dtype=np.int32), example, texts, needs)
+    needs = tuple(row.needs for row in encoded_rows if row.needs)
+    return EncodedBatch(side, columns, row_counts, is_cut, np.array(characters, dtype=np.int32), example, texts, needs)
 
 
 def _joined_column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -153,14 +153,14 @@ def row_details(survey: Survey, choice: Selection, strata: Mapping[str, int], pr
     if problems.count:
         details[BAD_ROWS] = [asdict(problem) for problem in problems.shown]
     if 1 < len(strata) <= MOST_CLASSES:
-        numbers = np.frombuffer(survey.strata, dtype=np.int64)
-        counts = np.bincount(numbers, weights=choice.trained, minlength=len(strata)).astype(np.int64).tolist()
+        class_numbers = np.frombuffer(survey.strata, dtype=np.int64)
+        counts = np.bincount(class_numbers, weights=choice.trained, minlength=len(strata)).astype(np.int64).tolist()
         details[CLASS_ROWS] = {name: counts[number] for name, number in strata.items() if counts[number]}
     return details
 
 
-def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]:
-    """Yield sentences about rows that were skipped, truncated or duplicated. `longer`: a hint for data.max_length."""
+def notes_of_counts(counts: Counts, cut: Cut, longer_hint: str = "") -> Iterator[str]:
+    """Yield sentences about rows that were skipped, truncated or duplicated. `longer_hint`: on data.max_length."""
     if counts.repeated_rows:
         consequence = "are removed (data.dedup)" if cut.dedup else "are kept; set data.dedup = true to remove them"
         yield f"{counts.repeated_rows:,} duplicate rows {consequence}"
@@ -179,12 +179,12 @@ def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]
         consequence = "a generated answer is truncated to task.max_target_length; "
         consequence += "a marked answer that is cut off counts as no answer"
         yield f"{answers} not fit: {consequence}"
-    if long := counts.untrained_long_rows:
-        rows_are = quantity(long, "row", "are")
-        hint = f"; {longer}" if longer else ""
+    if long_rows := counts.untrained_long_rows:
+        rows_are = quantity(long_rows, "row", "are")
+        hint = f"; {longer_hint}" if longer_hint else ""
         yield f"{rows_are} skipped: no token to train on within the first {cut.max_length:,} tokens{hint}"
-    if never := counts.untrained_rows - counts.untrained_long_rows:
-        yield f"{quantity(never, 'row', 'are')} skipped: no token to train on"
+    if unlabelled_rows := counts.untrained_rows - counts.untrained_long_rows:
+        yield f"{quantity(unlabelled_rows, 'row', 'are')} skipped: no token to train on"
     if counts.cut_documents:
         documents = counts.train_documents + counts.eval_documents
         yield (
@@ -195,19 +195,19 @@ def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]
         yield f"{quantity(counts.short_documents, 'document', 'have')} fewer than two tokens: skipped"
     if counts.marked_rows:
         rows_have = quantity(counts.marked_rows, "document" if cut.reads_text else "row", "have")
-        where = "special tokens of the tokenizer at the beginning or end"
-        yield f"{rows_have} {where} already: these tokens are not added again"
+        token_note = "special tokens of the tokenizer at the beginning or end"
+        yield f"{rows_have} {token_note} already: these tokens are not added again"
 
 
 def _longer_length_hint(needs: Sequence[int], rows: int) -> str:
     """Return a hint about the max_length that keeps skipped rows. `needs`: tokens of each up to its first label."""
     if not needs:
         return ""
-    shortest, longest = min(needs), int(np.quantile(needs, _KEPT_SHARE, method="lower"))
-    longer = 1 << (longest - 1).bit_length()
-    kept_rows = rows - sum(need > longer for need in needs)
-    prompts = f"the shortest prompt has {shortest - 1:,} tokens, so data.max_length must be at least {shortest:,}"
-    return f"{prompts}; with {longer:,} tokens, {kept_rows:,} of {rows:,} rows are kept"
+    shortest, longest_need = min(needs), int(np.quantile(needs, _KEPT_SHARE, method="lower"))
+    suggested_length = 1 << (longest_need - 1).bit_length()
+    kept_rows = rows - sum(row_need > suggested_length for row_need in needs)
+    prompt_note = f"the shortest prompt has {shortest - 1:,} tokens, so data.max_length must be at least {shortest:,}"
+    return f"{prompt_note}; with {suggested_length:,} tokens, {kept_rows:,} of {rows:,} rows are kept"
 
 
 def prepare(
@@ -226,8 +226,8 @@ def prepare(
     """
     if entry := cache.find_entry(data, cut, cache_dir, progress):
         return entry
-    work = _Preparation(data.sources, reader, cut, progress, processes)
-    return cache.make_entry(data, cut, cache_dir, progress, work.build)
+    preparation = _Preparation(data.sources, reader, cut, progress, processes)
+    return cache.make_entry(data, cut, cache_dir, progress, preparation.build)
 
 
 def count_first_rows(
@@ -237,7 +237,7 @@ def count_first_rows(
 
     Counts unusable rows instead of refusing them, and keeps no files. Raises DataError.
     """
-    first = replace(
+    first_rows_cut = replace(
         cut,
         max_rows=min(cut.max_rows or limit, limit),
         max_chars=min(cut.max_chars or CHUNK_CHARACTERS, CHUNK_CHARACTERS) if cut.reads_text else 0,
@@ -245,7 +245,7 @@ def count_first_rows(
         weights=(),
     )
     with TemporaryDirectory() as folder:
-        return _Preparation([source], reader, first, progress, 1).build(Path(folder))
+        return _Preparation([source], reader, first_rows_cut, progress, 1).build(Path(folder))
 
 
 def _load(reader: Reader) -> None:
@@ -287,15 +287,15 @@ class _SideFile:
         """
         if not self._rows:
             return {}
-        cut, lengths, characters = (np.concatenate(parts) for parts in zip(*self._rows, strict=True))
-        write_cut_rows(folder, cut)
-        tokens = lengths.astype(np.float64)
-        if cut.all() or not characters[~cut].sum():
+        is_cut, row_tokens, row_characters = (np.concatenate(parts) for parts in zip(*self._rows, strict=True))
+        write_cut_rows(folder, is_cut)
+        token_counts = row_tokens.astype(np.float64)
+        if is_cut.all() or not row_characters[~is_cut].sum():
             return {}
-        rate = tokens[~cut].sum() / characters[~cut].sum()
-        tokens[cut] = np.maximum(characters[cut] * rate, tokens[cut] + 1)
-        whole_length = int(np.ceil(np.quantile(tokens, _SHARE, method="higher")))
-        return {WHOLE_LENGTH: whole_length, CUT_TOKENS: round(float((tokens - lengths).sum()))}
+        tokens_per_character = token_counts[~is_cut].sum() / row_characters[~is_cut].sum()
+        token_counts[is_cut] = np.maximum(row_characters[is_cut] * tokens_per_character, token_counts[is_cut] + 1)
+        whole_length = int(np.ceil(np.quantile(token_counts, _SHARE, method="higher")))
+        return {WHOLE_LENGTH: whole_length, CUT_TOKENS: round(float((token_counts - row_tokens).sum()))}
 
 
 class _Preparation:
@@ -303,8 +303,8 @@ class _Preparation:
         self, sources: Sequence[Source], reader: Reader, cut: cache.Cut, progress: Progress | None, processes: int
     ) -> None:
         self._sources, self._reader, self._cut, self._progress = sources, reader, cut, progress
-        size = sum(source.bytes_on_disk for source in sources)
-        self._process_count = min(processes, -(-size // BLOCK_BYTES))
+        data_bytes = sum(source.bytes_on_disk for source in sources)
+        self._process_count = min(processes, -(-data_bytes // BLOCK_BYTES))
         self._processes: Processes | None = None
 
     def build(self, folder: Path) -> cache.Built:
@@ -318,39 +318,39 @@ class _Preparation:
         if not self._processes:
             return self._surveys(spool / "in-order", None)
         is_table = not self._cut.reads_text  # texts are read without the reader
-        new_reader = pickle.dumps(self._reader) if is_table else b""
-        loading = Thread(target=_load, args=(self._reader,), daemon=True)
-        loading.start()
+        pickled_reader = pickle.dumps(self._reader) if is_table else b""
+        loading_thread = Thread(target=_load, args=(self._reader,), daemon=True)
+        loading_thread.start()
         if is_table:
-            loading.join()
+            loading_thread.join()
         try:
             if not is_table or self._reader.reads_apart:
                 with suppress(ReadInOrder):
                     return self._surveys(spool / "apart", self._processes)
                 if is_table:
-                    self._reader = pickle.loads(new_reader)
+                    self._reader = pickle.loads(pickled_reader)
                     _load(self._reader)
             return self._surveys(spool / "in-order", None)
         finally:
-            loading.join()
+            loading_thread.join()
 
     def _surveys(self, spool: Path, processes: Processes | None) -> list[Survey]:
         spool.mkdir()
         self._surveyor = Surveyor(self._reader, self._cut, self._progress, processes)
         self._problems = self._surveyor.problems
         return [
-            self._surveyor.survey(source, spool / str(number), held_out=number > 0)
-            for number, source in enumerate(self._sources)
+            self._surveyor.survey(source, spool / str(source_number), held_out=source_number > 0)
+            for source_number, source in enumerate(self._sources)
         ]
 
     def _build(self, folder: Path, spool: Path) -> cache.Built:
         surveys = self._survey(spool)
-        fix = _SKIP_HINT if all(all(survey.counts) for survey in surveys) else ""
+        hint_for_errors = _SKIP_HINT if all(all(survey.counts) for survey in surveys) else ""
         all_rows = not any(survey.hashes or survey.blank for survey in surveys)
         skips_rows = self._cut.skip_bad_rows and not all_rows
-        self._problems.raise_any(skips_rows=skips_rows, fix=fix, all_rows=all_rows)
+        self._problems.raise_any(skips_rows=skips_rows, fix=hint_for_errors, all_rows=all_rows)
         self._refuse_empty(surveys)
-        choice = choose(surveys, self._cut, [part.description for part in self._sources[0].parts])
+        choice = choose(surveys, self._cut, [facts.description for facts in self._sources[0].parts])
         if self._cut.dedup and not choice.trained.any():
             problem = f"no row is left to train on (duplicates: {choice.repeated:,}; also held out: {choice.leaked:,})"
             raise DataError(problem, where=self._sources[0].description, hint="set data.dedup to false, or add rows")
@@ -358,30 +358,30 @@ class _Preparation:
         self._reader.finish_reading()
         if self._reader.learns:
             self._reader.learn(self._training_texts(surveys, choice), folder / cache.TOKENIZER_FILE)
-        train, held_out = self._encode(folder, surveys, choice)
-        self._refuse_too_little(train, held_out)
-        if not held_out.writer.row_count:
+        train_file, held_out_file = self._encode(folder, surveys, choice)
+        self._refuse_too_little(train_file, held_out_file)
+        if not held_out_file.writer.row_count:
             (folder / cache.EVAL_FILE).unlink()
-        counts = self._counts(surveys, choice, train, held_out)
+        counts = self._counts(surveys, choice, train_file, held_out_file)
         notes = [note for survey in surveys for note in survey.notes]
         notes += [*self._reader.notes(), *self._problems.notes(), *choice.split.notes]
-        longer = _longer_length_hint([*train.needs, *held_out.needs], counts.untrained_long_rows)
-        notes += [*(part.words() for part in used_sources), *notes_of_counts(counts, self._cut, longer)]
-        if inexact := train.counted["inexact"] + held_out.counted["inexact"]:
-            example = train.inexact_example or held_out.inexact_example
-            notes.append(f"the tokens cannot represent the text of {inexact:,} rows exactly: {example}")
+        longer_hint = _longer_length_hint([*train_file.needs, *held_out_file.needs], counts.untrained_long_rows)
+        notes += [*(facts.words() for facts in used_sources), *notes_of_counts(counts, self._cut, longer_hint)]
+        if inexact_count := train_file.counted["inexact"] + held_out_file.counted["inexact"]:
+            example = train_file.inexact_example or held_out_file.inexact_example
+            notes.append(f"the tokens cannot represent the text of {inexact_count:,} rows exactly: {example}")
         details = self._reader.details() | row_details(surveys[0], choice, self._surveyor.strata, self._problems)
-        if texts := [*train.unknown_texts, *held_out.unknown_texts]:
-            details[SHOWN] = unknown_text(self._reader, texts)
-        if words := unknown_words(counts, details):
+        if unknown_texts := [*train_file.unknown_texts, *held_out_file.unknown_texts]:
+            details[SHOWN] = unknown_text(self._reader, unknown_texts)
+        if unknown_note := unknown_words(counts, details):
             hint = unknown_text_hint(trained_here=self._cut.tokenizer == TRAINED_HERE)
             if is_refused(counts):
-                raise DataError(words, where=self._sources[0].description, hint=hint)
-            notes.append(f"{words}; {hint}")
+                raise DataError(unknown_note, where=self._sources[0].description, hint=hint)
+            notes.append(f"{unknown_note}; {hint}")
         if self._cut.rows == "examples":
-            details |= train.write_cut_rows(folder)
+            details |= train_file.write_cut_rows(folder)
         elif self._cut.rows == "documents":
-            write_cut_rows(folder, np.concatenate(train.writer.cut_rows))
+            write_cut_rows(folder, np.concatenate(train_file.writer.cut_rows))
         if used_sources:
             details[SOURCES] = [asdict(rows) for rows in used_sources]
         lengths: tuple[int, ...] = ()
@@ -390,32 +390,32 @@ class _Preparation:
         return cache.Built(counts, tuple(notes), lengths, details)
 
     def _training_texts(self, surveys: Sequence[Survey], choice: Selection) -> Iterator[str]:
-        characters, done = int(np.dot(surveys[0].lengths, choice.trained)), 0
-        meter = Meter(self._progress, "training the tokenizer", characters, "characters")
+        total_characters, characters_done = int(np.dot(surveys[0].lengths, choice.trained)), 0
+        meter = Meter(self._progress, "training the tokenizer", total_characters, "characters")
         for rows in chosen_rows(surveys[:1], choice, self._cut):
             for example in rows.examples(TRAIN)[TRAIN]:
                 yield example.text
-                done += len(example.text)
-                meter.report(done)
-        meter.finish(characters)
+                characters_done += len(example.text)
+                meter.report(characters_done)
+        meter.finish(total_characters)
 
     def _encode(self, folder: Path, surveys: Sequence[Survey], choice: Selection) -> tuple[_SideFile, _SideFile]:
-        used = zip(surveys, choice.copies, strict=True)
-        characters = sum(int(np.dot(survey.lengths, copies)) for survey, copies in used)
-        meter = Meter(self._progress, "tokenising", characters, "characters")
+        surveys_and_copies = zip(surveys, choice.copies, strict=True)
+        total_characters = sum(int(np.dot(survey.lengths, copies)) for survey, copies in surveys_and_copies)
+        meter = Meter(self._progress, "tokenising", total_characters, "characters")
         with ExitStack() as stack:
             train, held_out = (
                 _SideFile(stack.enter_context(self._writer(folder / name)))
                 for name in (cache.TRAIN_FILE, cache.EVAL_FILE)
             )
-            chosen = chosen_rows(surveys, choice, self._cut)
-            batches = (_encode_rows(self._reader, rows) for rows in chosen)
+            rows_to_encode = chosen_rows(surveys, choice, self._cut)
+            batches = (_encode_rows(self._reader, rows) for rows in rows_to_encode)
             if self._processes:
-                batches = (result for _, result in self._processes.each(_encode_rows, self._reader, chosen))
+                batches = (result for _, result in self._processes.each(_encode_rows, self._reader, rows_to_encode))
             for batch in chain.from_iterable(batches):
                 (train if batch.side == TRAIN else held_out).add(batch)
                 meter.report(train.counted["characters"] + held_out.counted["characters"])
-        meter.finish(characters)
+        meter.finish(total_characters)
         return train, held_out
 
     def _writer(self, path: Path) -> RowWriter:
@@ -433,16 +433,16 @@ class _Preparation:
 
     def _refuse_too_little(self, train: _SideFile, held_out: _SideFile) -> None:
         """Raise DataError if a split has no rows to train on or to evaluate, or if the text does not fill one row."""
-        length, error = self._cut.max_length, partial(DataError, where=self._sources[0].description)
+        max_length, error = self._cut.max_length, partial(DataError, where=self._sources[0].description)
         if self._cut.rows == "stream":
-            tokens = train.counted["tokens"]
-            if tokens > length:
+            token_count = train.counted["tokens"]
+            if token_count > max_length:
                 return
-            message = f"the training text has {tokens:,} tokens, fewer than one row of {length + 1:,} "
+            message = f"the training text has {token_count:,} tokens, fewer than one row of {max_length + 1:,} "
             # Shorter rows help only if there are enough of them to learn from.
-            shorter = tokens // 10
-            alternative = f", or lower data.max_length to about {shorter:,}" if shorter >= 16 else ""
-            raise error(f"{message}(data.max_length = {length:,}, plus one)", hint=f"add more text{alternative}")
+            shorter_length = token_count // 10
+            alternative = f", or lower data.max_length to about {shorter_length:,}" if shorter_length >= 16 else ""
+            raise error(f"{message}(data.max_length = {max_length:,}, plus one)", hint=f"add more text{alternative}")
         if self._cut.rows == "documents":
             if not train.counted["documents"]:
                 raise error("no training document has two or more tokens", hint="add more text")
@@ -451,7 +451,7 @@ class _Preparation:
                 raise error("no evaluation document has two or more tokens", where=where, hint="add more text")
         elif not train.counted["documents"]:
             untrained = train.counted["untrained_rows"]
-            problem = f"none of the {untrained:,} training rows has a label within the first {length:,} tokens"
+            problem = f"none of the {untrained:,} training rows has a label within the first {max_length:,} tokens"
             hint = _longer_length_hint(train.needs, untrained) or "data.max_length must be longer than the prompts"
             if not train.counted["untrained_long_rows"]:
                 problem = f"none of the {untrained:,} training rows has a token to train on"

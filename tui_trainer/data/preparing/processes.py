@@ -61,19 +61,19 @@ class Processes:
         self._readers += 1
         path = self._folder / f"reader-{self._readers}"
         path.write_bytes(pickle.dumps(reader, protocol=pickle.HIGHEST_PROTOCOL))
-        waiting: deque[tuple[Task, Future[Result]]] = deque()
+        pending_tasks: deque[tuple[Task, Future[Result]]] = deque()
         try:
             for task in tasks:
-                waiting.append((task, self._pool.submit(_run_task, path, work, task)))
-                if len(waiting) >= _QUEUED_TASKS * self._count:
-                    first, result = waiting.popleft()
-                    yield first, result.result()
-            while waiting:
-                first, result = waiting.popleft()
-                yield first, result.result()
+                pending_tasks.append((task, self._pool.submit(_run_task, path, work, task)))
+                if len(pending_tasks) >= _QUEUED_TASKS * self._count:
+                    first_task, future = pending_tasks.popleft()
+                    yield first_task, future.result()
+            while pending_tasks:
+                first_task, future = pending_tasks.popleft()
+                yield first_task, future.result()
         finally:
-            for _, result in waiting:
-                result.cancel()
+            for _, future in pending_tasks:
+                future.cancel()
 
 
 def _set_up_process() -> None:
@@ -83,13 +83,13 @@ def _set_up_process() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    silent = open(os.devnull, "w")  # noqa: PTH123, SIM115  # for the life of the process
-    sys.stdout = sys.stderr = silent
-    parent = multiprocessing.parent_process()
+    null_output = open(os.devnull, "w")  # noqa: PTH123, SIM115  # for the life of the process
+    sys.stdout = sys.stderr = null_output
+    parent_process = multiprocessing.parent_process()
 
     def end_with_parent() -> None:
-        if parent is not None:
-            parent.join()
+        if parent_process is not None:
+            parent_process.join()
             os._exit(1)
 
     Thread(target=end_with_parent, daemon=True).start()

@@ -54,10 +54,10 @@ class SourceRows:
 
     def words(self, *, exact: bool = True) -> str:
         """Return text such as `a.jsonl (1.2 MiB): 1,000 rows, 1,800 per training epoch (data.weights 2)`."""
-        weight = "" if self.weight == 1 else f" (data.weights {self.weight:g})"
-        about = "" if exact else "about "
-        rows = f"{about}{self.rows:,} rows, {about}{self.rows_per_epoch:,} per training epoch"
-        return f"{self.description}: {rows}{weight}"
+        weight_note = "" if self.weight == 1 else f" (data.weights {self.weight:g})"
+        qualifier = "" if exact else "about "
+        row_counts = f"{qualifier}{self.rows:,} rows, {qualifier}{self.rows_per_epoch:,} per training epoch"
+        return f"{self.description}: {row_counts}{weight_note}"
 
 
 def used_rows(rows: int, weight: float) -> int:
@@ -75,14 +75,14 @@ def copies_of(
     is used floor(w) times, and round((w - floor(w)) n), drawn with the seed, once more. Without weights, w is 1.
     """
     copies = trained.astype(np.int16)
-    start = 0
-    for number, (count, weight) in enumerate(zip(counts, weights, strict=bool(weights))):
-        rows = start + np.flatnonzero(trained[start : start + count])
-        copies[rows] = int(weight)
-        if extra_rows := used_rows(len(rows), weight) - int(weight) * len(rows):
-            drawn = np.argsort(np.random.PCG64([seed, number]).random_raw(len(rows)), kind="stable")
-            copies[rows[drawn[:extra_rows]]] += 1
-        start += count
+    first_row = 0
+    for source_number, (count, weight) in enumerate(zip(counts, weights, strict=bool(weights))):
+        row_numbers = first_row + np.flatnonzero(trained[first_row : first_row + count])
+        copies[row_numbers] = int(weight)
+        if extra_rows := used_rows(len(row_numbers), weight) - int(weight) * len(row_numbers):
+            drawn_order = np.argsort(np.random.PCG64([seed, source_number]).random_raw(len(row_numbers)), kind="stable")
+            copies[row_numbers[drawn_order[:extra_rows]]] += 1
+        first_row += count
     return copies
 
 
@@ -93,16 +93,16 @@ def source_rows(
     that an epoch uses no rows of its source."""
     if not source.several and not weights:
         return ()
-    sources, start = [], 0
+    sources, first_row = [], 0
     for part, count, weight in zip(source.parts, counts, weights or [1.0] * len(counts), strict=True):
-        epoch_rows = int(copies[start : start + count].sum())
+        epoch_rows = int(copies[first_row : first_row + count].sum())
         if not epoch_rows and weight < 1:
             message = f"a weight of {weight:g} leaves none of its {count:,} rows to train on"
-            whole = "; a text file is one row, which is used as a whole or not at all" if count == 1 else ""
-            hint = f"raise its weight in data.weights, or remove the source{whole}"
+            text_note = "; a text file is one row, which is used as a whole or not at all" if count == 1 else ""
+            hint = f"raise its weight in data.weights, or remove the source{text_note}"
             raise DataError(message, where=part.description, hint=hint)
         sources.append(SourceRows(description=part.description, weight=weight, rows=count, rows_per_epoch=epoch_rows))
-        start += count
+        first_row += count
     return tuple(sources)
 
 
@@ -142,15 +142,15 @@ class Chunk:
 def chunks_of(spooled: Sequence[SpooledRows], lengths: NDArray[np.int64]) -> list[Chunk]:
     """Split all rows into chunks of CHUNK_ROWS, or fewer with CHUNK_CHARACTERS. The chunks do not depend on how the
     rows were spooled. `lengths` are the characters of each row, int64 [rows]."""
-    ends, spooled_ends = np.cumsum(lengths), np.cumsum([spooled_rows.rows for spooled_rows in spooled])
+    ends, row_ends = np.cumsum(lengths), np.cumsum([spooled_rows.rows for spooled_rows in spooled])
     chunks: list[Chunk] = []
     start = 0
     while start < len(lengths):
         used_characters = int(ends[start] - lengths[start])
         end = min(start + CHUNK_ROWS, int(np.searchsorted(ends, used_characters + CHUNK_CHARACTERS)) + 1, len(lengths))
-        first, last = np.searchsorted(spooled_ends, [start, end - 1], side="right").tolist()
+        first, last = np.searchsorted(row_ends, [start, end - 1], side="right").tolist()
         chunks.append(
-            Chunk(tuple(spooled[first : last + 1]), start - int(spooled_ends[first] - spooled[first].rows), end - start)
+            Chunk(tuple(spooled[first : last + 1]), start - int(row_ends[first] - spooled[first].rows), end - start)
         )
         start = end
     return chunks
@@ -214,8 +214,8 @@ class Survey:
         """Return a note about rows that have the text of an earlier row but another class."""
         strata = np.frombuffer(self.strata, dtype=np.int64)
         hashes = np.frombuffer(self.hashes, dtype=np.uint64)
-        _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-        count = int((strata != strata[first[inverse]]).sum())
+        _, first_rows, group_of_row = np.unique(hashes, return_index=True, return_inverse=True)
+        count = int((strata != strata[first_rows[group_of_row]]).sum())
         return [f"{quantity(count, 'row', 'duplicate')} earlier rows, but with another label"] if count else []
 
     def with_text(self, texts: Iterable[str]) -> Iterator[Example]:
@@ -260,13 +260,13 @@ def _survey_block(reader: Reader | None, task: _BlockTask) -> _BlockSurvey:
         try:
             rows = task.block.rows(problems)
             if task.looks_first:  # a single process also finds the errors of the first rows before any others
-                head, error = head_of(rows) if task.known is None else (list(islice(rows, FIRST_ROWS)), None)
+                first_rows, error = head_of(rows) if task.known is None else (list(islice(rows, FIRST_ROWS)), None)
                 if error:
                     raise ReadInOrder
-                rows = chain(head, rows)
+                rows = chain(first_rows, rows)
             if reader is None or task.known is None:
-                late = LateColumns(task.block.columns, _read_in_order)
-                documents = texts_of(rows, task.block.column, problems, late)
+                late_columns = LateColumns(task.block.columns, _read_in_order)
+                documents = texts_of(rows, task.block.column, problems, late_columns)
                 examples = survey.with_text(document.text for document in documents)
             else:
                 examples = (example for _, example in read_more(reader, rows, task.known, problems))
@@ -290,20 +290,20 @@ class Surveyor:
         training data only. Raises DataError if the source is empty."""
         self._reader.held_out = held_out
         cut = replace(self._cut, max_rows=0, max_chars=0) if held_out else self._cut
-        survey, spooled = Survey(), list[SpooledRows]()
+        survey, spooled_rows = Survey(), list[SpooledRows]()
         for part, progress in source.each(self._progress):
             rows_before = len(survey.hashes)
             choices = ColumnChoices(part.text_column if cut.reads_text else "")
             if self._processes:
-                spooled += self._rows_from_processes(self._processes, part, cut, choices, progress, survey, path)
+                spooled_rows += self._rows_from_processes(self._processes, part, cut, choices, progress, survey, path)
             else:
-                read = self._documents if cut.reads_text else self._rows
+                read_rows = self._documents if cut.reads_text else self._rows
                 with Spool(path) as spool:
-                    survey.add(read(part, cut, choices, progress, survey), self.strata, spool)
-                spooled += spool.written
+                    survey.add(read_rows(part, cut, choices, progress, survey), self.strata, spool)
+                spooled_rows += spool.written
             survey.counts.append(len(survey.hashes) - rows_before)
         survey.notes += survey.contradictions() if len(self.strata) > 1 else []
-        survey.chunks = chunks_of(spooled, np.frombuffer(survey.lengths, dtype=np.int64))
+        survey.chunks = chunks_of(spooled_rows, np.frombuffer(survey.lengths, dtype=np.int64))
         return survey
 
     def _rows_from_processes(
@@ -321,39 +321,39 @@ class Surveyor:
         if cut.max_rows or cut.max_chars or not part.entries:
             raise ReadInOrder
         if not cut.reads_text:
-            head = list(islice(part.rows(ProblemList(), choices=choices), FIRST_ROWS))
-            if not head:
+            first_rows = list(islice(part.rows(ProblemList(), choices=choices), FIRST_ROWS))
+            if not first_rows:
                 raise ReadInOrder
-            if len(part.entries) > 1 and file_of(head[:1]) != file_of(head[-1:]):
+            if len(part.entries) > 1 and file_of(first_rows[:1]) != file_of(first_rows[-1:]):
                 raise ReadInOrder  # the first rows come from several files
-            self._reader.begin(head)
-            known_columns = frozenset(columns_of(head))
+            self._reader.begin(first_rows)
+            known_columns = frozenset(columns_of(first_rows))
         meter = Meter(progress, "reading the data", part.bytes_on_disk, "bytes")
-        rows_before, blank, done = len(survey.hashes), survey.blank, 0
+        rows_before, blank_before, bytes_read = len(survey.hashes), survey.blank, 0
         text_choices = choices if cut.reads_text else None
         blocks = (block for entry in part.entries for block in line_blocks(entry, text_choices))
         tasks = (
-            _BlockTask(block, known_columns, not (block.lines_before if known_columns is None else number), path)
-            for number, block in enumerate(blocks)
+            _BlockTask(block, known_columns, not (block.lines_before if known_columns is None else block_number), path)
+            for block_number, block in enumerate(blocks)
         )
         for task, result in processes.each(_survey_block, None if known_columns is None else self._reader, tasks):
             self.problems.add_all(result.problems)
             if known_columns is not None:
                 self._reader.note(result.noted)
-            numbers = np.array(
+            class_numbers = np.array(
                 [self.strata.setdefault(name, len(self.strata)) for name in result.names], dtype=np.int64
             )
             survey.hashes += result.survey.hashes
             survey.lengths += result.survey.lengths
-            survey.strata.frombytes(numbers[np.frombuffer(result.survey.strata, dtype=np.int64)].tobytes())
+            survey.strata.frombytes(class_numbers[np.frombuffer(result.survey.strata, dtype=np.int64)].tobytes())
             survey.blank += result.survey.blank
             yield from result.spooled
-            done += task.block.size
-            meter.report(done)
+            bytes_read += task.block.size
+            meter.report(bytes_read)
         if cut.reads_text and len(survey.hashes) == rows_before:
             raise ReadInOrder  # a single process reports what is missing
-        meter.finish(done)
-        survey.notes += [*choices.notes(), *_blank_notes(survey.blank - blank)]
+        meter.finish(bytes_read)
+        survey.notes += [*choices.notes(), *_blank_notes(survey.blank - blank_before)]
 
     def _rows(
         self, part: Source, cut: Cut, choices: ColumnChoices, progress: Progress | None, survey: Survey
@@ -370,21 +370,21 @@ class Surveyor:
         documents = part.documents(
             progress, max_chars=cut.max_chars, max_rows=cut.max_rows, choices=choices, problems=self.problems
         )
-        blank_before, characters, count = survey.blank, 0, 0
+        blank_before, character_count, document_count = survey.blank, 0, 0
 
-        def counted() -> Iterator[str]:
-            nonlocal characters
+        def counted_texts() -> Iterator[str]:
+            nonlocal character_count
             for document in documents:
-                characters += len(document.text)
+                character_count += len(document.text)
                 yield document.text
 
-        for example in survey.with_text(counted()):
-            count += 1
+        for example in survey.with_text(counted_texts()):
+            document_count += 1
             yield example
         survey.notes += choices.notes()
-        if cut.max_chars and characters >= cut.max_chars:
-            documents_used = f"{quantity(count, 'document')}, the last one truncated"
-            survey.notes.append(f"data.max_chars: the first {characters:,} characters are used ({documents_used})")
+        if cut.max_chars and character_count >= cut.max_chars:
+            documents_used = f"{quantity(document_count, 'document')}, the last one truncated"
+            survey.notes.append(f"data.max_chars: the first {character_count:,} characters are used ({documents_used})")
         survey.notes += _blank_notes(survey.blank - blank_before)
 
 
@@ -400,14 +400,14 @@ def text_hash(text: str) -> int:
     """
     import xxhash
 
-    digest, start, gap = xxhash.xxh3_64(), 0, ""
+    digest, start, separator = xxhash.xxh3_64(), 0, ""
     while start < len(text):
-        space = _SPACE.search(text, start + _PIECE_CHARACTERS)
-        end = space.start() if space else len(text)
+        space_match = _SPACE.search(text, start + _PIECE_CHARACTERS)
+        end = space_match.start() if space_match else len(text)
         words = unicodedata.normalize("NFC", text[start:end]).split()
         if words:
-            digest.update((gap + " ".join(words)).encode())
-            gap = " "
+            digest.update((separator + " ".join(words)).encode())
+            separator = " "
         start = end
     return int(digest.intdigest())
 
@@ -432,17 +432,17 @@ def split_documents(lengths: Sequence[int] | NDArray[np.int64], eval_fraction: f
     """
     if not 0 <= eval_fraction < 1:
         raise ValueError(f"eval_fraction {eval_fraction} is not in [0, 1)")
-    sizes = np.asarray(lengths, dtype=np.int64)
-    none_held_out = np.zeros(len(sizes), dtype=np.bool_)
-    if eval_fraction == 0 or len(sizes) == 0:
+    characters = np.asarray(lengths, dtype=np.int64)
+    none_held_out = np.zeros(len(characters), dtype=np.bool_)
+    if eval_fraction == 0 or len(characters) == 0:
         return DocumentSplit(held_out=none_held_out)
-    target = eval_fraction * int(sizes.sum())
-    chosen = _draw(sizes, target, seed)
-    if chosen and abs(int(sizes[chosen].sum()) - target) <= LARGEST_MISS * target:
+    target = eval_fraction * int(characters.sum())
+    chosen_documents = _draw(characters, target, seed)
+    if chosen_documents and abs(int(characters[chosen_documents].sum()) - target) <= LARGEST_MISS * target:
         held_out = none_held_out.copy()
-        held_out[chosen] = True
+        held_out[chosen_documents] = True
         return DocumentSplit(held_out=held_out)
-    return _hold_out_tail(sizes, target, none_held_out)
+    return _hold_out_tail(characters, target, none_held_out)
 
 
 def split_each(
@@ -459,49 +459,49 @@ def split_each(
     """
     sizes = np.asarray(lengths, dtype=np.int64)
     held_out, tails, notes = np.zeros(len(sizes), dtype=np.bool_), dict[int, int](), list[str]()
-    start = 0
-    for name, count in zip(names, counts, strict=True):
-        numbers = np.arange(start, start + count)
+    first_document = 0
+    for name, document_count in zip(names, counts, strict=True):
+        document_numbers = np.arange(first_document, first_document + document_count)
         if usable is not None:
-            numbers = numbers[usable[numbers]]
-        part = split_documents(sizes[numbers], eval_fraction, seed)
-        held_out[numbers[part.held_out]] = True
-        tails |= {int(numbers[document]): characters for document, characters in part.tails.items()}
-        notes += [f"{name}: {note}" for note in part.notes] if len(names) > 1 else part.notes
-        start += count
+            document_numbers = document_numbers[usable[document_numbers]]
+        part_split = split_documents(sizes[document_numbers], eval_fraction, seed)
+        held_out[document_numbers[part_split.held_out]] = True
+        tails |= {int(document_numbers[document]): characters for document, characters in part_split.tails.items()}
+        notes += [f"{name}: {note}" for note in part_split.notes] if len(names) > 1 else part_split.notes
+        first_document += document_count
     return DocumentSplit(held_out=held_out, tails=tails, notes=tuple(notes))
 
 
 def tail_start(text: str, tail_characters: int) -> int:
     """Return where the last `tail_characters` of a text begin, moved to a line break that is near. Never 0."""
-    exact = len(text) - tail_characters
-    reach = max(1, tail_characters // 2)
-    before = text.rfind("\n", max(0, exact - reach), exact) + 1
-    after = text.find("\n", exact, exact + reach) + 1
-    candidates = [position for position in (before, after) if 0 < position < len(text)]
-    return min(candidates, key=lambda position: abs(position - exact), default=exact)
+    exact_start = len(text) - tail_characters
+    reach_characters = max(1, tail_characters // 2)
+    break_before = text.rfind("\n", max(0, exact_start - reach_characters), exact_start) + 1
+    break_after = text.find("\n", exact_start, exact_start + reach_characters) + 1
+    break_positions = [position for position in (break_before, break_after) if 0 < position < len(text)]
+    return min(break_positions, key=lambda position: abs(position - exact_start), default=exact_start)
 
 
 def _draw(sizes: NDArray[np.int64], target: float, seed: int) -> list[int]:
     """Return the documents to hold out, drawn in a seeded order: each that still fits into `target`, then one more if
     the sum comes nearer to it. One document always remains."""
-    raw = np.random.PCG64(seed).random_raw(len(sizes))
-    order = np.argsort(raw, kind="stable")
-    chosen: list[int] = []
+    random_numbers = np.random.PCG64(seed).random_raw(len(sizes))
+    order = np.argsort(random_numbers, kind="stable")
+    chosen_documents: list[int] = []
     room, candidates = target, order
     while len(candidates := candidates[sizes[candidates] <= room]):  # never draws all: their sum exceeds `target`
-        ends = np.cumsum(sizes[candidates])
-        fitting = int(np.searchsorted(ends, room, side="right"))
-        chosen += candidates[:fitting].tolist()
-        room -= int(ends[fitting - 1])
-        candidates = candidates[fitting:]
-    undrawn = order[~np.isin(order, chosen)]
+        running_totals = np.cumsum(sizes[candidates])
+        fitting_count = int(np.searchsorted(running_totals, room, side="right"))
+        chosen_documents += candidates[:fitting_count].tolist()
+        room -= int(running_totals[fitting_count - 1])
+        candidates = candidates[fitting_count:]
+    undrawn = order[~np.isin(order, chosen_documents)]
     if len(undrawn) > 1:
-        gaps = np.abs(room - sizes[undrawn])
-        nearest = int(gaps.argmin())
-        if gaps[nearest] < room:
-            chosen.append(int(undrawn[nearest]))
-    return chosen
+        distances = np.abs(room - sizes[undrawn])
+        nearest_index = int(distances.argmin())
+        if distances[nearest_index] < room:
+            chosen_documents.append(int(undrawn[nearest_index]))
+    return chosen_documents
 
 
 def _hold_out_tail(sizes: NDArray[np.int64], target: float, none_held_out: NDArray[np.bool_]) -> DocumentSplit:
@@ -526,15 +526,15 @@ def split_rows(strata: NDArray[np.int64], eval_fraction: float, seed: int) -> ND
         raise ValueError(f"eval_fraction {eval_fraction} is not in [0, 1)")
     if not len(strata) or not eval_fraction:
         return np.zeros(0, dtype=np.int64)
-    drawn = np.argsort(np.random.PCG64(seed).random_raw(len(strata)), kind="stable")
-    ordered = drawn[np.argsort(strata[drawn], kind="stable")]
-    sizes = np.unique(strata, return_counts=True)[1]
+    drawn_order = np.argsort(np.random.PCG64(seed).random_raw(len(strata)), kind="stable")
+    rows_by_class = drawn_order[np.argsort(strata[drawn_order], kind="stable")]
+    class_sizes = np.unique(strata, return_counts=True)[1]
     # The rounding error of a class is carried over to the next one, so that the total is right.
-    ends = np.round(np.cumsum(sizes) * eval_fraction).astype(np.int64)
-    held_out_counts = np.minimum(np.diff(ends, prepend=0), sizes - 1)
-    starts = np.cumsum(sizes) - sizes
-    chosen = [ordered[start : start + count] for start, count in zip(starts, held_out_counts, strict=True)]
-    return np.sort(np.concatenate(chosen))
+    held_out_ends = np.round(np.cumsum(class_sizes) * eval_fraction).astype(np.int64)
+    held_out_counts = np.minimum(np.diff(held_out_ends, prepend=0), class_sizes - 1)
+    class_starts = np.cumsum(class_sizes) - class_sizes
+    rows = [rows_by_class[start : start + count] for start, count in zip(class_starts, held_out_counts, strict=True)]
+    return np.sort(np.concatenate(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -556,7 +556,7 @@ class Selection:
 
 def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Selection:
     """Choose rows: drop duplicates, hold out rows, drop leaks, apply weights. `names` are those of the sources."""
-    first = surveys[0]
+    first_survey = surveys[0]
     hashes = [np.frombuffer(survey.hashes, dtype=np.uint64) for survey in surveys]
     repeats = [_is_repeated(source_hashes) for source_hashes in hashes]
     sides = [
@@ -565,22 +565,22 @@ def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Selecti
     ]
     split = DocumentSplit(held_out=np.zeros(len(hashes[0]), dtype=np.bool_))
     if len(surveys) == 1:
-        split = _hold_out_share(first, cut, names, sides[0] == TRAIN)
+        split = _hold_out_share(first_survey, cut, names, sides[0] == TRAIN)
         sides[0][split.held_out] = HELD_OUT
-    divided = np.array(sorted(split.tails), dtype=np.int64)
+    divided_documents = np.array(sorted(split.tails), dtype=np.int64)
     held_out_hashes = hashes[0][sides[0] == HELD_OUT] if len(surveys) == 1 else hashes[1]
-    leaks = (sides[0] == TRAIN) & np.isin(hashes[0], held_out_hashes)
+    is_leak = (sides[0] == TRAIN) & np.isin(hashes[0], held_out_hashes)
     # The rest of a split document is not a leak, but a duplicate of the document is.
-    has_divided_text = (sides[0] == TRAIN) & np.isin(hashes[0], hashes[0][divided])
-    has_divided_text[divided] = False
-    leaks |= has_divided_text
+    has_divided_text = (sides[0] == TRAIN) & np.isin(hashes[0], hashes[0][divided_documents])
+    has_divided_text[divided_documents] = False
+    is_leak |= has_divided_text
     if cut.dedup:
-        sides[0][leaks] = LEFT_OUT
-    copies = copies_of(sides[0] == TRAIN, first.counts, cut.weights, cut.seed)
-    leaked = int(leaks.sum() if cut.dedup else (leaks & (copies > 0)).sum())
+        sides[0][is_leak] = LEFT_OUT
+    copies = copies_of(sides[0] == TRAIN, first_survey.counts, cut.weights, cut.seed)
+    leaked_count = int(is_leak.sum() if cut.dedup else (is_leak & (copies > 0)).sum())
     copies[sides[0] == HELD_OUT] = 1
     used = [copies, *((side == HELD_OUT).astype(np.int16) for side in sides[1:])]
-    return Selection(tuple(sides), tuple(used), sum(int(is_repeat.sum()) for is_repeat in repeats), leaked, split)
+    return Selection(tuple(sides), tuple(used), sum(int(is_repeat.sum()) for is_repeat in repeats), leaked_count, split)
 
 
 def _hold_out_share(survey: Survey, cut: Cut, names: Sequence[str], usable: NDArray[np.bool_]) -> DocumentSplit:
@@ -588,17 +588,17 @@ def _hold_out_share(survey: Survey, cut: Cut, names: Sequence[str], usable: NDAr
     if cut.reads_text:
         return split_each(survey.lengths, names, survey.counts, cut.eval_fraction, cut.seed, usable)
     strata = np.frombuffer(survey.strata, dtype=np.int64)
-    groups = np.repeat(np.arange(len(survey.counts)), survey.counts) * (strata.max(initial=0) + 1) + strata
+    group_of_row = np.repeat(np.arange(len(survey.counts)), survey.counts) * (strata.max(initial=0) + 1) + strata
     usable_rows, held_out = np.flatnonzero(usable), np.zeros(len(usable), dtype=np.bool_)
-    held_out[usable_rows[split_rows(groups[usable_rows], cut.eval_fraction, cut.seed)]] = True
+    held_out[usable_rows[split_rows(group_of_row[usable_rows], cut.eval_fraction, cut.seed)]] = True
     return DocumentSplit(held_out=held_out)
 
 
 def _is_repeated(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return for each hash whether an earlier one is equal to it."""
-    _, first = np.unique(hashes, return_index=True)
+    _, first_positions = np.unique(hashes, return_index=True)
     is_repeated = np.ones(len(hashes), dtype=np.bool_)
-    is_repeated[first] = False
+    is_repeated[first_positions] = False
     return is_repeated
 
 
@@ -616,17 +616,17 @@ class ChosenRows:
     def examples(self, side: int | None = None) -> tuple[list[Example], list[Example]]:
         """Return the training examples and the held-out ones, or those of one `side` only."""
         examples = self.chunk.examples()
-        train, held_out = (
-            [self._part(examples[row], row, number) for row in positions.tolist() if side in (None, number)]
-            for number, positions in enumerate(self.places)
+        train_examples, held_out_examples = (
+            [self._part(examples[row], row, row_side) for row in positions.tolist() if side in (None, row_side)]
+            for row_side, positions in enumerate(self.places)
         )
-        return train, held_out
+        return train_examples, held_out_examples
 
     def _part(self, example: Example, position: int, side: int) -> Example:
         if position not in self.tails:
             return example
-        start = tail_start(example.text, self.tails[position])
-        return replace(example, text=example.text[:start] if side == TRAIN else example.text[start:])
+        split_position = tail_start(example.text, self.tails[position])
+        return replace(example, text=example.text[:split_position] if side == TRAIN else example.text[split_position:])
 
 
 def chosen_rows(surveys: Sequence[Survey], choice: Selection, cut: Cut) -> Iterator[ChosenRows]:
@@ -640,20 +640,20 @@ def chosen_rows(surveys: Sequence[Survey], choice: Selection, cut: Cut) -> Itera
         for chunk in survey.chunks:
             rows = np.arange(start, start + chunk.rows)
             chunk_tails = {row - start: length for row, length in tails.items() if start <= row < start + chunk.rows}
-            trained = rows[sides[rows] == TRAIN]
-            counts = copies[trained]
+            train_rows = rows[sides[rows] == TRAIN]
+            counts = copies[train_rows]
             if cut.reads_text:
-                trained = np.repeat(trained, counts)
+                train_rows = np.repeat(train_rows, counts)
             else:
-                trained = np.concatenate([trained[counts > number] for number in range(counts.max(initial=1))])
-            held_out = rows[(sides[rows] == HELD_OUT) | np.isin(rows - start, list(chunk_tails))]
+                train_rows = np.concatenate([train_rows[counts > copy] for copy in range(counts.max(initial=1))])
+            eval_rows = rows[(sides[rows] == HELD_OUT) | np.isin(rows - start, list(chunk_tails))]
             none = np.zeros(0, dtype=np.int64)
-            for portions in zip_longest(_portions(trained, lengths), _portions(held_out, lengths), fillvalue=none):
+            for portions in zip_longest(_portions(train_rows, lengths), _portions(eval_rows, lengths), fillvalue=none):
                 yield ChosenRows(chunk, (portions[0] - start, portions[1] - start), chunk_tails)
             start += chunk.rows
 
 
 def _portions(rows: Places, lengths: NDArray[np.int64]) -> list[Places]:
     """Split rows into portions of limited size, because many repetitions would not fit into memory at once."""
-    sizes = np.maximum(lengths[rows], CHUNK_CHARACTERS // CHUNK_ROWS)
-    return np.split(rows, np.flatnonzero(np.diff(np.cumsum(sizes) // (2 * CHUNK_CHARACTERS))) + 1)
+    row_characters = np.maximum(lengths[rows], CHUNK_CHARACTERS // CHUNK_ROWS)
+    return np.split(rows, np.flatnonzero(np.diff(np.cumsum(row_characters) // (2 * CHUNK_CHARACTERS))) + 1)

@@ -97,25 +97,25 @@ FALLBACK_SPLIT = re.compile(r"\S(?=\s\S)")
 
 def encode_texts(encode: Encode, texts: Sequence[str], eos_id: int | None) -> list[Tokens]:
     """Return the tokens of each text, int32 [N]. `eos_id` is appended unless it is None or already the last token."""
-    end = np.array([] if eos_id is None else [eos_id], dtype=np.int32)
-    encoded: list[Tokens] = []
+    end_ids = np.array([] if eos_id is None else [eos_id], dtype=np.int32)
+    token_arrays: list[Tokens] = []
     for batch in _batches(texts):
         is_long = len(batch[0]) > 2 * BATCH_CHARACTERS
         rows = [_encode_long(encode, batch[0])] if is_long else [np.array(ids, dtype=np.int32) for ids in encode(batch)]
-        encoded += [row if len(row) and row[-1] == eos_id else np.concatenate((row, end)) for row in rows]
-    return encoded
+        token_arrays += [row if len(row) and row[-1] == eos_id else np.concatenate((row, end_ids)) for row in rows]
+    return token_arrays
 
 
 def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
     """Yield batches of at most BATCH_CHARACTERS. A longer text is a batch alone."""
     batch: list[str] = []
-    characters = 0
+    character_count = 0
     for text in texts:
-        if batch and characters + len(text) > BATCH_CHARACTERS:
+        if batch and character_count + len(text) > BATCH_CHARACTERS:
             yield batch
-            batch, characters = [], 0
+            batch, character_count = [], 0
         batch.append(text)
-        characters += len(text)
+        character_count += len(text)
     if batch:
         yield batch
 
@@ -124,14 +124,14 @@ def _encode_long(encode: Encode, text: str) -> Tokens:
     """Encode one long text in pieces. Special tokens remain only at its beginning and its end."""
     empty_ids, letter_ids = encode(["", "a"])
     first = next((number for number, token in enumerate(empty_ids) if letter_ids[number] != token), len(empty_ids))
-    before, after = empty_ids[:first], empty_ids[first:]
-    parts: list[Tokens] = []
+    ids_before, ids_after = empty_ids[:first], empty_ids[first:]
+    pieces: list[Tokens] = []
     for start, end in pieces_of(text):
         ids = encode([text[start:end]])[0]
-        first = len(before) if start and ids[: len(before)] == before else 0
-        inner_end = end < len(text) and bool(after) and ids[-len(after) :] == after
-        parts.append(np.array(ids[first : len(ids) - len(after) if inner_end else len(ids)], dtype=np.int32))
-    return np.concatenate(parts)
+        first = len(ids_before) if start and ids[: len(ids_before)] == ids_before else 0
+        has_extra_end = end < len(text) and bool(ids_after) and ids[-len(ids_after) :] == ids_after
+        pieces.append(np.array(ids[first : len(ids) - len(ids_after) if has_extra_end else len(ids)], dtype=np.int32))
+    return np.concatenate(pieces)
 
 
 def pieces_of(text: str) -> Iterator[tuple[int, int]]:
@@ -146,9 +146,9 @@ def pieces_of(text: str) -> Iterator[tuple[int, int]]:
 
 def _split_position(text: str, limit: int) -> int:
     """Return where to split: at the last GOOD_SPLIT before `limit`, or else after the last word, or else at `limit`."""
-    low = limit - SEARCH_CHARACTERS
+    search_start = limit - SEARCH_CHARACTERS
     for pattern in (GOOD_SPLIT, FALLBACK_SPLIT):
-        positions = [match.end() for match in pattern.finditer(text, low, limit)]
+        positions = [match.end() for match in pattern.finditer(text, search_start, limit)]
         if positions:
             return positions[-1]
     return limit
@@ -202,11 +202,11 @@ class TextReader(Reader):
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         assert self._encode is not None, "`learn` comes first"
         texts: Sequence[str] = [example.text for example in examples]
-        texts, marked = self._marked_once(texts) if self._marked_once else (texts, [False] * len(texts))
+        texts, are_marked = self._marked_once(texts) if self._marked_once else (texts, [False] * len(texts))
         rows = encode_texts(self._encode, texts, self._eos_id)
         return [
             Encoded({COLUMN: row}, labels=max(len(row) - 1, 0), marked=is_marked)
-            for row, is_marked in zip(rows, marked, strict=True)
+            for row, is_marked in zip(rows, are_marked, strict=True)
         ]
 
     def vocabulary(self) -> int:
@@ -220,15 +220,15 @@ def _encode_with(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
 
 def _new_characters(new: Sequence[str]) -> DataError:
     """Return the error for characters that are not in the vocabulary of the model whose training continues."""
-    shown = ", ".join(f"{one_line(character)} (U+{ord(character):04X})" for character in new[:_SHOWN_CHARACTERS])
-    shown += f" and {len(new) - _SHOWN_CHARACTERS:,} more" if len(new) > _SHOWN_CHARACTERS else ""
+    listed = ", ".join(f"{one_line(character)} (U+{ord(character):04X})" for character in new[:_SHOWN_CHARACTERS])
+    listed += f" and {len(new) - _SHOWN_CHARACTERS:,} more" if len(new) > _SHOWN_CHARACTERS else ""
     problem = (
         "a character that is not in the model's vocabulary"
         if len(new) == 1
         else f"{len(new):,} characters that are not in the model's vocabulary"
     )
     hint = "remove them from the text, or train a new model from scratch (without model.model_name_or_path)"
-    return DataError(f"the text has {problem}: {shown}", hint=hint)
+    return DataError(f"the text has {problem}: {listed}", hint=hint)
 
 
 class CharacterReader(Reader):
@@ -251,8 +251,8 @@ class CharacterReader(Reader):
     def learn(self, texts: Iterator[str], path: Path) -> None:
         characters: Sequence[str] = characters_of(texts)
         if self._known is not None:
-            if new := sorted({*characters} - {*self._known}):
-                raise _new_characters(new)
+            if new_characters := sorted({*characters} - {*self._known}):
+                raise _new_characters(new_characters)
             characters = self._known
         tokenizer = build_tokenizer(characters)
         path.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")

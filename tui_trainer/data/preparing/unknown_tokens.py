@@ -27,54 +27,54 @@ def count_unknown(reader: Reader, columns: Columns) -> tuple[Counter[str], list[
     if unknown is None:
         return Counter(), []
     inputs, input_lengths = columns[COLUMN]
-    rows = np.searchsorted(np.cumsum(input_lengths), np.flatnonzero(inputs == unknown.number), side="right")
-    counts = Counter(unknown_tokens=len(rows))
+    unknown_rows = np.searchsorted(np.cumsum(input_lengths), np.flatnonzero(inputs == unknown.number), side="right")
+    counts = Counter(unknown_tokens=len(unknown_rows))
     if reader.labels_are_tokens or LABELS not in columns:
-        labels, lengths = columns[LABELS if reader.labels_are_tokens else COLUMN]
-        label_rows = np.searchsorted(np.cumsum(lengths), np.flatnonzero(labels == unknown.number), side="right")
-        special = int(np.isin(labels, [IGNORE, *unknown.special]).sum())
-        counts += Counter(unknown_labels=len(label_rows), text_labels=len(labels) - special)
-        rows = np.concatenate((label_rows, rows))
-    return counts, list(dict.fromkeys(rows.tolist()))[:TEXTS_KEPT]
+        label_ids, lengths = columns[LABELS if reader.labels_are_tokens else COLUMN]
+        label_rows = np.searchsorted(np.cumsum(lengths), np.flatnonzero(label_ids == unknown.number), side="right")
+        special_count = int(np.isin(label_ids, [IGNORE, *unknown.special]).sum())
+        counts += Counter(unknown_labels=len(label_rows), text_labels=len(label_ids) - special_count)
+        unknown_rows = np.concatenate((label_rows, unknown_rows))
+    return counts, list(dict.fromkeys(unknown_rows.tolist()))[:TEXTS_KEPT]
 
 
 def unknown_text(reader: Reader, texts: Iterable[str]) -> list[str]:
     """Return what is outside the vocabulary in some texts: characters, or a whole word if all of its letters are
     unknown alone, as with a vocabulary of words."""
-    unknown: dict[str, None] = {}
+    unknown_parts: dict[str, None] = {}
     for text in texts:
         words = _with_unknown(reader, list(dict.fromkeys(text.split())))
         for word in words or _with_unknown(reader, [character for character in "\n\r\t" if character in text]):
             characters = _with_unknown(reader, list(dict.fromkeys(word)))
             is_whole = not characters or (len(characters) == len({*word}) > 1 and word.isalnum())
-            unknown.update(dict.fromkeys([word] if is_whole else characters))
-        if len(unknown) > _MOST_SHOWN:
+            unknown_parts.update(dict.fromkeys([word] if is_whole else characters))
+        if len(unknown_parts) > _MOST_SHOWN:
             break
-    return [one_line(text, 30) if text.strip() else f"U+{ord(text):04X}" for text in unknown]
+    return [one_line(text, 30) if text.strip() else f"U+{ord(text):04X}" for text in unknown_parts]
 
 
 def _with_unknown(reader: Reader, texts: Sequence[str]) -> list[str]:
     """Return those of the texts that contain an unknown token."""
-    unknown = reader.unknown_token
-    if unknown is None or not texts:
+    unknown_token = reader.unknown_token
+    if unknown_token is None or not texts:
         return []
-    return [text for text, ids in zip(texts, reader.tokens_of(texts), strict=True) if unknown.number in ids]
+    return [text for text, ids in zip(texts, reader.tokens_of(texts), strict=True) if unknown_token.number in ids]
 
 
 def unknown_words(counts: Counts, details: Mapping[str, Any]) -> str:
     """Return text such as `5 of 80 input tokens (6.25%) are unknown to the tokenizer: é`; "" without any."""
     input_tokens = counts.train_tokens + counts.eval_tokens
-    parts = []
+    clauses = []
     if counts.unknown_labels:
-        parts.append(_count_with_share(counts.unknown_labels, counts.text_labels, "tokens to train on"))
+        clauses.append(_count_with_share(counts.unknown_labels, counts.text_labels, "tokens to train on"))
     if counts.unknown_tokens:
-        parts.append(_count_with_share(counts.unknown_tokens, input_tokens, "input tokens"))
-    if not parts:
+        clauses.append(_count_with_share(counts.unknown_tokens, input_tokens, "input tokens"))
+    if not clauses:
         return ""
-    shown = list(map(str, details.get(SHOWN, ())))
-    more = ", ..." if len(shown) > _MOST_SHOWN else ""
-    text = f": {', '.join(shown[:_MOST_SHOWN])}{more}" if shown else ""
-    return f"{' and '.join(parts)} are unknown to the tokenizer{text}"
+    shown_texts = list(map(str, details.get(SHOWN, ())))
+    ellipsis = ", ..." if len(shown_texts) > _MOST_SHOWN else ""
+    examples = f": {', '.join(shown_texts[:_MOST_SHOWN])}{ellipsis}" if shown_texts else ""
+    return f"{' and '.join(clauses)} are unknown to the tokenizer{examples}"
 
 
 def is_refused(counts: Counts) -> bool:

@@ -121,10 +121,10 @@ class LearnsFromData:
         """Return the estimated facts, and whether they suffice for a plan. `signature` identifies the files' state."""
         reader = self.reader_of_inputs(config)
         guess = estimate(data.sources, reader, cut, self.rate(config), frame_tokens=self.frame_tokens(config))
-        rows, is_refused = guess.counts.train_rows, guess.has_bad_rows and not cut.skip_bad_rows
-        beginnings = () if config.is_from_scratch else self._beginnings(data, self.reader_of_texts(config))
-        meets_unknown = bool(beginnings) and has_unknown_tokens(config, self.head, beginnings)
-        is_enough = bool(rows) and (data.bytes_on_disk >= _LARGE_BYTES or not (is_refused or meets_unknown))
+        row_count, is_refused = guess.counts.train_rows, guess.has_bad_rows and not cut.skip_bad_rows
+        text_beginnings = () if config.is_from_scratch else self._beginnings(data, self.reader_of_texts(config))
+        meets_unknown = bool(text_beginnings) and has_unknown_tokens(config, self.head, text_beginnings)
+        is_enough = bool(row_count) and (data.bytes_on_disk >= _LARGE_BYTES or not (is_refused or meets_unknown))
         notes = (_UNKNOWN_NOTE,) if meets_unknown else ()
         facts = replace(self.facts(config, guess), exact=False, reason=guess.reason, counts=None, details={})
         return replace(facts, splits=data.splits, notes=notes), is_enough
@@ -138,8 +138,8 @@ class LearnsFromData:
         if data.bytes_on_disk < _COUNTED_BYTES:
             return self.facts(config, self.prepare(config, data, cache_dir, progress))
         try:
-            first = cut if len(data.sources) == 1 else replace(cut, eval_fraction=0.0)
-            built = count_first_rows(data.sources[0], self.reader(config), first, progress, _COUNTED_ROWS)
+            first_cut = cut if len(data.sources) == 1 else replace(cut, eval_fraction=0.0)
+            built = count_first_rows(data.sources[0], self.reader(config), first_cut, progress, _COUNTED_ROWS)
         except DataError:  # for example, if too few of them have a label
             return None
         reason = f"from the first {built.counts.rows_read or built.counts.documents_read:,} rows or documents only"
@@ -187,18 +187,18 @@ class LearnsFromData:
         is_text, row_documents = self.rows == "documents", counts.row_documents
         input_lengths = data.lengths if is_text else [max(length - row_documents, 1) for length in data.lengths]
         # For "auto", a plan later calls `fills` with its own batch size.
-        setting = config.training.effective_batch_size
-        batch_size = min(config.training.base_batch_size if setting == "auto" else setting, facts.rows)
+        batch_setting = config.training.effective_batch_size
+        batch_size = min(config.training.base_batch_size if batch_setting == "auto" else batch_setting, facts.rows)
         # A row of several documents is packed as a whole, and each document may have the maximum length.
         capacity = config.data.max_length if row_documents == 1 else max(config.data.max_length, *input_lengths)
         fills = partial(expected_packed_rows, input_lengths, capacity) if self.packs and input_lengths else None
-        padding = partial(padding_shares, input_lengths, capacity=capacity, packs=self.packs)
+        padding_of = partial(padding_shares, input_lengths, capacity=capacity, packs=self.packs)
         return replace(
             facts,
             row_tokens=(counts.train_labels if is_text else counts.train_tokens) / max(facts.rows, 1),
             packed_rows=fills(batch_size) if fills else None,
             fills=fills,
-            padding=padding if len(input_lengths) and row_documents == 1 else None,
+            padding=padding_of if len(input_lengths) and row_documents == 1 else None,
         )
 
     def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
@@ -225,27 +225,27 @@ class LearnsFromData:
         return 2
 
     def cut(self, config: Config) -> Cut:
-        data = config.data
+        settings = config.data
         return Cut(
             rows=self.rows,
-            max_length=data.max_length,
-            eval_fraction=data.eval_fraction,
-            seed=data.seed,
+            max_length=settings.max_length,
+            eval_fraction=settings.eval_fraction,
+            seed=settings.seed,
             tokenizer=tokenizer_identity(config, self.head)[0],
             reading=json.dumps(self.reading(config), sort_keys=True),
-            max_chars=data.max_chars if self.rows != "examples" else 0,
-            max_rows=data.max_rows,
-            dedup=data.dedup,
-            skip_bad_rows=data.on_bad_rows == "skip",
-            weights=weights_of(data.paths, data.weights),
+            max_chars=settings.max_chars if self.rows != "examples" else 0,
+            max_rows=settings.max_rows,
+            dedup=settings.dedup,
+            skip_bad_rows=settings.on_bad_rows == "skip",
+            weights=weights_of(settings.paths, settings.weights),
         )
 
     def reading(self, config: Config) -> dict[str, Any]:
         """Return all settings that decide the tokens and labels of a row, by name. They are a part of the cache key."""
-        task = config.task.model_dump(include=_TASK_IN_KEYS) | config.task.model_dump(exclude_defaults=True)
+        task_settings = config.task.model_dump(include=_TASK_IN_KEYS) | config.task.model_dump(exclude_defaults=True)
         vocabulary = config.model.scratch.vocab_size if config.is_from_scratch else 0
-        columns = config.data.model_dump(include=set(COLUMNS))
-        return {"task": _GONE_IN_KEYS | task, "vocabulary": vocabulary, **columns}
+        column_settings = config.data.model_dump(include=set(COLUMNS))
+        return {"task": _GONE_IN_KEYS | task_settings, "vocabulary": vocabulary, **column_settings}
 
     def data_problems(self, config: Config) -> list[Problem]:
         """Return a problem for each column setting that the task does not use, and for data.max_chars with a table."""
@@ -298,30 +298,30 @@ class TableReader(Reader):
     def language_notes(self) -> list[str]:
         """Return a note such as `texts are marked with their language: en to de`, if the tokenizer marks texts."""
         tokenizer = None if self.learns else self.tokenizer
-        source, target = (getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang"))
-        suffix = f" to {target}" if target else ""
-        return [f"texts are marked with their language: {source}{suffix}"] if source else []
+        source_language, target_language = (getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang"))
+        suffix = f" to {target_language}" if target_language else ""
+        return [f"texts are marked with their language: {source_language}{suffix}"] if source_language else []
 
     def refuse_no_room(self, content: str, *, pair: bool = False) -> None:
         """Raise ConfigError if special tokens fill the whole row. `content` describes the text between them."""
-        count = self._specials.frame_tokens if self.learns else self.tokenizer.num_special_tokens_to_add
-        frame = count(pair=pair)
-        if self.max_length <= frame:
-            message = f"is {self.max_length}, but {frame} special tokens are added around {content}"
-            hint = f"set it to {max(frame + 1, 128)}"
+        count_special_tokens = self._specials.frame_tokens if self.learns else self.tokenizer.num_special_tokens_to_add
+        frame_tokens = count_special_tokens(pair=pair)
+        if self.max_length <= frame_tokens:
+            message = f"is {self.max_length}, but {frame_tokens} special tokens are added around {content}"
+            hint = f"set it to {max(frame_tokens + 1, 128)}"
             raise ConfigError(Problem(message=message, key="data.max_length", hint=hint))
 
     def refuse_outside(self, kind: str, names: Sequence[str], trained: Collection[str], where: str, hint: str) -> None:
         """Raise DataError for a label or tag in `names` that is not in `trained`, and suggest a similar one."""
-        if unknown := next((name for name in names if name not in trained), None):
-            near = get_close_matches(unknown, trained, n=1)
-            guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
-            message = f"the {kind} '{one_line(unknown, 40)}' is unknown: no training row has it"
-            raise DataError(message, where=where, hint=f"{guess}{hint}")
+        if unknown_name := next((name for name in names if name not in trained), None):
+            near_names = get_close_matches(unknown_name, trained, n=1)
+            suggestion = f"did you mean '{one_line(near_names[0], 40)}'? " if near_names else ""
+            message = f"the {kind} '{one_line(unknown_name, 40)}' is unknown: no training row has it"
+            raise DataError(message, where=where, hint=f"{suggestion}{hint}")
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
-        trained = train_tokenizer(texts, self.config.model.scratch.vocab_size, self._specials)
-        path.write_text(trained.to_str(pretty=True), encoding="utf-8")
+        trained_tokenizer = train_tokenizer(texts, self.config.model.scratch.vocab_size, self._specials)
+        path.write_text(trained_tokenizer.to_str(pretty=True), encoding="utf-8")
         self._tokenizer = load_trained_tokenizer(path, self.config, self._specials)
 
     @cached_property

@@ -34,7 +34,7 @@ class LearnsNextToken(Task):
         settings, end_id = model.generation_config, tokenizer.eos_token_id
         end_ids = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
         if end_id is not None and end_id not in end_ids:
-            settings.eos_token_id = [end_id, *(other for other in end_ids if other is not None)]
+            settings.eos_token_id = [end_id, *(old_id for old_id in end_ids if old_id is not None)]
 
     def collate(self, model: Any, pad_id: int) -> Collate:
         return partial(collate, pad_id=pad_id)
@@ -53,19 +53,19 @@ class LearnsNextToken(Task):
     ) -> tuple[str, str]:
         """Return the beginning of a text, and the model's continuation of it."""
         # A row has one token more than the model may have positions.
-        width = config.data.max_length
-        prompt_ids = row.tokens[: min(_PROMPT_TOKENS, width)].tolist()
-        new_tokens = max(1, min(new_tokens, width - len(prompt_ids)))
+        max_length = config.data.max_length
+        prompt_ids = row.tokens[: min(_PROMPT_TOKENS, max_length)].tolist()
+        new_tokens = max(1, min(new_tokens, max_length - len(prompt_ids)))
         return sample_continuation(model, tokenizer, prompt_ids, new_tokens=new_tokens)
 
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
         """Encode prompts. A prompt that leaves too little room for the new tokens loses its beginning."""
-        limit = most_tokens(model, tokenizer) - _new_tokens(model, tokenizer, sampling)
-        empty = [pad_token_id(tokenizer)]
+        most_prompt_tokens = most_tokens(model, tokenizer) - _new_tokens(model, tokenizer, sampling)
+        empty_prompt = [pad_token_id(tokenizer)]
         return [
-            InputRow(ids[-limit:] or empty, content, is_cut=len(ids) > limit)
+            InputRow(ids[-most_prompt_tokens:] or empty_prompt, content, is_cut=len(ids) > most_prompt_tokens)
             for content, ids in zip(contents, self.prompt_ids(tokenizer, contents), strict=True)
         ]
 
@@ -86,5 +86,5 @@ class LearnsNextToken(Task):
 
 def _new_tokens(model: Any, tokenizer: Any, sampling: Sampling) -> int:
     """Return the limit of new tokens in each row: half of the model's length, or all of it with an encoder."""
-    length = most_tokens(model, tokenizer)
-    return min(sampling.max_new_tokens, length if model.config.is_encoder_decoder else max(1, length // 2))
+    model_length = most_tokens(model, tokenizer)
+    return min(sampling.max_new_tokens, model_length if model.config.is_encoder_decoder else max(1, model_length // 2))

@@ -50,20 +50,20 @@ def ngram_losses(
     Shapes: train_ids [N], eval_ids [M], eval_mask [M], ids in 0..vocabulary-1. `eval_mask` marks the tokens to predict.
     The context of a token is the text before it in `eval_ids`, masked or not.
     """
-    train, held_out = np.asarray(train_ids, dtype=np.int64), np.asarray(eval_ids, dtype=np.int64)
+    train_tokens, eval_tokens = np.asarray(train_ids, dtype=np.int64), np.asarray(eval_ids, dtype=np.int64)
     mask = np.asarray(eval_mask, dtype=np.bool_)
-    train_context = np.zeros(len(train), dtype=np.int64)
-    context = np.zeros(len(held_out), dtype=np.int64)
-    probabilities = np.full(len(held_out), 1 / vocabulary)
+    train_contexts = np.zeros(len(train_tokens), dtype=np.int64)
+    eval_contexts = np.zeros(len(eval_tokens), dtype=np.int64)
+    probabilities = np.full(len(eval_tokens), 1 / vocabulary)
     losses: dict[int, float] = {}
     for order in range(max(orders) + 1):
-        counts, train_gram = _count(train_context, train, vocabulary)
-        gram = _find(counts.grams, context, held_out, vocabulary)
-        probabilities = _interpolated(counts, context, gram, probabilities)
+        counts, train_grams = _count(train_contexts, train_tokens, vocabulary)
+        eval_grams = _find(counts.grams, eval_contexts, eval_tokens, vocabulary)
+        probabilities = _interpolated(counts, eval_contexts, eval_grams, probabilities)
         if order in orders:
             losses[order] = float(-np.log(probabilities[mask]).mean())
         # The gram that ends at a token is the context of the next token in the next order.
-        train_context, context = _shifted(train_gram), _shifted(gram)
+        train_contexts, eval_contexts = _shifted(train_grams), _shifted(eval_grams)
     return losses
 
 
@@ -82,14 +82,14 @@ def _labels_of(rows: Rows, indices: Sequence[int]) -> Integers:
 
 def _count(context: Indices, tokens: Indices, vocabulary: int) -> tuple[_Counts, Indices]:
     """Count the grams with a complete context. Return also the index of the gram at each position, or UNSEEN."""
-    complete = context != UNSEEN
-    keys = context[complete] * vocabulary + tokens[complete]
-    grams, inverse, gram_counts = np.unique(keys, return_inverse=True, return_counts=True)
+    is_complete = context != UNSEEN
+    keys = context[is_complete] * vocabulary + tokens[is_complete]
+    grams, gram_of_key, gram_counts = np.unique(keys, return_inverse=True, return_counts=True)
     gram_contexts = grams // vocabulary
     context_types = np.bincount(gram_contexts)
     context_counts = np.bincount(gram_contexts, weights=gram_counts).astype(np.int64)
     positions = np.full(len(tokens), UNSEEN, dtype=np.int64)
-    positions[complete] = inverse
+    positions[is_complete] = gram_of_key
     return _Counts(grams, gram_counts, context_counts, context_types), positions
 
 
@@ -106,17 +106,17 @@ def _interpolated(counts: _Counts, context: Indices, gram: Indices, lower: Proba
     """Return P(w | h) from `lower`, which is P(w | h'). If h was never seen in training, return `lower`."""
     has_context = (context != UNSEEN) & (context < len(counts.context_counts))
     context_counts = counts.context_counts[context[has_context]]
-    types = counts.context_types[context[has_context]]
-    grams = gram[has_context]
-    gram_counts = np.where(grams == UNSEEN, 0, counts.gram_counts[grams])
-    mixed = (gram_counts + types * lower[has_context]) / np.maximum(context_counts + types, 1)
-    result = lower.copy()
-    result[has_context] = np.where(context_counts > 0, mixed, lower[has_context])
-    return result
+    context_types = counts.context_types[context[has_context]]
+    gram_indices = gram[has_context]
+    gram_counts = np.where(gram_indices == UNSEEN, 0, counts.gram_counts[gram_indices])
+    interpolated = (gram_counts + context_types * lower[has_context]) / np.maximum(context_counts + context_types, 1)
+    probabilities = lower.copy()
+    probabilities[has_context] = np.where(context_counts > 0, interpolated, lower[has_context])
+    return probabilities
 
 
 def _shifted(gram: Indices) -> Indices:
-    shifted = np.empty_like(gram)
-    shifted[:1] = UNSEEN
-    shifted[1:] = gram[:-1]
-    return shifted
+    contexts = np.empty_like(gram)
+    contexts[:1] = UNSEEN
+    contexts[1:] = gram[:-1]
+    return contexts

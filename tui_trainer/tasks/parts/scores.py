@@ -33,9 +33,9 @@ def metric_problems(config: Config, measured: Iterable[str], where: str) -> list
     if metric in available:
         return []
     near = get_close_matches(metric, available, n=1) or [name for name in available if name in metric or metric in name]
-    guess = f"did you mean {near[0]}? " if near else ""
+    suggestion = f"did you mean {near[0]}? " if near else ""
     message = f"{one_line(metric, 40)} is not measured {where}"
-    return [Problem(message=message, key=METRIC_KEY, hint=f"{guess}available: {', '.join(available)}")]
+    return [Problem(message=message, key=METRIC_KEY, hint=f"{suggestion}available: {', '.join(available)}")]
 
 
 METRICS_OF: dict[Kind, tuple[str, ...]] = {
@@ -52,13 +52,13 @@ Floats = NDArray[np.float64]
 def class_scores(labels_N: Ints, predicted_N: Ints, names: Sequence[str]) -> Scores:
     """Return the scores of predicted against true labels, one per row, int64 [N]. The table is the confusion matrix,
     with a row for each true class. Of more than 20 classes it shows the largest, and the others together."""
-    classes = len(names)
-    flat = np.bincount(labels_N * classes + predicted_N, minlength=classes * classes)
-    counts_CC = flat.reshape(classes, classes)  # [true class, predicted class]
-    shown = _largest(counts_CC.sum(axis=1))
-    rest = [number for number in range(classes) if number not in set(shown)]
-    groups = [[number] for number in shown] + ([rest] if rest else [])
-    columns = tuple(names[number] for number in shown) + ((f"({len(rest)} others)",) if rest else ())
+    class_count = len(names)
+    flat_counts = np.bincount(labels_N * class_count + predicted_N, minlength=class_count * class_count)
+    counts_CC = flat_counts.reshape(class_count, class_count)  # [true class, predicted class]
+    shown_classes = _largest(counts_CC.sum(axis=1))
+    others = [number for number in range(class_count) if number not in set(shown_classes)]
+    groups = [[number] for number in shown_classes] + ([others] if others else [])
+    columns = tuple(names[number] for number in shown_classes) + ((f"({len(others)} others)",) if others else ())
     table = [[int(counts_CC[np.ix_(row, column)].sum()) for column in groups] for row in groups]
     return Scores(
         values=class_values(labels_N, predicted_N),
@@ -71,11 +71,11 @@ def class_scores(labels_N: Ints, predicted_N: Ints, names: Sequence[str]) -> Sco
 def class_values(labels_N: Ints, predicted_N: Ints) -> dict[str, float]:
     from sklearn.metrics import accuracy_score, f1_score
 
-    f1 = {
+    f1_values = {
         f"{average}_f1": float(f1_score(labels_N, predicted_N, average=average, zero_division=0))
         for average in ("macro", "weighted")
     }
-    return {"accuracy": float(accuracy_score(labels_N, predicted_N)), **f1}
+    return {"accuracy": float(accuracy_score(labels_N, predicted_N)), **f1_values}
 
 
 def multi_label_scores(labels_NC: Ints, predicted_NC: Ints, names: Sequence[str]) -> Scores:
@@ -86,7 +86,7 @@ def multi_label_scores(labels_NC: Ints, predicted_NC: Ints, names: Sequence[str]
     labels, predicted = (np.pad(values, ((0, 0), (0, 1))) for values in (labels_NC, predicted_NC))
     class_columns = precision_recall_fscore_support(labels, predicted, zero_division=0)
     precision, recall, f1, support = (column[:-1].tolist() for column in class_columns)
-    shown = _largest(labels_NC.sum(axis=0))
+    shown_classes = _largest(labels_NC.sum(axis=0))
     return Scores(
         values={
             "exact_match": float((labels_NC == predicted_NC).all(axis=1).mean()),
@@ -95,7 +95,7 @@ def multi_label_scores(labels_NC: Ints, predicted_NC: Ints, names: Sequence[str]
         },
         table_title="class",
         table_columns=("precision", "recall", "f1", "rows"),
-        table_rows={names[x]: (precision[x], recall[x], f1[x], support[x]) for x in shown},
+        table_rows={names[x]: (precision[x], recall[x], f1[x], support[x]) for x in shown_classes},
     )
 
 
@@ -105,15 +105,15 @@ def number_scores(labels_N: Floats, predicted_N: Floats) -> Scores:
     Correlation and r2 are 0 if the numbers of one side are all equal.
     """
     error = predicted_N - labels_N
-    label_deviation, deviation = labels_N - labels_N.mean(), predicted_N - predicted_N.mean()
-    norm = float(np.sqrt((label_deviation**2).sum() * (deviation**2).sum()))
-    squares = float((label_deviation**2).sum())
+    label_deviation, predicted_deviation = labels_N - labels_N.mean(), predicted_N - predicted_N.mean()
+    deviation_norm = float(np.sqrt((label_deviation**2).sum() * (predicted_deviation**2).sum()))
+    label_squares = float((label_deviation**2).sum())
     return Scores(
         values={
             "mse": float((error**2).mean()),
             "mae": float(np.abs(error).mean()),
-            "pearson": float((label_deviation * deviation).sum()) / norm if norm else 0.0,
-            "r2": 1 - float((error**2).sum()) / squares if squares else 0.0,
+            "pearson": float((label_deviation * predicted_deviation).sum()) / deviation_norm if deviation_norm else 0.0,
+            "r2": 1 - float((error**2).sum()) / label_squares if label_squares else 0.0,
         }
     )
 
@@ -132,8 +132,8 @@ def balanced_weights(labels_N: NDArray[np.int64], classes: int) -> NDArray[np.fl
 
 def positive_weights(labels_NC: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the number of rows without each class per row with it, float64 [C]; 1 for a class that no row has."""
-    ones = labels_NC.sum(axis=0)
-    return np.where(ones > 0, (len(labels_NC) - ones) / np.maximum(ones, 1), 1.0)
+    rows_with_class = labels_NC.sum(axis=0)
+    return np.where(rows_with_class > 0, (len(labels_NC) - rows_with_class) / np.maximum(rows_with_class, 1), 1.0)
 
 
 # Tags are scored by the entities that they mark, or word by word if they mark none. An entity is correct if its first
@@ -158,28 +158,28 @@ class TagCounts:
 
     def add(self, true: Sequence[str], predicted: Sequence[str]) -> None:
         """Add one sentence, with a true and a predicted tag for each word."""
-        correct = [tag for tag, prediction in zip(true, predicted, strict=True) if tag == prediction]
+        correct_tags = [tag for tag, prediction in zip(true, predicted, strict=True) if tag == prediction]
         self._words += len(true)
-        self._correct_words += len(correct)
-        kinds: tuple[Iterable[str], ...] = correct, predicted, true
+        self._correct_words += len(correct_tags)
+        names_by_count: tuple[Iterable[str], ...] = correct_tags, predicted, true
         if not self._is_plain:
             true_entities, found_entities = entities(true), entities(predicted)
             groups = (set(true_entities).intersection(found_entities), found_entities, true_entities)
-            kinds = tuple([entity.kind for entity in group] for group in groups)
-        for count, names in zip(self._counts, kinds, strict=True):
-            count.update(names)
+            names_by_count = tuple([entity.kind for entity in group] for group in groups)
+        for counter, names in zip(self._counts, names_by_count, strict=True):
+            counter.update(names)
 
     def scores(self) -> Scores:
         _, predicted, true = self._counts
         table = {name: _rates(*(count[name] for count in self._counts)) for name in sorted({*predicted, *true})}
-        values = {"accuracy": self._correct_words / max(self._words, 1)}
+        metric_values = {"accuracy": self._correct_words / max(self._words, 1)}
         if self._is_plain:
-            values["macro_f1"] = sum(f1 for _, _, f1, _ in table.values()) / max(len(table), 1)
+            metric_values["macro_f1"] = sum(f1 for _, _, f1, _ in table.values()) / max(len(table), 1)
         else:
             precision, recall, f1, _ = _rates(*(count.total() for count in self._counts))
-            values = {"f1": f1, "precision": precision, "recall": recall, **values}
+            metric_values = {"f1": f1, "precision": precision, "recall": recall, **metric_values}
         title = "tag" if self._is_plain else "entity"
-        return Scores(values=values, table_title=title, table_columns=_COLUMNS, table_rows=table)
+        return Scores(values=metric_values, table_title=title, table_columns=_COLUMNS, table_rows=table)
 
 
 def _rates(correct: int, predicted: int, true: int) -> tuple[float, float, float, int]:
@@ -205,16 +205,16 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 def mean_scores(answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """Return the mean of each of SCORES over pairs of an answer and its reference. There is at least one pair."""
-    scored = [_scores(answer, reference) for answer, reference in zip(answers, references, strict=True)]
-    return {name: sum(scores[name] for scores in scored) / len(scored) for name in SCORES}
+    scores_of_pairs = [_scores(answer, reference) for answer, reference in zip(answers, references, strict=True)]
+    return {name: sum(scores[name] for scores in scores_of_pairs) / len(scores_of_pairs) for name in SCORES}
 
 
 def _scores(answer: str, reference: str) -> Mapping[str, float]:
-    words, expected = words_of(answer), words_of(reference)
+    words, expected_words = words_of(answer), words_of(reference)
     return {
-        "rouge1": _rouge_n(words, expected, 1),
-        "rouge2": _rouge_n(words, expected, 2),
-        "rougeL": _f1(_longest_common(words, expected), len(words), len(expected)),
+        "rouge1": _rouge_n(words, expected_words, 1),
+        "rouge2": _rouge_n(words, expected_words, 2),
+        "rougeL": _f1(_longest_common(words, expected_words), len(words), len(expected_words)),
         "exact_match": float(normalised(answer) == normalised(reference)),
     }
 
@@ -241,15 +241,15 @@ def _longest_common(words: Sequence[str], expected: Iterable[str]) -> int:
 
     Source: Hyyro, Bit-parallel LCS-length computation revisited (2004).
     """
-    positions: dict[str, int] = {}
+    positions_of_words: dict[str, int] = {}
     for position, word in enumerate(words):
-        positions[word] = positions.get(word, 0) | 1 << position
+        positions_of_words[word] = positions_of_words.get(word, 0) | 1 << position
     all_bits = (1 << len(words)) - 1
-    unmatched = all_bits
+    unmatched_bits = all_bits
     for word in expected:
-        matches = unmatched & positions.get(word, 0)
-        unmatched = (unmatched + matches | unmatched - matches) & all_bits
-    return len(words) - unmatched.bit_count()
+        matched_bits = unmatched_bits & positions_of_words.get(word, 0)
+        unmatched_bits = (unmatched_bits + matched_bits | unmatched_bits - matched_bits) & all_bits
+    return len(words) - unmatched_bits.bit_count()
 
 
 def _f1(common: int, predicted: int, expected: int) -> float:

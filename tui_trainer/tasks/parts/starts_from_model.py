@@ -77,11 +77,11 @@ class TextInputs:
         pair = self._data.text_pair_column
         if pair and pair not in text_columns:
             raise missing_column(pair, label, text_columns, key="data.text_pair_column")
-        answers: tuple[str, ...] = ()
+        answer_columns: tuple[str, ...] = ()
         with suppress(DataError):
-            answers = label_columns(self._data.label_column, head, label, (self._data.text_column, pair))
-        text = ColumnChoices(self._data.text_column, has_answers=False).choose(head, without=(*answers, pair))
-        self._columns = (text, pair) if pair else (text,)
+            answer_columns = label_columns(self._data.label_column, head, label, (self._data.text_column, pair))
+        column = ColumnChoices(self._data.text_column, has_answers=False).choose(head, without=(*answer_columns, pair))
+        self._columns = (column, pair) if pair else (column,)
 
     def read(self, row: Row) -> tuple[str, ...]:
         texts = tuple(text_of(row, column) for column in self._columns)
@@ -91,8 +91,8 @@ class TextInputs:
 
     def of_text(self, text: str) -> tuple[str, ...]:
         """Return the texts of an input that a user typed. A tab separates the texts of a pair."""
-        first, tab, second = text.partition("\t")
-        return (first, second) if tab and self._data.text_pair_column else (text,)
+        first_text, separator, second_text = text.partition("\t")
+        return (first_text, second_text) if separator and self._data.text_pair_column else (text,)
 
 
 class QuestionInputs:
@@ -159,11 +159,11 @@ def logits_of(model: Any, tokenizer: Any, rows: Sequence[InputRow]) -> Any:
     """Return the logits of a model that reads whole rows: float32 [B, C], or [B, T, C] if each token has logits."""
     import torch
 
-    tokens = [
+    token_rows = [
         TokenRow(np.asarray(row.ids), more={name: np.asarray(values) for name, values in row.more.items()})
         for row in rows
     ]
-    batch = collate_whole(tokens, row_padding_id(model, pad_token_id(tokenizer)), np.zeros(0))
+    batch = collate_whole(token_rows, row_padding_id(model, pad_token_id(tokenizer)), np.zeros(0))
     inputs = {"input_ids": batch.input_ids, **batch.more}
     with torch.no_grad():
         return model(**{name: torch.from_numpy(x).to(model.device) for name, x in inputs.items()}).logits.float()
@@ -202,11 +202,11 @@ class StartsFromModel:
             hint = 'give a folder or a model name (--model), or set model.init = "scratch"'
             missing = Problem(message="no model is set", key=MODEL_KEY, hint=hint)
             return [*scratch_problems(model.scratch, self.head), *tower_problems(config, "")] if scratch else [missing]
-        stored = stored_model_facts(config, self.head)
-        problems = list(tower_problems(config, str(stored.config.get("model_type"))))
+        stored_facts = stored_model_facts(config, self.head)
+        problems = list(tower_problems(config, str(stored_facts.config.get("model_type"))))
         if not problems and not scratch:
-            problems += rope_problems(stored.config, config, self.head)
-            problems += token_problems(stored, config, continues_adapter=goes_on(config.tuning))
+            problems += rope_problems(stored_facts.config, config, self.head)
+            problems += token_problems(stored_facts, config, continues_adapter=goes_on(config.tuning))
         if problems:
             return problems
         facts = find_model_facts(config, self.head)
@@ -268,18 +268,18 @@ class StartsFromModel:
 
         `tell` gets a sentence about parts that are not in the files, such as a new head. Raise ConfigError.
         """
-        model, labels = config.model, self.labels(config, data)
+        settings, labels = config.model, self.labels(config, data)
         adapter = starting_adapter(config, self.head)
         keeps_head = adapter is not None and labels is not None and self._keeps_head(config, adapter, labels)
-        facts = find_model_facts(config, self.head) if model.model_name_or_path else None
+        facts = find_model_facts(config, self.head) if settings.model_name_or_path else None
         folder = require_folder(facts) if facts else None
         if folder and unsloth.is_asked(config):
-            built: PreTrainedModel = unsloth.load_model(folder, config, dtype, device)
+            built_model: PreTrainedModel = unsloth.load_model(folder, config, dtype, device)
         elif facts and folder and not config.is_from_scratch:
-            has_own = adapter is not None and bool(adapter.config)
-            built = load_pretrained(
+            has_adapter_config = adapter is not None and bool(adapter.config)
+            built_model = load_pretrained(
                 folder,
-                model,
+                settings,
                 dtype,
                 device=device,
                 head=self.head,
@@ -287,22 +287,22 @@ class StartsFromModel:
                 pad_token_id=pad_token_id(tokenizer),
                 tell=(lambda words: None) if keeps_head else tell,
                 four_bits=FourBits.of(config, facts.shape),
-                positions=facts.config if has_own or is_scaling_requested(model.rope_scaling) else None,
+                positions=facts.config if has_adapter_config or is_scaling_requested(settings.rope_scaling) else None,
             )
             if adapter:
-                resize_for_adapter(built, adapter.fields, adapter.config)
+                resize_for_adapter(built_model, adapter.fields, adapter.config)
         else:
             size = data.counts.vocabulary
-            shape = load_config(folder, config, vocabulary=size, tokenizer=tokenizer, head=self.head, labels=labels)
-            built = new_model(shape, model, dtype, head=self.head)
+            fields = load_config(folder, config, vocabulary=size, tokenizer=tokenizer, head=self.head, labels=labels)
+            built_model = new_model(fields, settings, dtype, head=self.head)
         if adapter and not goes_on(config.tuning):
-            new_head = () if labels is None or keeps_head or not facts else head_modules(facts.shape)
-            built = merge_adapter(built, adapter.folder, without=new_head)
-        if facts and not config.is_from_scratch and (added := added_tokens(facts, model)):
-            resize_tables(built, added.rows, added.ids)
-        self.set_generation(config, built, tokenizer)
-        self.record_settings(config, data, built)
-        return built
+            head_names = () if labels is None or keeps_head or not facts else head_modules(facts.shape)
+            built_model = merge_adapter(built_model, adapter.folder, without=head_names)
+        if facts and not config.is_from_scratch and (new_tokens := added_tokens(facts, settings)):
+            resize_tables(built_model, new_tokens.rows, new_tokens.ids)
+        self.set_generation(config, built_model, tokenizer)
+        self.record_settings(config, data, built_model)
+        return built_model
 
     def _keeps_head(self, config: Config, adapter: Adapter, labels: Labels) -> bool:
         """Return whether the adapter to start from brings a head for these labels. Raise ConfigError if its training
@@ -316,15 +316,15 @@ class StartsFromModel:
         """Return text to end a sentence about the model with its new tokens and positions: `; new tokens in ...: 2`."""
         if config.is_from_scratch or not config.model.model_name_or_path:
             return ""
-        stored, rope = stored_model_facts(config, self.head), config.model.rope_scaling
-        clauses = [planned_words(added_tokens(stored, config.model), stored.config.get("vocab_size") or 0)]
+        stored_facts, rope = stored_model_facts(config, self.head), config.model.rope_scaling
+        clauses = [planned_words(added_tokens(stored_facts, config.model), stored_facts.config.get("vocab_size") or 0)]
         if is_scaling_requested(rope):
             limit = find_model_facts(config, self.head).shape.max_position_embeddings or 0
-            stored_limit = stored.shape.max_position_embeddings or 0
+            stored_limit = stored_facts.shape.max_position_embeddings or 0
             clauses.append(f"{rope.rope_type} positions for {limit:,} tokens instead of {stored_limit:,}")
-        if shaping := self.shaping_settings(config):
-            settings = f"the model's own generation settings {settings_words(shaping)}"
-            clauses.append(f"{settings} are ignored: they were made for other data")
+        if ignored_settings := self.shaping_settings(config):
+            settings_text = f"the model's own generation settings {settings_words(ignored_settings)}"
+            clauses.append(f"{settings_text} are ignored: they were made for other data")
         return "".join(f"; {clause}" for clause in clauses if clause)
 
     def shaping_settings(self, config: Config) -> dict[str, Any] | None:
@@ -335,7 +335,7 @@ class StartsFromModel:
         facts = stored_model_facts(config, self.head)
         folders = [folder for folder in (facts.folder, facts.adapter and facts.adapter.folder) if folder]
         files = (read_json(folder / name) for folder in folders for name in ("config.json", "generation_config.json"))
-        return shaping_settings({name: value for fields in files for name, value in (fields or {}).items()})
+        return shaping_settings({name: value for content in files for name, value in (content or {}).items()})
 
     def missing_frame(self, config: Config) -> tuple[str, ...] | None:
         """Return the special tokens that the model needs but its tokenizer does not add to texts. Raise ConfigError."""
@@ -394,15 +394,15 @@ def load_own_tokenizer(config: Config, head: Head) -> Tokenizer:
     facts = stored_model_facts(config, head)
     folder = facts.tokenizer_folder or require_folder(facts)
     tokenizer = load_tokenizer(folder, config.model.trust_remote_code)
-    if added := added_tokens(facts, config.model):
-        add_to_tokenizer(tokenizer, added, folder)
+    if new_tokens := added_tokens(facts, config.model):
+        add_to_tokenizer(tokenizer, new_tokens, folder)
     if is_scaling_requested(config.model.rope_scaling):
-        limit = ConfigFields(scaled_config(facts.config, config.model.rope_scaling)).number(POSITIONS)
-        tokenizer.model_max_length = max(tokenizer.model_max_length, limit)
+        max_positions = ConfigFields(scaled_config(facts.config, config.model.rope_scaling)).number(POSITIONS)
+        tokenizer.model_max_length = max(tokenizer.model_max_length, max_positions)
     if hasattr(tokenizer, "set_src_lang_special_tokens"):
-        marks = list(tokenizer("")["input_ids"])
-        marks += tokenizer(text_target="")["input_ids"] if head == ENCODER_DECODER else []
-        if tokenizer.unk_token_id in marks:
+        language_ids = list(tokenizer("")["input_ids"])
+        language_ids += tokenizer(text_target="")["input_ids"] if head == ENCODER_DECODER else []
+        if tokenizer.unk_token_id in language_ids:
             message = "the tokenizer has no token for the src_lang or tgt_lang of tokenizer_config.json"
             raise bad_model(message, "set both to special tokens of the tokenizer", str(folder))
     return tokenizer
@@ -418,11 +418,11 @@ def load_trained_tokenizer(path: Path, config: Config, special: SpecialTokens) -
 def estimate_tokens_per_character(config: Config, head: Head, texts: Sequence[str]) -> float:
     """Return the tokens per character of these texts with the model's tokenizer, or a usual value if it is missing."""
     facts = None if config.is_from_scratch else stored_model_facts(config, head)
-    measured = None
+    measured_rate = None
     if facts and facts.tokenizer_folder:
-        added = added_tokens(facts, config.model)
-        measured = tokens_per_character(facts.tokenizer_folder, texts, added.new if added else ())
-    return measured or _USUAL_TOKENS_PER_CHARACTER
+        new_tokens = added_tokens(facts, config.model)
+        measured_rate = tokens_per_character(facts.tokenizer_folder, texts, new_tokens.new if new_tokens else ())
+    return measured_rate or _USUAL_TOKENS_PER_CHARACTER
 
 
 def has_unknown_tokens(config: Config, head: Head, texts: Sequence[str]) -> bool:
@@ -430,22 +430,22 @@ def has_unknown_tokens(config: Config, head: Head, texts: Sequence[str]) -> bool
     facts = stored_model_facts(config, head)
     if facts.tokenizer_folder is None:
         return False
-    added = added_tokens(facts, config.model)
-    return 0 in (count_word_tokens(facts.tokenizer_folder, texts, added.new if added else ()) or {}).values()
+    new_tokens = added_tokens(facts, config.model)
+    return 0 in (count_word_tokens(facts.tokenizer_folder, texts, new_tokens.new if new_tokens else ()) or {}).values()
 
 
 def tokenizer_identity(config: Config, head: Head) -> tuple[str, int | None, int]:
     """Return (key, end token, number of tokens) of the tokenizer that a run will use, without loading it."""
     if config.is_from_scratch:
         return TRAINED_HERE, None, config.model.scratch.vocab_size
-    model = stored_model_facts(config, head)
-    tokenizer = tokenizer_facts(model.tokenizer_folder) if model.tokenizer_folder else None
-    eos_id = tokenizer.eos_token_id if tokenizer else None
+    model_facts = stored_model_facts(config, head)
+    facts = tokenizer_facts(model_facts.tokenizer_folder) if model_facts.tokenizer_folder else None
+    eos_id = facts.eos_token_id if facts else None
     if eos_id is None:
-        eos_id = next(iter(model.eos_token_ids), None)
+        eos_id = next(iter(model_facts.eos_token_ids), None)
     # Code that comes with the model may build another tokenizer from the same files.
-    code = " with its code" if model.has_remote_code and config.model.trust_remote_code else ""
-    added = added_tokens(model, config.model)
+    code_note = " with its code" if model_facts.has_remote_code and config.model.trust_remote_code else ""
+    added = added_tokens(model_facts, config.model)
     new = f" with {json.dumps(added.new)}" if added and added.new else ""
-    vocabulary = tokenizer.vocabulary if tokenizer else model.shape.vocabulary
-    return f"{model.tokenizer_key or ''}{code}{new}", eos_id, vocabulary + len(added.new if added else ())
+    vocabulary = facts.vocabulary if facts else model_facts.shape.vocabulary
+    return f"{model_facts.tokenizer_key or ''}{code_note}{new}", eos_id, vocabulary + len(added.new if added else ())

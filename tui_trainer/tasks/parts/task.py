@@ -80,8 +80,8 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         if self.unfit_families and config.model.model_name_or_path and not config.is_from_scratch:
             model_type = find_model_facts(config, self.head).config.get("model_type")
             hint = f"use another encoder, such as {self.usual_families}"
-            unfit = (f"{family} {reason}" for family, reason in self.unfit_families if family == model_type)
-            problems += [Problem(message=message, key=MODEL_KEY, hint=hint) for message in unfit]
+            messages = (f"{family} {reason}" for family, reason in self.unfit_families if family == model_type)
+            problems += [Problem(message=message, key=MODEL_KEY, hint=hint) for message in messages]
         return problems
 
     @abstractmethod

@@ -31,25 +31,25 @@ def windows_of(
     if len(ids) <= max_length or not starts:
         firsts = [(start, word) for start in starts if (word := word_ids[start]) is not None]
         return [WordTokens(ids, firsts, truncated=False)]
-    end = next(token for token in range(len(ids), 0, -1) if word_ids[token - 1] is not None)
-    before, after = ids[: starts[0]], ids[end:]
-    room, stops = max(max_length - len(before) - len(after), 1), [*starts[1:], end]
+    text_end = next(token for token in range(len(ids), 0, -1) if word_ids[token - 1] is not None)
+    ids_before, ids_after = ids[: starts[0]], ids[text_end:]
+    limit, ends = max(max_length - len(ids_before) - len(ids_after), 1), [*starts[1:], text_end]
     cuts: list[tuple[int, int]] = []  # (first word, last word + 1) of each window
     first = 0
     while not cuts or cuts[-1][1] < len(starts):
         last = first + 1
-        while last < len(starts) and stops[last] - starts[first] <= room:
+        while last < len(starts) and ends[last] - starts[first] <= limit:
             last += 1
         cuts.append((first, last))
         # The next window begins about a quarter before this one ends, and has at least one more word.
-        shared = next((word for word in range(first + 1, last) if stops[last - 1] - starts[word] <= room // 4), last)
-        fits = (word for word in range(shared, last) if last < len(starts) and stops[last] - starts[word] <= room)
+        shared = next((word for word in range(first + 1, last) if ends[last - 1] - starts[word] <= limit // 4), last)
+        fits = (word for word in range(shared, last) if last < len(starts) and ends[last] - starts[word] <= limit)
         first = next(fits, last)
-    middles = [0, *((later[0] + cut[1] + 1) // 2 for cut, later in pairwise(cuts)), len(starts)]
+    middles = [0, *((next_cut[0] + cut[1] + 1) // 2 for cut, next_cut in pairwise(cuts)), len(starts)]
     windows = []
-    for (first, last), listed in zip(cuts, cuts if lists_all else pairwise(middles), strict=True):
-        part = ids[starts[first] : stops[last - 1]]
-        offset = starts[first] - len(before)
-        firsts = [(starts[word] - offset, word_ids[starts[word]] or 0) for word in range(*listed)]
-        windows.append(WordTokens([*before, *part[:room], *after], firsts, truncated=len(part) > room))
+    for (first, last), word_range in zip(cuts, cuts if lists_all else pairwise(middles), strict=True):
+        part = ids[starts[first] : ends[last - 1]]
+        offset = starts[first] - len(ids_before)
+        firsts = [(starts[word] - offset, word_ids[starts[word]] or 0) for word in range(*word_range)]
+        windows.append(WordTokens([*ids_before, *part[:limit], *ids_after], firsts, truncated=len(part) > limit))
     return windows
