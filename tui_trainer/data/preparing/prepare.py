@@ -160,7 +160,7 @@ def row_details(survey: Survey, choice: Selection, strata: Mapping[str, int], pr
 
 
 def notes_of_counts(counts: Counts, cut: Cut, longer_hint: str = "") -> Iterator[str]:
-    """Yield sentences about rows that were skipped, truncated or duplicated. `longer_hint`: on data.max_length."""
+    """Yield sentences about skipped, truncated or duplicated rows. `longer_hint`: a hint for a larger max_length."""
     if counts.repeated_rows:
         consequence = "are removed (data.dedup)" if cut.dedup else "are kept; set data.dedup = true to remove them"
         yield f"{counts.repeated_rows:,} duplicate rows {consequence}"
