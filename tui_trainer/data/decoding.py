@@ -44,9 +44,9 @@ def lines_of(
         if line == 1:
             refuse_other_encodings(raw_line, label, rows=rows)
         if len(raw_line) > MAX_LINE_BYTES:
-            limit = format_bytes(MAX_LINE_BYTES)
+            limit_text = format_bytes(MAX_LINE_BYTES)
             where = f"{label}, line {line}"
-            raise DataError(f"the line is longer than {limit}", where=where, hint="split it into several rows")
+            raise DataError(f"the line is longer than {limit_text}", where=where, hint="split it into several rows")
         yield line, raw_line, offset
         offset += len(raw_line)
 
@@ -147,9 +147,9 @@ def refuse_surrogates(text: str, where: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        code = ord(text[error.start])
+        code_point = ord(text[error.start])
         raise DataError(
-            f"lone surrogate (\\u{code:04x}, half a character) at character {error.start + 1} of the text",
+            f"lone surrogate (\\u{code_point:04x}, half a character) at character {error.start + 1} of the text",
             where=where,
         ) from None
 

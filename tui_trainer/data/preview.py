@@ -188,11 +188,11 @@ def samples(
 
 def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, decoding: _Decoding) -> Iterator[ShownSample]:
     for step in range(1, order.steps_per_epoch + 1):
-        step_rows = [(int(number), rows.example(int(number))) for number in order.at(step)]
-        numbers = {id(document): number for number, document in step_rows}
+        step_rows = [(int(row_number), rows.example(int(row_number))) for row_number in order.at(step)]
+        row_numbers = {id(document): row_number for row_number, document in step_rows}
         for forward_pass, packed_documents in enumerate(layout.passes([document for _, document in step_rows]), 1):
             batch = layout.batch(packed_documents)
-            rows_of_pass = [list(_numbered(documents, numbers)) for documents in packed_documents]
+            rows_of_pass = [list(_numbered(documents, row_numbers)) for documents in packed_documents]
             if not layout.packed_width:
                 rows_of_pass = [[document] for documents in rows_of_pass for document in documents]
             for row_index, numbered_documents in enumerate(rows_of_pass):
@@ -213,11 +213,11 @@ Numbered = Sequence[tuple[int, int, TokenRow]]
 """For each document: the number of its prepared row, its number within that row (0: the only one), and its tokens."""
 
 
-def _numbered(rows: Sequence[TokenRow], numbers: Mapping[int, int]) -> Iterator[tuple[int, int, TokenRow]]:
+def _numbered(rows: Sequence[TokenRow], row_numbers: Mapping[int, int]) -> Iterator[tuple[int, int, TokenRow]]:
     for row in rows:
         is_multiple = row.document_lengths is not None
         for part, document in enumerate(row.documents, 1):
-            yield numbers[id(row)], part if is_multiple else 0, document
+            yield row_numbers[id(row)], part if is_multiple else 0, document
 
 
 def _joined_row(

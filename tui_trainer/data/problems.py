@@ -68,11 +68,11 @@ class ProblemList:
     @property
     def shown(self) -> list[Problem]:
         """The first problem of each kind that is kept. Only the first few kinds are kept."""
-        return [kind.problem() for kind in self._kinds.values()]
+        return [similar.problem() for similar in self._kinds.values()]
 
     @property
     def _more(self) -> int:
-        return self.count - sum(kind.count for kind in self._kinds.values())
+        return self.count - sum(similar.count for similar in self._kinds.values())
 
     def notes(self) -> list[str]:
         """Return a note about skipped rows: how many there are, and the first problems."""
@@ -91,7 +91,7 @@ class ProblemList:
             return
         if self.count:
             is_one_kind = all_rows and len(self._kinds) == 1 and not self.ends
-            *problems, last = [kind.problem(all_rows=is_one_kind) for kind in self._kinds.values()]
+            *problems, last = [similar.problem(all_rows=is_one_kind) for similar in self._kinds.values()]
             if self._more:
                 problems, last = [*problems, last], Problem(message=f"and {self._more:,} other problems")
             if fix and self.count > len(self.ends):

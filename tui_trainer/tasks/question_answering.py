@@ -268,20 +268,20 @@ class SpanLoss:
 def mean_scores(pairs: Sequence[tuple[str, Sequence[str]]]) -> dict[str, float]:
     """Return the mean exact match and F1, from 0 to 1, over pairs of an answer and its true answers. The most similar
     true answer counts; "" is the true answer if there is none. `pairs` is not empty."""
-    exact = f1 = 0.0
-    for answer, true in pairs:
-        scored = [_scores(answer, text) for text in [text for text in true if normalised(text)] or [""]]
-        exact += max(exact_match for exact_match, _ in scored)
-        f1 += max(answer_f1 for _, answer_f1 in scored)
-    return {"exact_match": exact / len(pairs), "f1": f1 / len(pairs)}
+    exact_matches = f1 = 0.0
+    for answer, true_texts in pairs:
+        scores_of_texts = [_scores(answer, text) for text in [text for text in true_texts if normalised(text)] or [""]]
+        exact_matches += max(exact_match for exact_match, _ in scores_of_texts)
+        f1 += max(answer_f1 for _, answer_f1 in scores_of_texts)
+    return {"exact_match": exact_matches / len(pairs), "f1": f1 / len(pairs)}
 
 
 def _scores(answer: str, true: str) -> tuple[float, float]:
     words, true_words = normalised(answer).split(), normalised(true).split()
     if not words or not true_words:
         return (float(words == true_words),) * 2
-    common = (Counter(words) & Counter(true_words)).total()
-    return float(words == true_words), 2 * common / (len(words) + len(true_words))
+    common_words = (Counter(words) & Counter(true_words)).total()
+    return float(words == true_words), 2 * common_words / (len(words) + len(true_words))
 
 
 class _Window(NamedTuple):

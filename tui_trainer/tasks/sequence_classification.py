@@ -256,9 +256,9 @@ class LabelledTexts(TableReader):
             and (pair := pair_of_texts(head))
             and not {*columns}.intersection(pair)
         ):
-            first_column, second = (one_line(name, 40) for name in pair)
+            first_name, second_name = (one_line(name, 40) for name in pair)
             hint = f"set data.text_column and {SECOND_TEXT_KEY} for both, or only data.text_column for one"
-            raise DataError(f"the rows have two texts, '{first_column}' and '{second}'", where=file_name, hint=hint)
+            raise DataError(f"the rows have two texts, '{first_name}' and '{second_name}'", where=file_name, hint=hint)
         file_and_columns = file_name, frozenset(text_columns)
         if file_and_columns not in self._columns:
             self._columns[file_and_columns] = self._choices.choose(head, without=(*columns, self._pair))
@@ -508,7 +508,7 @@ def _true_words(labels: NDArray[np.int32], classes: Labels) -> str:
     if classes.problem_type == "regression":
         return f"{float(labels.view(np.float32)[0]):.4g}"
     if classes.problem_type == "multi_label_classification":
-        return ", ".join(name for name, has in zip(classes.names, labels, strict=True) if has) or "none of them"
+        return ", ".join(name for name, flag in zip(classes.names, labels, strict=True) if flag) or "none of them"
     return classes.names[int(labels[0])]
 
 

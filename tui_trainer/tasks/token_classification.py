@@ -331,17 +331,17 @@ class TaggedWords(TableReader):
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         tagged_rows: list[Tagged] = [example.content for example in examples]
         token_rows = word_tokens(self.tokenizer, [example.words for example in tagged_rows], self.max_length)
-        encoded_rows = []
+        encoded = []
         for example, row in zip(tagged_rows, token_rows, strict=True):
             labels, words, label_count = [IGNORE] * len(row.ids), example.words, len(row.firsts)
             tags, dropped = _tags_of_tokens(example.tags, [word for _, word in row.firsts])
             for position, word in row.firsts:
                 labels[position] = self._numbers[tags[word]]
             inexact = f"the word {words[dropped[0]]!a} has no token: its tag is not trained on" if dropped else ""
-            beyond = (len(words) - row.firsts[-1][1] - 1 if row.firsts else len(words)) * row.truncated
+            words_beyond = (len(words) - row.firsts[-1][1] - 1 if row.firsts else len(words)) * row.truncated
             columns = {COLUMN: row.ids, LABELS: labels}
-            encoded_rows.append(Encoded(columns, label_count, row.truncated, inexact=inexact, labels_beyond=beyond))
-        return encoded_rows
+            encoded.append(Encoded(columns, label_count, row.truncated, inexact=inexact, labels_beyond=words_beyond))
+        return encoded
 
     def details(self) -> dict[str, Any]:
         return {

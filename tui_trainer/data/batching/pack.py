@@ -73,8 +73,8 @@ class _RowsByFreeSpace:
 
     def smallest(self, size: int) -> int:
         """Return the smallest free space of any row that is at least `size`; 0 if no row has it."""
-        spaces = self._spaces >> size
-        return size + (spaces & -spaces).bit_length() - 1 if spaces else 0
+        space_bits = self._spaces >> size
+        return size + (space_bits & -space_bits).bit_length() - 1 if space_bits else 0
 
     def add(self, space: int, rows: list[int]) -> None:
         if same_space := self._rows.get(space):
@@ -87,9 +87,9 @@ class _RowsByFreeSpace:
         """Remove and return up to `limit` of the rows that have exactly this free space."""
         rows = self._rows[space]
         if len(rows) > limit:
-            removed = rows[-limit:]
+            removed_rows = rows[-limit:]
             del rows[-limit:]  # in place, because many rows may remain
-            return removed
+            return removed_rows
         del self._rows[space]
         self._spaces ^= 1 << space
         return rows
@@ -218,10 +218,10 @@ def _padded_inputs(
     starts = np.arange(0, batches.shape[1], micro_batch)
     pass_rows = np.diff(np.append(starts, batches.shape[1]))
     widths = longest_first[:, starts]
-    narrowest = int(widths[:, max(batches.shape[1] // micro_batch, 1) - 1].min())
+    narrowest_full = int(widths[:, max(batches.shape[1] // micro_batch, 1) - 1].min())
     if rounding:
         widths = np.array([rounding(int(width), capacity) for width in widths.flat]).reshape(widths.shape)
-    return int((widths * pass_rows).sum()), narrowest
+    return int((widths * pass_rows).sum()), narrowest_full
 
 
 def _draw_batches(lengths: Lengths, capacity: int, documents: int) -> NDArray[np.int64]:

@@ -192,8 +192,8 @@ def _converted_turn(entry: object, subject: str, where: str) -> Message:
     if role is None:
         roles = ", ".join(dict.fromkeys(ROLES.values()))
         if role_name is None:
-            keys = f"keys found: {listed(entry)}; " if entry else ""
-            raise DataError(f"{subject} has no role", where=where, hint=f"{keys}add a role: {roles}")
+            keys_note = f"keys found: {listed(entry)}; " if entry else ""
+            raise DataError(f"{subject} has no role", where=where, hint=f"{keys_note}add a role: {roles}")
         message = f"the role of {subject} is '{one_line(str(role_name), 40)}'"
         raise DataError(message, where=where, hint=f"known roles: {roles}")
     content_key = _key_in(entry, _CONTENT_KEYS)
@@ -497,7 +497,7 @@ class ConversationColumns:
         turns = (columns.conversation, columns.pair.target, *columns.asks)
         others = [name for name in names if name not in turns]
         columns_among = partial(usual_columns, names=others)
-        system, tools = (next(iter(columns_among(usual)), "") for usual in (SYSTEM_NAMES, TOOLS_NAMES))
+        system, tools = (next(iter(columns_among(usual_names)), "") for usual_names in (SYSTEM_NAMES, TOOLS_NAMES))
         history = "" if self.conversation else next(iter(columns_among((HISTORY,))), "")
         read_names = {system, tools, history, *_ROW_FLAGS}
         if columns.opens:
@@ -616,9 +616,9 @@ def _choose(
         pair_columns = Pair(text, answer_column, after=tuple(filter(None, [pair])))
         return ConversationColumns(pair=pair_columns) if answer_column or not needs_answer else None
     if target == AUTO:
-        for usual in CONVERSATION_NAMES:
-            if usual in columns_by_name and _is_conversation(head, columns_by_name[usual]):
-                return ConversationColumns(conversation=columns_by_name[usual])
+        for usual_name in CONVERSATION_NAMES:
+            if usual_name in columns_by_name and _is_conversation(head, columns_by_name[usual_name]):
+                return ConversationColumns(conversation=columns_by_name[usual_name])
     usual_pair = find_pair(head, names, file_of(head), target)
     if not (needs_answer or (usual_pair.source and usual_pair.target)):
         usual_pair = usual_input(names)

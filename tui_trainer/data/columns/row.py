@@ -233,27 +233,27 @@ class KindOfRows:
 
 def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
     """Return the kind of rows that the column names show; None for rows of plain text, with or without labels."""
-    found = _columns_with_values(head)
+    by_name = _columns_with_values(head)
     for name in CONVERSATION_NAMES:
-        if name in found and (name in CONVERSATIONS or is_structured(head, found[name], transcripts=True)):
-            return KindOfRows("conversations", (found[name],), ("chat",))
+        if name in by_name and (name in CONVERSATIONS or is_structured(head, by_name[name], transcripts=True)):
+            return KindOfRows("conversations", (by_name[name],), ("chat",))
     for usual in INPUTS_AND_ANSWERS:
-        candidates = [[found[name] for name in side if name in found] for side in (usual.inputs, usual.targets)]
+        candidates = [[by_name[name] for name in side if name in by_name] for side in (usual.inputs, usual.targets)]
         if not all(candidates):
             continue
         input_name, answer_name = (names[0] for names in candidates)
         # Answers with their position in the context, in any of the forms of SQuAD.
         has_positions = any("answer_start" in str(row.values.get(answer_name)) for row in head)
-        if "context" in found and input_name == found.get("question") and has_positions:
-            columns = (input_name, found["context"], answer_name)
+        if "context" in by_name and input_name == by_name.get("question") and has_positions:
+            columns = (input_name, by_name["context"], answer_name)
             tasks = ("question_answering", "chat", "seq2seq")
             return KindOfRows("questions with answers from a context", columns, tasks)
         return KindOfRows("pairs of input and answer", (input_name, answer_name), ("chat", "seq2seq"))
-    if "translation" in found and is_structured(head, found["translation"]):
-        return KindOfRows("translations", (found["translation"],), ("seq2seq", "chat"))
+    if "translation" in by_name and is_structured(head, by_name["translation"]):
+        return KindOfRows("translations", (by_name["translation"],), ("seq2seq", "chat"))
     for words, tags in product((*WORD_COLUMNS, *SENTENCES, "sentences"), (*TAG_COLUMNS, *SPAN_COLUMNS)):
-        if {words, tags} <= found.keys() and _are_tags(head, found[words], found[tags]):
-            return KindOfRows("words with their tags", (found[words], found[tags]), ("token_classification",))
+        if {words, tags} <= by_name.keys() and _are_tags(head, by_name[words], by_name[tags]):
+            return KindOfRows("words with their tags", (by_name[words], by_name[tags]), ("token_classification",))
     return None
 
 

@@ -246,9 +246,9 @@ def _stated_text(value: object) -> str | None:
     return next((text for text in texts if isinstance(text, str)), None)
 
 
-def _misplaced(text: str, stated: Sequence[tuple[Span, str | None]]) -> str:
+def _misplaced(text: str, stated_spans: Sequence[tuple[Span, str | None]]) -> str:
     """Return the problem of the first span that exceeds the text or differs from its stated text; "" without one."""
-    for span, stated_text in stated:
+    for span, stated_text in stated_spans:
         if not 0 <= span.start < span.end <= len(text):
             return f"the span {_shown(span)} is not within the {len(text):,} characters of the text"
         covered_text = text[span.start : span.end]
@@ -515,14 +515,14 @@ def _parse_list(value: object) -> object:
     text = value.strip() if isinstance(value, str) else ""
     if text[:1] != "[" or text[-1:] != "]":
         return value
-    parsed = written_value(text)
-    return parsed if isinstance(parsed, list) else value
+    parsed_value = written_value(text)
+    return parsed_value if isinstance(parsed_value, list) else value
 
 
 def _split_or_parse(value: object) -> Any:
     """Return the list that a string holds, or else its parts between white space; return other values unchanged."""
-    parsed = _parse_list(value)
-    return parsed.split() if isinstance(parsed, str) else parsed
+    parsed_value = _parse_list(value)
+    return parsed_value.split() if isinstance(parsed_value, str) else parsed_value
 
 
 def _words_in(row: Row, column: str) -> list[str]:

@@ -85,7 +85,7 @@ class ColumnChoices:
         label = file_of(head)
         refuse_missing(columns_of(head), label, text=self._setting)
         if without:
-            head = [Row(row.where, {k: v for k, v in row.values.items() if k not in without}) for row in head]
+            head = [Row(row.where, {k: value for k, value in row.values.items() if k not in without}) for row in head]
         strings = strings_of(head)
         names = frozenset(strings)
         if names not in self._chosen:
@@ -191,8 +191,8 @@ def text_of(row: Row, column: str) -> str:
 def checked_text(text: str, where: str) -> str:
     """Return the text with plain line ends. Raises DataError if it is too long, or has a lone surrogate."""
     if len(text) > MAX_LINE_BYTES:
-        limit = format_bytes(MAX_LINE_BYTES)
-        raise DataError(f"the text is longer than {limit}", where=where, hint="split it into several rows")
+        limit_text = format_bytes(MAX_LINE_BYTES)
+        raise DataError(f"the text is longer than {limit_text}", where=where, hint="split it into several rows")
     refuse_surrogates(text, where)
     return with_plain_line_ends(text)
 
@@ -287,8 +287,8 @@ def answers_in(value: object) -> tuple[list[Any], bool]:
     objects with a text each. The parts of one message are not answers.
     """
     if isinstance(value, Mapping):
-        if isinstance(first := value.get("value"), str) and "aliases" in value:
-            return [first], True
+        if isinstance(first_answer := value.get("value"), str) and "aliases" in value:
+            return [first_answer], True
         texts = value.get("text", value.get("spans"))
         texts = [texts] if isinstance(texts, str) else texts if isinstance(texts, list) else []
         return texts, set(value) <= _ANSWER_KEYS
@@ -387,13 +387,13 @@ class PairColumns:
         """Return the input of a row. If several columns belong to it, each text follows the name of its column, as in
         T5's training data: "question: ... context: ...". Source: Raffel et al., arXiv:1910.10683, appendix D."""
         row, pair = with_languages(row), self.pair
-        source = _input_text(row, pair.source)
+        input_text = _input_text(row, pair.source)
         # Alpaca has instructions without an input.
         filled_columns = [name for name in pair.beside if row.values.get(name) not in (None, "")]
         if filled_columns:
-            parts = [f"{pair.source}: {source}", *(f"{name}: {_input_text(row, name)}" for name in filled_columns)]
-            source = " ".join(parts)
-        return source
+            parts = [f"{pair.source}: {input_text}", *(f"{name}: {_input_text(row, name)}" for name in filled_columns)]
+            input_text = " ".join(parts)
+        return input_text
 
     def notes(self) -> list[str]:
         if not self._several:

@@ -92,7 +92,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, special: SpecialToken
     )
     tokenizer.train_from_iterator(texts, trainer)
     if special.single:
-        special_ids = [(token, number) for number, token in enumerate(special.tokens)]
+        special_ids = [(token, token_id) for token_id, token in enumerate(special.tokens)]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=special.single, pair=special.pair, special_tokens=special_ids
         )

@@ -197,14 +197,14 @@ def _read_beginning(entry: SourceFile, texts_of: Texts, beginning: _Beginning, m
     try:
         with open_bytes(entry) as (_, content):
             if entry.form in PACKED_INSIDE:  # read its first rows, and estimate their share of all rows
-                characters_read, share = 0, 1.0
+                characters_read, share_read = 0, 1.0
                 for text_number, text in enumerate(texts_of(content, entry), start=1):
                     beginning.add(text)
                     characters_read += len(text)
                     if text_number == LOOK_ROWS or characters_read > most_bytes:
-                        share = text_number / max(count_rows(entry), text_number)
+                        share_read = text_number / max(count_rows(entry), text_number)
                         break
-                beginning.bytes += entry.size_bytes * share
+                beginning.bytes += entry.size_bytes * share_read
                 return
             first_bytes = content.read(most_bytes)
     except DataError:
@@ -270,15 +270,15 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
     """
     table_reader = None if cut.reads_text else reader
     sizes = [size_of(part, table_reader).limited(cut.max_chars, cut.max_rows) for part in sources[0].parts]
-    others = [size_of(part, table_reader) for part in sources[1].parts] if len(sources) > 1 else []
+    held_sizes = [size_of(part, table_reader) for part in sources[1].parts] if len(sources) > 1 else []
     rates = [rate(text_excerpts(size) if cut.reads_text else size.texts) for size in sizes]
     # The texts of a table's evaluation source have as many tokens per character as those of the first source.
-    eval_rates = [rate(text_excerpts(size)) if cut.reads_text else rates[0] for size in others]
+    eval_rates = [rate(text_excerpts(size)) if cut.reads_text else rates[0] for size in held_sizes]
     side_of = partial(_estimate_side, cut, frame_tokens)
-    eval_fraction, weights = 0.0 if others else cut.eval_fraction, cut.weights or [1.0] * len(sizes)
+    eval_fraction, weights = 0.0 if held_sizes else cut.eval_fraction, cut.weights or [1.0] * len(sizes)
     pairs = list(zip(sizes, rates, strict=True))
     train_sizes = [side_of(*pair, 1 - eval_fraction).times(weight) for pair, weight in zip(pairs, weights, strict=True)]
-    eval_pairs, eval_share = (zip(others, eval_rates, strict=True), 1.0) if others else (pairs, eval_fraction)
+    eval_pairs, eval_share = (zip(held_sizes, eval_rates, strict=True), 1.0) if held_sizes else (pairs, eval_fraction)
     eval_side_sizes = [side_of(*pair, eval_share) for pair in eval_pairs]
     facts_of_parts = zip(sources[0].parts, weights, sizes, train_sizes, strict=True)
     shares = [
@@ -287,8 +287,8 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
     ]
     reason = "; ".join(dict.fromkeys(size.reason for size in sizes))
     if cut.rows != "stream":
-        low, high = f"{min(rates):.3g}", f"{max(rates):.3g}"
-        reason += f", at {low if low == high else f'{low} to {high}'} tokens/character"
+        low_rate, high_rate = f"{min(rates):.3g}", f"{max(rates):.3g}"
+        reason += f", at {low_rate if low_rate == high_rate else f'{low_rate} to {high_rate}'} tokens/character"
     # The number of different characters.
     character_count = len(set().union(*(text for size in sizes for text in size.texts)))
     character_count = max(character_count, *(size.alphabet for size in sizes))
@@ -317,7 +317,7 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
         lengths=train_total.lengths,
         details=details,
         reason=reason,
-        has_bad_rows=any(size.has_bad_rows for size in (*sizes, *others)),
+        has_bad_rows=any(size.has_bad_rows for size in (*sizes, *held_sizes)),
     )
 
 

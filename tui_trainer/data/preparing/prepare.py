@@ -141,8 +141,8 @@ def write_cut_rows(folder: Path, cut: ArrayLike) -> None:
 def cut_rows(folder: Path, rows: int) -> NDArray[np.bool_] | None:
     """Return whether each training row was cut, bool [rows], as `write_cut_rows` stored it; None without its file."""
     try:
-        bits = np.load(folder / CUT_FILE, allow_pickle=False)
-        return np.unpackbits(bits, count=rows).astype(np.bool_)
+        packed_bits = np.load(folder / CUT_FILE, allow_pickle=False)
+        return np.unpackbits(packed_bits, count=rows).astype(np.bool_)
     except (OSError, ValueError, TypeError):
         return None
 
@@ -175,10 +175,10 @@ def notes_of_counts(counts: Counts, cut: Cut, longer_hint: str = "") -> Iterator
         rows = counts.train_rows + counts.eval_rows
         yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and are truncated"
     if counts.truncated_answers:
-        answers = quantity(counts.truncated_answers, "answer", "do")
+        answers_do = quantity(counts.truncated_answers, "answer", "do")
         consequence = "a generated answer is truncated to task.max_target_length; "
         consequence += "a marked answer that is cut off counts as no answer"
-        yield f"{answers} not fit: {consequence}"
+        yield f"{answers_do} not fit: {consequence}"
     if long_rows := counts.untrained_long_rows:
         rows_are = quantity(long_rows, "row", "are")
         hint = f"; {longer_hint}" if longer_hint else ""
@@ -186,9 +186,9 @@ def notes_of_counts(counts: Counts, cut: Cut, longer_hint: str = "") -> Iterator
     if unlabelled_rows := counts.untrained_rows - counts.untrained_long_rows:
         yield f"{quantity(unlabelled_rows, 'row', 'are')} skipped: no token to train on"
     if counts.cut_documents:
-        documents = counts.train_documents + counts.eval_documents
+        document_count = counts.train_documents + counts.eval_documents
         yield (
-            f"{counts.cut_documents:,} of {documents:,} documents are longer than {cut.max_length:,} tokens "
+            f"{counts.cut_documents:,} of {document_count:,} documents are longer than {cut.max_length:,} tokens "
             f"and are split into {counts.pieces:,} pieces; no text is dropped"
         )
     if counts.short_documents:
@@ -287,7 +287,7 @@ class _SideFile:
         """
         if not self._rows:
             return {}
-        is_cut, row_tokens, row_characters = (np.concatenate(parts) for parts in zip(*self._rows, strict=True))
+        is_cut, row_tokens, row_characters = (np.concatenate(arrays) for arrays in zip(*self._rows, strict=True))
         write_cut_rows(folder, is_cut)
         token_counts = row_tokens.astype(np.float64)
         if is_cut.all() or not row_characters[~is_cut].sum():
@@ -425,8 +425,8 @@ class _Preparation:
 
     def _refuse_empty(self, surveys: Sequence[Survey]) -> None:
         """Raise DataError if a source has no rows."""
-        for side, survey in zip(self._sources, surveys, strict=True):
-            for source, count in zip(side.parts, survey.counts, strict=True):
+        for side_source, survey in zip(self._sources, surveys, strict=True):
+            for source, count in zip(side_source.parts, survey.counts, strict=True):
                 if not count:
                     self._problems.raise_any()
                     raise DataError("there are no rows to train on", where=source.description, hint="add some rows")
@@ -459,10 +459,10 @@ class _Preparation:
             raise error(problem if untrained else "no row is left to train on", hint=hint if untrained else "")
 
     def _counts(self, surveys: Sequence[Survey], choice: Selection, train: _SideFile, held_out: _SideFile) -> Counts:
-        reads_text, totals = self._cut.reads_text, train.counted + held_out.counted
+        reads_text, total_counts = self._cut.reads_text, train.counted + held_out.counted
         rows_read = self._problems.count + sum(len(survey.hashes) + survey.blank for survey in surveys)
         # The first token of a stream is not a label.
-        unlabelled = int(self._cut.rows == "stream")
+        unlabelled_tokens = int(self._cut.rows == "stream")
         split_counts = {
             f"{name}_{count_name}": side.counted[count_name]
             for name, side in (("train", train), ("eval", held_out))
@@ -472,14 +472,14 @@ class _Preparation:
         table_names = ("untrained_rows", "untrained_long_rows")
         return Counts(
             **split_counts,
-            **{name: totals[name] for name in total_names},
-            **{name: 0 if reads_text else totals[name] for name in table_names},
+            **{name: total_counts[name] for name in total_names},
+            **{name: 0 if reads_text else total_counts[name] for name in table_names},
             train_rows=train.writer.row_count,
             eval_rows=held_out.writer.row_count,
             vocabulary=self._reader.vocabulary(),
             unknown_eval_tokens=max(held_out.counted["unknown_tokens"], held_out.counted["unknown_labels"]),
-            train_labels=train.counted["labels"] - unlabelled,
-            eval_labels=max(0, held_out.counted["labels"] - unlabelled),
+            train_labels=train.counted["labels"] - unlabelled_tokens,
+            eval_labels=max(0, held_out.counted["labels"] - unlabelled_tokens),
             longest_row=max(train.writer.longest_row, held_out.writer.longest_row) - int(reads_text),
             row_documents=max(train.writer.row_documents, held_out.writer.row_documents),
             rows_read=0 if reads_text else rows_read,
@@ -490,6 +490,6 @@ class _Preparation:
             longest_labels=max(train.longest_labels, held_out.longest_labels),
             cut_documents=train.writer.cut_documents + held_out.writer.cut_documents,
             pieces=train.writer.pieces + held_out.writer.pieces,
-            short_documents=totals["untrained_rows"] if reads_text else 0,
+            short_documents=total_counts["untrained_rows"] if reads_text else 0,
             blank_documents=sum(survey.blank for survey in surveys),
         )

@@ -451,19 +451,19 @@ def split_each(
     counts: Sequence[int],
     eval_fraction: float,
     seed: int,
-    usable: NDArray[np.bool_] | None = None,
+    is_usable: NDArray[np.bool_] | None = None,
 ) -> DocumentSplit:
     """Hold out a share of each of several sources, whose documents follow one another, `counts` of each.
 
-    Only documents that are `usable`, bool [documents], are held out. `names` of the sources appear in the notes.
+    Only documents with `is_usable`, bool [documents], are held out. `names` of the sources appear in the notes.
     """
     sizes = np.asarray(lengths, dtype=np.int64)
     held_out, tails, notes = np.zeros(len(sizes), dtype=np.bool_), dict[int, int](), list[str]()
     first_document = 0
     for name, document_count in zip(names, counts, strict=True):
         document_numbers = np.arange(first_document, first_document + document_count)
-        if usable is not None:
-            document_numbers = document_numbers[usable[document_numbers]]
+        if is_usable is not None:
+            document_numbers = document_numbers[is_usable[document_numbers]]
         part_split = split_documents(sizes[document_numbers], eval_fraction, seed)
         held_out[document_numbers[part_split.held_out]] = True
         tails |= {int(document_numbers[document]): characters for document, characters in part_split.tails.items()}
@@ -495,12 +495,12 @@ def _draw(sizes: NDArray[np.int64], target: float, seed: int) -> list[int]:
         chosen_documents += candidates[:fitting_count].tolist()
         room -= int(running_totals[fitting_count - 1])
         candidates = candidates[fitting_count:]
-    undrawn = order[~np.isin(order, chosen_documents)]
-    if len(undrawn) > 1:
-        distances = np.abs(room - sizes[undrawn])
+    undrawn_documents = order[~np.isin(order, chosen_documents)]
+    if len(undrawn_documents) > 1:
+        distances = np.abs(room - sizes[undrawn_documents])
         nearest_index = int(distances.argmin())
         if distances[nearest_index] < room:
-            chosen_documents.append(int(undrawn[nearest_index]))
+            chosen_documents.append(int(undrawn_documents[nearest_index]))
     return chosen_documents
 
 
@@ -583,13 +583,13 @@ def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Selecti
     return Selection(tuple(sides), tuple(used), sum(int(is_repeat.sum()) for is_repeat in repeats), leaked_count, split)
 
 
-def _hold_out_share(survey: Survey, cut: Cut, names: Sequence[str], usable: NDArray[np.bool_]) -> DocumentSplit:
+def _hold_out_share(survey: Survey, cut: Cut, names: Sequence[str], is_usable: NDArray[np.bool_]) -> DocumentSplit:
     """Hold out a share of each source: of the characters of documents, or of the rows of each class of a table."""
     if cut.reads_text:
-        return split_each(survey.lengths, names, survey.counts, cut.eval_fraction, cut.seed, usable)
+        return split_each(survey.lengths, names, survey.counts, cut.eval_fraction, cut.seed, is_usable)
     strata = np.frombuffer(survey.strata, dtype=np.int64)
     group_of_row = np.repeat(np.arange(len(survey.counts)), survey.counts) * (strata.max(initial=0) + 1) + strata
-    usable_rows, held_out = np.flatnonzero(usable), np.zeros(len(usable), dtype=np.bool_)
+    usable_rows, held_out = np.flatnonzero(is_usable), np.zeros(len(is_usable), dtype=np.bool_)
     held_out[usable_rows[split_rows(group_of_row[usable_rows], cut.eval_fraction, cut.seed)]] = True
     return DocumentSplit(held_out=held_out)
 

@@ -73,8 +73,8 @@ def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: Co
         words = [(line, fields) for line, fields in sentence if not (layout.is_universal and _is_no_word(fields))]
         while words and _is_comment(words[0][1], layout):
             del words[0]
-        checked = ((line, _problem_of_line(fields, layout, number)) for number, (line, fields) in enumerate(words))
-        if problem := next(((line, message) for line, message in checked if message), None):
+        line_errors = ((line, _problem_of_line(fields, layout, number)) for number, (line, fields) in enumerate(words))
+        if problem := next(((line, message) for line, message in line_errors if message), None):
             problems.add(DataError(problem[1], where=f"{label}, line {problem[0]}", hint=_HINT))
         elif words:
             columns = {name: [fields[position] for _, fields in words] for name, position in layout.read.items()}

@@ -109,8 +109,8 @@ class JsonText:
     def peek(self) -> str:
         """Return the next character that is not white space, or "" at the end."""
         while True:
-            space = SPACE.match(self._text, self._at)
-            self._at = space.end() if space else self._at
+            space_match = SPACE.match(self._text, self._at)
+            self._at = space_match.end() if space_match else self._at
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._grow(1):
@@ -169,19 +169,19 @@ class JsonText:
 
     def _position(self) -> tuple[int, int]:
         text_before, line_break, last_line = self._text[: self._at].rpartition("\n")
-        lines = text_before.count("\n") + len(line_break)
-        return self._line + lines, len(last_line) + (1 if line_break else self._column)
+        line_count = text_before.count("\n") + len(line_break)
+        return self._line + line_count, len(last_line) + (1 if line_break else self._column)
 
     def _grow(self, characters: int) -> bool:
         """Drop what was read, and read this many characters more. Returns False at the end of the file."""
         self._line, self._column = self._position()
-        parts, characters_missing = [self._text[self._at :]], characters
+        pieces, characters_missing = [self._text[self._at :]], characters
         for chunk in self._chunks:
-            parts.append(chunk)
+            pieces.append(chunk)
             characters_missing -= len(chunk)
             if characters_missing <= 0:
                 break
-        self._text, self._at = "".join(parts), 0
+        self._text, self._at = "".join(pieces), 0
         return characters_missing < characters
 
 
@@ -250,7 +250,7 @@ def _rows_of_objects(text: JsonText, label: str, problems: ProblemList) -> Itera
         else:
             text.take("[")
             first_items: tuple[Any, ...] = (text.value(),) if text.peek() == "{" else ()
-            if first_items and not any(parts <= first_items[0].keys() for parts in _PARTS_OF_ROWS):
+            if first_items and not any(part_keys <= first_items[0].keys() for part_keys in _PARTS_OF_ROWS):
                 if other := next((other for other, value in columns.items() if isinstance(value, list)), ""):
                     problem = f"the object has a second list, '{one_line(name, 40)}', after '{one_line(other, 40)}'"
                     text.broken(problem, LIST_HINT)

@@ -104,8 +104,8 @@ def _raw_rows(
         case "jsonl" | "json":
             yield from read_json(content, label, problems, usually_lines=file.form == "jsonl")
         case "csv" | "tsv":
-            usual = TAB if file.form == "tsv" else ","
-            yield from read_csv(content, label, problems, choices, file.separator, file.header, usual=usual)
+            usual_delimiter = TAB if file.form == "tsv" else ","
+            yield from read_csv(content, label, problems, choices, file.separator, file.header, usual=usual_delimiter)
         case "conll":
             yield from read_conll(content, label, problems, choices)
         case _ if file.label_of_folder == "":
@@ -200,9 +200,9 @@ def _sizes_of_blocks(content: BinaryIO, least: int) -> Iterator[tuple[int, int]]
 
     Raises ReadInOrder for a line that is longer than a row may be.
     """
-    unfinished = b""
+    unfinished_bytes = b""
     while data := content.read(READ_BYTES):
-        data = unfinished + data
+        data = unfinished_bytes + data
         line_ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")) + 1
         block_start = first = 0
         while first < len(line_ends):
@@ -212,11 +212,11 @@ def _sizes_of_blocks(content: BinaryIO, least: int) -> Iterator[tuple[int, int]]
                 break
             yield int(line_ends[last]) - block_start, last + 1 - first
             block_start, first, least = int(line_ends[last]), last + 1, 0
-        unfinished = data[block_start:]
-        if len(unfinished) > 2 * MAX_LINE_BYTES:
+        unfinished_bytes = data[block_start:]
+        if len(unfinished_bytes) > 2 * MAX_LINE_BYTES:
             raise ReadInOrder
-    if unfinished:
-        yield len(unfinished), unfinished.count(b"\n") + (not unfinished.endswith(b"\n"))
+    if unfinished_bytes:
+        yield len(unfinished_bytes), unfinished_bytes.count(b"\n") + (not unfinished_bytes.endswith(b"\n"))
 
 
 def first_characters(documents: Iterator[Document], max_chars: int) -> Iterator[Document]:

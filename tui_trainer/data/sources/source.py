@@ -260,18 +260,18 @@ class Source:
 
     def _read(
         self,
-        read: Callable[[BinaryIO, SourceFile, ColumnChoices, ProblemList], Iterator[T]],
+        read_entry: Callable[[BinaryIO, SourceFile, ColumnChoices, ProblemList], Iterator[T]],
         choices: ColumnChoices,
         problems: ProblemList,
         progress: Progress | None,
     ) -> Iterator[T]:
-        """Yield what `read` yields for each file. Errors are added to `problems`."""
+        """Yield what `read_entry` yields for each file. Errors are added to `problems`."""
         meter = Meter(progress, "reading the data", self.bytes_on_disk, "bytes")
         bytes_read = 0
         for entry in self.entries:
             try:
                 with open_bytes(entry) as (raw_file, content):
-                    for row in read(content, entry, choices, problems):
+                    for row in read_entry(content, entry, choices, problems):
                         yield row
                         if meter.due():
                             meter.report(bytes_read + raw_file.tell())
@@ -398,20 +398,20 @@ def _open_path(request: _Request) -> Source:
         raise DataError(f"'{one_line(path, 200)}' is an address, but data is not read from {address}", hint=hint)
     is_hub_path = path.startswith(HUB_PREFIX)
     if not is_hub_path:
-        local = at_home(path)
+        place = at_home(path)
         try:
-            mode = local.stat().st_mode
+            mode = place.stat().st_mode
         except (OSError, UnicodeEncodeError) as error:
             if isinstance(error, FileNotFoundError) and set(path) & GLOB_SIGNS:
-                return _open_glob(request, local)
+                return _open_glob(request, place)
             if not isinstance(error, FileNotFoundError) or not could_be_on_the_hub(path):
                 raise _error_of_opening(path, error) from None
         else:
             if stat.S_ISDIR(mode):
-                return _open_folder(request, local)
-            split = split_of_file(local.name)
-            request = replace(request, place=local.parent, pattern=glob.escape(str(local)))
-            return _choose_files(request, {local.name: named_file(local, mode)}, NamedSplits(), split or "", split)
+                return _open_folder(request, place)
+            split = split_of_file(place.name)
+            request = replace(request, place=place.parent, pattern=glob.escape(str(place)))
+            return _choose_files(request, {place.name: named_file(place, mode)}, NamedSplits(), split or "", split)
     hub_path = parse_hub_path(path, request.choice.revision)
     if source := _open_from_hub(request, hub_path):
         return source

@@ -250,15 +250,15 @@ def refuse_disguised(content: BinaryIO, file: SourceFile) -> None:
     """Raise DataError if the content has another form than the file name shows. A plain text may be a web page."""
     if file.form in PACKED_INSIDE:
         return
-    start = content.read(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+    head = content.read(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     content.seek(0)
     for beginning, kind_of_file, hint in (*_SIGNATURES, *(_WEB_PAGES if file.holds_rows else ())):
-        if start[: len(beginning)].lower() == beginning.lower():
+        if head[: len(beginning)].lower() == beginning.lower():
             raise DataError(f"this is {kind_of_file}", where=file.label, hint=hint)
-    if file.path.suffix.lower() in (".yaml", ".yml") and _YAML_ROWS.match(start):
+    if file.path.suffix.lower() in (".yaml", ".yml") and _YAML_ROWS.match(head):
         hint = "convert its rows to JSONL, or rename it to .txt to train on it as plain text"
         raise DataError("this is a list of rows in YAML", where=file.label, hint=hint)
-    if file.form in ("csv", "tsv") and start[:1] in (b"{", b"[") and start[1:].lstrip()[:1] in (b"{", b'"', b"["):
+    if file.form in ("csv", "tsv") and head[:1] in (b"{", b"[") and head[1:].lstrip()[:1] in (b"{", b'"', b"["):
         raise DataError("this is JSON, despite its name", where=file.label, hint="rename it to .json or .jsonl")
 
 

@@ -375,9 +375,9 @@ class NoConfiguration(DataError):
     """The data set lacks the configuration that was requested."""
 
 
-def several_configurations(shown: str, configurations: Iterable[str]) -> DataError:
+def several_configurations(shown_name: str, configurations: Iterable[str]) -> DataError:
     known_names = one_line(", ".join(configurations), 200)
-    return DataError(f"{shown} has several configurations: {known_names}", hint="set data.name to one of them")
+    return DataError(f"{shown_name} has several configurations: {known_names}", hint="set data.name to one of them")
 
 
 def has_configurations(folder: Path) -> bool:
@@ -394,7 +394,7 @@ def _front_matter(folder: Path) -> str:
     return match[1] if match else ""
 
 
-def configured_splits(folder: Path, name: str, shown: str) -> tuple[NamedSplits, dict[str, Any]]:
+def configured_splits(folder: Path, name: str, shown_name: str) -> tuple[NamedSplits, dict[str, Any]]:
     """Return the splits of configuration `name`, as `datasets` reads a README.md, and what it declares about all files.
 
     File names are relative to `folder`. The declarations are keyed by the fields of SourceFile. Raises DataError if a
@@ -409,23 +409,23 @@ def configured_splits(folder: Path, name: str, shown: str) -> tuple[NamedSplits,
     error_types = (ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, ImportError, yaml.YAMLError)
     try:
         if address := next(_addresses(yaml.safe_load(front_matter)["configs"]), ""):
-            problem = f"the README.md of {shown} refers to data on the network: {one_line(address, 120)}"
+            problem = f"the README.md of {shown_name} refers to data on the network: {one_line(address, 120)}"
             raise DataError(problem, hint="download that file, and list the files in data.path")
         names = datasets.get_dataset_config_names(str(folder))
         configuration = name or datasets.get_dataset_default_config_name(str(folder)) or ""
         if configuration not in names:
-            raise (no_configuration(shown, name, names) if name else several_configurations(shown, names))
+            raise (no_configuration(shown_name, name, names) if name else several_configurations(shown_name, names))
         # The builder leaves a lock file in its cache, which may be on a read-only disk.
         with TemporaryDirectory() as cache_folder:
             builder = datasets.load_dataset_builder(str(folder), configuration, cache_dir=cache_folder)
         files = builder.config.data_files or {}
         declared = {str(split): tuple(_relative_to(path, folder) for path in paths) for split, paths in files.items()}
     except error_types as error:
-        problem = f"the README.md of {shown} does not say where its data is: {one_line(str(error), 160)}"
+        problem = f"the README.md of {shown_name} does not say where its data is: {one_line(str(error), 160)}"
         raise DataError(problem, hint="correct its configs, or list the files in data.path") from None
     exact_names = frozenset(name for names in declared.values() for name in names if name in front_matter)
     features = builder.info.features.to_dict() if builder.info.features else None
-    return _declared(declared, exact_names), {"features": features, **_reading(builder.config, shown)}
+    return _declared(declared, exact_names), {"features": features, **_reading(builder.config, shown_name)}
 
 
 def _addresses(configs: object) -> Iterator[str]:
@@ -441,32 +441,32 @@ def _addresses(configs: object) -> Iterator[str]:
                 yield from _addresses(value)
 
 
-def _reading(config: Any, shown: str) -> dict[str, Any]:
+def _reading(config: Any, shown_name: str) -> dict[str, Any]:
     """Return how a configuration reads tables, by fields of SourceFile. Raises DataError for an unsupported option."""
     for option in fields(config):
         default = option.default_factory() if option.default_factory is not MISSING else option.default
         value = getattr(config, option.name)
         is_default = value == default or (option.name == "encoding" and str(value).lower() in ("utf-8", "utf8"))
         if option.name not in _SUPPORTED_OPTIONS and not is_default:
-            raise _unsupported_option(option.name, value, shown)
+            raise _unsupported_option(option.name, value, shown_name)
     names, header = getattr(config, "names", None), getattr(config, "header", "infer")
     if header not in ("infer", None if names else 0):
-        raise _unsupported_option("header", header, shown)
+        raise _unsupported_option("header", header, shown_name)
     separator = str(getattr(config, "sep", ","))
     if len(separator) != 1:
-        raise _unsupported_option("sep", separator, shown)
+        raise _unsupported_option("sep", separator, shown_name)
     # The default of the library means that the separator is guessed here.
     return {"separator": "" if separator == "," else separator, "header": tuple(map(str, names or ()))}
 
 
-def _unsupported_option(option: str, value: object, shown: str) -> DataError:
-    problem = f"the README.md of {shown} sets {option} to {one_line(repr(value), 60)}, which is not supported"
+def _unsupported_option(option: str, value: object, shown_name: str) -> DataError:
+    problem = f"the README.md of {shown_name} sets {option} to {one_line(repr(value), 60)}, which is not supported"
     return DataError(problem, hint="convert the data to a supported format, and list its files in data.path")
 
 
-def no_configuration(shown: str, name: str, names: Iterable[str]) -> NoConfiguration:
+def no_configuration(shown_name: str, name: str, names: Iterable[str]) -> NoConfiguration:
     listed = one_line(", ".join(names), 200)
-    problem = f"{shown} has no configuration '{one_line(name, 80)}'"
+    problem = f"{shown_name} has no configuration '{one_line(name, 80)}'"
     return NoConfiguration(problem, hint=f"set data.name to one of {listed}" if listed else "leave data.name empty")
 
 
@@ -498,8 +498,8 @@ def missing_files(named: Mapping[str, SourceFile], read_names: Iterable[str]) ->
         if len(group) > 1:
             shard_prefix, count, extension = group[0].removeprefix(parent), int(group[1]), group[2]
             start = count in existing_shards[group]
-            absent_numbers = (n for n in range(start, count + start) if n not in existing_shards[group])
-            expected_names += [f"{shard_prefix}{n:05d}-of-{group[1]}{extension}" for n in absent_numbers]
+            absent_numbers = (number for number in range(start, count + start) if number not in existing_shards[group])
+            expected_names += [f"{shard_prefix}{number:05d}-of-{group[1]}{extension}" for number in absent_numbers]
         missing_names += [
             parent + file_name
             for file_name in dict.fromkeys(expected_names)

@@ -102,12 +102,12 @@ def _find(grams: Indices, context: Indices, tokens: Indices, vocabulary: int) ->
     return np.where((context != UNSEEN) & (grams[indices] == keys), indices, UNSEEN)
 
 
-def _interpolated(counts: _Counts, context: Indices, gram: Indices, lower: Probabilities) -> Probabilities:
+def _interpolated(counts: _Counts, context: Indices, gram_of_position: Indices, lower: Probabilities) -> Probabilities:
     """Return P(w | h) from `lower`, which is P(w | h'). If h was never seen in training, return `lower`."""
     has_context = (context != UNSEEN) & (context < len(counts.context_counts))
     context_counts = counts.context_counts[context[has_context]]
     context_types = counts.context_types[context[has_context]]
-    gram_indices = gram[has_context]
+    gram_indices = gram_of_position[has_context]
     gram_counts = np.where(gram_indices == UNSEEN, 0, counts.gram_counts[gram_indices])
     interpolated = (gram_counts + context_types * lower[has_context]) / np.maximum(context_counts + context_types, 1)
     probabilities = lower.copy()
@@ -115,8 +115,8 @@ def _interpolated(counts: _Counts, context: Indices, gram: Indices, lower: Proba
     return probabilities
 
 
-def _shifted(gram: Indices) -> Indices:
-    contexts = np.empty_like(gram)
+def _shifted(grams: Indices) -> Indices:
+    contexts = np.empty_like(grams)
     contexts[:1] = UNSEEN
-    contexts[1:] = gram[:-1]
+    contexts[1:] = grams[:-1]
     return contexts
