@@ -75,9 +75,9 @@ class Chat(LearnsNextToken):
             return problems + template_problems(config.task.chat_template or _SCRATCH_TEMPLATE, None, "")
         if not config.model.model_name_or_path:
             return problems
-        model = find_model_facts(config, self.head)
-        family = str(model.config.get("model_type", ""))
-        return problems + template_problems(config.task.chat_template, model.tokenizer_folder, family)
+        model_facts = find_model_facts(config, self.head)
+        family = str(model_facts.config.get("model_type", ""))
+        return problems + template_problems(config.task.chat_template, model_facts.tokenizer_folder, family)
 
     def reader(self, config: Config) -> TableReader:
         return ChatReader(config)
@@ -311,9 +311,9 @@ def _last_answer(row: TokenRow) -> int:
     """Return the position of the first label of the last answer; 0 if there is no label or all tokens have one."""
     if row.labels is None:
         return 0
-    labels = (row.labels != IGNORE).nonzero()[0]
-    gaps = (labels[1:] - labels[:-1] > 1).nonzero()[0]
-    return 0 if not len(labels) or labels[0] == 1 else int(labels[gaps[-1] + 1] if len(gaps) else labels[0])
+    positions = (row.labels != IGNORE).nonzero()[0]
+    gaps = (positions[1:] - positions[:-1] > 1).nonzero()[0]
+    return 0 if not len(positions) or positions[0] == 1 else int(positions[gaps[-1] + 1] if len(gaps) else positions[0])
 
 
 TASK = Chat()

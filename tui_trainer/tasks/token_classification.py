@@ -91,21 +91,21 @@ class TokenClassification(Task):
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
         """Return scores of two predictions without context: the most frequent tag of each word, and one tag for all."""
         details = data.details
-        names, closing_count, scheme = details["names"], details["closing_tokens"], details["scheme"]
-        word_tags, most_frequent_tag = most_frequent_tags(Rows(data.train_path), closing_count)
+        names, closing_length, scheme = details["names"], details["closing_tokens"], details["scheme"]
+        word_tags, most_frequent_tag = most_frequent_tags(Rows(data.train_path), closing_length)
         # A word that is not in the training rows belongs to no entity.
         default_tag = names.index(OUTSIDE) if scheme != "plain" and OUTSIDE in names else most_frequent_tag
-        word_counts, constant_counts = TagCounts(scheme), TagCounts(scheme)
+        frequent_counts, constant_counts = TagCounts(scheme), TagCounts(scheme)
         word_count = 0
         for index in eval_rows:
-            tagged_words = list(labelled_words(held_out.example(index), closing_count))
+            tagged_words = list(labelled_words(held_out.example(index), closing_length))
             true_tags = [names[number] for _, number in tagged_words]
-            word_counts.add(true_tags, [names[word_tags.get(tokens, default_tag)] for tokens, _ in tagged_words])
+            frequent_counts.add(true_tags, [names[word_tags.get(tokens, default_tag)] for tokens, _ in tagged_words])
             constant_counts.add(true_tags, [names[default_tag]] * len(tagged_words))
             word_count += len(tagged_words)
         metric = "accuracy" if scheme == "plain" else "f1"
         scores = {
-            f"{metric} of {_USUAL_TAG}": word_counts.scores().values[metric],
+            f"{metric} of {_USUAL_TAG}": frequent_counts.scores().values[metric],
             f"{metric} of {names[default_tag]} for every word": constant_counts.scores().values[metric],
         }
         return Baselines(losses={}, eval_tokens=word_count, scores=scores)
@@ -190,9 +190,9 @@ class TokenClassification(Task):
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
         """Return the text with its entities in brackets, such as `[Ada Lovelace PER] wrote it`."""
         all_words = zip(prediction["words"], prediction["tags"], strict=True)
-        tagged = [(word, tag) for word, tag in all_words if tag is not None]
+        word_tags = [(word, tag) for word, tag in all_words if tag is not None]
         return mark_tags(
-            [word for word, _ in tagged], [tag for _, tag in tagged], "" if "spans" in prediction else "plain"
+            [word for word, _ in word_tags], [tag for _, tag in word_tags], "" if "spans" in prediction else "plain"
         )
 
 

@@ -301,8 +301,8 @@ def _is_tree(value: object) -> bool:
     if not isinstance(value, Mapping):
         return False
     nodes = [*value.values()][:2]
-    is_export = nodes and all(isinstance(node, Mapping) and {"parent", "children"} <= node.keys() for node in nodes)
-    return bool(is_export) or "replies" in value
+    is_node_tree = nodes and all(isinstance(node, Mapping) and {"parent", "children"} <= node.keys() for node in nodes)
+    return bool(is_node_tree) or "replies" in value
 
 
 def _parse(text: str, subject: str, where: str) -> Any:
@@ -420,8 +420,8 @@ class Conversation:
         for message in [message for message in self.messages if "weight" in message]:
             if loss_on == "all" and not message["weight"]:
                 problem = f"{self._name(message)} is excluded from training"
-                cause = f'{problem}, but task.loss_on = "all" trains on all turns'
-                raise DataError(cause, where=row.where, hint='set task.loss_on = "assistant"')
+                explanation = f'{problem}, but task.loss_on = "all" trains on all turns'
+                raise DataError(explanation, where=row.where, hint='set task.loss_on = "assistant"')
             if loss_on != "all" and message["weight"]:
                 problem = f"{self._name(message)} ({message['role']}) is marked for training, but is not an answer"
                 raise DataError(problem, where=row.where, hint='remove the mark, or set task.loss_on = "all"')
@@ -532,8 +532,8 @@ class ConversationColumns:
 
     def _turns(self, row: Row) -> list[Message]:
         turns = _history_turns(row, self.history) if self.history else []
-        question, answer_column = value_of(row, self.pair.source), self.pair.target
-        if (messages := _embedded_messages(question, row.where)) is not None:
+        question_value, answer_column = value_of(row, self.pair.source), self.pair.target
+        if (messages := _embedded_messages(question_value, row.where)) is not None:
             turns += messages_of(messages, row.where)
         else:
             parts = [_text_in(row, name) for name in self.asks if name == self.pair.source or row.values.get(name)]

@@ -208,12 +208,12 @@ def _mean_text_lengths(strings: Strings) -> dict[str, float]:
 
 def _mean_structure_lengths(head: Sequence[Row], strings: Strings) -> dict[str, float]:
     """Return the mean printed length of the lists and objects in each column that contains them."""
-    lengths: dict[str, float] = {}
+    mean_lengths: dict[str, float] = {}
     for name in strings:
         values = [value for row in head if isinstance(value := row.values.get(name), list | tuple | Mapping) and value]
         if values:
-            lengths[name] = sum(len(str(value)) for value in values) / len(values)
-    return lengths
+            mean_lengths[name] = sum(len(str(value)) for value in values) / len(values)
+    return mean_lengths
 
 
 def _holds_sentences(values: Sequence[str]) -> bool:

@@ -304,7 +304,7 @@ def _write_manifest(folder: Path, content: dict[str, Any]) -> None:
 
 
 def _publish(partial_folder: Path, final_folder: Path) -> PreparedData:
-    """Rename `partial_folder` to `final_folder`, unless that has a complete entry. Return the entry that it then has."""
+    """Rename `partial_folder` to `final_folder`, unless that has a complete entry. Return its entry."""
     for _ in range(3):
         try:
             partial_folder.rename(final_folder)

@@ -103,13 +103,13 @@ def size_of(source: Source, reader: Reader | None = None) -> Size:
     """
     choices, problems = ColumnChoices("" if reader else source.text_column), ProblemList()
 
-    def texts(content: BinaryIO, entry: SourceFile) -> Iterator[str]:
+    def texts_of_file(content: BinaryIO, entry: SourceFile) -> Iterator[str]:
         if reader:
             return _texts_of_rows(rows_of(content, entry, choices, problems), reader, problems)
         return (document.text for document in documents_of(content, entry, choices, problems))
 
     if not source.sample:
-        size = _files_size(source, texts)
+        size = _files_size(source, texts_of_file)
         has_text_file = any(not entry.holds_rows and entry.label_of_folder is None for entry in source.entries)
         has_bad_rows = problems.count > 0 or (reader is not None and has_text_file)
         return replace(size, columns=choices.chosen, has_bad_rows=has_bad_rows)

@@ -255,7 +255,7 @@ def _read_in_order(row: Row) -> None:
 
 def _survey_block(reader: Reader | None, task: _BlockTask) -> _BlockSurvey:
     """Survey a block, in another process. Raises ReadInOrder if one process has to read all rows."""
-    survey, names, problems = Survey(), dict[str, int](), RecordedProblems()
+    survey, classes, problems = Survey(), dict[str, int](), RecordedProblems()
     with Spool(task.spool.with_name(f"{task.spool.name}-{os.getpid()}")) as spool:
         try:
             rows = task.block.rows(problems)
@@ -270,10 +270,10 @@ def _survey_block(reader: Reader | None, task: _BlockTask) -> _BlockSurvey:
                 examples = survey.with_text(document.text for document in documents)
             else:
                 examples = (example for _, example in read_more(reader, rows, task.known, problems))
-            survey.add(examples, names, spool)
+            survey.add(examples, classes, spool)
         except DataError:  # an error of the file: errors of rows are in `problems`
             raise ReadInOrder from None
-    return _BlockSurvey(survey, list(names), spool.written, problems.of_rows, reader.noted() if reader else None)
+    return _BlockSurvey(survey, list(classes), spool.written, problems.of_rows, reader.noted() if reader else None)
 
 
 class Surveyor:

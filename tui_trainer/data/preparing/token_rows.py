@@ -143,8 +143,8 @@ class Rows:
             raise IndexError(f"row {index} of {self._count}")
         batch_index = bisect_right(self._first_rows, index) - 1
         values, offsets = self._columns[column][batch_index]
-        position = index - self._first_rows[batch_index]
-        return values[offsets[position] : offsets[position + 1]]
+        row_in_batch = index - self._first_rows[batch_index]
+        return values[offsets[row_in_batch] : offsets[row_in_batch + 1]]
 
     def first_tokens(self, limit: int) -> Tokens:
         """Return about the first `limit` tokens of the stream that was split into these rows: int32 [N]."""
@@ -228,11 +228,11 @@ class RowWriter:
 
         arrays = []
         for name in self._schema.names:
-            values, lengths = columns[name]
-            offsets = np.concatenate(([0], np.cumsum(lengths)))
+            values, value_counts = columns[name]
+            offsets = np.concatenate(([0], np.cumsum(value_counts)))
             arrays.append(pa.ListArray.from_arrays(_int32(offsets), _int32(values)))
         self._file.write_batch(pa.record_batch(arrays, schema=self._schema))
-        self.row_count += len(lengths)
+        self.row_count += len(value_counts)
         longest_tokens = columns[COLUMN][1].max(initial=0)
         if DOCUMENT_LENGTHS in self._schema.names:
             longest_tokens = columns[DOCUMENT_LENGTHS][0].max(initial=0)
@@ -245,8 +245,8 @@ class RowWriter:
         if np.array_equal(starts[1:], ends[:-1]):  # most documents are not split
             written_tokens = tokens[starts[0] : ends[-1]]
         else:
-            offsets = np.cumsum(lengths) - lengths
-            written_tokens = tokens[np.arange(lengths.sum()) + np.repeat(starts - offsets, lengths)]
+            row_starts = np.cumsum(lengths) - lengths
+            written_tokens = tokens[np.arange(lengths.sum()) + np.repeat(starts - row_starts, lengths)]
         RowWriter.add(self, {COLUMN: (written_tokens, lengths)})
 
 

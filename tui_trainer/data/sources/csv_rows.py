@@ -83,7 +83,7 @@ def read_csv(
         records = chain(first_record, records)
     name_count, is_reported = len(names), False
     header_fields = [name.lower() for name in names]
-    header_names, longest_name = set(header_fields), max(map(len, header_fields), default=0) + 2
+    header_names, name_limit = set(header_fields), max(map(len, header_fields), default=0) + 2
     for line, fields in records:
         where = f"{label}, line {line}"
         if len(fields) != field_count:
@@ -94,7 +94,7 @@ def read_csv(
             problem = "the row has a value in a column without a name"
             problems.add(DataError(problem, where=where, hint=_quoted_hint(delimiter)))
         elif (
-            len(fields[0]) > longest_name
+            len(fields[0]) > name_limit
             or fields[0].strip().lower() not in header_names
             or not _is_repeated_header(fields[:name_count], header_fields, where)
         ):
@@ -143,8 +143,8 @@ def guess_delimiter(head: Sequence[str]) -> str:
         widths = [len(record) for record in csv.reader(head, delimiter=delimiter) if record]
         if not widths:
             return False, 0
-        complete_widths = widths[:-1] if len(head) == LOOKED_LINES else widths  # the last record may be incomplete
-        return widths[0] > 1 and len(set(complete_widths)) == 1, widths[0]
+        complete_counts = widths[:-1] if len(head) == LOOKED_LINES else widths  # the last record may be incomplete
+        return widths[0] > 1 and len(set(complete_counts)) == 1, widths[0]
 
     try:
         return max(DELIMITERS, key=score)
@@ -200,9 +200,9 @@ def _double_lone_quotes(lines: Iterable[str], width: int, report: Callable[[int]
     """Yield lines of `width` tab-separated fields. Lone quotes are doubled, so that the csv module reads them
     literally, and `report` gets the numbers of these lines. An unclosed quote is lone if the next line is a record."""
     lines, next_lines, is_open = iter(lines), list[str](), False
-    number = 0
+    line_number = 0
     while line := next_lines.pop(0) if next_lines else next(lines, ""):
-        number += 1
+        line_number += 1
         if '"' not in line:
             yield line
             continue
@@ -215,7 +215,7 @@ def _double_lone_quotes(lines: Iterable[str], width: int, report: Callable[[int]
         if is_open and len(next_lines) < LOOKED_LINES:
             next_lines += islice(lines, LOOKED_LINES - len(next_lines))
         if text.count(TAB) + 1 == width and _has_lone_quote(text, width, is_open, next_lines):
-            report(number)
+            report(line_number)
             is_open = False
             fields = (field.replace('"', '""') for field in text.split(TAB))
             line = TAB.join(f'"{field}"' for field in fields) + line[len(text) :]

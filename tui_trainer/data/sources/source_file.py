@@ -231,8 +231,8 @@ def _open_raw(file: SourceFile) -> BinaryIO:
         from huggingface_hub import HfFileSystem
 
         return BufferedReader(HfFileSystem().open(file.remote, "rb"))  # the readline of the Hub's file takes no limit
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    raw_file = BufferedReader(_Readable(os.open(file.path, flags)))
+    open_flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    raw_file = BufferedReader(_Readable(os.open(file.path, open_flags)))
     try:
         status = os.fstat(raw_file.fileno())
         if not stat.S_ISREG(status.st_mode):

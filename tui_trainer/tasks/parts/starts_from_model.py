@@ -319,9 +319,9 @@ class StartsFromModel:
         stored_facts, rope = stored_model_facts(config, self.head), config.model.rope_scaling
         clauses = [planned_words(added_tokens(stored_facts, config.model), stored_facts.config.get("vocab_size") or 0)]
         if is_scaling_requested(rope):
-            limit = find_model_facts(config, self.head).shape.max_position_embeddings or 0
+            scaled_limit = find_model_facts(config, self.head).shape.max_position_embeddings or 0
             stored_limit = stored_facts.shape.max_position_embeddings or 0
-            clauses.append(f"{rope.rope_type} positions for {limit:,} tokens instead of {stored_limit:,}")
+            clauses.append(f"{rope.rope_type} positions for {scaled_limit:,} tokens instead of {stored_limit:,}")
         if ignored_settings := self.shaping_settings(config):
             settings_text = f"the model's own generation settings {settings_words(ignored_settings)}"
             clauses.append(f"{settings_text} are ignored: they were made for other data")
@@ -397,8 +397,8 @@ def load_own_tokenizer(config: Config, head: Head) -> Tokenizer:
     if new_tokens := added_tokens(facts, config.model):
         add_to_tokenizer(tokenizer, new_tokens, folder)
     if is_scaling_requested(config.model.rope_scaling):
-        max_positions = ConfigFields(scaled_config(facts.config, config.model.rope_scaling)).number(POSITIONS)
-        tokenizer.model_max_length = max(tokenizer.model_max_length, max_positions)
+        position_limit = ConfigFields(scaled_config(facts.config, config.model.rope_scaling)).number(POSITIONS)
+        tokenizer.model_max_length = max(tokenizer.model_max_length, position_limit)
     if hasattr(tokenizer, "set_src_lang_special_tokens"):
         language_ids = list(tokenizer("")["input_ids"])
         language_ids += tokenizer(text_target="")["input_ids"] if head == ENCODER_DECODER else []
