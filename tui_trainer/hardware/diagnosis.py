@@ -179,12 +179,14 @@ def _move_remedy(place: Place) -> str:
 
 
 def _memory_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
-    usable_bytes, machine_bytes = hardware.memory_bytes, hardware.machine_memory_bytes
+    usable_bytes, machine = hardware.memory_bytes, hardware.machine_memory_bytes
     if usable_bytes is not None and usable_bytes < _MEMORY_SMALL_BYTES:
         sentence = f"{format_bytes(usable_bytes)} of memory is very little: loading torch alone takes about half a GiB"
         yield HardwareProblem("warn", sentence, "tui-trainer --set training.per_device_train_batch_size=4")
-    if usable_bytes is not None and machine_bytes is not None and usable_bytes < machine_bytes:
-        sentence = f"a container or job limit allows {format_bytes(usable_bytes)} of the machine's {format_bytes(machine_bytes)}"
+    if usable_bytes is not None and machine is not None and usable_bytes < machine:
+        sentence = (
+            f"a container or job limit allows {format_bytes(usable_bytes)} of the machine's {format_bytes(machine)}"
+        )
         yield HardwareProblem("info", sentence)
 
 

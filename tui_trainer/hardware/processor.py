@@ -128,7 +128,7 @@ def own_load(tasks_folder: Path = Path("/proc/self/task")) -> float:
 
 
 def _thread_load(stat_line: str, now: float, *, counts_as_running: bool) -> float:
-    """Return one thread's share of the load, 0 to 1. The thread's name in `stat_line` may contain blanks and parentheses."""
+    """Return one thread's share of the load, 0 to 1. The name in `stat_line` may contain blanks and parentheses."""
     fields = stat_line.rpartition(")")[2].split()
     tick_rate = os.sysconf("SC_CLK_TCK")
     cpu_seconds, age_seconds = (int(fields[11]) + int(fields[12])) / tick_rate, now - int(fields[19]) / tick_rate
