@@ -73,7 +73,7 @@ def set_positions(loaded_config: Any, config: Mapping[str, Any]) -> None:
 
 
 def rope_problems(stored_config: Mapping[str, Any], config: Config, head: Head) -> list[Problem]:
-    """Return what prevents the positions of a model from being scaled as requested. `stored_config` is its config.json."""
+    """Return what prevents the positions of a model from being scaled as requested. `stored_config` is config.json."""
     section = config.model.rope_scaling
     if problems := _field_problems(section):
         return problems
