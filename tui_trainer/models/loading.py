@@ -123,9 +123,9 @@ def load_pretrained(
                 refuse_poisoned_files(folder)
                 options["quantization_config"] = bitsandbytes_config(four_bits, model_config, model, dtype, model_class)
             if model.text_only and has_towers(model_config.model_type):
-                new_model, report = load_text_model(folder, model_config, dtype, **options)
+                built_model, report = load_text_model(folder, model_config, dtype, **options)
             else:
-                new_model, report = model_class.from_pretrained(
+                built_model, report = model_class.from_pretrained(
                     folder,
                     config=model_config,
                     dtype=dtype,
@@ -139,7 +139,7 @@ def load_pretrained(
                 )
     except Exception as error:  # transformers documents no exception types
         raise error if isinstance(error, ConfigError) else _cannot_load(error, folder, model) from None
-    checked_model: PreTrainedModel = new_model
+    checked_model: PreTrainedModel = built_model
     use_eager_for_soft_cap(checked_model)
     set_padding(checked_model, head, pad_token_id)
     if has_towers(checked_model.config.model_type) and not _is_tied(checked_model):

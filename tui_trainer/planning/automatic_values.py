@@ -231,7 +231,7 @@ def choose(
 ) -> tuple[TrainingSetup, Chosen]:
     """Return the training setup, and its decided values as figures of a plan.
 
-    `known` has what no setting decides: the rows of the data, and the counts of a dry run. It is not changed.
+    `initial_setup` has what no setting decides: the rows of the data, and the counts of a dry run. It is not changed.
     Raises ConfigError for targets that match nothing.
     """
     precision_figure = precision(loaded, hardware, target, shape)

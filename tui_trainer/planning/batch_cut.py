@@ -56,24 +56,24 @@ def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[P
     """Return a problem if the user set three sizes that contradict each other. `processes` is None if not known yet."""
     training = loaded.config.training
     micro_rows, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    effective_rows = training.effective_batch_size
+    effective_setting = training.effective_batch_size
     if micro_rows == TUNE and isinstance(accumulation, int) and loaded.origin(ACCUMULATION).by_user:
         message = f"is {accumulation}, but {MICRO} = {TUNE} determines the accumulation"
         return [loaded.problem(ACCUMULATION, message, "set it to auto")]
-    if effective_rows == "auto" or not (isinstance(micro_rows, int) and isinstance(accumulation, int)):
+    if effective_setting == "auto" or not (isinstance(micro_rows, int) and isinstance(accumulation, int)):
         return []
     if processes is None:
         # With auto the count of processes can still make the sizes agree.
-        process_count, remainder = divmod(effective_rows, micro_rows * accumulation)
+        process_count, remainder = divmod(effective_setting, micro_rows * accumulation)
         processes = _requested(loaded) or (1 if remainder else process_count)
-    if micro_rows * accumulation * processes == effective_rows:
+    if micro_rows * accumulation * processes == effective_setting:
         return []
     if not all(loaded.origin(key).by_user for key in (EFFECTIVE, MICRO, ACCUMULATION)):
         return []
     product_text, numbers_text = f"{MICRO} x {ACCUMULATION}", f"{micro_rows} x {accumulation}"
     if processes > 1:
         product_text, numbers_text = f"{product_text} x {PROCESSES}", f"{numbers_text} x {processes}"
-    message = f"is {effective_rows}, but {product_text} = {numbers_text} = {micro_rows * accumulation * processes}"
+    message = f"is {effective_setting}, but {product_text} = {numbers_text} = {micro_rows * accumulation * processes}"
     return [loaded.problem(EFFECTIVE, message, "remove one of these settings")]
 
 

@@ -122,7 +122,7 @@ def parts_of_run(
 
 
 def most_labels(config: ResolvedConfig, setup: TrainingSetup, rows: int, candidate_rows: int) -> int:
-    """Return the largest likely count of labels in a pass of `rows` out of `among` rows; 0 if all tokens may count."""
+    """Return the largest likely count of labels in a pass of `rows` out of `candidate_rows`; 0 if all tokens may count."""
     tokens, label_share = _most_tokens(config, setup, rows, candidate_rows), setup.label_share
     # Each document is assumed to be trained on as a whole or not at all, which spreads the counts most.
     documents = step_rows(config) / most_passes(config, setup, rows)
@@ -131,7 +131,7 @@ def most_labels(config: ResolvedConfig, setup: TrainingSetup, rows: int, candida
 
 
 def _most_tokens(config: Config, setup: TrainingSetup, rows: int, candidate_rows: int) -> int:
-    """Return the largest likely count of tokens in a pass of `rows` out of `among` padded documents; 0 if rows are
+    """Return the largest likely count of tokens in a pass of `rows` out of `candidate_rows` padded documents; 0 if rows are
     full.
 
     Lengths of documents are assumed to spread like an exponential distribution, within their mean and the longest. The

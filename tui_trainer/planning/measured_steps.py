@@ -337,7 +337,7 @@ def corrected(
     """Return `parts`, the planned memory of passes of `rows` rows, corrected by a measured peak.
 
     The parts that depend on the rows are scaled by the deviation of the peak from the plan of its own passes.
-    `parts_then` returns that plan for the rows of a training pass and of an evaluation pass."""
+    `parts_at` returns that plan for the rows of a training pass and of an evaluation pass."""
     parts_before = [part for part in parts_at(peak.rows, peak.eval_rows) if part.name not in NOT_ALLOCATED]
     total, pass_bytes_before, now = sum(part.bytes for part in parts_before), _passing(parts_before), _passing(parts)
     if not pass_bytes_before or not now:
