@@ -75,14 +75,14 @@ def _matched(
             f"is not a valid regular expression: {error}", "as in peft, the expression must match full paths of layers"
         )
     matching_paths = [path for path in modules if path and pattern.fullmatch(path)]
-    output, towers = model.get_output_embeddings(), tuple(f"{path}." for path in tower_modules(model))
-    inner = [path for path in layers if modules[path] is not output and not f"{path}.".startswith(towers or ("\n",))]
-    if paths_in_towers := [path for path in matching_paths if f"{path}.".startswith(towers or ("\n",))]:
+    head, frozen = model.get_output_embeddings(), tuple(f"{path}." for path in tower_modules(model))
+    valid = [path for path in layers if modules[path] is not head and not f"{path}.".startswith(frozen or ("\n",))]
+    if paths_in_towers := [path for path in matching_paths if f"{path}.".startswith(frozen or ("\n",))]:
         message = f"matches frozen parts outside the language model: {_some(paths_in_towers)}"
-        return with_problem(message, f"match only layers of the language model, such as {_some(inner)}")
-    if odd := [path for path in matching_paths if path not in inner]:
-        module_kind = "the head" if modules[odd[0]] is output else type(modules[odd[0]]).__name__
-        message = f"matches {one_line(odd[0], 120)} ({module_kind}), which is not a linear layer inside the model"
+        return with_problem(message, f"match only layers of the language model, such as {_some(valid)}")
+    if others := [path for path in matching_paths if path not in valid]:
+        module_kind = "the head" if modules[others[0]] is head else type(modules[others[0]]).__name__
+        message = f"matches {one_line(others[0], 120)} ({module_kind}), which is not a linear layer inside the model"
         return with_problem(message, "end the expression with names of layers, as in '.*\\.(q|v)_proj'")
     saved_names = names_in(tuning.modules_to_save)
     if paths_of_both := [path for path in matching_paths if any(f".{name}." in f".{path}." for name in saved_names)]:
@@ -90,7 +90,7 @@ def _matched(
         return with_problem(f"matches {one_line(paths_of_both[0], 120)}, which is fully trained", hint)
     if not matching_paths:
         message = f"matches no layer of the model: {one_line(tuning.target_modules, 120)}"
-        return with_problem(message, f"the expression must match full paths, such as {_some(inner)}")
+        return with_problem(message, f"the expression must match full paths, such as {_some(valid)}")
     return set(matching_paths), []
 
 
@@ -132,7 +132,7 @@ def _adapted_parts(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
 
     linears: Counter[Linear] = Counter()
     experts: Counter[ExpertTensor] = Counter()
-    paths = set[str]()
+    seen_paths = set[str]()
     base_model = adapted.get_base_model()
     for full_path, module in base_model.named_modules():
         if not isinstance(module, LoraLayer):
@@ -145,15 +145,15 @@ def _adapted_parts(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
             rank = wrapper.r["default"]
             experts[ExpertTensor(path=name_path, experts=(stack or [1])[0], rows=rows, columns=columns, rank=rank)] += 1
         else:
-            paths.add(path)
-            name_path, sizes = path_in_block(path), (wrapper.in_features, wrapper.out_features)
+            seen_paths.add(path)
+            name_path, widths = path_in_block(path), (wrapper.in_features, wrapper.out_features)
             reads: Reads = "target" if ".decoder." in f".{path}" and base_model.config.is_encoder_decoder else "source"
             name = name_path.rpartition(".")[2]
-            linears[Linear(name=name, path=name_path, count=1, inputs=sizes[0], outputs=sizes[1], reads=reads)] += 1
-    if wanted is not None and paths != wanted:
+            linears[Linear(name=name, path=name_path, count=1, inputs=widths[0], outputs=widths[1], reads=reads)] += 1
+    if wanted is not None and seen_paths != wanted:
         version, family = metadata.version("peft"), base_model.config.model_type
         message = f"peft {version} would not adapt the layers of {family} that these names select"
-        hint = f"peft renames the experts of older models; layers that differ: {_some(sorted(paths ^ wanted))}. "
+        hint = f"peft renames the experts of older models; layers that differ: {_some(sorted(seen_paths ^ wanted))}. "
         hint += f'Use "all-linear" for all layers, and {PARAMETERS_KEY} for tensors of experts'
         raise ConfigError(Problem(message=message, key=MODULES_KEY, hint=hint))
     return {

@@ -124,9 +124,9 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Trainin
 def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Iterator[tuple[str, str, str]]:
     """Yield the key, the message and the hint of each unsupported setting."""
     requested_type, on_cpu, libraries = config.training.mixed_precision, target.device == "cpu", hardware.libraries
-    no_gpu, native = "and this run is on the CPU", hardware.cpu_flags & BF16_FLAGS
+    clause, native = "and this run is on the CPU", hardware.cpu_flags & BF16_FLAGS
     if requested_type == "fp16" and on_cpu:
-        yield MIXED, f"fp16 needs a GPU, {no_gpu}", f"set it to {'bf16, which this CPU supports' if native else 'auto'}"
+        yield MIXED, f"fp16 needs a GPU, {clause}", f"set it to {'bf16, which this CPU supports' if native else 'auto'}"
     if requested_type == "bf16" and target.bf16 is False:
         hint = "set it to auto, which chooses fp16 with a scaled loss, or fp32 for models that overflow in fp16"
         yield MIXED, f"{target.reason} does not support bf16", hint
@@ -139,7 +139,7 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
     key, name = OPTIMIZER_KEY, config.training.optim
     optimizer = OPTIMIZERS[name]
     if optimizer.needs_gpu and on_cpu:
-        yield key, f"{name} needs a GPU, {no_gpu}", f"use {ADAFACTOR}, which has almost no state and runs on a CPU"
+        yield key, f"{name} needs a GPU, {clause}", f"use {ADAFACTOR}, which has almost no state and runs on a CPU"
     elif optimizer.library and libraries.get(optimizer.library) is None:
         hint = f"install it: uv pip install {optimizer.library}; or use {ADAFACTOR}"
         yield key, f"{name} needs {optimizer.library}, which is not installed", hint
@@ -148,7 +148,7 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
     key, name = "model.attn_implementation", config.model.attn_implementation
     kernel, capability = FLASH_KERNELS.get(name), target.gpu.capability if target.gpu else None
     if (kernel or name == "flex_attention") and on_cpu:
-        yield key, f"{name} needs a GPU, {no_gpu}", "set it to auto"
+        yield key, f"{name} needs a GPU, {clause}", "set it to auto"
     elif kernel and (lack := kernel.lack(libraries)):
         yield key, f"{name} {lack}", "set it to auto: torch has a flash kernel of its own"
     elif kernel and capability and (refusal := kernel.too_old(capability)):
@@ -160,14 +160,14 @@ def weights_dtype(
 ) -> Planned[Dtype]:
     """Return the data type of the model's own weights. Frozen weights have that of matmuls. Trained weights have fp32,
     or on one GPU bf16 with fp32 copies, which saves the casts of autocast and the bytes of fp32 activations."""
-    requested, trains = loaded.config.model.dtype, not loaded.config.tuning.has_adapter
-    if requested != "auto":
-        masters = "; bf16 weights are copies of the fp32 master weights that the optimizer updates"
-        return exact(requested, f"from {loaded.where(DTYPE)}{masters if trains and requested == 'bfloat16' else ''}")
+    setting, full = loaded.config.model.dtype, not loaded.config.tuning.has_adapter
+    if setting != "auto":
+        copies_text = "; bf16 weights are copies of the fp32 master weights that the optimizer updates"
+        return exact(setting, f"from {loaded.where(DTYPE)}{copies_text if full and setting == 'bfloat16' else ''}")
     is_alone = target.device == "cuda" and processes == 1 and not loaded.config.distributed.cpu_offload
-    if trains and is_alone and chosen == "bf16" and shape.stored_dtype in ("bfloat16", "float16"):
+    if full and is_alone and chosen == "bf16" and shape.stored_dtype in ("bfloat16", "float16"):
         return exact("bfloat16", f"stored in {shape.stored_dtype}; the optimizer updates fp32 master weights")
-    if trains:
+    if full:
         reason = "the weights are trained, and 16 bits would lose small updates"
         if shape.has_grouped_experts and chosen != "fp32":
             reason += "; without FSDP2, experts are computed in fp32 too, because autocast does not cover grouped_mm"
@@ -235,8 +235,8 @@ def choose(
     Raises ConfigError for targets that match nothing.
     """
     precision_figure = precision(loaded, hardware, target, shape)
-    weights = weights_dtype(loaded, target, precision_figure.value, shape, initial_setup.processes)
-    weights = weights.model_copy(update={"reason": weights.reason + _expert_wait(weights.value, target, shape)})
+    dtype = weights_dtype(loaded, target, precision_figure.value, shape, initial_setup.processes)
+    dtype = dtype.model_copy(update={"reason": dtype.reason + _expert_wait(dtype.value, target, shape)})
     chunk_figure = loss_chunk(loaded, target, shape)
     config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
     has_lora = tuning.has_adapter
@@ -270,7 +270,7 @@ def choose(
         initial_setup,
         device=target.device,
         precision=precision_figure.value,
-        weights=weights.value,
+        weights=dtype.value,
         method=tuning.method,
         four_bits=FourBits.of(config, shape),
         trained_parameters=trained_count,
@@ -301,7 +301,7 @@ def choose(
         compiled=training.torch_compile,
         tf32=training.tf32,
     )
-    return setup, Chosen(precision_figure, weights, chunk_figure, attention, router_weight)
+    return setup, Chosen(precision_figure, dtype, chunk_figure, attention, router_weight)
 
 
 def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | None, Planned[float] | None]:
@@ -344,10 +344,10 @@ def _merged_parameters(config: Config, shape: ModelShape) -> int:
 def _require_rank(loaded: LoadedConfig, linears: Sequence[Linear]) -> None:
     """Raise ConfigError if a matrix is too small for the rank of adapters that start from it."""
     tuning = loaded.config.tuning
-    most = min((min(linear.inputs, linear.outputs) for linear in linears), default=tuning.r)
-    if tuning.r > most:
-        message = f"is {tuning.r}, but {tuning.init_lora_weights} allows at most {most} for the narrowest matrix"
-        raise ConfigError(loaded.problem("tuning.r", message, f"set it to {most} or less, or {INIT_KEY} to default"))
+    limit = min((min(linear.inputs, linear.outputs) for linear in linears), default=tuning.r)
+    if tuning.r > limit:
+        message = f"is {tuning.r}, but {tuning.init_lora_weights} allows at most {limit} for the narrowest matrix"
+        raise ConfigError(loaded.problem("tuning.r", message, f"set it to {limit} or less, or {INIT_KEY} to default"))
 
 
 def _attention(

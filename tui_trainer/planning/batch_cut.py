@@ -118,31 +118,31 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
     micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
     step_row_count, effective_reason = step_rows(loaded.config), f"from {loaded.where(EFFECTIVE)}"
     is_micro_written, is_accumulation_written = (loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
-    share = -(-step_row_count // processes)
-    whole_name = "the effective batch" if processes == 1 else f"a process's share of {quantity(share, 'row')}"
+    row_share = -(-step_row_count // processes)
+    whole_name = "the effective batch" if processes == 1 else f"a process's share of {quantity(row_share, 'row')}"
     if isinstance(micro, int) and isinstance(accumulation, int) and is_micro_written and is_accumulation_written:
         product_text = "micro-batch x accumulation" + (" x processes" if processes > 1 else "")
         return _cut(effective_rows(loaded, processes), micro, product_text, f"from {loaded.where(MICRO)}", processes)
     if isinstance(micro, int) and is_micro_written:
         reason = f"from {loaded.where(MICRO)}"
-        if micro > share:
+        if micro > row_share:
             reason += f", where it is {micro}: limited to {whole_name}"
-        return _cut(step_row_count, min(micro, share), effective_reason, reason, processes)
+        return _cut(step_row_count, min(micro, row_share), effective_reason, reason, processes)
     if isinstance(accumulation, int) and micro != TUNE:
-        rows = "effective batch" if processes == 1 else f"{quantity(share, 'row')} of a process"
+        rows = "effective batch" if processes == 1 else f"{quantity(row_share, 'row')} of a process"
         reason = f"{rows} / {ACCUMULATION} from {loaded.where(ACCUMULATION)}"
-        cut = _cut(step_row_count, -(-share // min(accumulation, share)), effective_reason, reason, processes)
+        cut = _cut(step_row_count, -(-row_share // min(accumulation, row_share)), effective_reason, reason, processes)
         if cut.accumulation == accumulation:
             return cut
         uneven = f"{cut.accumulation_reason}; {accumulation} micro-batches, as requested, would leave one of them empty"
         return replace(cut, accumulation_reason=uneven)
-    most_allowed = min(micro, share) if isinstance(micro, int) else share
+    most_allowed = min(micro, row_share) if isinstance(micro, int) else row_share
     fitting_rows = largest_fit(most_allowed)
     # Parts are equal: if 20 rows fit, 32 rows are cut into 16 and 16, not into 20 and 12.
-    even_rows = -(-share // -(-share // fitting_rows))
+    even_rows = -(-row_share // -(-row_share // fitting_rows))
     if fitting_rows < most_allowed:
         reason = f"the largest equal part of {whole_name} that fits in memory (up to {fitting_rows} rows fit)"
-    elif isinstance(micro, int) and micro < share:
+    elif isinstance(micro, int) and micro < row_share:
         reason = f"the largest equal part of {whole_name} with at most {micro} rows, from {loaded.where(MICRO)}"
     else:
         reason = f"{whole_name.replace('the effective', 'the whole effective')} fits in memory"
@@ -174,21 +174,21 @@ def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], floa
     """Return a cut into smaller passes, of rows of similar length, if it computes clearly less padding; else `cut`.
 
     `padding(micro)` is the share of padding with passes of `micro` rows. Starting a pass takes as long as computing
-    `starting_tokens`.
+    `pass_tokens`.
     """
     rows = cut.share_of(facts.rows)
 
     def token_cost(micro: int) -> float:
         return rows * facts.row_tokens / (1 - padding(micro)) + -(-rows // micro) * pass_tokens
 
-    halves = [min(cut.micro, rows)]
-    while halves[-1] > 1:
-        halves.append(-(-halves[-1] // 2))
-    cost_by_rows = {micro: token_cost(micro) for micro in halves}
+    sizes = [min(cut.micro, rows)]
+    while sizes[-1] > 1:
+        sizes.append(-(-sizes[-1] // 2))
+    cost_by_rows = {micro: token_cost(micro) for micro in sizes}
     fastest_rows = min(cost_by_rows, key=lambda micro: cost_by_rows[micro])
-    if cost_by_rows[fastest_rows] > (1 - LEAST_SAVING) * cost_by_rows[halves[0]]:
+    if cost_by_rows[fastest_rows] > (1 - LEAST_SAVING) * cost_by_rows[sizes[0]]:
         return cut
-    change = f"{padding(fastest_rows):.0%} padding instead of {padding(halves[0]):.0%} with {halves[0]} rows per pass"
+    change = f"{padding(fastest_rows):.0%} padding instead of {padding(sizes[0]):.0%} with {sizes[0]} rows per pass"
     reason = f"rows of similar length share a pass: {change}"
     return _cut(cut.effective, fastest_rows, cut.effective_reason, reason, cut.processes)
 

@@ -214,11 +214,11 @@ def four_bit_problems(
     one, with 4-bit weights."""
     if setup.four_bits is None:
         return []
-    instead = _sixteen_bits(loaded, shape, setup)
+    remedy = _sixteen_bits(loaded, shape, setup)
     if target.device == "cpu":
-        return [loaded.problem(METHOD_KEY, f"qlora needs a GPU, and this run is on the CPU ({target.reason})", instead)]
+        return [loaded.problem(METHOD_KEY, f"qlora needs a GPU, and this run is on the CPU ({target.reason})", remedy)]
     if hardware.libraries.get(BITSANDBYTES) is None and not is_asked(loaded.config):
-        hint = f"install it: uv pip install {BITSANDBYTES}; or {instead}"
+        hint = f"install it: uv pip install {BITSANDBYTES}; or {remedy}"
         return [loaded.problem(METHOD_KEY, f"qlora needs {BITSANDBYTES}, which is not installed", hint)]
     return []
 
@@ -227,6 +227,6 @@ def _sixteen_bits(loaded: ResolvedLoaded, shape: ModelShape, setup: TrainingSetu
     """Return a hint that suggests LoRA on 16-bit weights, with the memory of both methods at one row per pass."""
     config = loaded.config
     sixteen_bit, _ = with_dry_run(config, shape, replace(setup, method="lora", four_bits=None, weights="bfloat16"))
-    unpacked, packed_text = (format_bytes(needed_bytes(shape, variant, config, 1)) for variant in (sixteen_bit, setup))
+    in_16_bits, packed_text = (format_bytes(needed_bytes(shape, option, config, 1)) for option in (sixteen_bit, setup))
     change_text = f'set {METHOD_KEY} = "lora" and model.dtype = "bfloat16"'
-    return f"{change_text}: about {unpacked} of memory with a micro-batch of 1; 4 bits would take {packed_text}"
+    return f"{change_text}: about {in_16_bits} of memory with a micro-batch of 1; 4 bits would take {packed_text}"

@@ -19,12 +19,12 @@ def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]
     state, and small files."""
     bytes_each, trained = _trained_bytes_each(setup), setup.trained_parameters
     copy_bytes = 4 if bytes_each < 4 else 0
-    total = (bytes_each + copy_bytes) * trained + state_bytes(shape, setup, trained) + begun_bytes(setup)
+    size = (bytes_each + copy_bytes) * trained + state_bytes(shape, setup, trained) + begun_bytes(setup)
     if not setup.has_adapter:
-        total += bytes_each * sum(shape.towers.values())
+        size += bytes_each * sum(shape.towers.values())
     state = OPTIMIZERS[setup.optim].state_words or f"{setup.optim}'s state"
-    weights = "weights, fp32 master weights" if copy_bytes else "weights"
-    return total + SMALL_FILES_BYTES, f"{total / max(trained, 1):.3g} bytes/trained parameter: {weights} and {state}"
+    weights_text = "weights, fp32 master weights" if copy_bytes else "weights"
+    return size + SMALL_FILES_BYTES, f"{size / max(trained, 1):.3g} bytes/trained parameter: {weights_text} and {state}"
 
 
 def final_model_bytes(parameters: int, setup: TrainingSetup) -> int:

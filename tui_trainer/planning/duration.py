@@ -148,17 +148,17 @@ def checkpointing_cost(
 
 def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> float:
     """Return the operations of matmuls for one input token, or for one answer token of an encoder-decoder."""
-    weights = shape.matrix_parameters_read(reads)
+    parameters = shape.matrix_parameters_read(reads)
     layer_kinds = (kind for kind in setup.adapted(shape) if kind.reads == reads)
     adapter_count = sum(kind.count * kind.uses * setup.lora_rank * (kind.inputs + kind.outputs) for kind in layer_kinds)
-    flops = 6.0 * weights if setup.method == "full" else 4.0 * weights + 6.0 * adapter_count
+    flops = 6.0 * parameters if setup.method == "full" else 4.0 * parameters + 6.0 * adapter_count
     if setup.freezes_layers:
         # Forward through all layers, backward through the last ones, and the gradients of the trained weights.
         backward_share = setup.backward_layers / max(shape.layers, 1)
-        flops = 2.0 * weights * (1 + min(backward_share, 1.0) + setup.trained_parameters / max(shape.parameters, 1))
+        flops = 2.0 * parameters * (1 + min(backward_share, 1.0) + setup.trained_parameters / max(shape.parameters, 1))
     if setup.gradient_checkpointing:
-        heads = sum(linear.matrix_parameters for linear in shape.linears if linear.is_head and linear.reads == reads)
-        flops += 2.0 * (weights - heads + adapter_count)
+        in_head = sum(linear.matrix_parameters for linear in shape.linears if linear.is_head and linear.reads == reads)
+        flops += 2.0 * (parameters - in_head + adapter_count)
     return flops
 
 
@@ -175,8 +175,8 @@ def times_of_packing(config: ResolvedConfig, facts: DataFacts, shape: ModelShape
     """
     # The typical length of a token's document is unknown, so the longest document stands for it.
     row_widths = (longest_row(config, facts, is_packed) for is_packed in (True, False))
-    packed, unpacked_flops = (training_flops(shape, setup, tokens=1, row_tokens=row_width) for row_width in row_widths)
-    return packed / unpacked_flops
+    flops, unpacked_flops = (training_flops(shape, setup, tokens=1, row_tokens=row_width) for row_width in row_widths)
+    return flops / unpacked_flops
 
 
 def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
@@ -421,13 +421,13 @@ class Decomposition:
         method_text = "a QR" if init == "olora" else "a fast SVD" if iterations.isdigit() else "an SVD"
         matrix_count, operations, matmuls = 0, 0.0, 0.0
         for layer in layers:
-            m, n = max(layer.inputs, layer.outputs), min(layer.inputs, layer.outputs)
+            longer, n = max(layer.inputs, layer.outputs), min(layer.inputs, layer.outputs)
             share = DECOMPOSING_SHARE * n / (n + DECOMPOSING_HALF_SHARE_WIDTH)
             if iterations.isdigit():
-                flops = 4.0 * m * n * r * (int(iterations) + 1)
+                flops = 4.0 * longer * n * r * (int(iterations) + 1)
                 share *= NARROW_SHARE
             else:
-                flops = 4.0 * m * n**2 - 4 / 3 * n**3 if init == "olora" else 6.0 * m * n**2 + 20.0 * n**3
+                flops = 4.0 * longer * n**2 - 4 / 3 * n**3 if init == "olora" else 6.0 * longer * n**2 + 20.0 * n**3
             matrix_count, operations = matrix_count + layer.count, operations + layer.count * flops
             matmuls += layer.count * flops / share
         return cls(method_text, matrix_count, operations, matmuls)
@@ -457,12 +457,12 @@ def roofline_seconds(
     rate = card_flops_per_second(card, setup) if card else None
     if card is None or rate is None or setup.cpu_offload:
         return None
-    bandwidth = 1e9 * card.gigabytes_per_second
+    memory_rate = 1e9 * card.gigabytes_per_second
     used_share = CARD_SHARE * shape.hidden_size / (shape.hidden_size + CARD_HALF_SHARE_WIDTH)
     weights = shape.parameters * (2 if setup.precision != "fp32" else 4) / setup.shards
-    pass_seconds = max(flops / passes / (rate * used_share), 3 * weights / bandwidth, starting_seconds(shape, setup))
+    pass_seconds = max(flops / passes / (rate * used_share), 3 * weights / memory_rate, starting_seconds(shape, setup))
     update_bytes = setup.trained_parameters / setup.shards * (12 + 2 * OPTIMIZERS[setup.optim].state_bytes)
-    return passes * pass_seconds + update_bytes / bandwidth
+    return passes * pass_seconds + update_bytes / memory_rate
 
 
 def card_flops_per_second(card: Card, setup: TrainingSetup) -> float | None:

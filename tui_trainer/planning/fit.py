@@ -72,8 +72,8 @@ def largest_micro_batch(
     budget = room.budget_bytes
     if budget is None:
         return limit
-    fits = bisect_left(range(1, limit + 1), True, key=lambda rows: needed_bytes(shape, setup, config, rows) > budget)
-    return max(fits, 1)
+    count = bisect_left(range(1, limit + 1), True, key=lambda rows: needed_bytes(shape, setup, config, rows) > budget)
+    return max(count, 1)
 
 
 def row_tokens(config: Config, setup: TrainingSetup) -> int:
@@ -122,16 +122,16 @@ def parts_of_run(
 
 
 def most_labels(config: ResolvedConfig, setup: TrainingSetup, rows: int, candidate_rows: int) -> int:
-    """Return the largest likely count of labels in a pass of `rows` out of `candidate_rows`; 0 if all tokens may count."""
-    tokens, label_share = _most_tokens(config, setup, rows, candidate_rows), setup.label_share
+    """Return the largest likely count of labels in a pass of `rows` out of `candidate_rows`; 0 if all may count."""
+    token_sum, label_share = _most_tokens(config, setup, rows, candidate_rows), setup.label_share
     # Each document is assumed to be trained on as a whole or not at all, which spreads the counts most.
     documents = step_rows(config) / most_passes(config, setup, rows)
     label_share += _DEVIATIONS * math.sqrt(label_share * (1 - label_share) / documents)
-    return tokens if label_share >= 1 else math.ceil(label_share * (tokens or rows * row_tokens(config, setup)))
+    return token_sum if label_share >= 1 else math.ceil(label_share * (token_sum or rows * row_tokens(config, setup)))
 
 
 def _most_tokens(config: Config, setup: TrainingSetup, rows: int, candidate_rows: int) -> int:
-    """Return the largest likely count of tokens in a pass of `rows` out of `candidate_rows` padded documents; 0 if rows are
+    """Return the largest likely tokens in a pass of `rows` out of `candidate_rows` padded documents; 0 if rows are
     full.
 
     Lengths of documents are assumed to spread like an exponential distribution, within their mean and the longest. The

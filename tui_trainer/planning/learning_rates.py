@@ -61,15 +61,15 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, now: in
     is_own_rate = loaded.config.training.learning_rate != "auto" and loaded.origin(LEARNING_RATE).by_user
     if is_own_rate and not loaded.origin(BASE).by_user:
         return rate.model_copy(update={"reason": f"{rate.reason}; a rate that you set is not scaled"})
-    before, source = base_rows(loaded)
-    if before == now:
+    base, source = base_rows(loaded)
+    if base == now:
         unscaled_clause = f"a step has the {now} rows that this rate is meant for, so it is not scaled"
         return rate.model_copy(update={"reason": f"{rate.reason}; {unscaled_clause}"})
-    new_rate, most = scaled(rate.value, scaling, before, now), ""
+    new_rate, limit = scaled(rate.value, scaling, base, now), ""
     highest_rate = max(peak_rate(loaded.config, parameters).most, rate.value)
     if loaded.config.training.lr_scaling == "auto" and new_rate > highest_rate:
-        new_rate, most = highest_rate, f", above which {what_trains(loaded.config, parameters)} tends to diverge"
-    scaling_clause = f"{scaling} scaling from {before} rows ({source}) to {now}: {rate.value:g} -> {new_rate:g}{most}"
+        new_rate, limit = highest_rate, f", above which {what_trains(loaded.config, parameters)} tends to diverge"
+    scaling_clause = f"{scaling} scaling from {base} rows ({source}) to {now}: {rate.value:g} -> {new_rate:g}{limit}"
     return exact(new_rate, f"{rate.reason}; {scaling_clause}")
 
 

@@ -243,9 +243,9 @@ class KeptMicroBatch:
         if not self.step_seconds:
             return f"measured: {self._split(self.rows)} fits in memory, but no micro-batch size was timed"
         fastest_first = sorted(self.step_seconds.items(), key=lambda pair: (pair[0] != self.rows, pair[1], -pair[0]))
-        (first_rows, seconds), *others = fastest_first
+        (first_rows, seconds), *slower = fastest_first
         fastest_words = f"measured: {self._split(first_rows)}: {format_seconds(seconds)}/step"
-        return ", ".join([fastest_words, *(f"{self._split(size)}: {format_seconds(value)}" for size, value in others)])
+        return ", ".join([fastest_words, *(f"{self._split(size)}: {format_seconds(time)}" for size, time in slower)])
 
     def _split(self, rows: int) -> str:
         return split_words(rows, -(-self.step_rows // rows))
@@ -261,8 +261,8 @@ def micro_batch_key(
     processes: int,
 ) -> Key:
     device = device_key(hardware.cpu_name, threads, full_name(gpu) if gpu else "")
-    share = -(-step_rows(loaded.config) // processes)
-    step_key_of_rows = step_key(loaded.config, hardware.libraries, shape, setup, 0, share, setup.longest_row, processes)
+    rows = -(-step_rows(loaded.config) // processes)
+    step_key_of_rows = step_key(loaded.config, hardware.libraries, shape, setup, 0, rows, setup.longest_row, processes)
     other_values = [value_of(loaded.config, key) for key in _MICRO_BATCH_SETTINGS]
     return step_key_of_rows.on(device, data=sha256(json.dumps(other_values, default=str).encode()).hexdigest()[:16])
 
@@ -305,11 +305,11 @@ def measured_peaks(key: Key) -> tuple[MeasuredPeak, ...]:
         if isinstance(peak_bytes := record.figures.get("bytes"), int) and peak_bytes > 0:
             peaks_by_part.setdefault(record.part, []).append(peak_bytes)
     highest_peaks = []
-    for part, sizes in peaks_by_part.items():
+    for part, values in peaks_by_part.items():
         with suppress(ValueError):
             rows, eval_rows = map(int, part.split("+"))
             if min(rows, eval_rows) > 0:
-                highest_peaks.append(MeasuredPeak(rows=rows, eval_rows=eval_rows, bytes=max(sizes), runs=len(sizes)))
+                highest_peaks.append(MeasuredPeak(rows=rows, eval_rows=eval_rows, bytes=max(values), runs=len(values)))
     return tuple(highest_peaks)
 
 

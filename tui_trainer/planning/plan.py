@@ -300,9 +300,9 @@ class Plan(BaseModel):
 
     def resolved(self) -> dict[str, Planned[Any]]:
         """Return the planned value of each setting that may be `auto`, by key: `training.learning_rate`."""
-        decided = {figure.setting or name: value for name, figure, value in self.figures()}
-        decided["hardware_profile"] = exact(self.hardware_profile or "none", self.hardware_reason)
-        return {key: decided[setting.name] for key, setting in all_settings().items() if setting.name in decided}
+        figures = {figure.setting or name: value for name, figure, value in self.figures()}
+        figures["hardware_profile"] = exact(self.hardware_profile or "none", self.hardware_reason)
+        return {key: figures[setting.name] for key, setting in all_settings().items() if setting.name in figures}
 
     def model_shape(self) -> ModelShape:
         """Return the shape of the model in its present files. Raises InputError if the model is missing."""
@@ -395,11 +395,11 @@ def _make(
     loaded = decisions.loaded
     plan = _assemble(original, hardware, facts, decisions, made_from)
     budget, config = decisions.room, loaded.config
-    needed_bytes = plan.memory_bytes.value
+    memory_bytes = plan.memory_bytes.value
     problems = disk_problems(loaded, plan.disk_bytes.value, disk_free_bytes(Path(config.output.runs_dir)))
     host_problems = host_memory_problems(plan.host_memory_bytes, hardware)
-    if budget.total_bytes is not None and needed_bytes > budget.total_bytes:
-        shortage, basis = memory_problem(loaded, budget, needed_bytes), basis_of(loaded, hardware, plan)
+    if budget.total_bytes is not None and memory_bytes > budget.total_bytes:
+        shortage, basis = memory_problem(loaded, budget, memory_bytes), basis_of(loaded, hardware, plan)
         raise MemoryShortage([*problems, shortage, *host_problems], shortage, basis, budget.share * budget.total_bytes)
     if problems or host_problems:
         raise ConfigError([*problems, *host_problems])
@@ -469,7 +469,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     setup, memory_reason = with_dry_run(config, shape, setup)
     if problems := four_bit_problems(loaded, hardware, target, shape, setup):
         raise ConfigError(problems)
-    room = MemoryBudget.of(hardware, tightest(hardware, target, group.gpu_uuids), group.per_node)
+    memory_room = MemoryBudget.of(hardware, tightest(hardware, target, group.gpu_uuids), group.per_node)
     threads = requested_threads(loaded, hardware, group.per_node)
 
     is_offloaded = config.distributed.cpu_offload and target.device == "cuda"
@@ -477,14 +477,14 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
 
     def fits(shards: int) -> bool:
         one_row = replace(setup, shards=shards)
-        return room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= room.budget_bytes
+        return memory_room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= memory_room.budget_bytes
 
     if initial.config.model.dtype == "auto" and setup.method == "full" and setup.weights != "float32" and not fits(1):
         exact_weights = resolved(
             decided(initial, choices.DTYPE, value="float32", reason="auto: fp32 masters do not fit as well")
         )
         alone = decide(exact_weights, hardware, facts, chosen_gpu)
-        if needed_bytes(shape, alone.setup, config, 1) <= (room.budget_bytes or 0):
+        if needed_bytes(shape, alone.setup, config, 1) <= (memory_room.budget_bytes or 0):
             return alone
     strategy = strategy_of(loaded, group, fits, offloads=is_offloaded)
     setup = split_over(setup, strategy.value, processes, group.per_node)
@@ -494,7 +494,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     tuned = kept_micro_batch(key) if is_tuning else None
 
     def largest_fit(limit: int) -> int:
-        return min(limit, tuned.rows) if tuned else largest_micro_batch(shape, setup, config, room, limit)
+        return min(limit, tuned.rows) if tuned else largest_micro_batch(shape, setup, config, memory_room, limit)
 
     cut = cut_batch(loaded, largest_fit, processes)
     problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
@@ -536,7 +536,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         group=replace(
             group, strategy=strategy, cpu_offload=offload_of(loaded, strategy.value, target.device == "cuda")
         ),
-        room=room,
+        room=memory_room,
         shape=shape,
         setup=replace(setup, most_rows=rows),
         cut=cut,
@@ -610,7 +610,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     host_parts, host_bytes = host_memory(shape, setup, config, loader_workers.value, group.per_node)
     checkpoint_size, saved_reason = checkpoint_bytes(shape, setup)
     final_model = final_model_bytes(whole, setup)
-    disk_total, disk_reason = run_bytes(
+    disk_bytes, disk_reason = run_bytes(
         checkpoint_size,
         final_model,
         save_total_limit=config.checkpoint.save_total_limit,
@@ -619,15 +619,15 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         total_steps=steps.total.value,
     )
     if setup.merged_parameters and setup.has_adapter:
-        disk_total += whole * Static(shape, setup).weight_size
+        disk_bytes += whole * Static(shape, setup).weight_size
         disk_reason += ", and the merged base model of the adapter"
 
     # Time is that of one process, because all compute at the same time.
-    longest_row, rows = row_tokens(config, setup), cut.share_of(facts.rows)
+    longest_tokens, rows = row_tokens(config, setup), cut.share_of(facts.rows)
     # Attention gets full packed rows, or otherwise rows as long as their documents, with padding.
-    computed_tokens = (facts.row_tokens or longest_row) / (1 - made.padding)
+    computed_tokens = (facts.row_tokens or longest_tokens) / (1 - made.padding)
     is_by_document = facts.row_tokens and not setup.packed
-    row_width = max(1, round(max(facts.document_tokens, computed_tokens))) if is_by_document else longest_row
+    row_width = max(1, round(max(facts.document_tokens, computed_tokens))) if is_by_document else longest_tokens
     device = device_key(hardware.cpu_name, made.threads.value, full_name(gpu) if gpu else "")
     card = gpu.card if gpu else None
 
@@ -640,7 +640,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
             row_tokens=row_width,
             document_tokens=facts.document_tokens or None,
         )
-        key = step_key(config, hardware.libraries, shape, setup, cut.micro, rows, longest_row, cut.processes)
+        key = step_key(config, hardware.libraries, shape, setup, cut.micro, rows, longest_tokens, cut.processes)
         measured_speed = read_calibration(device, key, flops)
         launch_seconds = -(-rows // cut.micro) * starting_seconds(shape, setup)
         step = step_time(flops, shape.hidden_size, measured_speed, setup, card, device=device, starts=launch_seconds)
@@ -717,7 +717,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         loraplus_learning_rate=None if ratio == 1 else exact(peak_rate.value * ratio, ratio_reason),
         # The share is exact, so the rate is as exact as the peak.
         final_learning_rate=exact(peak_rate.value * floor, floor_reason) if floor else None,
-        longest_row=longest_row,
+        longest_row=longest_tokens,
         training_setup=setup,
         loss_chunk_tokens=made.chosen.loss_chunk_tokens,
         kernels=fused_kernels(loaded, hardware, made.target, shape),
@@ -746,7 +746,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         threads=exact(made.threads.value, threads_reason),
         checkpoint_bytes=estimated(checkpoint_size, saved_reason),
         final_model_bytes=final_model,
-        disk_bytes=estimated(disk_total, disk_reason),
+        disk_bytes=estimated(disk_bytes, disk_reason),
         memory_budget_bytes=made.room.budget_bytes,
         memory_bytes=estimated(total_bytes(parts), memory_reason),
         memory_parts=parts,
