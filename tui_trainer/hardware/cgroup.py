@@ -141,8 +141,10 @@ def memory_left(root: Path = Path("/")) -> MemoryLeft:
     left, out_of, place = machine_memory.available + swap_bytes.get("SwapFree", 0), machine_memory.total, "the machine"
     if limits.memory_bytes is not None and (container_left_bytes := limits.memory_left_bytes or 0) < left:
         left, out_of, place = container_left_bytes, limits.memory_bytes, "the container"
-    used = swap_bytes.get("SwapTotal", 0) - swap_bytes.get("SwapFree", 0)
-    return MemoryLeft(left_bytes=left, total_bytes=out_of, where=place, swap_used_bytes=used, process_bytes=own_bytes)
+    swap_used = swap_bytes.get("SwapTotal", 0) - swap_bytes.get("SwapFree", 0)
+    return MemoryLeft(
+        left_bytes=left, total_bytes=out_of, where=place, swap_used_bytes=swap_used, process_bytes=own_bytes
+    )
 
 
 def _swap(root: Path) -> dict[str, int]:

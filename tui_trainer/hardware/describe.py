@@ -92,8 +92,8 @@ def cpu_precision_words(flags: frozenset[str]) -> str:
     """Return the types that the processor computes without emulation."""
     if not flags:
         return f"fp32; its instruction sets are {NOT_REPORTED}"
-    names = sorted(flags & BF16_FLAGS)
-    return f"fp32, and bf16 natively ({', '.join(names)})" if names else "fp32; bf16 only emulated, slower than fp32"
+    native = sorted(flags & BF16_FLAGS)
+    return f"fp32, and bf16 natively ({', '.join(native)})" if native else "fp32; bf16 only emulated, slower than fp32"
 
 
 def precision_words(can: Abilities | None) -> str:
@@ -117,7 +117,7 @@ def peak_words(card: Card | None) -> str:
     """Return the manufacturer's peak rates and their source."""
     if card is None:
         return "this GPU is not in the catalogue: measure a step to learn its speed"
-    peaks = ", ".join(f"{name} {rate:g}" for name, rate in reversed(card.teraflops.known().items()) if name != "int8")
+    peaks = ", ".join(f"{kind} {value:g}" for kind, value in reversed(card.teraflops.known().items()) if kind != "int8")
     return f"{peaks} TFLOP/s; memory {card.gigabytes_per_second:,.0f} GB/s ({card.source})"
 
 

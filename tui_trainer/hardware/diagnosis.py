@@ -317,13 +317,13 @@ def lack_of_compiler(libraries: Mapping[str, str | None], device: Device) -> str
 
     Triton compiles its launcher in C when its first kernel starts. Nothing is imported here.
     Sources: triton/runtime/build.py; _cpp_compiler_search in torch/_inductor/cpp_builder.py."""
-    variable, programs, language = "CXX", ("g++", "clang++"), "C++"
+    variable, names, language = "CXX", ("g++", "clang++"), "C++"
     if device == "cuda":
-        variable, programs, language = "CC", ("gcc", "clang"), "C"
+        variable, names, language = "CC", ("gcc", "clang"), "C"
         if (triton := libraries.get("triton", "")) in (None, ASSUMED):
             return "" if triton else "triton is not installed"
         if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
             return "the headers of Python (Python.h) are not installed"
     # The variable may contain options after the program.
     command = os.environ.get(variable, "").split()[:1]
-    return "" if any(map(shutil.which, command or programs)) else f"no {language} compiler ({programs[0]}) is installed"
+    return "" if any(map(shutil.which, command or names)) else f"no {language} compiler ({names[0]}) is installed"

@@ -73,10 +73,13 @@ def core_times() -> list[CpuTimes]:
     """Return the times of each core that this process may use."""
     all_cores = psutil.cpu_times(percpu=True)
     allowed_indices = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(all_cores))
-    used = [all_cores[index] for index in sorted(allowed_indices) if index < len(all_cores)] or all_cores
+    usable_cores = [all_cores[index] for index in sorted(allowed_indices) if index < len(all_cores)] or all_cores
     # Guest time is part of user time. iowait is idle time.
-    busy = [sum(getattr(core, name, 0.0) for name in _BUSY) for core in used]
-    return [CpuTimes(b, b + core.idle + getattr(core, "iowait", 0.0)) for b, core in zip(busy, used, strict=True)]
+    busy_seconds = [sum(getattr(core, name, 0.0) for name in _BUSY) for core in usable_cores]
+    return [
+        CpuTimes(core_seconds, core_seconds + core.idle + getattr(core, "iowait", 0.0))
+        for core_seconds, core in zip(busy_seconds, usable_cores, strict=True)
+    ]
 
 
 @cache
@@ -101,19 +104,19 @@ def cpu_share(before: CpuTimes | None, after: CpuTimes) -> float | None:
 
 def read_gauges(folder: Path, share: float | None, limits: CgroupLimits) -> Gauges:
     """Return `share` with the memory of the machine or container and the disk of `folder`, without GPUs."""
-    used_bytes = total = on_disk = disk_size = None
+    used_bytes = limit = on_disk = disk_size = None
     with suppress(*UNREADABLE):
         memory = psutil.virtual_memory()
-        used_bytes, total = memory.total - memory.available, memory.total
-        if limits.memory_bytes is not None and limits.memory_bytes < total:
-            total = limits.memory_bytes
-            used_bytes = min(used_bytes, total) if limits.memory_used_bytes is None else limits.memory_used_bytes
+        used_bytes, limit = memory.total - memory.available, memory.total
+        if limits.memory_bytes is not None and limits.memory_bytes < limit:
+            limit = limits.memory_bytes
+            used_bytes = min(used_bytes, limit) if limits.memory_used_bytes is None else limits.memory_used_bytes
     with suppress(*UNREADABLE):
         disk = psutil.disk_usage(str(nearest_existing(folder)))
         # As in df, the blocks reserved for root count as neither used nor free.
         on_disk, disk_size = disk.used, disk.used + disk.free
     return Gauges(
-        cpu_share=share, memory_used_bytes=used_bytes, memory_bytes=total, disk_used_bytes=on_disk, disk_bytes=disk_size
+        cpu_share=share, memory_used_bytes=used_bytes, memory_bytes=limit, disk_used_bytes=on_disk, disk_bytes=disk_size
     )
 
 

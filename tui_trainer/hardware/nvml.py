@@ -126,8 +126,8 @@ class Nvml:
         A driver with a problem is not queried every second: there are no GPUs until `driver` or `gpus` succeeds."""
         if (self._driver or self.driver()).problem:
             return ()
-        handles = enumerate(self._handle(index) for index in range(self._count()))
-        return tuple(Gpu(index=i, problem=why) if why else self._measured(i, handle) for i, (handle, why) in handles)
+        results = enumerate(self._handle(index) for index in range(self._count()))
+        return tuple(Gpu(index=i, problem=why) if why else self._measured(i, handle) for i, (handle, why) in results)
 
     def users(self) -> tuple[CardUsers, ...]:
         """Return the memory in use on each GPU. Empty if the driver has a problem, as for `live`."""
@@ -236,10 +236,10 @@ class Nvml:
     def _slowed_by(self, handle: Any) -> str | None:
         """Return `heat` or `power` if it limits the clock, or else "". NVML 12.2 renamed the call."""
         call_names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-        active = next((bits for call_name in call_names if (bits := self._query(call_name, handle)) is not None), None)
-        if active is None:
+        reasons = next((bits for call_name in call_names if (bits := self._query(call_name, handle)) is not None), None)
+        if reasons is None:
             return None
-        return next((cause for cause, mask in _SLOWED_BY.items() if active & mask), "")
+        return next((cause for cause, mask in _SLOWED_BY.items() if reasons & mask), "")
 
     def _instance(self, gpu: Any) -> tuple[str | None, Any]:
         """Return (UUID, handle) of the MIG instance that CUDA gives a process: the first that the environment names,

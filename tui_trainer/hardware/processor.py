@@ -158,9 +158,9 @@ class CoreWaits:
 
         None at the first reading, if the kernel does not report it, and if there was almost nothing to do."""
         times_before, self._before = self._before, self._times()
-        both = [(old_times, self._before[name]) for name, old_times in times_before.items() if name in self._before]
-        computed_nanoseconds = sum(new_times[0] - old_times[0] for old_times, new_times in both)
-        waited_nanoseconds = sum(new_times[1] - old_times[1] for old_times, new_times in both)
+        pairs = [(old_times, self._before[name]) for name, old_times in times_before.items() if name in self._before]
+        computed_nanoseconds = sum(new_times[0] - old_times[0] for old_times, new_times in pairs)
+        waited_nanoseconds = sum(new_times[1] - old_times[1] for old_times, new_times in pairs)
         if computed_nanoseconds + waited_nanoseconds < _LEAST_NANOSECONDS:
             return None
         return round(waited_nanoseconds / (computed_nanoseconds + waited_nanoseconds), 4)
@@ -190,8 +190,8 @@ class DiskReads:
 
     def stall_share(self) -> float | None:
         """Return the share of time since the previous reading in which a process waited for storage, 0 to 1."""
-        stall = self._stalled_seconds()
-        stall_before, self._stall_before = self._stall_before, None if stall is None else (stall, self._now())
+        stalled = self._stalled_seconds()
+        stall_before, self._stall_before = self._stall_before, None if stalled is None else (stalled, self._now())
         if stall_before is None or self._stall_before is None or self._stall_before[1] <= stall_before[1]:
             return None
         return round(min((self._stall_before[0] - stall_before[0]) / (self._stall_before[1] - stall_before[1]), 1.0), 4)

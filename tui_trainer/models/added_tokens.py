@@ -73,8 +73,8 @@ def added_tokens(facts: ModelFacts, model: ModelSection) -> AddedTokens | None:
     new_tokens = tuple(token for token in requested_tokens if piece_counts[token] != 1)
     existing_tokens = tuple(token for token in requested_tokens if piece_counts[token] == 1)
     first_id, rows_before = first_new_id(folder), int(facts.config.get("vocab_size") or 0)
-    needed = first_id + len(new_tokens)
-    table_rows = rows_before if not new_tokens or needed <= rows_before else -(-needed // ROW_MULTIPLE) * ROW_MULTIPLE
+    least = first_id + len(new_tokens)
+    table_rows = rows_before if not new_tokens or least <= rows_before else -(-least // ROW_MULTIPLE) * ROW_MULTIPLE
     return AddedTokens(new=new_tokens, existing=existing_tokens, first_id=first_id, rows=table_rows)
 
 

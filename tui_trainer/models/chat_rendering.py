@@ -481,13 +481,13 @@ class ConversationRenderer:
 
     def _not_nested(self, number: int, prompt: str, answered: str, text: str, *, last_nests: bool) -> DataError:
         if answered.startswith(prompt):
-            event, shorter, longer = (
+            change, shorter, longer = (
                 f"changes assistant turn {number} when the conversation continues",
                 answered,
                 text,
             )
         else:
-            event = f"changes the text before assistant turn {number} when that turn is added"
+            change = f"changes the text before assistant turn {number} when that turn is added"
             shorter, longer = prompt, answered
         pairs = enumerate(zip(shorter, longer, strict=False))
         difference_at = next(
@@ -497,7 +497,7 @@ class ConversationRenderer:
         window = slice(max(0, difference_at - _SHOWN // 2), difference_at + _SHOWN // 2)
         texts = (part[window].replace(_SIGN, "") for part in (shorter, longer))
         parts = ", then ".join(f"\u00ab{one_line(part, _SHOWN)}\u00bb" for part in texts)
-        message = f"the chat template {self._template.name} {event} ({parts}), so the tokens of the turn are unknown"
+        message = f"the chat template {self._template.name} {change} ({parts}), so the tokens of the turn are unknown"
         last_only = 'task.loss_on = "completion" to train on the last turn only, or ' if last_nests else ""
         return DataError(message, hint=f"set {last_only}{TEMPLATE_KEY} to another, such as chatml")
 

@@ -209,7 +209,7 @@ def _facts_with_adapter(folder: Path, request: dict[str, Any], environment: Mapp
             read_file_header(folder / ADAPTER_WEIGHTS)
         except ConfigError as error:
             damage = error.problems
-    files = tokenizer_files_in(folder, config)
+    names = tokenizer_files_in(folder, config)
     facts = replace(
         base,
         name=request["name"],
@@ -218,9 +218,9 @@ def _facts_with_adapter(folder: Path, request: dict[str, Any], environment: Mapp
         stored_vocabulary=vocabulary if vocabulary != config.get("vocab_size") else None,
         damage=(*base.damage, *damage),
         eos_token_ids=_ids(generation.get("eos_token_id")) or base.eos_token_ids,
-        adapter=Adapter(folder=folder, fields=fields, base=base, has_tokenizer=bool(files), config=own_config),
+        adapter=Adapter(folder=folder, fields=fields, base=base, has_tokenizer=bool(names), config=own_config),
     )
-    return replace(facts, tokenizer_files=files, tokenizer_key=tokenizer_key(folder, files, config)) if files else facts
+    return replace(facts, tokenizer_files=names, tokenizer_key=tokenizer_key(folder, names, config)) if names else facts
 
 
 def _facts_of_entry(entry: CatalogueEntry, request: dict[str, Any]) -> ModelFacts:

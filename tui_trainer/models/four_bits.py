@@ -88,13 +88,13 @@ def bitsandbytes_config(
 
     with torch.device("meta"):
         skeleton = auto_class.from_config(shape, dtype=dtype, trust_remote_code=model.trust_remote_code)
-    parts = [rf"(.*\.)?{re.escape(name)}" for name in four_bits.kept]
+    regexes = [rf"(.*\.)?{re.escape(name)}" for name in four_bits.kept]
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=four_bits.quant_type,
         bnb_4bit_use_double_quant=four_bits.double_quant,
         bnb_4bit_compute_dtype=getattr(torch, four_bits.compute_dtype) if four_bits.compute_dtype else dtype,
-        llm_int8_skip_modules=[*get_keys_to_not_convert(skeleton), *tower_modules(skeleton), *four_bits.kept, *parts],
+        llm_int8_skip_modules=[*get_keys_to_not_convert(skeleton), *tower_modules(skeleton), *four_bits.kept, *regexes],
     )
 
 

@@ -347,9 +347,9 @@ def new_model(
 ) -> PreTrainedModel:
     """Return a model of this config with random weights from torch's global generator."""
     build: Any = auto_class(head, shape.model_type).from_config
-    new: PreTrainedModel = build(shape, dtype=dtype, trust_remote_code=model.trust_remote_code, **_attention(model))
-    use_eager_for_soft_cap(new)
-    return new
+    built: PreTrainedModel = build(shape, dtype=dtype, trust_remote_code=model.trust_remote_code, **_attention(model))
+    use_eager_for_soft_cap(built)
+    return built
 
 
 def _attention(model: ModelSection) -> dict[str, Any]:

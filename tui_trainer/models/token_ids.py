@@ -110,7 +110,7 @@ def cut_token_ids(
     texts, is_marked = strip_spelled_marks(tokenizer, texts, as_target=as_target)
     if pairs is not None:
         pairs, is_pair_marked = strip_spelled_marks(tokenizer, pairs)
-        is_marked = [one or second_text for one, second_text in zip(is_marked, is_pair_marked, strict=True)]
+        is_marked = [first or second_text for first, second_text in zip(is_marked, is_pair_marked, strict=True)]
     if _is_rust_only(tokenizer):
         rows = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
         encodings = _encodings(tokenizer, rows, limit, True, tokenizer.split_special_tokens)
@@ -197,8 +197,8 @@ def _is_rust_only(tokenizer: Any) -> bool:
     from transformers import PreTrainedTokenizerFast
 
     kind = type(tokenizer)
-    overrides = any(getattr(kind, name, None) is not getattr(PreTrainedTokenizerFast, name, None) for name in _METHODS)
-    return issubclass(kind, PreTrainedTokenizerFast) and not overrides and not hasattr(kind, "_switch_to_input_mode")
+    has_own = any(getattr(kind, name, None) is not getattr(PreTrainedTokenizerFast, name, None) for name in _METHODS)
+    return issubclass(kind, PreTrainedTokenizerFast) and not has_own and not hasattr(kind, "_switch_to_input_mode")
 
 
 _METHODS = ("__call__", "_encode_plus", "set_truncation_and_padding")

@@ -306,12 +306,12 @@ def unreadable_tokenizer(folder: Path) -> tuple[str, str] | None:
     # Marian also has a vocabulary file. Its tokenizer always uses the package and cannot become a tokenizer.json.
     is_slow = "vocab.json" in files
     needed_packages = ("sentencepiece",) if is_slow else ("sentencepiece", "protobuf")
-    if not (lacking := [package for package in needed_packages if not _is_installed(package)]):
+    if not (missing := [package for package in needed_packages if not _is_installed(package)]):
         return None
-    packages = "the package" if len(lacking) == 1 else "the packages"
-    problem = f"the tokenizer is a SentencePiece file ({file}), but {packages} {' and '.join(lacking)} for reading it "
-    problem += "is not installed" if len(lacking) == 1 else "are not installed"
-    command = f"uv pip install {' '.join(lacking)}"
+    packages = "the package" if len(missing) == 1 else "the packages"
+    problem = f"the tokenizer is a SentencePiece file ({file}), but {packages} {' and '.join(missing)} for reading it "
+    problem += "is not installed" if len(missing) == 1 else "are not installed"
+    command = f"uv pip install {' '.join(missing)}"
     return problem, command if is_slow else f"create its tokenizer.json once: {command} && {tokenizer_command(folder)}"
 
 

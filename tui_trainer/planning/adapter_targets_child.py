@@ -76,11 +76,11 @@ def _matched(
         )
     matching_paths = [path for path in modules if path and pattern.fullmatch(path)]
     head, frozen = model.get_output_embeddings(), tuple(f"{path}." for path in tower_modules(model))
-    valid = [path for path in layers if modules[path] is not head and not f"{path}.".startswith(frozen or ("\n",))]
+    inner = [path for path in layers if modules[path] is not head and not f"{path}.".startswith(frozen or ("\n",))]
     if paths_in_towers := [path for path in matching_paths if f"{path}.".startswith(frozen or ("\n",))]:
         message = f"matches frozen parts outside the language model: {_some(paths_in_towers)}"
-        return with_problem(message, f"match only layers of the language model, such as {_some(valid)}")
-    if others := [path for path in matching_paths if path not in valid]:
+        return with_problem(message, f"match only layers of the language model, such as {_some(inner)}")
+    if others := [path for path in matching_paths if path not in inner]:
         module_kind = "the head" if modules[others[0]] is head else type(modules[others[0]]).__name__
         message = f"matches {one_line(others[0], 120)} ({module_kind}), which is not a linear layer inside the model"
         return with_problem(message, "end the expression with names of layers, as in '.*\\.(q|v)_proj'")
@@ -90,7 +90,7 @@ def _matched(
         return with_problem(f"matches {one_line(paths_of_both[0], 120)}, which is fully trained", hint)
     if not matching_paths:
         message = f"matches no layer of the model: {one_line(tuning.target_modules, 120)}"
-        return with_problem(message, f"the expression must match full paths, such as {_some(valid)}")
+        return with_problem(message, f"the expression must match full paths, such as {_some(inner)}")
     return set(matching_paths), []
 
 

@@ -454,13 +454,15 @@ def roofline_seconds(
     A pass takes the longest of three times: computing, reading the weights three times, and starting its operations.
     Then the optimizer reads and writes weights, gradients and its state.
     """
-    rate = card_flops_per_second(card, setup) if card else None
-    if card is None or rate is None or setup.cpu_offload:
+    flops_rate = card_flops_per_second(card, setup) if card else None
+    if card is None or flops_rate is None or setup.cpu_offload:
         return None
     memory_rate = 1e9 * card.gigabytes_per_second
     used_share = CARD_SHARE * shape.hidden_size / (shape.hidden_size + CARD_HALF_SHARE_WIDTH)
-    weights = shape.parameters * (2 if setup.precision != "fp32" else 4) / setup.shards
-    pass_seconds = max(flops / passes / (rate * used_share), 3 * weights / memory_rate, starting_seconds(shape, setup))
+    weight_bytes = shape.parameters * (2 if setup.precision != "fp32" else 4) / setup.shards
+    pass_seconds = max(
+        flops / passes / (flops_rate * used_share), 3 * weight_bytes / memory_rate, starting_seconds(shape, setup)
+    )
     update_bytes = setup.trained_parameters / setup.shards * (12 + 2 * OPTIMIZERS[setup.optim].state_bytes)
     return passes * pass_seconds + update_bytes / memory_rate
 

@@ -42,16 +42,18 @@ class MemoryBudget:
     def of(cls, hardware: Hardware, target: TrainingDevice, processes: int = 1) -> Self:
         """Return the budget of one of `processes` processes. Each has its own GPU; all share the machine's memory."""
         if target.gpu is None:
-            free, total = hardware.memory_available_bytes, hardware.memory_bytes
+            free, total_bytes = hardware.memory_available_bytes, hardware.memory_bytes
             return cls(
                 free_bytes=None if free is None else free // processes,
-                total_bytes=None if total is None else total // processes,
+                total_bytes=None if total_bytes is None else total_bytes // processes,
                 where="this machine" if processes == 1 else f"each of {processes} processes on this machine",
                 share=CPU_SHARE,
             )
         free = target.gpu.memory_free_bytes
-        total = target.gpu.memory_bytes
-        return cls(free_bytes=total if free is None else free, total_bytes=total, where="the GPU", share=GPU_SHARE)
+        total_bytes = target.gpu.memory_bytes
+        return cls(
+            free_bytes=total_bytes if free is None else free, total_bytes=total_bytes, where="the GPU", share=GPU_SHARE
+        )
 
 
 def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup) -> tuple[TrainingSetup, str]:

@@ -305,11 +305,11 @@ def measured_peaks(key: Key) -> tuple[MeasuredPeak, ...]:
         if isinstance(peak_bytes := record.figures.get("bytes"), int) and peak_bytes > 0:
             peaks_by_part.setdefault(record.part, []).append(peak_bytes)
     highest_peaks = []
-    for part, values in peaks_by_part.items():
+    for part, sizes in peaks_by_part.items():
         with suppress(ValueError):
             rows, eval_rows = map(int, part.split("+"))
             if min(rows, eval_rows) > 0:
-                highest_peaks.append(MeasuredPeak(rows=rows, eval_rows=eval_rows, bytes=max(values), runs=len(values)))
+                highest_peaks.append(MeasuredPeak(rows=rows, eval_rows=eval_rows, bytes=max(sizes), runs=len(sizes)))
     return tuple(highest_peaks)
 
 

@@ -166,6 +166,6 @@ def changed_base(plan: Plan, folder: Path | None = None) -> Problem | None:
     if find_task(config.task.type).model_key(config) == key_at_start:
         return None
     name = one_line(str(folder or plan.config.model.model_name_or_path), 300)
-    began = f", which was commit {plan.model_commit}" if plan.model_commit else ""
-    hint = f"its weights, its tokenizer or its config.json differ: restore the old model{began}, or start a new run"
+    old_text = f", which was commit {plan.model_commit}" if plan.model_commit else ""
+    hint = f"its weights, its tokenizer or its config.json differ: restore the old model{old_text}, or start a new run"
     return Problem(message="the model has changed since this run started", where=name, hint=hint)

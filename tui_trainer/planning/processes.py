@@ -138,8 +138,8 @@ class Group:
 
 def tightest(hardware: Hardware, target: TrainingDevice, gpu_uuids: tuple[str, ...]) -> TrainingDevice:
     """Return the device of the process with the least free memory."""
-    cards = [gpu for gpu in hardware.gpus if gpu.cuda_uuid in gpu_uuids]
-    return replace(target, gpu=min(cards, key=lambda gpu: gpu.memory_free_bytes or 0)) if cards else target
+    own_gpus = [gpu for gpu in hardware.gpus if gpu.cuda_uuid in gpu_uuids]
+    return replace(target, gpu=min(own_gpus, key=lambda gpu: gpu.memory_free_bytes or 0)) if own_gpus else target
 
 
 def processes_of(

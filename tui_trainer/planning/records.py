@@ -175,7 +175,7 @@ def _read(db: "Connection", where: str, values: tuple[str, ...]) -> Iterator[Rec
 
 
 def _carry_out(query: "Callable[[Connection], T]", otherwise: T, *, makes_file: bool = False) -> T:
-    """Return the result of `query` on the database, or `otherwise` if the file cannot be used. A missing file is created
+    """Return the result of `query` on the database, or `otherwise` if the file cannot be used. A missing one is created
     only with `makes_file`."""
     path = records_file()
     if not (makes_file or path.exists()):

@@ -224,8 +224,8 @@ def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: TrainingDevice) ->
             obstacles.append((f"the run needs {library}, which is not installed here", f"uv pip install {library}"))
     kernel_name = config.model.attn_implementation
     kernel = FLASH_KERNELS.get(kernel_name)
-    if kernel and (lacking := kernel.lack(hardware.libraries) or (kernel.too_old(capability) if capability else "")):
-        obstacles.append((f"the run uses {kernel_name}: {lacking}", "install it here, or choose another GPU: --gpu N"))
+    if kernel and (missing := kernel.lack(hardware.libraries) or (kernel.too_old(capability) if capability else "")):
+        obstacles.append((f"the run uses {kernel_name}: {missing}", "install it here, or choose another GPU: --gpu N"))
     return obstacles
 
 

@@ -50,8 +50,8 @@ def _unread(config: Config, has_gpu: bool) -> Iterator[tuple[str, list[str]]]:
         yield "rows of a table are not limited by characters", ["data.max_chars"] * (task.rows == "examples")
         yield "rows that are cut from one text have equal length", ["data.group_by_length"] * (task.rows == "stream")
     if config.is_from_scratch:
-        names = ("revision", "trust_remote_code", "towers", "text_only")
-        yield "the model starts from random weights", [f"model.{name}" for name in names] + keys_of("tuning", "method")
+        fields = ("revision", "trust_remote_code", "towers", "text_only")
+        yield "the model starts from random weights", [f"model.{name}" for name in fields] + keys_of("tuning", "method")
     else:
         yield "the model is pretrained", keys_of("model.scratch")
     if config.model.rope_scaling.rope_type == "default":

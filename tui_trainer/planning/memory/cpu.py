@@ -127,13 +127,15 @@ def _temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
 def _plain_temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     layer_tokens = model.shape.layers * batch.tokens
     own, adapters = layer_tokens * model.own_temporaries, layer_tokens * model.adapter_temporaries(batch.row_tokens)
-    gradients = model.sum_bytes * (2 if batch.accumulation > 1 else 1)
+    gradient_bytes = model.sum_bytes * (2 if batch.accumulation > 1 else 1)
     kept_share = CHAIN_TEMPORARY_SHARE if "t5" in model.shape.model_type else TEMPORARY_SHARE
-    size = kept_share * own - FILLED_SHARE * min(own, gradients) + model.ADAPTER_SHARE[model.compute_size] * adapters
+    size_bytes = (
+        kept_share * own - FILLED_SHARE * min(own, gradient_bytes) + model.ADAPTER_SHARE[model.compute_size] * adapters
+    )
     is_mapped = FLOAT * model.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
     return MemoryPart(
         "temporaries",
-        0 if is_mapped else max(0, int(size)),
+        0 if is_mapped else max(0, int(size_bytes)),
         "layers x tokens x bytes of short-lived results, less the memory that gradients reuse",
     )
 

@@ -62,11 +62,11 @@ def _deciding(setup: TrainingSetup) -> dict[str, Any]:
 
 def _lengths(has_answers: bool, max_positions: int | None) -> list[tuple[int, int]]:
     """Return pairs (tokens of a row, tokens of its answer) to count at: one pair for each coefficient of the fit."""
-    row = min(_ROW_TOKENS, max_positions or _ROW_TOKENS)
+    tokens = min(_ROW_TOKENS, max_positions or _ROW_TOKENS)
     if not has_answers:
-        return [(row, 0), (row // 2, 0)]
-    length_pairs = [(row, row), (row // 2, row), (row, row // 2), (row // 2, row // 2)]
-    return [*length_pairs, (row // 4, row), (row, row // 4)]
+        return [(tokens, 0), (tokens // 2, 0)]
+    length_pairs = [(tokens, tokens), (tokens // 2, tokens), (tokens, tokens // 2), (tokens // 2, tokens // 2)]
+    return [*length_pairs, (tokens // 4, tokens), (tokens, tokens // 4)]
 
 
 def _layer(
@@ -80,7 +80,7 @@ def _layer(
 
     names = list(counted[0])
     count_rows = [[count[name] / (1 if name.startswith("largest") else layers) for name in names] for count in counted]
-    weights, *_ = np.linalg.lstsq(np.array([terms(*pair) for pair in lengths], float), np.array(count_rows), rcond=None)
-    layer_bytes = np.array(terms(row_tokens, answer_tokens), float) @ weights / row_tokens
-    bytes_per_pair = weights[1][names.index("made")]
+    factors, *_ = np.linalg.lstsq(np.array([terms(*pair) for pair in lengths], float), np.array(count_rows), rcond=None)
+    layer_bytes = np.array(terms(row_tokens, answer_tokens), float) @ factors / row_tokens
+    bytes_per_pair = factors[1][names.index("made")]
     return LayerBytes(**dict(zip(names, map(round, layer_bytes), strict=True)), made_per_pair=round(bytes_per_pair))

@@ -93,7 +93,7 @@ def _by_depth(config: dict[str, Any], setup: dict[str, Any], lengths: Lengths) -
 
 def _per_layer(few_layers: list[Bytes], many: list[Bytes]) -> list[Bytes]:
     byte_pairs = zip(few_layers, many, strict=True)
-    return [{name: (more[name] - less[name]) / (_MANY - _FEW) for name in less} for less, more in byte_pairs]
+    return [{name: (more[name] - smaller[name]) / (_MANY - _FEW) for name in smaller} for smaller, more in byte_pairs]
 
 
 def _row_bytes(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int], lengths: Lengths) -> list[Bytes]:
@@ -118,8 +118,8 @@ def _compiled_row_bytes(config: dict[str, Any], setup: dict[str, Any], lengths: 
     layer_inputs: list[Any] = []
     with fake_tensors(setup["head"]), torch.autocast("cpu", torch.bfloat16, enabled=setup["precision"] != "fp32"):
         model = _model(config, setup, (_MANY, _MANY)).train()
-        lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == _MANY)
-        layer = next(lists)[_FEW]
+        stacks = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == _MANY)
+        layer = next(stacks)[_FEW]
         layer.register_forward_pre_hook(lambda _, *arguments: layer_inputs.append(arguments), with_kwargs=True)
         for row_tokens, answer_tokens in lengths:
             saved_bytes = []

@@ -155,11 +155,13 @@ def _workspace(model: ModelMemory, batch: BatchSizes, always: bool = False) -> t
 def _evaluation(model: ModelMemory, batch: BatchSizes, step_bytes: int) -> MemoryPart:
     """Return the memory that an evaluation needs beyond a step: results of a layer, logits, and a 16-bit weight."""
     adapters = model.adapter_temporaries(batch.row_tokens)
-    own = max(0, model.counted.evaluated - adapters)
+    own_bytes = max(0, model.counted.evaluated - adapters)
     # Scores count in full, because they may be a single result as large as all others together.
-    scores = min(own, model.counted.made_per_pair * batch.row_tokens)
-    each = model.layer_input + scores + EVALUATION_SHARE * (own - scores) + model.EVALUATION_ADAPTER_SHARE * adapters
-    result_bytes = int(batch.eval_tokens * each)
+    scores = min(own_bytes, model.counted.made_per_pair * batch.row_tokens)
+    token_bytes = (
+        model.layer_input + scores + EVALUATION_SHARE * (own_bytes - scores) + model.EVALUATION_ADAPTER_SHARE * adapters
+    )
+    result_bytes = int(batch.eval_tokens * token_bytes)
     needed_bytes = result_bytes + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
     needed_bytes += model.unpacking_bytes(batch.eval_tokens) if model.setup.four_bits else 0
     formula = "what an evaluation batch and the copy of a weight need beyond a step's activations"

@@ -122,9 +122,9 @@ class AdapterMemory:
         the weight with the update, and an identity matrix. Source: `DoraLinearLayer.forward` of peft 0.21."""
         if not self.setup.use_dora:
             return ()
-        matrices = max((3 * x.inputs * x.outputs + x.inputs**2 for x in self.setup.adapted(self.shape)), default=0)
+        numbers = max((3 * x.inputs * x.outputs + x.inputs**2 for x in self.setup.adapted(self.shape)), default=0)
         formula = "4 bytes x three copies of the largest adapted matrix and an identity matrix, for DoRA's norms"
-        return (MemoryPart("DoRA norms", FLOAT * matrices, formula),)
+        return (MemoryPart("DoRA norms", FLOAT * numbers, formula),)
 
     def token_tables(self, labels: int) -> tuple[MemoryPart, ...]:
         """Return the memory of training the rows of new tokens; empty if none train.
@@ -134,10 +134,10 @@ class AdapterMemory:
         """
         if not self.setup.trained_tokens:
             return ()
-        table = self.shape.vocabulary * self.shape.hidden_size
+        numbers = self.shape.vocabulary * self.shape.hidden_size
         cast_bytes = HALF * (self.setup.precision != "fp32" and self.weight_size == FLOAT)
         each = self.weight_size * (1 if self.setup.chunks_loss(labels) else 2) + cast_bytes
-        return (MemoryPart("token tables", each * table, f"{each} bytes x embeddings with trainable new tokens"),)
+        return (MemoryPart("token tables", each * numbers, f"{each} bytes x embeddings with trainable new tokens"),)
 
     def first_adapters(self) -> Iterator[MemoryPart]:
         if size_bytes := begun_bytes(self.setup):
@@ -237,16 +237,16 @@ class Static(AdapterMemory):
         """Return the memory that only the start needs, beyond the `later_bytes` of a step: decomposing a matrix,
         merging an adapter layer by layer, and loading towers for the host to the GPU with the weights."""
         later_bytes += self.optimizer().bytes + sum(part.bytes for part in self.masters())
-        needs: list[tuple[str, int, str]] = []
+        peaks: list[tuple[str, int, str]] = []
         if self.setup.mutates_weights:
             largest_bytes = max(map(self._decomposition_bytes, self.setup.adapted(self.shape)), default=0)
-            needs.append(("decomposition", largest_bytes, "the decomposition of the largest matrix"))
+            peaks.append(("decomposition", largest_bytes, "the decomposition of the largest matrix"))
         if self.setup.merged_parameters and not self.setup.has_adapter:
-            needs.append(("merge", self.merge_bytes, "the adapter in fp32 and three copies of the largest matrix"))
+            peaks.append(("merge", self.merge_bytes, "the adapter in fp32 and three copies of the largest matrix"))
         if self.setup.towers_on_host and (self.setup.shards == 1 or self.setup.zero_stage == 2):
-            needs.append(("towers loaded", self.towers().bytes, "towers, before they are copied to the host"))
+            peaks.append(("towers loaded", self.towers().bytes, "towers, before they are copied to the host"))
         parts = []
-        for name, size_bytes, formula in needs:
+        for name, size_bytes, formula in peaks:
             parts.append(MemoryPart(name, max(0, size_bytes - later_bytes), f"{formula}, beyond the needs of a step"))
             later_bytes = max(0, later_bytes - size_bytes)
         return tuple(parts)
@@ -286,11 +286,11 @@ class Static(AdapterMemory):
     def unpacking_bytes(self, tokens: int) -> int:
         """Return the bytes of unpacking 4-bit weights: the largest matrix, and peft's copy of the widest result."""
         four_bits = self.setup.four_bits
-        packed = quantised_linears(self.shape, four_bits)
+        linears = quantised_linears(self.shape, four_bits)
         dtype = (four_bits.compute_dtype if four_bits else "") or self.setup.weights
         number_size = FLOAT if dtype == "float32" else HALF
-        matrix_numbers = max((x.inputs * x.outputs for x in packed), default=0)
-        return number_size * matrix_numbers + self.compute_size * tokens * max((x.outputs for x in packed), default=0)
+        matrix_numbers = max((x.inputs * x.outputs for x in linears), default=0)
+        return number_size * matrix_numbers + self.compute_size * tokens * max((x.outputs for x in linears), default=0)
 
     @property
     def sum_bytes(self) -> int:
@@ -329,11 +329,11 @@ class Static(AdapterMemory):
 
     def evaluation_logits(self, tokens: int) -> int:
         """Return the bytes of an evaluation's logits, of their fp32 copy if they have 16 bits, and of log-softmax."""
-        chunk, vocabulary = self.setup.loss_chunk_tokens, self.classes
+        limit, vocabulary = self.setup.loss_chunk_tokens, self.classes
         copy_bytes = 0 if self.compute_size == FLOAT else self.compute_size
         if not self.setup.chunks_loss(tokens):
             return tokens * vocabulary * (2 * FLOAT + copy_bytes)
-        return min(tokens, chunk) * vocabulary * (self.compute_size if self.setup.fused_loss else FLOAT + copy_bytes)
+        return min(tokens, limit) * vocabulary * (self.compute_size if self.setup.fused_loss else FLOAT + copy_bytes)
 
 
 @dataclass(frozen=True)

@@ -22,27 +22,29 @@ def split_part(part: MemoryPart, shards: int) -> MemoryPart:
 
 def split_moments(static: Static, moments: Sequence[Moment]) -> tuple[Moment, ...]:
     """Return the moments of a step in one process, with what is gathered at each; the last sums the gradients."""
-    loss_moment, *in_layers, update_moment = moments
+    loss_moment, *inner, update_moment = moments
     shape, trains_all = static.shape, static.setup.method == "full"
-    size, ends, layer_numbers = static.compute_size, static.end_numbers, static.layer_numbers
-    in_layer = size * (ends + 2 * layer_numbers)
+    size, end_numbers, layer_numbers = static.compute_size, static.end_numbers, static.layer_numbers
+    layer_bytes = size * (end_numbers + 2 * layer_numbers)
     # The gradients of the head, and those of the layer with their fp32 sums.
-    in_layer += trains_all * (size * shape.vocabulary * shape.hidden_size + (size + FLOAT) * layer_numbers)
+    layer_bytes += trains_all * (size * shape.vocabulary * shape.hidden_size + (size + FLOAT) * layer_numbers)
     if static.setup.cpu_offload:
-        in_layer += static.weight_size * layer_numbers // static.setup.shards
+        layer_bytes += static.weight_size * layer_numbers // static.setup.shards
     result = [
-        (*_divided(static, loss_moment), _gathered(size * ends, "unsharded copies of embedding and head")),
-        *((*_divided(static, moment), _gathered(in_layer, "embedding, head and two layers")) for moment in in_layers),
+        (*_divided(static, loss_moment), _gathered(size * end_numbers, "unsharded copies of embedding and head")),
+        *((*_divided(static, moment), _gathered(layer_bytes, "embedding, head and two layers")) for moment in inner),
         _divided(static, update_moment),
     ]
-    gradients = _divided(static, tuple(part for part in update_moment if part.name == "gradients"))
+    gradient_parts = _divided(static, tuple(part for part in update_moment if part.name == "gradients"))
     # Shards of other processes arrive in a buffer and are copied from it, while the first layer is gathered already.
-    first_bytes = size * (2 * ends + layer_numbers)
+    first_bytes = size * (2 * end_numbers + layer_numbers)
     if static.setup.cpu_offload:
-        first_bytes += static.weight_size * ends // static.setup.shards
-    result.append((*gradients, _gathered(first_bytes, "two unsharded copies of embedding and head, and a layer")))
+        first_bytes += static.weight_size * end_numbers // static.setup.shards
+    result.append((*gradient_parts, _gathered(first_bytes, "two unsharded copies of embedding and head, and a layer")))
     if trains_all:
-        result.append((*gradients, _gathered((size + FLOAT) * ends, "gradients of embedding and head, and their sum")))
+        result.append(
+            (*gradient_parts, _gathered((size + FLOAT) * end_numbers, "gradients of embedding and head, and their sum"))
+        )
     return tuple(result)
 
 
