@@ -136,14 +136,14 @@ def memory_left(root: Path = Path("/")) -> MemoryLeft:
     """Return the memory that is left now, in less than a millisecond. `root` contains /proc and /sys.
 
     A control group counts if less is left of its limit than of the machine. Raises OSError or psutil.Error."""
-    machine_memory, limits, swap_bytes = psutil.virtual_memory(), read_limits(root), _swap(root)
+    memory, limits, swap_bytes = psutil.virtual_memory(), read_limits(root), _swap(root)
     own_bytes = psutil.Process().memory_info().rss
-    left, out_of, place = machine_memory.available + swap_bytes.get("SwapFree", 0), machine_memory.total, "the machine"
-    if limits.memory_bytes is not None and (container_left_bytes := limits.memory_left_bytes or 0) < left:
-        left, out_of, place = container_left_bytes, limits.memory_bytes, "the container"
+    left_bytes, total_bytes, place = memory.available + swap_bytes.get("SwapFree", 0), memory.total, "the machine"
+    if limits.memory_bytes is not None and (container_left_bytes := limits.memory_left_bytes or 0) < left_bytes:
+        left_bytes, total_bytes, place = container_left_bytes, limits.memory_bytes, "the container"
     swap_used = swap_bytes.get("SwapTotal", 0) - swap_bytes.get("SwapFree", 0)
     return MemoryLeft(
-        left_bytes=left, total_bytes=out_of, where=place, swap_used_bytes=swap_used, process_bytes=own_bytes
+        left_bytes=left_bytes, total_bytes=total_bytes, where=place, swap_used_bytes=swap_used, process_bytes=own_bytes
     )
 
 

@@ -120,8 +120,8 @@ def _torch_reason(hardware: Hardware, gpu: Gpu) -> str:
     if cuda is None:
         return "torch is built without CUDA: training runs on the CPU"
     if driver.cuda and cuda[0] > driver.cuda[0]:
-        newest = dotted(driver.cuda)
-        return f"torch is built for CUDA {dotted(cuda)}, but the driver supports {newest}: training runs on the CPU"
+        version = dotted(driver.cuda)
+        return f"torch is built for CUDA {dotted(cuda)}, but the driver supports {version}: training runs on the CPU"
     reason = build_problem(gpu.capability, cuda, torch_version) if gpu.capability else ""
     return f"torch is built for CUDA {dotted(cuda)}, which cannot use GPU {gpu.index}: {reason}" if reason else ""
 
@@ -281,11 +281,11 @@ def choose_gpu(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
         return None, ""
     if chosen is not None:
         return _gpu_by_number(gpus, chosen), "by its number"
-    usable_gpus_or_visible = usable_gpus(hardware) or [gpu for gpu in gpus if gpu.visible and not gpu.problem]
-    if not usable_gpus_or_visible:
+    candidates = usable_gpus(hardware) or [gpu for gpu in gpus if gpu.visible and not gpu.problem]
+    if not candidates:
         return None, ""
-    freest_gpu = min(usable_gpus_or_visible, key=_occupation)
-    if len(usable_gpus_or_visible) == 1:
+    freest_gpu = min(candidates, key=_occupation)
+    if len(candidates) == 1:
         return freest_gpu, "the only one" if len(gpus) == 1 else "the only usable one"
     if freest_gpu.memory_free_bytes is None:
         return freest_gpu, "the first one, as free memory is not reported"
@@ -317,13 +317,13 @@ def lack_of_compiler(libraries: Mapping[str, str | None], device: Device) -> str
 
     Triton compiles its launcher in C when its first kernel starts. Nothing is imported here.
     Sources: triton/runtime/build.py; _cpp_compiler_search in torch/_inductor/cpp_builder.py."""
-    variable, names, language = "CXX", ("g++", "clang++"), "C++"
+    variable, programs, language = "CXX", ("g++", "clang++"), "C++"
     if device == "cuda":
-        variable, names, language = "CC", ("gcc", "clang"), "C"
+        variable, programs, language = "CC", ("gcc", "clang"), "C"
         if (triton := libraries.get("triton", "")) in (None, ASSUMED):
             return "" if triton else "triton is not installed"
         if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
             return "the headers of Python (Python.h) are not installed"
     # The variable may contain options after the program.
     command = os.environ.get(variable, "").split()[:1]
-    return "" if any(map(shutil.which, command or names)) else f"no {language} compiler ({names[0]}) is installed"
+    return "" if any(map(shutil.which, command or programs)) else f"no {language} compiler ({programs[0]}) is installed"

@@ -104,19 +104,19 @@ def cpu_share(before: CpuTimes | None, after: CpuTimes) -> float | None:
 
 def read_gauges(folder: Path, share: float | None, limits: CgroupLimits) -> Gauges:
     """Return `share` with the memory of the machine or container and the disk of `folder`, without GPUs."""
-    used_bytes = limit = on_disk = disk_size = None
+    used = total = disk_used = disk_size = None
     with suppress(*UNREADABLE):
         memory = psutil.virtual_memory()
-        used_bytes, limit = memory.total - memory.available, memory.total
-        if limits.memory_bytes is not None and limits.memory_bytes < limit:
-            limit = limits.memory_bytes
-            used_bytes = min(used_bytes, limit) if limits.memory_used_bytes is None else limits.memory_used_bytes
+        used, total = memory.total - memory.available, memory.total
+        if limits.memory_bytes is not None and limits.memory_bytes < total:
+            total = limits.memory_bytes
+            used = min(used, total) if limits.memory_used_bytes is None else limits.memory_used_bytes
     with suppress(*UNREADABLE):
         disk = psutil.disk_usage(str(nearest_existing(folder)))
         # As in df, the blocks reserved for root count as neither used nor free.
-        on_disk, disk_size = disk.used, disk.used + disk.free
+        disk_used, disk_size = disk.used, disk.used + disk.free
     return Gauges(
-        cpu_share=share, memory_used_bytes=used_bytes, memory_bytes=limit, disk_used_bytes=on_disk, disk_bytes=disk_size
+        cpu_share=share, memory_used_bytes=used, memory_bytes=total, disk_used_bytes=disk_used, disk_bytes=disk_size
     )
 
 

@@ -170,9 +170,9 @@ def _refused(
     yield FLASH, _against_flash(shape, machine, mask_reason), f"{_SDP_UTILS}, use_flash_attention"
     # minimum_gemm_alignment: what tensor cores and vector loads take.
     is_16_bit, is_ampere = machine.precision != "fp32", capability is not None and capability >= (8, 0)
-    step = 8 if is_16_bit else 4 if is_ampere else 1
-    bad_sizes = [size for size in (facts.head_size, facts.value_size) if size % step]
-    refusal = f"needs head sizes that are multiples of {step}, but the model has {bad_sizes[0]}" if bad_sizes else ""
+    divisor = 8 if is_16_bit else 4 if is_ampere else 1
+    bad_sizes = [size for size in (facts.head_size, facts.value_size) if size % divisor]
+    refusal = f"needs head sizes that are multiples of {divisor}, but the model has {bad_sizes[0]}" if bad_sizes else ""
     yield EFFICIENT, refusal, f"{_SDP_UTILS}, use_mem_efficient_attention"
 
 

@@ -160,14 +160,14 @@ def weights_dtype(
 ) -> Planned[Dtype]:
     """Return the data type of the model's own weights. Frozen weights have that of matmuls. Trained weights have fp32,
     or on one GPU bf16 with fp32 copies, which saves the casts of autocast and the bytes of fp32 activations."""
-    setting, full = loaded.config.model.dtype, not loaded.config.tuning.has_adapter
+    setting, trains = loaded.config.model.dtype, not loaded.config.tuning.has_adapter
     if setting != "auto":
         copies_text = "; bf16 weights are copies of the fp32 master weights that the optimizer updates"
-        return exact(setting, f"from {loaded.where(DTYPE)}{copies_text if full and setting == 'bfloat16' else ''}")
+        return exact(setting, f"from {loaded.where(DTYPE)}{copies_text if trains and setting == 'bfloat16' else ''}")
     is_alone = target.device == "cuda" and processes == 1 and not loaded.config.distributed.cpu_offload
-    if full and is_alone and chosen == "bf16" and shape.stored_dtype in ("bfloat16", "float16"):
+    if trains and is_alone and chosen == "bf16" and shape.stored_dtype in ("bfloat16", "float16"):
         return exact("bfloat16", f"stored in {shape.stored_dtype}; the optimizer updates fp32 master weights")
-    if full:
+    if trains:
         reason = "the weights are trained, and 16 bits would lose small updates"
         if shape.has_grouped_experts and chosen != "fp32":
             reason += "; without FSDP2, experts are computed in fp32 too, because autocast does not cover grouped_mm"

@@ -157,8 +157,8 @@ def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> floa
         backward_share = setup.backward_layers / max(shape.layers, 1)
         flops = 2.0 * parameters * (1 + min(backward_share, 1.0) + setup.trained_parameters / max(shape.parameters, 1))
     if setup.gradient_checkpointing:
-        in_head = sum(linear.matrix_parameters for linear in shape.linears if linear.is_head and linear.reads == reads)
-        flops += 2.0 * (parameters - in_head + adapter_count)
+        head_sum = sum(linear.matrix_parameters for linear in shape.linears if linear.is_head and linear.reads == reads)
+        flops += 2.0 * (parameters - head_sum + adapter_count)
     return flops
 
 
@@ -174,9 +174,9 @@ def times_of_packing(config: ResolvedConfig, facts: DataFacts, shape: ModelShape
     With a mask, attention computes the scores of a whole packed row, most of them between documents.
     """
     # The typical length of a token's document is unknown, so the longest document stands for it.
-    row_widths = (longest_row(config, facts, is_packed) for is_packed in (True, False))
-    flops, unpacked_flops = (training_flops(shape, setup, tokens=1, row_tokens=row_width) for row_width in row_widths)
-    return flops / unpacked_flops
+    widths = (longest_row(config, facts, is_packed) for is_packed in (True, False))
+    packed_flops, unpacked_flops = (training_flops(shape, setup, tokens=1, row_tokens=width) for width in widths)
+    return packed_flops / unpacked_flops
 
 
 def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
@@ -421,13 +421,13 @@ class Decomposition:
         method_text = "a QR" if init == "olora" else "a fast SVD" if iterations.isdigit() else "an SVD"
         matrix_count, operations, matmuls = 0, 0.0, 0.0
         for layer in layers:
-            longer, n = max(layer.inputs, layer.outputs), min(layer.inputs, layer.outputs)
+            m, n = max(layer.inputs, layer.outputs), min(layer.inputs, layer.outputs)
             share = DECOMPOSING_SHARE * n / (n + DECOMPOSING_HALF_SHARE_WIDTH)
             if iterations.isdigit():
-                flops = 4.0 * longer * n * r * (int(iterations) + 1)
+                flops = 4.0 * m * n * r * (int(iterations) + 1)
                 share *= NARROW_SHARE
             else:
-                flops = 4.0 * longer * n**2 - 4 / 3 * n**3 if init == "olora" else 6.0 * longer * n**2 + 20.0 * n**3
+                flops = 4.0 * m * n**2 - 4 / 3 * n**3 if init == "olora" else 6.0 * m * n**2 + 20.0 * n**3
             matrix_count, operations = matrix_count + layer.count, operations + layer.count * flops
             matmuls += layer.count * flops / share
         return cls(method_text, matrix_count, operations, matmuls)

@@ -42,17 +42,20 @@ class MemoryBudget:
     def of(cls, hardware: Hardware, target: TrainingDevice, processes: int = 1) -> Self:
         """Return the budget of one of `processes` processes. Each has its own GPU; all share the machine's memory."""
         if target.gpu is None:
-            free, total_bytes = hardware.memory_available_bytes, hardware.memory_bytes
+            free_bytes, total_bytes = hardware.memory_available_bytes, hardware.memory_bytes
             return cls(
-                free_bytes=None if free is None else free // processes,
+                free_bytes=None if free_bytes is None else free_bytes // processes,
                 total_bytes=None if total_bytes is None else total_bytes // processes,
                 where="this machine" if processes == 1 else f"each of {processes} processes on this machine",
                 share=CPU_SHARE,
             )
-        free = target.gpu.memory_free_bytes
+        free_bytes = target.gpu.memory_free_bytes
         total_bytes = target.gpu.memory_bytes
         return cls(
-            free_bytes=total_bytes if free is None else free, total_bytes=total_bytes, where="the GPU", share=GPU_SHARE
+            free_bytes=total_bytes if free_bytes is None else free_bytes,
+            total_bytes=total_bytes,
+            where="the GPU",
+            share=GPU_SHARE,
         )
 
 

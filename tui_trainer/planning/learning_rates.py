@@ -65,11 +65,11 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, now: in
     if base == now:
         unscaled_clause = f"a step has the {now} rows that this rate is meant for, so it is not scaled"
         return rate.model_copy(update={"reason": f"{rate.reason}; {unscaled_clause}"})
-    new_rate, limit = scaled(rate.value, scaling, base, now), ""
+    new_rate, note = scaled(rate.value, scaling, base, now), ""
     highest_rate = max(peak_rate(loaded.config, parameters).most, rate.value)
     if loaded.config.training.lr_scaling == "auto" and new_rate > highest_rate:
-        new_rate, limit = highest_rate, f", above which {what_trains(loaded.config, parameters)} tends to diverge"
-    scaling_clause = f"{scaling} scaling from {base} rows ({source}) to {now}: {rate.value:g} -> {new_rate:g}{limit}"
+        new_rate, note = highest_rate, f", above which {what_trains(loaded.config, parameters)} tends to diverge"
+    scaling_clause = f"{scaling} scaling from {base} rows ({source}) to {now}: {rate.value:g} -> {new_rate:g}{note}"
     return exact(new_rate, f"{rate.reason}; {scaling_clause}")
 
 
