@@ -32,19 +32,19 @@ class CgroupLimits:
 
 def read_limits(root: Path = Path("/")) -> CgroupLimits:
     """Read the current limits. `root` is the folder that contains /proc and /sys."""
-    mount, groups = root / "sys/fs/cgroup", _own_groups(root)
+    cgroup_root, groups = root / "sys/fs/cgroup", _own_groups(root)
     # On systems with both versions, version 2 is mounted below the folder of version 1.
-    v2_folders = _upwards(mount, groups.get("", "/")) + _upwards(mount / "unified", groups.get("", "/"))
-    v1_memory_folders, v1_cpu_folders = (_v1_folders(mount, groups, name) for name in ("memory", "cpu"))
+    v2_folders = _upwards(cgroup_root, groups.get("", "/")) + _upwards(cgroup_root / "unified", groups.get("", "/"))
+    v1_memory_folders, v1_cpu_folders = (_v1_folders(cgroup_root, groups, name) for name in ("memory", "cpu"))
     memory = _memory(v1_memory_folders, *_V1_MEMORY) if v1_memory_folders else _memory(v2_folders, *_V2_MEMORY)
     if v1_cpu_folders:
-        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        cores, group = _tightest(v1_cpu_folders, lambda folder: _cores(*(_text(folder / name) for name in files)))
+        quota_files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        cores, group = _tightest(v1_cpu_folders, lambda folder: _cores(*(_text(folder / name) for name in quota_files)))
     else:
         cores, group = _tightest(v2_folders, lambda folder: _cores(*_text(folder / "cpu.max").split()[:2]))
-    used_time = _number(group / "cpuacct.usage") if v1_cpu_folders else _field(group / "cpu.stat", "usage_usec")
-    seconds = None if cores is None or used_time is None else used_time / (1e9 if v1_cpu_folders else 1e6)
-    return CgroupLimits(memory_bytes=memory[0], memory_used_bytes=memory[1], cores=cores, cpu_used_seconds=seconds)
+    cpu_time = _number(group / "cpuacct.usage") if v1_cpu_folders else _field(group / "cpu.stat", "usage_usec")
+    used_seconds = None if cores is None or cpu_time is None else cpu_time / (1e9 if v1_cpu_folders else 1e6)
+    return CgroupLimits(memory_bytes=memory[0], memory_used_bytes=memory[1], cores=cores, cpu_used_seconds=used_seconds)
 
 
 _V2_MEMORY = ("memory.max", "memory.current", "inactive_file")
@@ -54,48 +54,48 @@ T = TypeVar("T", int, float)
 
 def _own_groups(root: Path) -> dict[str, str]:
     """Return the path of this process's group by the controllers of its hierarchy (`cpu,cpuacct`; '' in version 2)."""
-    groups: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for line in _text(root / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        groups[controllers] = path
-    return groups
+        _, _, controllers_and_path = line.partition(":")
+        controllers, _, path = controllers_and_path.partition(":")
+        paths[controllers] = path
+    return paths
 
 
 def _v1_folders(mount: Path, groups: dict[str, str], controller: str) -> list[Path]:
     """Return the folders of a controller in version 1; empty if version 1 does not have it."""
-    for controllers, path in groups.items():
-        if controller in controllers.split(","):
+    for hierarchy, group_path in groups.items():
+        if controller in hierarchy.split(","):
             # It is mounted as `cpu,cpuacct`, and on most systems also as `cpu` and `cpuacct`.
-            return _upwards(mount / controllers, path) + _upwards(mount / controller, path)
+            return _upwards(mount / hierarchy, group_path) + _upwards(mount / controller, group_path)
     return []
 
 
 def _upwards(mount: Path, group: str) -> list[Path]:
     """Return the folders of a group and of those above it. Inside a container some of them do not exist."""
     path = PurePosixPath("/", group)
-    return [mount.joinpath(*part.parts[1:]) for part in (path, *path.parents)]
+    return [mount.joinpath(*ancestor.parts[1:]) for ancestor in (path, *path.parents)]
 
 
 def _tightest(folders: list[Path], limit_in: Callable[[Path], T | None]) -> tuple[T | None, Path]:
     """Return the lowest limit and the folder that has it."""
-    limits = [(limit, folder) for folder in folders if (limit := limit_in(folder)) is not None]
-    return min(limits, key=lambda pair: pair[0]) if limits else (None, Path())
+    limits_and_folders = [(limit, folder) for folder in folders if (limit := limit_in(folder)) is not None]
+    return min(limits_and_folders, key=lambda pair: pair[0]) if limits_and_folders else (None, Path())
 
 
-def _memory(folders: list[Path], limit: str, usage: str, reclaimable: str) -> tuple[int | None, int | None]:
+def _memory(folders: list[Path], limit: str, usage_file: str, cache_field: str) -> tuple[int | None, int | None]:
     def limit_in(folder: Path) -> int | None:
-        value = _number(folder / limit)
-        return None if value is None or value >= _NO_LIMIT_BYTES else value
+        bytes_allowed = _number(folder / limit)
+        return None if bytes_allowed is None or bytes_allowed >= _NO_LIMIT_BYTES else bytes_allowed
 
-    lowest, folder = _tightest(folders, limit_in)
-    used = None if lowest is None else _number(folder / usage)
-    return lowest, None if used is None else max(used - int(_field(folder / "memory.stat", reclaimable) or 0), 0)
+    limit_bytes, folder = _tightest(folders, limit_in)
+    used = None if limit_bytes is None else _number(folder / usage_file)
+    return limit_bytes, None if used is None else max(used - int(_field(folder / "memory.stat", cache_field) or 0), 0)
 
 
-def _cores(quota: str = "", period: str = "") -> float | None:
+def _cores(quota_microseconds: str = "", period_microseconds: str = "") -> float | None:
     try:
-        return int(quota) / int(period) if int(quota) > 0 else None
+        return int(quota_microseconds) / int(period_microseconds) if int(quota_microseconds) > 0 else None
     except (ValueError, ZeroDivisionError):
         return None
 
@@ -136,13 +136,15 @@ def memory_left(root: Path = Path("/")) -> MemoryLeft:
     """Return the memory that is left now, in less than a millisecond. `root` contains /proc and /sys.
 
     A control group counts if less is left of its limit than of the machine. Raises OSError or psutil.Error."""
-    memory, limits, swap = psutil.virtual_memory(), read_limits(root), _swap(root)
+    memory, limits, swap_bytes = psutil.virtual_memory(), read_limits(root), _swap(root)
     own_bytes = psutil.Process().memory_info().rss
-    left, total, where = memory.available + swap.get("SwapFree", 0), memory.total, "the machine"
-    if limits.memory_bytes is not None and (group_left := limits.memory_left_bytes or 0) < left:
-        left, total, where = group_left, limits.memory_bytes, "the container"
-    used = swap.get("SwapTotal", 0) - swap.get("SwapFree", 0)
-    return MemoryLeft(left_bytes=left, total_bytes=total, where=where, swap_used_bytes=used, process_bytes=own_bytes)
+    left_bytes, total_bytes, place = memory.available + swap_bytes.get("SwapFree", 0), memory.total, "the machine"
+    if limits.memory_bytes is not None and (container_left_bytes := limits.memory_left_bytes or 0) < left_bytes:
+        left_bytes, total_bytes, place = container_left_bytes, limits.memory_bytes, "the container"
+    swap_used = swap_bytes.get("SwapTotal", 0) - swap_bytes.get("SwapFree", 0)
+    return MemoryLeft(
+        left_bytes=left_bytes, total_bytes=total_bytes, where=place, swap_used_bytes=swap_used, process_bytes=own_bytes
+    )
 
 
 def _swap(root: Path) -> dict[str, int]:
@@ -154,7 +156,7 @@ def _swap(root: Path) -> dict[str, int]:
         return {}
     for line in lines:
         name, _, value = line.partition(":")
-        number = value.split()[:1]
-        if name in ("SwapTotal", "SwapFree") and number and number[0].isdigit():
-            sizes[name] = int(number[0]) * 1024
+        kibibytes = value.split()[:1]
+        if name in ("SwapTotal", "SwapFree") and kibibytes and kibibytes[0].isdigit():
+            sizes[name] = int(kibibytes[0]) * 1024
     return sizes

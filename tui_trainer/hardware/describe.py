@@ -23,11 +23,11 @@ _SHOWN_FLAGS = (
 
 def device_rows(diagnosis: MachineDiagnosis, hardware: Hardware, profile: Row) -> list[Row]:
     """Return the device that training runs on, the number of threads, and the hardware profile (name and reason)."""
-    name, reason = profile
+    profile_name, reason = profile
     return [
         ("device", diagnosis.device_reason if diagnosis.device == "cuda" else f"CPU: {diagnosis.device_reason}"),
         ("threads", threads_words(hardware)),
-        ("hw profile", one_line(f"{name}: {reason}" if name else reason)),
+        ("hw profile", one_line(f"{profile_name}: {reason}" if profile_name else reason)),
     ]
 
 
@@ -36,10 +36,10 @@ def gpu_rows(diagnosis: MachineDiagnosis, hardware: Hardware) -> list[Row]:
     gpu = diagnosis.gpu
     if gpu is None:
         return driver_rows(hardware)
-    capability = dotted(gpu.capability) if gpu.capability else NOT_REPORTED
-    size = f"memory {NOT_REPORTED}" if gpu.memory_bytes is None else f"{gpu.memory_bytes / GIB:.1f} GiB"
+    capability_text = dotted(gpu.capability) if gpu.capability else NOT_REPORTED
+    memory_text = f"memory {NOT_REPORTED}" if gpu.memory_bytes is None else f"{gpu.memory_bytes / GIB:.1f} GiB"
     rows = [
-        ("card", f"{full_name(gpu)}, {size}, compute capability {capability}"),
+        ("card", f"{full_name(gpu)}, {memory_text}, compute capability {capability_text}"),
         ("chosen", diagnosis.gpu_reason),
         ("computes", precision_words(gpu.abilities)),
         ("attention", attention_words(gpu.abilities)),
@@ -56,8 +56,8 @@ def driver_rows(hardware: Hardware) -> list[Row]:
     built = f"torch is built for CUDA {dotted(hardware.torch_cuda)}" if hardware.torch_cuda else "torch is a CPU build"
     if driver.problem:
         return [("driver", f"{one_line(driver.problem)}; {built}")]
-    supported = f"CUDA {dotted(driver.cuda)}" if driver.cuda else "an unreported CUDA version"
-    return [("driver", f"{one_line(driver.version or NOT_REPORTED)}, supports {supported}; {built}")]
+    supported_text = f"CUDA {dotted(driver.cuda)}" if driver.cuda else "an unreported CUDA version"
+    return [("driver", f"{one_line(driver.version or NOT_REPORTED)}, supports {supported_text}; {built}")]
 
 
 def process_rows(gpu: Gpu) -> list[Row]:
@@ -82,10 +82,10 @@ def processor_rows(hardware: Hardware) -> list[Row]:
 def threads_words(hardware: Hardware) -> str:
     """Return the number of training threads and of cores. Counts that are not reported are omitted."""
     threads = training_threads(hardware.usable_cores)
-    how = "one per core" if threads == hardware.usable_cores else f"leaving one of {hardware.usable_cores} cores free"
+    rule = "one per core" if threads == hardware.usable_cores else f"leaving one of {hardware.usable_cores} cores free"
     counts = ((hardware.physical_cores, "physical"), (hardware.logical_cores, "logical"))
-    cores = ", ".join(f"{count} {kind}" for count, kind in counts if count is not None)
-    return f"{threads}, {how}" + (f" ({cores})" if cores else "")
+    cores_text = ", ".join(f"{count} {kind}" for count, kind in counts if count is not None)
+    return f"{threads}, {rule}" + (f" ({cores_text})" if cores_text else "")
 
 
 def cpu_precision_words(flags: frozenset[str]) -> str:
@@ -100,33 +100,33 @@ def precision_words(can: Abilities | None) -> str:
     """Return the types that the GPU computes natively."""
     if can is None:
         return NOT_REPORTED
-    fp16 = "fp16 on tensor cores" if can.fp16_tensor_cores else "fp16 without tensor cores"
-    native = [name for name, has in (("bf16", can.bf16), ("tf32", can.tf32), ("fp8", can.fp8)) if has]
-    lacking = "" if can.bf16 else "; no bf16"
-    return ", ".join(["fp32", fp16, *native]) + lacking
+    fp16_text = "fp16 on tensor cores" if can.fp16_tensor_cores else "fp16 without tensor cores"
+    native_types = [name for name, is_native in (("bf16", can.bf16), ("tf32", can.tf32), ("fp8", can.fp8)) if is_native]
+    bf16_note = "" if can.bf16 else "; no bf16"
+    return ", ".join(["fp32", fp16_text, *native_types]) + bf16_note
 
 
-def attention_words(can: Abilities | None) -> str:
+def attention_words(abilities: Abilities | None) -> str:
     """Return the attention kernels of torch that the GPU supports."""
-    if can is None:
+    if abilities is None:
         return NOT_REPORTED
-    return "flash attention" if can.flash_attention else "memory-efficient; flash needs compute capability 8.0"
+    return "flash attention" if abilities.flash_attention else "memory-efficient; flash needs compute capability 8.0"
 
 
 def peak_words(card: Card | None) -> str:
     """Return the manufacturer's peak rates and their source."""
     if card is None:
         return "this GPU is not in the catalogue: measure a step to learn its speed"
-    rates = ", ".join(f"{name} {rate:g}" for name, rate in reversed(card.teraflops.known().items()) if name != "int8")
-    return f"{rates} TFLOP/s; memory {card.gigabytes_per_second:,.0f} GB/s ({card.source})"
+    peaks = ", ".join(f"{kind} {value:g}" for kind, value in reversed(card.teraflops.known().items()) if kind != "int8")
+    return f"{peaks} TFLOP/s; memory {card.gigabytes_per_second:,.0f} GB/s ({card.source})"
 
 
 def other_process_rows(hardware: Hardware, gpu: Gpu | None) -> list[Row]:
     """Return the processes on GPUs that would not be used."""
     rows = []
-    for other in hardware.gpus:
-        if other.processes and (gpu is None or other.index != gpu.index):
-            rows += [(f"GPU {other.index}" if label else "", words) for label, words in process_rows(other)]
+    for other_gpu in hardware.gpus:
+        if other_gpu.processes and (gpu is None or other_gpu.index != gpu.index):
+            rows += [(f"GPU {other_gpu.index}" if label else "", words) for label, words in process_rows(other_gpu)]
     return rows
 
 
@@ -153,8 +153,8 @@ def memory_words(gpu: Gpu) -> str:
     """Return free and total memory: `12.3 of 24.0 GiB free`."""
     if gpu.memory_bytes is None:
         return f"memory {NOT_REPORTED}"
-    free = "--" if gpu.memory_free_bytes is None else f"{gpu.memory_free_bytes / GIB:.1f}"
-    return f"{free} of {gpu.memory_bytes / GIB:.1f} GiB free"
+    free_text = "--" if gpu.memory_free_bytes is None else f"{gpu.memory_free_bytes / GIB:.1f}"
+    return f"{free_text} of {gpu.memory_bytes / GIB:.1f} GiB free"
 
 
 def room_words(place: Place) -> str:
@@ -178,6 +178,6 @@ def place_path(place: Place) -> str:
 
 def library_words(hardware: Hardware) -> tuple[list[Row], list[str]]:
     """Return the installed libraries with their versions, and the names of missing ones. pip is omitted."""
-    shown = {name: version for name, version in hardware.libraries.items() if name != "pip"}
-    installed = [(name, one_line(version)) for name, version in shown.items() if version is not None]
-    return installed, [name for name, version in shown.items() if version is None]
+    versions = {name: version for name, version in hardware.libraries.items() if name != "pip"}
+    installed_rows = [(name, one_line(version)) for name, version in versions.items() if version is not None]
+    return installed_rows, [name for name, version in versions.items() if version is None]

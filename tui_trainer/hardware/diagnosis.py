@@ -55,20 +55,20 @@ def machine_problems(hardware: Hardware, gpu: Gpu | None) -> tuple[HardwareProbl
 
 
 def _driver_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
-    driver, cards = hardware.driver, hardware.nvidia_pci_devices or 0
+    driver, card_count = hardware.driver, hardware.nvidia_pci_devices or 0
     if driver is None:
-        if cards:
-            are = "GPU is" if cards == 1 else "GPUs are"
-            sentence = f"{cards} NVIDIA {are} on the PCI bus, but no NVIDIA driver was found"
+        if card_count:
+            gpus_are = "GPU is" if card_count == 1 else "GPUs are"
+            sentence = f"{card_count} NVIDIA {gpus_are} on the PCI bus, but no NVIDIA driver was found"
             yield HardwareProblem("bad", sentence, f"{_IN_A_CONTAINER}; on Ubuntu: sudo ubuntu-drivers install")
     elif driver.problem:
         # In container images, the driver's library may exist although the machine has no GPU.
-        severity: Severity = "warn" if cards == 0 and driver.error_code in _NO_HARDWARE else "bad"
+        severity: Severity = "warn" if card_count == 0 and driver.error_code in _NO_HARDWARE else "bad"
         remedy = _DRIVER_REMEDIES.get(driver.error_code or 0, "nvidia-smi")
         yield HardwareProblem(severity, one_line(driver.problem), remedy)
     elif not hardware.gpus:
         sentence = "the NVIDIA driver responds, but shows no GPU to this process"
-        yield HardwareProblem("bad", sentence, _IN_A_CONTAINER) if cards else HardwareProblem("warn", sentence)
+        yield HardwareProblem("bad", sentence, _IN_A_CONTAINER) if card_count else HardwareProblem("warn", sentence)
 
 
 _IN_A_CONTAINER = "in a container: start it with `docker run --gpus all`"
@@ -89,10 +89,10 @@ def _gpu_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
             yield HardwareProblem("bad", f"GPU {gpu.index} {one_line(gpu.problem)}", remedy)
         elif gpu.mig_enabled:
             yield _mig_problem(gpu)
-    hidden = [str(gpu.index) for gpu in hardware.gpus if not gpu.visible]
-    if hidden:
-        severity: Severity = "info" if len(hidden) < len(hardware.gpus) else "warn"
-        yield HardwareProblem(severity, f"{VARIABLE} hides GPU {', '.join(hidden)}", f"unset {VARIABLE}")
+    hidden_indices = [str(gpu.index) for gpu in hardware.gpus if not gpu.visible]
+    if hidden_indices:
+        severity: Severity = "info" if len(hidden_indices) < len(hardware.gpus) else "warn"
+        yield HardwareProblem(severity, f"{VARIABLE} hides GPU {', '.join(hidden_indices)}", f"unset {VARIABLE}")
 
 
 def _mig_problem(gpu: Gpu) -> HardwareProblem:
@@ -114,58 +114,58 @@ def torch_problem(hardware: Hardware, gpu: Gpu) -> HardwareProblem | None:
 
 
 def _torch_reason(hardware: Hardware, gpu: Gpu) -> str:
-    built, driver = hardware.torch_cuda, hardware.driver or Driver()
-    if (version := hardware.libraries.get("torch")) is None:
+    cuda, driver = hardware.torch_cuda, hardware.driver or Driver()
+    if (torch_version := hardware.libraries.get("torch")) is None:
         return "torch is not installed" if hardware.libraries else ""
-    if built is None:
+    if cuda is None:
         return "torch is built without CUDA: training runs on the CPU"
-    if driver.cuda and built[0] > driver.cuda[0]:
-        supported = dotted(driver.cuda)
-        return f"torch is built for CUDA {dotted(built)}, but the driver supports {supported}: training runs on the CPU"
-    reason = build_problem(gpu.capability, built, version) if gpu.capability else ""
-    return f"torch is built for CUDA {dotted(built)}, which cannot use GPU {gpu.index}: {reason}" if reason else ""
+    if driver.cuda and cuda[0] > driver.cuda[0]:
+        version = dotted(driver.cuda)
+        return f"torch is built for CUDA {dotted(cuda)}, but the driver supports {version}: training runs on the CPU"
+    reason = build_problem(gpu.capability, cuda, torch_version) if gpu.capability else ""
+    return f"torch is built for CUDA {dotted(cuda)}, which cannot use GPU {gpu.index}: {reason}" if reason else ""
 
 
 def _torch_remedy(hardware: Hardware, gpu: Gpu) -> str:
-    cuda = hardware.driver.cuda if hardware.driver else None
-    wheel = fitting_wheel(cuda, gpu.capability) if cuda else None
+    driver_cuda = hardware.driver.cuda if hardware.driver else None
+    wheel = fitting_wheel(driver_cuda, gpu.capability) if driver_cuda else None
     if wheel is None:
         return "install a newer NVIDIA driver: torch 2.9 and newer need one that supports CUDA 12"
-    index = f"--index-url https://download.pytorch.org/whl/{wheel}"
+    index_option = f"--index-url https://download.pytorch.org/whl/{wheel}"
     if hardware.libraries.get("pip"):
-        return f"pip install --force-reinstall torch {index}"
+        return f"pip install --force-reinstall torch {index_option}"
     # `uv run` alone would reinstall the locked build.
-    return f"uv pip install --reinstall-package torch torch {index} && uv run --no-sync tui-trainer diagnose"
+    return f"uv pip install --reinstall-package torch torch {index_option} && uv run --no-sync tui-trainer diagnose"
 
 
 def _memory_use_problems(gpu: Gpu) -> Iterator[HardwareProblem]:
-    free, total = gpu.memory_free_bytes, gpu.memory_bytes
-    if free is None or not total or free >= _GPU_FREE_LITTLE_SHARE * total:
+    free_bytes, total_bytes = gpu.memory_free_bytes, gpu.memory_bytes
+    if free_bytes is None or not total_bytes or free_bytes >= _GPU_FREE_LITTLE_SHARE * total_bytes:
         return
-    biggest = max(gpu.processes or (), key=lambda process: process.memory_bytes or 0, default=None)
-    because = f": {process_words(biggest)}" if biggest else ""
-    sentence = f"GPU {gpu.index} has only {format_bytes(free)} of {format_bytes(total)} free{because}"
+    biggest_process = max(gpu.processes or (), key=lambda process: process.memory_bytes or 0, default=None)
+    cause = f": {process_words(biggest_process)}" if biggest_process else ""
+    sentence = f"GPU {gpu.index} has only {format_bytes(free_bytes)} of {format_bytes(total_bytes)} free{cause}"
     yield HardwareProblem("warn", sentence, f"nvidia-smi -i {gpu.index}")
 
 
 def process_words(process: GpuProcess) -> str:
     """Return `python of anna (pid 4711) holds 12.3 GiB`, without facts that are not reported."""
-    name = one_line(process.name, 40) if process.name else "a process"
-    owner = f" of {one_line(process.user, 40)}" if process.user else ""
-    held = f" holds {format_bytes(process.memory_bytes)}" if process.memory_bytes is not None else ""
-    return f"{name}{owner} (pid {process.pid}){held}"
+    name_text = one_line(process.name, 40) if process.name else "a process"
+    owner_text = f" of {one_line(process.user, 40)}" if process.user else ""
+    memory_text = f" holds {format_bytes(process.memory_bytes)}" if process.memory_bytes is not None else ""
+    return f"{name_text}{owner_text} (pid {process.pid}){memory_text}"
 
 
 def _place_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     for place in hardware.places:
-        folder = f"the folder for {place.label} ({one_line(place.path)})"
+        folder_text = f"the folder for {place.label} ({one_line(place.path)})"
         if place.writable is False:
-            yield HardwareProblem("bad", f"{folder} is not writable", _move_remedy(place))
+            yield HardwareProblem("bad", f"{folder_text} is not writable", _move_remedy(place))
         elif place.free_bytes is None:
-            yield HardwareProblem("warn", f"{folder} does not report its free space")
+            yield HardwareProblem("warn", f"{folder_text} does not report its free space")
         elif place.free_bytes < _DISK_LITTLE_BYTES:
             severity: Severity = "bad" if place.free_bytes < _DISK_NEARLY_NONE_BYTES else "warn"
-            sentence = f"{folder} has only {format_bytes(place.free_bytes)} free"
+            sentence = f"{folder_text} has only {format_bytes(place.free_bytes)} free"
             yield HardwareProblem(severity, sentence, _move_remedy(place))
 
 
@@ -179,19 +179,21 @@ def _move_remedy(place: Place) -> str:
 
 
 def _memory_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
-    total, machine = hardware.memory_bytes, hardware.machine_memory_bytes
-    if total is not None and total < _MEMORY_SMALL_BYTES:
-        sentence = f"{format_bytes(total)} of memory is very little: loading torch alone takes about half a GiB"
+    usable_bytes, machine = hardware.memory_bytes, hardware.machine_memory_bytes
+    if usable_bytes is not None and usable_bytes < _MEMORY_SMALL_BYTES:
+        sentence = f"{format_bytes(usable_bytes)} of memory is very little: loading torch alone takes about half a GiB"
         yield HardwareProblem("warn", sentence, "tui-trainer --set training.per_device_train_batch_size=4")
-    if total is not None and machine is not None and total < machine:
-        sentence = f"a container or job limit allows {format_bytes(total)} of the machine's {format_bytes(machine)}"
+    if usable_bytes is not None and machine is not None and usable_bytes < machine:
+        sentence = (
+            f"a container or job limit allows {format_bytes(usable_bytes)} of the machine's {format_bytes(machine)}"
+        )
         yield HardwareProblem("info", sentence)
 
 
 def _processor_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
-    usable, physical = hardware.usable_cores, hardware.physical_cores
-    if physical is not None and usable < physical:
-        sentence = f"a quota or CPU affinity allows {usable} of the machine's {physical} cores"
+    usable_cores, physical_cores = hardware.usable_cores, hardware.physical_cores
+    if physical_cores is not None and usable_cores < physical_cores:
+        sentence = f"a quota or CPU affinity allows {usable_cores} of the machine's {physical_cores} cores"
         yield HardwareProblem("info", sentence, "nproc; cat /sys/fs/cgroup/cpu.max")
     if "sse4_2" in hardware.cpu_flags and "avx2" not in hardware.cpu_flags:
         sentence = "the processor has no AVX2, which torch's fast CPU kernels need: training is several times slower"
@@ -279,31 +281,31 @@ def choose_gpu(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
         return None, ""
     if chosen is not None:
         return _gpu_by_number(gpus, chosen), "by its number"
-    usable = usable_gpus(hardware) or [gpu for gpu in gpus if gpu.visible and not gpu.problem]
-    if not usable:
+    candidates = usable_gpus(hardware) or [gpu for gpu in gpus if gpu.visible and not gpu.problem]
+    if not candidates:
         return None, ""
-    freest = min(usable, key=_occupation)
-    if len(usable) == 1:
-        return freest, "the only one" if len(gpus) == 1 else "the only usable one"
-    if freest.memory_free_bytes is None:
-        return freest, "the first one, as free memory is not reported"
-    return freest, "the one with the most free memory"
+    freest_gpu = min(candidates, key=_occupation)
+    if len(candidates) == 1:
+        return freest_gpu, "the only one" if len(gpus) == 1 else "the only usable one"
+    if freest_gpu.memory_free_bytes is None:
+        return freest_gpu, "the first one, as free memory is not reported"
+    return freest_gpu, "the one with the most free memory"
 
 
 def _gpu_by_number(gpus: tuple[Gpu, ...], number: int) -> Gpu:
-    by_number = {gpu.index: gpu for gpu in gpus}
-    if number not in by_number:
-        hint = f"GPUs here: {', '.join(map(str, by_number))}" if gpus else "this machine has none"
+    gpu_by_number = {gpu.index: gpu for gpu in gpus}
+    if number not in gpu_by_number:
+        hint = f"GPUs here: {', '.join(map(str, gpu_by_number))}" if gpus else "this machine has none"
         raise InputError(f"there is no GPU {number}", hint=hint)
-    if not by_number[number].visible:
+    if not gpu_by_number[number].visible:
         raise InputError(f"GPU {number} is hidden by {VARIABLE}", hint=f"`unset {VARIABLE}`, or choose another GPU")
-    return by_number[number]
+    return gpu_by_number[number]
 
 
 def _occupation(gpu: Gpu) -> tuple[float, float, int]:
     """Return a key that sorts the GPU with the most free memory first. Values that are not reported sort last."""
-    free, use = gpu.memory_free_bytes, gpu.utilisation_share
-    return (1.0 if free is None else -free, 2.0 if use is None else use, gpu.index)
+    free_bytes, utilisation = gpu.memory_free_bytes, gpu.utilisation_share
+    return (1.0 if free_bytes is None else -free_bytes, 2.0 if utilisation is None else utilisation, gpu.index)
 
 
 ASSUMED: Final = "assumed"
@@ -323,5 +325,5 @@ def lack_of_compiler(libraries: Mapping[str, str | None], device: Device) -> str
         if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
             return "the headers of Python (Python.h) are not installed"
     # The variable may contain options after the program.
-    program = os.environ.get(variable, "").split()[:1]
-    return "" if any(map(shutil.which, program or programs)) else f"no {language} compiler ({programs[0]}) is installed"
+    command = os.environ.get(variable, "").split()[:1]
+    return "" if any(map(shutil.which, command or programs)) else f"no {language} compiler ({programs[0]}) is installed"

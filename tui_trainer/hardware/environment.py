@@ -65,13 +65,13 @@ def spins_by_load() -> bool:
 def threads_spinning(*, alone: bool) -> Iterator[None]:
     """Allow threads to spin longer if the run is `alone` on the cores. torch must be loaded inside the block, in this
     process or a child process."""
-    decides = alone and spins_by_load()
-    if decides:
+    sets_spinning = alone and spins_by_load()
+    if sets_spinning:
         os.environ[_SPIN] = _TURNS_ALONE
     try:
         yield
     finally:
-        if decides:
+        if sets_spinning:
             os.environ[_SPIN] = _TURNS
 
 
@@ -81,26 +81,26 @@ def check_environment(arguments: Sequence[str]) -> None:
     Refused are a deleted current folder, paths that are not UTF-8, arguments that are empty or contain NUL, and a
     missing home folder unless TUI_TRAINER_HOME is set, which then replaces it."""
     try:
-        current = ("the path of the current folder", str(Path.cwd()), "`cd` to another folder, or rename this one")
+        folder_row = ("the path of the current folder", str(Path.cwd()), "`cd` to another folder, or rename this one")
     except FileNotFoundError:
         message = "the current folder was deleted"
         raise InputError(message, hint="`cd` to another folder") from None
-    variables = [(name, os.environ.get(name, ""), "set it to another folder") for name in _FOLDERS]
-    words = [("an argument", word, "rename the file or folder") for word in arguments]
+    variable_rows = [(option, os.environ.get(option, ""), "set it to another folder") for option in _FOLDERS]
+    argument_rows = [("an argument", argument, "rename the file or folder") for argument in arguments]
     problems = [
-        Problem(message=f"{name} is not UTF-8: {as_bytes(path)}", hint=hint)
-        for name, path, hint in [current, *variables, *words]
-        if not is_utf8(path)
+        Problem(message=f"{option} is not UTF-8: {as_bytes(text)}", hint=hint)
+        for option, text, hint in [folder_row, *variable_rows, *argument_rows]
+        if not is_utf8(text)
     ]
     if problems:
         raise InputError(problems)
-    for previous, word in pairwise(("", *arguments)):
-        name, is_empty = (word[:-1], True) if _NO_VALUE.fullmatch(word) else (previous, not word)
-        subject = name if name.startswith("--") else "an argument"
-        if is_empty and name not in _MAY_BE_EMPTY and (subject == name or arguments[0] not in _TAKES_TEXT):
+    for previous_argument, argument in pairwise(("", *arguments)):
+        option, is_empty = (argument[:-1], True) if _NO_VALUE.fullmatch(argument) else (previous_argument, not argument)
+        subject = option if option.startswith("--") else "an argument"
+        if is_empty and option not in _MAY_BE_EMPTY and (subject == option or arguments[0] not in _TAKES_TEXT):
             raise InputError(f"{subject} is empty", hint="omit it, or set the shell variable that should fill it")
-        if "\0" in word:
-            raise InputError(f"{subject} has a NUL character: {one_line(word, 60)}", hint="remove that character")
+        if "\0" in argument:
+            raise InputError(f"{subject} has a NUL character: {one_line(argument, 60)}", hint="remove that character")
     try:
         Path.home()
     except RuntimeError:
@@ -114,9 +114,9 @@ def check_environment(arguments: Sequence[str]) -> None:
 
 def determinism_problems(environment: Mapping[str, str] = os.environ) -> list[Problem]:
     """Return why matmuls on a GPU are not deterministic in this process."""
-    value = environment.get(_WORKSPACE, "")
-    if value in _DETERMINISTIC:
+    workspace = environment.get(_WORKSPACE, "")
+    if workspace in _DETERMINISTIC:
         return []
-    message = f"{_WORKSPACE} is {value!r} in the environment, so matmuls are not deterministic"
+    message = f"{_WORKSPACE} is {workspace!r} in the environment, so matmuls are not deterministic"
     hint = f"unset it, or set it to {_DETERMINISTIC[0]}, and restart the program"
     return [Problem(message=message, key="training.deterministic", hint=hint)]

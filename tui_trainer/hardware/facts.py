@@ -55,8 +55,8 @@ class Gpu:
 
     @property
     def memory_used_bytes(self) -> int | None:
-        total, free = self.memory_bytes, self.memory_free_bytes
-        return None if total is None or free is None else total - free
+        total_bytes, free_bytes = self.memory_bytes, self.memory_free_bytes
+        return None if total_bytes is None or free_bytes is None else total_bytes - free_bytes
 
     @property
     def card(self) -> Card | None:
@@ -131,10 +131,10 @@ def with_cards(hardware: Hardware, card: Card, count: int = 1) -> Hardware:
     """Return the machine with `count` idle GPUs of this model instead of its own, and a matching driver and torch."""
     usable = int(card.memory_gib * _USABLE_SHARE * GIB)
     gpus = tuple(
-        Gpu(index=i, name=card.names[0], capability=card.capability, memory_bytes=usable, memory_free_bytes=usable)
-        for i in range(count)
+        Gpu(index=index, name=card.names[0], capability=card.capability, memory_bytes=usable, memory_free_bytes=usable)
+        for index in range(count)
     )
     # The oldest and the newest CUDA version that torch is built for.
-    cuda = (12, 6) if card.capability < (7, 5) else (13, 0)
+    torch_cuda = (12, 6) if card.capability < (7, 5) else (13, 0)
     driver = Driver(version="580.65.06", cuda=(13, 0))
-    return replace(hardware, gpus=gpus, driver=driver, torch_cuda=cuda, nvidia_pci_devices=count)
+    return replace(hardware, gpus=gpus, driver=driver, torch_cuda=torch_cuda, nvidia_pci_devices=count)

@@ -71,12 +71,15 @@ def cpu_times(
 
 def core_times() -> list[CpuTimes]:
     """Return the times of each core that this process may use."""
-    cores = psutil.cpu_times(percpu=True)
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(cores))
-    used = [cores[index] for index in sorted(allowed) if index < len(cores)] or cores
+    all_cores = psutil.cpu_times(percpu=True)
+    allowed_indices = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(all_cores))
+    usable_cores = [all_cores[index] for index in sorted(allowed_indices) if index < len(all_cores)] or all_cores
     # Guest time is part of user time. iowait is idle time.
-    busy = [sum(getattr(core, name, 0.0) for name in _BUSY) for core in used]
-    return [CpuTimes(b, b + core.idle + getattr(core, "iowait", 0.0)) for b, core in zip(busy, used, strict=True)]
+    busy_seconds = [sum(getattr(core, name, 0.0) for name in _BUSY) for core in usable_cores]
+    return [
+        CpuTimes(core_seconds, core_seconds + core.idle + getattr(core, "iowait", 0.0))
+        for core_seconds, core in zip(busy_seconds, usable_cores, strict=True)
+    ]
 
 
 @cache
@@ -87,8 +90,8 @@ def _disks(block_devices: Path) -> tuple[Path, ...]:
 
 def disk_bytes(block_devices: Path = Path("/sys/block")) -> dict[str, tuple[int, int]]:
     """Return the bytes read from and written to each disk. Source: Documentation/block/stat.rst of the kernel."""
-    counts = {disk.name: (disk / "stat").read_text().split() for disk in _disks(block_devices)}
-    return {name: (512 * int(count[2]), 512 * int(count[6])) for name, count in counts.items()}
+    fields_by_disk = {disk.name: (disk / "stat").read_text().split() for disk in _disks(block_devices)}
+    return {name: (512 * int(fields[2]), 512 * int(fields[6])) for name, fields in fields_by_disk.items()}
 
 
 def cpu_share(before: CpuTimes | None, after: CpuTimes) -> float | None:
@@ -101,7 +104,7 @@ def cpu_share(before: CpuTimes | None, after: CpuTimes) -> float | None:
 
 def read_gauges(folder: Path, share: float | None, limits: CgroupLimits) -> Gauges:
     """Return `share` with the memory of the machine or container and the disk of `folder`, without GPUs."""
-    used = total = disk_used = disk_total = None
+    used = total = disk_used = disk_size = None
     with suppress(*UNREADABLE):
         memory = psutil.virtual_memory()
         used, total = memory.total - memory.available, memory.total
@@ -111,9 +114,9 @@ def read_gauges(folder: Path, share: float | None, limits: CgroupLimits) -> Gaug
     with suppress(*UNREADABLE):
         disk = psutil.disk_usage(str(nearest_existing(folder)))
         # As in df, the blocks reserved for root count as neither used nor free.
-        disk_used, disk_total = disk.used, disk.used + disk.free
+        disk_used, disk_size = disk.used, disk.used + disk.free
     return Gauges(
-        cpu_share=share, memory_used_bytes=used, memory_bytes=total, disk_used_bytes=disk_used, disk_bytes=disk_total
+        cpu_share=share, memory_used_bytes=used, memory_bytes=total, disk_used_bytes=disk_used, disk_bytes=disk_size
     )
 
 
@@ -155,9 +158,9 @@ class GaugeSampler:
     def start(self) -> None:
         """Start the threads. Does nothing if they are running."""
         self._stop.clear()
-        for name, look in (("tui-trainer-gauges", self.look), ("tui-trainer-cards", self.look_at_cards)):
+        for name, read in (("tui-trainer-gauges", self.look), ("tui-trainer-cards", self.look_at_cards)):
             if name not in self._threads or not self._threads[name].is_alive():
-                self._threads[name] = Thread(target=self._work, args=(look,), name=name, daemon=True)
+                self._threads[name] = Thread(target=self._work, args=(read,), name=name, daemon=True)
                 self._threads[name].start()
 
     def stop(self) -> None:
@@ -175,28 +178,28 @@ class GaugeSampler:
 
     def look(self) -> Gauges:
         """Read the machine once, in this thread. The GPUs are those of their last reading."""
-        limits, cores, after, share = CgroupLimits(), list[CpuTimes](), None, None
+        limits, cores, times_now, busy_share = CgroupLimits(), list[CpuTimes](), None, None
         with suppress(*UNREADABLE):
             limits, cores = read_limits(), core_times()
-            after = cpu_times(limits, self._now, cores)
-            share = cpu_share(self._before, after)
-        before, self._cores_before = self._cores_before, cores
+            times_now = cpu_times(limits, self._now, cores)
+            busy_share = cpu_share(self._before, times_now)
+        cores_before, self._cores_before = self._cores_before, cores
         gauges = replace(
-            read_gauges(self.folder, share, limits), gpus=self._gpus(), disk_rates=self._disk_rates(),
-            core_shares=tuple(cpu_share(*times) for times in zip(before, cores, strict=False)),
+            read_gauges(self.folder, busy_share, limits), gpus=self._gpus(), disk_rates=self._disk_rates(),
+            core_shares=tuple(cpu_share(*before_and_now) for before_and_now in zip(cores_before, cores, strict=False)),
         )  # fmt: skip
-        self._before, self._newest = after, (gauges, self._good_until)
+        self._before, self._newest = times_now, (gauges, self._good_until)
         return gauges
 
     def _disk_rates(self) -> tuple[DiskRate, ...]:
-        (then, before), now, disks = self._disks_before, self._now(), dict[str, tuple[int, int]]()
+        (time_before, counts_before), now, counts_now = self._disks_before, self._now(), dict[str, tuple[int, int]]()
         with suppress(*UNREADABLE):
-            disks = disk_bytes()
-        self._disks_before, seconds = (now, disks), max(now - then, 1e-3)
+            counts_now = disk_bytes()
+        self._disks_before, elapsed = (now, counts_now), max(now - time_before, 1e-3)
         return tuple(
-            DiskRate(name, *(max(new - old, 0) / seconds for new, old in zip(counts, before[name], strict=True)))
-            for name, counts in disks.items()
-            if name in before
+            DiskRate(name, *(max(new - old, 0) / elapsed for new, old in zip(counts, counts_before[name], strict=True)))
+            for name, counts in counts_now.items()
+            if name in counts_before
         )
 
     def look_at_cards(self) -> None:

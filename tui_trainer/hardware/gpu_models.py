@@ -31,7 +31,7 @@ class Rates:
 
     def known(self) -> dict[str, float]:
         """Return the rates that are not None, by type."""
-        return {rate.name: value for rate in fields(self) if (value := getattr(self, rate.name)) is not None}
+        return {field.name: rate for field in fields(self) if (rate := getattr(self, field.name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,18 @@ class Card:
     @property
     def label(self) -> str:
         """Title, with the memory size if several models have the same title: `V100 32 GB`."""
-        shared = sum(other.title == self.title for other in CARDS) > 1
-        return f"{self.title} {self.memory_gib} GB" if shared else self.title
+        is_shared_title = sum(other.title == self.title for other in CARDS) > 1
+        return f"{self.title} {self.memory_gib} GB" if is_shared_title else self.title
 
 
 def find_card(name: str | None, memory_bytes: int | None) -> Card | None:
     """Return the model by the name that the driver reports and, if models share it, by memory. None if unknown."""
     if name is None:
         return None
-    rows = [card for card in CARDS if plain_name(name) in card.names]
+    cards = [card for card in CARDS if plain_name(name) in card.names]
     if memory_bytes is not None:
-        rows = [card for card in rows if _LEAST_SHARE <= memory_bytes / (card.memory_gib * GIB) <= _MOST_SHARE]
-    return rows[0] if len(rows) == 1 else None
+        cards = [card for card in cards if _LEAST_SHARE <= memory_bytes / (card.memory_gib * GIB) <= _MOST_SHARE]
+    return cards[0] if len(cards) == 1 else None
 
 
 def plain_name(name: str) -> str:
@@ -145,8 +145,8 @@ _PCIE = (((9, 0), "5.0", 63.0), ((8, 0), "4.0", 31.5), ((0, 0), "3.0", 15.75))
 
 def pcie_rate(capability: Version) -> tuple[float, str]:
     """Return the peak bytes per second between the host and a GPU, and the name of their link: `PCIe 4.0 x16`."""
-    _, version, gigabytes = next(row for row in _PCIE if capability >= row[0])
-    return 1e9 * gigabytes, f"PCIe {version} x16"
+    _, pcie_version, gigabytes = next(row for row in _PCIE if capability >= row[0])
+    return 1e9 * gigabytes, f"PCIe {pcie_version} x16"
 
 
 def dotted(version: Version) -> str:
@@ -170,13 +170,13 @@ def abilities(capability: Version | None, card: Card | None = None) -> Abilities
     if capability is None:
         return None
     has_tensor_cores = card.tensor_cores if card else capability >= TENSOR_CORES_FROM
-    ampere = capability >= BF16_FROM
+    is_ampere_or_newer = capability >= BF16_FROM
     return Abilities(
         fp16_tensor_cores=has_tensor_cores,
-        bf16=ampere,
-        tf32=ampere,
+        bf16=is_ampere_or_newer,
+        tf32=is_ampere_or_newer,
         fp8=capability >= FP8_FROM,
-        flash_attention=ampere,
+        flash_attention=is_ampere_or_newer,
     )
 
 
@@ -189,12 +189,12 @@ def too_old_reason(capability: Version) -> str:
 
 def build_problem(capability: Version, torch_cuda: Version, torch_version: str = "") -> str:
     """Return why a torch of this version and CUDA cannot use a GPU of this capability; empty if it can."""
-    oldest = _OLDEST_OF_CUDA.get(torch_cuda[0])
-    if oldest and capability < oldest:
-        return f"CUDA {torch_cuda[0]} supports compute capability {dotted(oldest)} and newer"
-    oldest = _OLDEST_SINCE_TORCH_2_11 if numbers_of(torch_version) >= (2, 11) else _OLDEST_OF_CUDA_12_8
-    if torch_cuda >= _CUDA_OF_BLACKWELL and capability < oldest:
-        return f"torch for CUDA 12.8 and newer has no kernels below compute capability {dotted(oldest)}"
+    oldest_capability = _OLDEST_OF_CUDA.get(torch_cuda[0])
+    if oldest_capability and capability < oldest_capability:
+        return f"CUDA {torch_cuda[0]} supports compute capability {dotted(oldest_capability)} and newer"
+    oldest_capability = _OLDEST_SINCE_TORCH_2_11 if numbers_of(torch_version) >= (2, 11) else _OLDEST_OF_CUDA_12_8
+    if torch_cuda >= _CUDA_OF_BLACKWELL and capability < oldest_capability:
+        return f"torch for CUDA 12.8 and newer has no kernels below compute capability {dotted(oldest_capability)}"
     if capability >= BLACKWELL_FROM and torch_cuda < _CUDA_OF_BLACKWELL:
         return "this GPU needs CUDA 12.8 or newer"
     return ""
@@ -226,12 +226,12 @@ class FlashKernel:
 
     def lack(self, libraries: Mapping[str, str | None]) -> str:
         """Return what is missing to use the package, as the end of a sentence; empty if nothing is."""
-        installed = libraries.get(self.distribution)
-        if installed is None:
+        installed_version = libraries.get(self.distribution)
+        if installed_version is None:
             return f"needs the package {self.distribution}, which is not installed"
-        if numbers_of(installed) < self.oldest_version:
-            needed = ".".join(map(str, self.oldest_version))
-            return f"needs {self.distribution} {needed} or newer, and {installed} is installed"
+        if numbers_of(installed_version) < self.oldest_version:
+            needed_version = ".".join(map(str, self.oldest_version))
+            return f"needs {self.distribution} {needed_version} or newer, and {installed_version} is installed"
         return ""
 
     def too_old(self, capability: Version) -> str:

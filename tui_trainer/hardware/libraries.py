@@ -28,10 +28,10 @@ def torch_cuda(torch_version: str | None) -> tuple[int, int] | None:
     """Return the CUDA version of the installed torch, from its version.py or the tag in its version (`+cu132`)."""
     if torch_version is None:
         return None
-    file = _torch_file()
-    text = _text_of(file.with_name("version.py")) if file else ""
-    match = re.search(r"^cuda\b[^=\n]*=\s*['\"](\d+)\.(\d+)", text, re.MULTILINE)
-    if not match and not text:
+    torch_file = _torch_file()
+    version_text = _text_of(torch_file.with_name("version.py")) if torch_file else ""
+    match = re.search(r"^cuda\b[^=\n]*=\s*['\"](\d+)\.(\d+)", version_text, re.MULTILINE)
+    if not match and not version_text:
         match = re.search(r"\+cu(\d+)(\d)$", torch_version)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -48,22 +48,22 @@ def _version(name: str) -> str | None:
     except metadata.PackageNotFoundError:
         return None
     # Parsing all metadata would take milliseconds because of the long description.
-    text = package.read_text("METADATA") or package.read_text("PKG-INFO") or ""
-    version = re.search(r"^Version:\s*(\S+)", text, re.MULTILINE)
-    return version[1] if version else None
+    metadata_text = package.read_text("METADATA") or package.read_text("PKG-INFO") or ""
+    version_match = re.search(r"^Version:\s*(\S+)", metadata_text, re.MULTILINE)
+    return version_match[1] if version_match else None
 
 
 def bytecode_obstacle() -> BytecodeObstacle | None:
     """Return why Python recompiles torch at every start, or None if its bytecode is saved."""
-    file = _torch_file()
-    if file is None:
+    torch_file = _torch_file()
+    if torch_file is None:
         return None
-    bytecode = Path(util.cache_from_source(file))
-    if bytecode.exists():
+    bytecode_file = Path(util.cache_from_source(torch_file))
+    if bytecode_file.exists():
         return None
     if sys.dont_write_bytecode:
         return "variable"
-    folder = next(parent for parent in bytecode.parents if parent.exists())
+    folder = next(parent for parent in bytecode_file.parents if parent.exists())
     return None if os.access(folder, os.W_OK) else "folder"
 
 

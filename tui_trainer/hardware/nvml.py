@@ -36,30 +36,30 @@ _DISPLAY = "0x03"
 
 def has_driver(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether a part of an NVIDIA driver exists: its kernel module, a device file, or the library."""
-    if any(is_there(root / sign) for sign in ("proc/driver/nvidia", "dev/nvidiactl")):
+    if any(is_there(root / sign_path) for sign_path in ("proc/driver/nvidia", "dev/nvidiactl")):
         return True
-    searched = [root / folder for folder in _LIBRARY_FOLDERS]
-    searched += [Path(folder) for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    return any(is_there(folder / _LIBRARY) for folder in searched)
+    library_folders = [root / folder for folder in _LIBRARY_FOLDERS]
+    library_folders += [Path(folder) for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    return any(is_there(folder / _LIBRARY) for folder in library_folders)
 
 
 def nvidia_pci_devices(root: Path = Path("/")) -> int | None:
     """Return the number of NVIDIA display controllers on the PCI bus; None if the bus cannot be listed.
 
     Equivalent: `lspci -d 10de::03xx | wc -l`."""
-    devices = root / "sys/bus/pci/devices"
+    devices_folder = root / "sys/bus/pci/devices"
     try:
-        return sum(_is_nvidia_display(device) for device in devices.iterdir())
+        return sum(_is_nvidia_display(device) for device in devices_folder.iterdir())
     except OSError:
         return None
 
 
 def _is_nvidia_display(device: Path) -> bool:
     try:
-        vendor, kind = (device / "vendor").read_text(), (device / "class").read_text()
+        vendor, device_class = (device / "vendor").read_text(), (device / "class").read_text()
     except OSError:
         return False
-    return vendor.strip() == _NVIDIA and kind.startswith(_DISPLAY)
+    return vendor.strip() == _NVIDIA and device_class.startswith(_DISPLAY)
 
 
 NO_PERMISSION, DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND = 4, 9, 10, 12
@@ -126,21 +126,21 @@ class Nvml:
         A driver with a problem is not queried every second: there are no GPUs until `driver` or `gpus` succeeds."""
         if (self._driver or self.driver()).problem:
             return ()
-        handles = enumerate(self._handle(index) for index in range(self._count()))
-        return tuple(Gpu(index=i, problem=why) if why else self._measured(i, handle) for i, (handle, why) in handles)
+        results = enumerate(self._handle(index) for index in range(self._count()))
+        return tuple(Gpu(index=i, problem=why) if why else self._measured(i, handle) for i, (handle, why) in results)
 
     def users(self) -> tuple[CardUsers, ...]:
         """Return the memory in use on each GPU. Empty if the driver has a problem, as for `live`."""
         if (self._driver or self.driver()).problem:
             return ()
-        users = []
+        card_users = []
         for index in range(self._count()):
             handle, problem = self._handle(index)
             if problem:
                 continue
             used_bytes = self._query("nvmlDeviceGetMemoryInfo", handle, get=lambda info: info.total - info.free)
-            users.append(CardUsers(index=index, used_bytes=used_bytes, memory_by_pid=self._process_memory(handle)))
-        return tuple(users)
+            card_users.append(CardUsers(index=index, used_bytes=used_bytes, memory_by_pid=self._process_memory(handle)))
+        return tuple(card_users)
 
     def in_use(self, uuid: str, pid: int) -> tuple[Gpu, int | None] | None:
         """Return the GPU or MIG instance with this `cuda_uuid`, as `live` does, and the bytes of a process on it (None
@@ -184,10 +184,10 @@ class Nvml:
             return Driver(problem="the package nvidia-ml-py is not installed")
         except self._library.NVMLError as error:
             return Driver(problem=_words(error, _DRIVER_WORDS), error_code=_code(error))
-        cuda = self._query("nvmlSystemGetCudaDriverVersion_v2")
+        cuda_number = self._query("nvmlSystemGetCudaDriverVersion_v2")
         return Driver(
             version=self._query("nvmlSystemGetDriverVersion"),
-            cuda=(cuda // 1000, cuda % 1000 // 10) if cuda else None,
+            cuda=(cuda_number // 1000, cuda_number % 1000 // 10) if cuda_number else None,
         )
 
     def _count(self) -> int:
@@ -211,20 +211,20 @@ class Nvml:
         """Return the values of a GPU. If it is partitioned, name and memory are those of a process's instance."""
         is_partitioned = self._query("nvmlDeviceGetMigMode", handle, get=lambda modes: bool(modes[0]))
         mig_uuid, instance = self._instance(handle) if is_partitioned else (None, handle)
-        memory = name = None
+        memory_sizes = name = None
         if instance is not None:
-            memory = self._query("nvmlDeviceGetMemoryInfo", instance, get=lambda info: (info.total, info.free))
+            memory_sizes = self._query("nvmlDeviceGetMemoryInfo", instance, get=lambda info: (info.total, info.free))
             name = self._query("nvmlDeviceGetName", instance)
         clock, max_clock = (
-            self._query(call, handle, _SM_CLOCK) for call in ("nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo")
+            self._query(query, handle, _SM_CLOCK) for query in ("nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo")
         )
         return Gpu(
             index=index,
             name=name or self._query("nvmlDeviceGetName", handle),
             mig_enabled=is_partitioned,
             mig_uuid=mig_uuid,
-            memory_bytes=memory[0] if memory else None,
-            memory_free_bytes=memory[1] if memory else None,
+            memory_bytes=memory_sizes[0] if memory_sizes else None,
+            memory_free_bytes=memory_sizes[1] if memory_sizes else None,
             utilisation_share=self._query("nvmlDeviceGetUtilizationRates", handle, get=lambda rates: rates.gpu / 100),
             temperature_celsius=self._query("nvmlDeviceGetTemperature", handle, 0, get=float),
             power_watts=self._query("nvmlDeviceGetPowerUsage", handle, get=_watts),
@@ -235,21 +235,21 @@ class Nvml:
 
     def _slowed_by(self, handle: Any) -> str | None:
         """Return `heat` or `power` if it limits the clock, or else "". NVML 12.2 renamed the call."""
-        names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-        reasons = next((bits for name in names if (bits := self._query(name, handle)) is not None), None)
+        call_names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+        reasons = next((bits for call_name in call_names if (bits := self._query(call_name, handle)) is not None), None)
         if reasons is None:
             return None
-        return next((word for word, mask in _SLOWED_BY.items() if reasons & mask), "")
+        return next((cause for cause, mask in _SLOWED_BY.items() if reasons & mask), "")
 
     def _instance(self, gpu: Any) -> tuple[str | None, Any]:
         """Return (UUID, handle) of the MIG instance that CUDA gives a process: the first that the environment names,
         else the first of the GPU. (None, None) if there is none or this user may not see it."""
-        count = self._query("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0
-        handles = [self._query("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index) for index in range(count)]
+        instance_count = self._query("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0
+        handles = [self._query("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index) for index in range(instance_count)]
         instances = [(self._query("nvmlDeviceGetUUID", handle), handle) for handle in handles if handle is not None]
-        for name in visible_names() or ():
+        for visible_name in visible_names() or ():
             for uuid, handle in instances:
-                if name.startswith("MIG-") and uuid and uuid.startswith(name):
+                if visible_name.startswith("MIG-") and uuid and uuid.startswith(visible_name):
                     return uuid, handle
         return instances[0] if instances else (None, None)
 
@@ -257,12 +257,12 @@ class Nvml:
         handle, problem = self._handle(index)
         if problem:
             return Gpu(index=index, problem=problem)
-        memory = self._process_memory(handle)
+        by_pid = self._process_memory(handle)
         return replace(
             self._measured(index, handle),
             uuid=self._query("nvmlDeviceGetUUID", handle),
             capability=self._query("nvmlDeviceGetCudaComputeCapability", handle, get=tuple),
-            processes=None if memory is None else tuple(_process(pid, size) for pid, size in memory.items()),
+            processes=None if by_pid is None else tuple(_process(pid, used) for pid, used in by_pid.items()),
             problem=self._health(handle),
         )
 
@@ -276,13 +276,13 @@ class Nvml:
 
     def _process_memory(self, handle: Any) -> dict[int, int | None] | None:
         """Return bytes by process number; None if this user may not see the processes."""
-        lists = [
-            self._query(name, handle, get=list)
-            for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+        process_lists = [
+            self._query(call_name, handle, get=list)
+            for call_name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
         ]
-        if lists == [None, None]:
+        if process_lists == [None, None]:
             return None
-        return {entry.pid: entry.usedGpuMemory for entries in lists if entries for entry in entries}
+        return {entry.pid: entry.usedGpuMemory for entries in process_lists if entries for entry in entries}
 
 
 _program_session = Nvml()
@@ -300,8 +300,8 @@ def read_cards(nvml: Nvml | None, deadline_seconds: float = DEADLINE_SECONDS) ->
     """Return the driver and the GPUs. A driver that hangs has a `problem`."""
     if nvml is None:
         return None, ()
-    hung = Driver(problem=f"the NVIDIA driver did not respond within {deadline_seconds:g} s", error_code=TIMEOUT)
-    return within(deadline_seconds, lambda: (nvml.driver(), nvml.gpus())) or (hung, ())
+    hung_driver = Driver(problem=f"the NVIDIA driver did not respond within {deadline_seconds:g} s", error_code=TIMEOUT)
+    return within(deadline_seconds, lambda: (nvml.driver(), nvml.gpus())) or (hung_driver, ())
 
 
 def with_memory_now(
@@ -310,8 +310,8 @@ def with_memory_now(
     """Return the GPUs with their current memory and utilisation, or unchanged if the driver hangs."""
     if nvml is None or not gpus:
         return gpus
-    now = {gpu.index: gpu for gpu in within(deadline_seconds, nvml.live) or ()}
-    return tuple(_updated(gpu, now.get(gpu.index)) for gpu in gpus)
+    live_gpus = {gpu.index: gpu for gpu in within(deadline_seconds, nvml.live) or ()}
+    return tuple(_updated(gpu, live_gpus.get(gpu.index)) for gpu in gpus)
 
 
 def _updated(gpu: Gpu, now: Gpu | None) -> Gpu:
@@ -341,12 +341,12 @@ def _watts(milliwatts: int) -> float:
 
 def _process(pid: int, memory_bytes: int | None) -> GpuProcess:
     """Return a process with its name and user if known. Command lines may contain secrets and are not read."""
-    name = user = None
+    process_name = user_name = None
     with suppress(psutil.Error, OSError, KeyError, ValueError):
         process = psutil.Process(pid)
-        name = "this program" if pid == os.getpid() else process.name()
-        user = process.username()
-    return GpuProcess(pid=pid, name=name, user=user, memory_bytes=memory_bytes)
+        process_name = "this program" if pid == os.getpid() else process.name()
+        user_name = process.username()
+    return GpuProcess(pid=pid, name=process_name, user=user_name, memory_bytes=memory_bytes)
 
 
 # Errors of NVIDIA GPUs in the kernel's log (Xid), such as a GPU that fell off the bus or worn-out memory.

@@ -34,20 +34,20 @@ def is_out_of_memory(error: BaseException) -> bool:
         return error.errno == errno.ENOMEM
     import torch
 
-    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _WORDS)
+    return isinstance(error, torch.OutOfMemoryError) or any(phrase in str(error) for phrase in _WORDS)
 
 
 def clear_error_frames(error: BaseException) -> None:
     """Clear the frames of an error and of its causes, which keep alive all that was computed."""
     seen_ids: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        current = waiting.pop()
+    errors_to_clear: list[BaseException | None] = [error]
+    while errors_to_clear:
+        current = errors_to_clear.pop()
         if current is None or id(current) in seen_ids:
             continue
         seen_ids.add(id(current))
         traceback.clear_frames(current.__traceback__)
-        waiting += [current.__cause__, current.__context__]
+        errors_to_clear += [current.__cause__, current.__context__]
 
 
 def free_memory() -> None:

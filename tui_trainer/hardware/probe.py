@@ -28,15 +28,15 @@ def probe_again() -> Hardware:
 def look() -> Hardware:
     """Read the facts of this machine. A driver that was missing before is looked for again."""
     memory, limits = psutil.virtual_memory(), read_limits()
-    limit = limits.memory_bytes
+    limit_bytes = limits.memory_bytes
     cpu_name, cpu_flags = processor.read_cpuinfo()
     nvml.session.cache_clear()
     driver, gpus = nvml.read_cards(nvml.session())
-    versions = libraries.read_versions()
+    library_versions = libraries.read_versions()
     return Hardware(
         cpu_name=cpu_name,
         usable_cores=processor.usable_cores(limits),
-        memory_bytes=memory.total if limit is None else min(memory.total, limit),
+        memory_bytes=memory.total if limit_bytes is None else min(memory.total, limit_bytes),
         memory_available_bytes=_available_bytes(memory.available, limits),
         platform=platform.platform(),
         python_version=platform.python_version(),
@@ -47,8 +47,8 @@ def look() -> Hardware:
         cpu_flags=cpu_flags,
         gpus=gpus,
         driver=driver,
-        libraries=versions,
-        torch_cuda=libraries.torch_cuda(versions["torch"]),
+        libraries=library_versions,
+        torch_cuda=libraries.torch_cuda(library_versions["torch"]),
         places=storage.read_places(),
         bytecode_obstacle=libraries.bytecode_obstacle(),
         nvidia_pci_devices=nvml.nvidia_pci_devices(),
@@ -59,8 +59,8 @@ def with_memory_now(hardware: Hardware) -> Hardware:
     """Return the facts with the currently free memory of the machine and its GPUs, and the load of other processes.
 
     The machine takes some milliseconds. A driver that hangs is waited for until its deadline."""
-    gpus, load = nvml.with_memory_now(hardware.gpus, nvml.session()), processor.load_of_others()
-    return replace(hardware, memory_available_bytes=memory_available_now(), gpus=gpus, load_of_others=load)
+    gpus, load_of_others = nvml.with_memory_now(hardware.gpus, nvml.session()), processor.load_of_others()
+    return replace(hardware, memory_available_bytes=memory_available_now(), gpus=gpus, load_of_others=load_of_others)
 
 
 def memory_available_now() -> int:

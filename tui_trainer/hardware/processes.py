@@ -49,7 +49,7 @@ class ProcessUse:
 
     @property
     def bytes_on_cards(self) -> int:
-        return sum(size or 0 for size in self.card_bytes.values())
+        return sum(bytes_on_card or 0 for bytes_on_card in self.card_bytes.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +74,7 @@ class ProcessReader:
         self._users: dict[int, str] = {}
 
     def look(self) -> ProcessLook:
-        started = thread_time()
+        thread_seconds_before = thread_time()
         nvml = self._nvml or nvml_room.session()
         cards: tuple[CardUsers, ...] = ()
         if nvml:
@@ -82,23 +82,23 @@ class ProcessReader:
                 cards = nvml.users()
         gpu_bytes: dict[int, dict[int, int | None]] = {}
         for card in cards:
-            for pid, size in (card.memory_by_pid or {}).items():
-                gpu_bytes.setdefault(pid, {})[card.index] = size
+            for pid, memory_bytes in (card.memory_by_pid or {}).items():
+                gpu_bytes.setdefault(pid, {})[card.index] = memory_bytes
         now = self._now()
-        seconds, self._looked_at = now - self._looked_at, now
-        processes, times = [], dict[tuple[int, float], float]()
+        elapsed, self._looked_at = now - self._looked_at, now
+        processes, cpu_seconds_by_process = [], dict[tuple[int, float], float]()
         for process in psutil.process_iter():
             with suppress(*UNREADABLE):
-                processes.append(self._read(process, seconds, times, gpu_bytes.pop(process.pid, {})))
-        notes = [*self._unseen_cores(times, seconds), *map(_unseen_memory, cards)]
-        self._before = times
+                processes.append(self._read(process, elapsed, cpu_seconds_by_process, gpu_bytes.pop(process.pid, {})))
+        notes = [*self._unseen_cores(cpu_seconds_by_process, elapsed), *map(_unseen_memory, cards)]
+        self._before = cpu_seconds_by_process
         # Kernel threads and ended processes have no memory.
         processes = [use for use in processes if use.memory_bytes or use.card_bytes]
-        processes += [ProcessUse(pid=pid, card_bytes=sizes) for pid, sizes in gpu_bytes.items()]
+        processes += [ProcessUse(pid=pid, card_bytes=card_bytes) for pid, card_bytes in gpu_bytes.items()]
         return ProcessLook(
             processes=tuple(processes),
             notes=tuple(filter(None, notes)),
-            cpu_seconds=thread_time() - started,
+            cpu_seconds=thread_time() - thread_seconds_before,
             has_cards=bool(cards),
         )
 
@@ -110,37 +110,37 @@ class ProcessReader:
         card_bytes: dict[int, int | None],
     ) -> ProcessUse:
         with process.oneshot():
-            started, spent = process.create_time(), process.cpu_times()
+            started_at, cpu_times = process.create_time(), process.cpu_times()
             user_id = process.uids().effective if hasattr(process, "uids") else -1
             memory_bytes = process.memory_info().rss
-            parent = process.ppid()
-        key, cpu_seconds = (process.pid, started), spent.user + spent.system
-        times[key] = cpu_seconds
-        before = self._before.get(key)
+            parent_pid = process.ppid()
+        process_key, cpu_seconds = (process.pid, started_at), cpu_times.user + cpu_times.system
+        times[process_key] = cpu_seconds
+        seconds_before = self._before.get(process_key)
         if user_id not in self._users:
             # The system may ask another machine for the name of a user.
             self._users[user_id] = process.username()
         return ProcessUse(
             pid=process.pid,
-            parent=parent,
+            parent=parent_pid,
             user=self._users[user_id],
             is_own=not hasattr(os, "geteuid") or user_id == os.geteuid(),
             command=_command(process) if memory_bytes else "",
-            started_at=started,
-            cores=None if before is None or seconds <= 0 else max(cpu_seconds - before, 0.0) / seconds,
+            started_at=started_at,
+            cores=None if seconds_before is None or seconds <= 0 else max(cpu_seconds - seconds_before, 0.0) / seconds,
             memory_bytes=memory_bytes,
             card_bytes=card_bytes,
         )
 
     def _unseen_cores(self, times: Mapping[tuple[int, float], float], seconds: float) -> list[str]:
         """Return a note on cores of the machine that were busy, but not with a process seen in both readings."""
-        whole = psutil.cpu_times()
-        busy_seconds = whole.user + whole.system + getattr(whole, "nice", 0.0)
-        before, self._machine_before = self._machine_before, busy_seconds
-        if before is None or seconds <= 0:
+        machine_times = psutil.cpu_times()
+        busy_seconds = machine_times.user + machine_times.system + getattr(machine_times, "nice", 0.0)
+        busy_seconds_before, self._machine_before = self._machine_before, busy_seconds
+        if busy_seconds_before is None or seconds <= 0:
             return []
         seen_seconds = sum(cpu_seconds - self._before[key] for key, cpu_seconds in times.items() if key in self._before)
-        cores = (busy_seconds - before - seen_seconds) / seconds
+        cores = (busy_seconds - busy_seconds_before - seen_seconds) / seconds
         if cores < _UNSEEN_CORES:
             return []
         return [
@@ -162,18 +162,18 @@ def _unseen_memory(card: CardUsers) -> str:
     """Return a note on GPU memory that no listed process uses; empty if there is little."""
     if card.memory_by_pid is None:
         return f"GPU {card.index}: the driver does not report its processes"
-    listed_bytes = sum(size or 0 for size in card.memory_by_pid.values())
-    unseen_bytes = (card.used_bytes or 0) - listed_bytes
-    if unseen_bytes < _DRIVER_BYTES or None in card.memory_by_pid.values():
+    listed_bytes = sum(process_bytes or 0 for process_bytes in card.memory_by_pid.values())
+    unlisted_bytes = (card.used_bytes or 0) - listed_bytes
+    if unlisted_bytes < _DRIVER_BYTES or None in card.memory_by_pid.values():
         return ""
-    return f"GPU {card.index}: {format_bytes(unseen_bytes)} are used by processes that this container does not show"
+    return f"GPU {card.index}: {format_bytes(unlisted_bytes)} are used by processes that this container does not show"
 
 
 def descendants(processes: Mapping[int, ProcessUse], pid: int) -> set[int]:
     """Return the numbers of a process and of all its descendants."""
     pids = {pid}
-    while more := {process.pid for process in processes.values() if process.parent in pids} - pids:
-        pids |= more
+    while child_pids := {process.pid for process in processes.values() if process.parent in pids} - pids:
+        pids |= child_pids
     return pids
 
 

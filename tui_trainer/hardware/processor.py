@@ -45,21 +45,21 @@ def training_threads(usable_cores: int) -> int:
 
 def usable_cores(limits: CgroupLimits, root: Path = Path("/")) -> int:
     """Return the cores that affinity and quota allow, without hyper-threads, which slow each other down."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores, logical = _distinct_cores(allowed, root), psutil.cpu_count(logical=True)
-    if not cores:
-        cores = (psutil.cpu_count(logical=False) if len(allowed) == logical else None) or len(allowed)
-    return max(1, min(cores, int(limits.cores)) if limits.cores else cores)
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    core_count, logical_count = _distinct_cores(cpus, root), psutil.cpu_count(logical=True)
+    if not core_count:
+        core_count = (psutil.cpu_count(logical=False) if len(cpus) == logical_count else None) or len(cpus)
+    return max(1, min(core_count, int(limits.cores)) if limits.cores else core_count)
 
 
-def _distinct_cores(allowed: Iterable[int], root: Path) -> int | None:
+def _distinct_cores(indices: Iterable[int], root: Path) -> int | None:
     """Return the number of cores of these logical processors; None if the kernel does not report it.
 
     Threads of one core have the same list of siblings.
     Source: the kernel's Documentation/admin-guide/cputopology.rst."""
-    cpus = root / "sys/devices/system/cpu"
+    folder = root / "sys/devices/system/cpu"
     try:
-        return len({(cpus / f"cpu{index}/topology/thread_siblings_list").read_text().strip() for index in allowed})
+        return len({(folder / f"cpu{index}/topology/thread_siblings_list").read_text().strip() for index in indices})
     except OSError:
         return None
 
@@ -71,43 +71,43 @@ _MINUTE_SECONDS = 60.0
 _LITTLE_LOAD, _LOOKS, _LOOK_SECONDS = 0.25, 5, 0.004
 
 
-def load_of_others(own: float | None = None) -> float | None:
+def load_of_others(own_tasks: float | None = None) -> float | None:
     """Return the mean number of runnable tasks of other processes in the last minute; None if not reported.
 
     The mean still includes a run that has just ended, so it is limited to the present number of tasks. There is no
-    limit if the caller gives `own`, the part of this process in the mean."""
+    limit if the caller gives `own_tasks`, the part of this process in the mean."""
     if not hasattr(os, "getloadavg"):
         return None
-    mean = max(os.getloadavg()[0] - (own_load() if own is None else own), 0.0)
-    return min(mean, others_running()) if own is None and mean > _LITTLE_LOAD else mean
+    mean_tasks = max(os.getloadavg()[0] - (own_load() if own_tasks is None else own_tasks), 0.0)
+    return min(mean_tasks, others_running()) if own_tasks is None and mean_tasks > _LITTLE_LOAD else mean_tasks
 
 
 def others_running(proc: Path = Path("/proc")) -> float:
     """Return the most runnable tasks of other processes in a few readings just now; infinite if not reported.
 
     Source: proc(5), /proc/loadavg."""
-    largest = 0
-    for look in range(_LOOKS):
-        time.sleep(_LOOK_SECONDS if look else 0)
+    most_tasks = 0
+    for reading in range(_LOOKS):
+        time.sleep(_LOOK_SECONDS if reading else 0)
         try:
-            running = int((proc / "loadavg").read_text().split()[3].partition("/")[0])
+            running_tasks = int((proc / "loadavg").read_text().split()[3].partition("/")[0])
         except (OSError, ValueError, IndexError):
             return math.inf
-        largest = max(largest, running - _own_running(proc / "self/task"))
-    return largest
+        most_tasks = max(most_tasks, running_tasks - _own_running(proc / "self/task"))
+    return most_tasks
 
 
-def _own_running(tasks: Path) -> int:
-    return sum(stat.rpartition(")")[2].split()[0] == "R" for stat in _stats(tasks).values())
+def _own_running(tasks_folder: Path) -> int:
+    return sum(stat.rpartition(")")[2].split()[0] == "R" for stat in _stats(tasks_folder).values())
 
 
-def _stats(tasks: Path) -> dict[str, str]:
+def _stats(tasks_folder: Path) -> dict[str, str]:
     """Return the line of /proc/.../stat of each thread, by thread number."""
-    stats: dict[str, str] = {}
-    for task in tasks.iterdir() if tasks.is_dir() else ():
+    stat_lines: dict[str, str] = {}
+    for task_folder in tasks_folder.iterdir() if tasks_folder.is_dir() else ():
         with suppress(OSError):  # it may have ended
-            stats[task.name] = (task / "stat").read_text(errors="replace")
-    return stats
+            stat_lines[task_folder.name] = (task_folder / "stat").read_text(errors="replace")
+    return stat_lines
 
 
 def load_of_threads(threads: int, seconds: float) -> float:
@@ -115,27 +115,27 @@ def load_of_threads(threads: int, seconds: float) -> float:
     return threads * (1 - math.exp(-seconds / _MINUTE_SECONDS))
 
 
-def own_load(tasks: Path = Path("/proc/self/task")) -> float:
+def own_load(tasks_folder: Path = Path("/proc/self/task")) -> float:
     """Return what the threads of this process have added to the load of the last minute; 0 if not reported.
 
     A thread that runs now counts as always busy. The calling thread, and threads that wait, count with the mean of
     their life."""
-    if not (stats := _stats(tasks)):
+    if not (stat_lines := _stats(tasks_folder)):
         return 0.0
-    own_thread = str(threading.get_native_id())
+    own_thread_name = str(threading.get_native_id())
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
-    return sum(_thread_load(stat, now, counts_as_running=name != own_thread) for name, stat in stats.items())
+    return sum(_thread_load(stat, now, counts_as_running=name != own_thread_name) for name, stat in stat_lines.items())
 
 
-def _thread_load(stat: str, now: float, *, counts_as_running: bool) -> float:
-    """Return one thread's share of the load, 0 to 1. The thread's name in `stat` may contain blanks and parentheses."""
-    fields = stat.rpartition(")")[2].split()
-    ticks = os.sysconf("SC_CLK_TCK")
-    cpu_seconds, age_seconds = (int(fields[11]) + int(fields[12])) / ticks, now - int(fields[19]) / ticks
+def _thread_load(stat_line: str, now: float, *, counts_as_running: bool) -> float:
+    """Return one thread's share of the load, 0 to 1. The name in `stat_line` may contain blanks and parentheses."""
+    fields = stat_line.rpartition(")")[2].split()
+    tick_rate = os.sysconf("SC_CLK_TCK")
+    cpu_seconds, age_seconds = (int(fields[11]) + int(fields[12])) / tick_rate, now - int(fields[19]) / tick_rate
     if age_seconds <= 0:
         return 0.0
-    running = counts_as_running and fields[0] == "R"
-    busy_share = 1.0 if running else min(cpu_seconds / age_seconds, 1.0)
+    is_running = counts_as_running and fields[0] == "R"
+    busy_share = 1.0 if is_running else min(cpu_seconds / age_seconds, 1.0)
     return busy_share * load_of_threads(1, age_seconds)
 
 
@@ -157,21 +157,21 @@ class CoreWaits:
         """Return the share of runnable time in which the threads waited for a core, 0 to 1.
 
         None at the first reading, if the kernel does not report it, and if there was almost nothing to do."""
-        before, self._before = self._before, self._times()
-        both = [(old, self._before[name]) for name, old in before.items() if name in self._before]
-        computed = sum(new[0] - old[0] for old, new in both)
-        waited = sum(new[1] - old[1] for old, new in both)
-        if computed + waited < _LEAST_NANOSECONDS:
+        times_before, self._before = self._before, self._times()
+        pairs = [(old_times, self._before[name]) for name, old_times in times_before.items() if name in self._before]
+        computed_nanoseconds = sum(new_times[0] - old_times[0] for old_times, new_times in pairs)
+        waited_nanoseconds = sum(new_times[1] - old_times[1] for old_times, new_times in pairs)
+        if computed_nanoseconds + waited_nanoseconds < _LEAST_NANOSECONDS:
             return None
-        return round(waited / (computed + waited), 4)
+        return round(waited_nanoseconds / (computed_nanoseconds + waited_nanoseconds), 4)
 
     def _times(self) -> dict[str, tuple[int, int]]:
         times = {}
-        for task in self._tasks.iterdir() if self._tasks.is_dir() else ():
+        for task_folder in self._tasks.iterdir() if self._tasks.is_dir() else ():
             # A thread may have ended, and some kernels do not count.
             with suppress(OSError, ValueError, IndexError):
-                fields = (task / "schedstat").read_text().split()
-                times[task.name] = (int(fields[0]), int(fields[1]))
+                fields = (task_folder / "schedstat").read_text().split()
+                times[task_folder.name] = (int(fields[0]), int(fields[1]))
         return times
 
 
@@ -185,16 +185,16 @@ class DiskReads:
 
     def bytes(self) -> int | None:
         """Return the bytes since the previous reading; None at the first, or if not reported."""
-        before, self._bytes_before = self._bytes_before, self._read_bytes()
-        return None if before is None or self._bytes_before is None else max(self._bytes_before - before, 0)
+        bytes_before, self._bytes_before = self._bytes_before, self._read_bytes()
+        return None if bytes_before is None or self._bytes_before is None else max(self._bytes_before - bytes_before, 0)
 
     def stall_share(self) -> float | None:
         """Return the share of time since the previous reading in which a process waited for storage, 0 to 1."""
         stalled = self._stalled_seconds()
-        before, self._stall_before = self._stall_before, None if stalled is None else (stalled, self._now())
-        if before is None or self._stall_before is None or self._stall_before[1] <= before[1]:
+        stall_before, self._stall_before = self._stall_before, None if stalled is None else (stalled, self._now())
+        if stall_before is None or self._stall_before is None or self._stall_before[1] <= stall_before[1]:
             return None
-        return round(min((self._stall_before[0] - before[0]) / (self._stall_before[1] - before[1]), 1.0), 4)
+        return round(min((self._stall_before[0] - stall_before[0]) / (self._stall_before[1] - stall_before[1]), 1.0), 4)
 
     def _read_bytes(self) -> int | None:
         with suppress(OSError, ValueError):
@@ -205,6 +205,6 @@ class DiskReads:
 
     def _stalled_seconds(self) -> float | None:
         with suppress(OSError, ValueError):
-            first = (self._root / "pressure/io").read_text().splitlines()[:1]
-            return int(first[0].rpartition("total=")[2]) / 1e6 if first else None
+            first_line = (self._root / "pressure/io").read_text().splitlines()[:1]
+            return int(first_line[0].rpartition("total=")[2]) / 1e6 if first_line else None
         return None

@@ -36,19 +36,19 @@ _DEADLINE_SECONDS = 2.0
 
 def read_places() -> tuple[Place, ...]:
     """Return the four folders that the program fills, even if several are on the same disk."""
-    folders = {
+    folder_by_label = {
         "runs": from_the_root("runs"),
         "prepared data": prepared_data_folder(),
         "model cache": cache_folder(),
         "temporary": Path(tempfile.gettempdir()),
     }
-    return tuple(read_place(label, folder) for label, folder in folders.items())
+    return tuple(read_place(label, folder) for label, folder in folder_by_label.items())
 
 
 def read_place(label: str, folder: Path) -> Place:
     """Return a folder with its free space, which is None if the file system does not respond."""
-    room = within(_DEADLINE_SECONDS, lambda: _room(folder)) or (None, None, None)
-    return Place(label=label, path=str(folder), free_bytes=room[0], total_bytes=room[1], writable=room[2])
+    space = within(_DEADLINE_SECONDS, lambda: _room(folder)) or (None, None, None)
+    return Place(label=label, path=str(folder), free_bytes=space[0], total_bytes=space[1], writable=space[2])
 
 
 def prepared_data_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -76,9 +76,9 @@ def is_there(path: Path) -> bool:
 
 def _room(folder: Path) -> tuple[int, int, bool] | None:
     try:
-        existing = nearest_existing(folder)
-        usage = psutil.disk_usage(str(existing))
-        return usage.free, usage.total, os.access(existing, os.W_OK | os.X_OK)
+        existing_folder = nearest_existing(folder)
+        usage = psutil.disk_usage(str(existing_folder))
+        return usage.free, usage.total, os.access(existing_folder, os.W_OK | os.X_OK)
     except OSError:
         return None
 
@@ -101,16 +101,16 @@ def read_rate(path: Path, *, most_bytes: int = 64 * MIB, seconds: float = 0.25) 
 
     Pages of the file in memory are dropped first, unless they were changed."""
     with suppress(OSError), path.open("rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size < _LEAST_BYTES:
+        file_bytes = os.fstat(file.fileno()).st_size
+        if file_bytes < _LEAST_BYTES:
             return None
-        middle = (size // 2) // _BLOCK_BYTES * _BLOCK_BYTES
-        os.posix_fadvise(file.fileno(), middle, 0, os.POSIX_FADV_DONTNEED)
-        file.seek(middle)
-        count, started, block = 0, perf_counter(), bytearray(_BLOCK_BYTES)
-        while count < most_bytes and perf_counter() - started < seconds and (read_bytes := file.readinto(block)):
-            count += read_bytes
-        return ReadRate(path=str(path), bytes_per_second=count / max(perf_counter() - started, 1e-9))
+        middle_offset = (file_bytes // 2) // _BLOCK_BYTES * _BLOCK_BYTES
+        os.posix_fadvise(file.fileno(), middle_offset, 0, os.POSIX_FADV_DONTNEED)
+        file.seek(middle_offset)
+        total, started_at, block = 0, perf_counter(), bytearray(_BLOCK_BYTES)
+        while total < most_bytes and perf_counter() - started_at < seconds and (read_bytes := file.readinto(block)):
+            total += read_bytes
+        return ReadRate(path=str(path), bytes_per_second=total / max(perf_counter() - started_at, 1e-9))
     return None
 
 
@@ -118,11 +118,11 @@ def write_rate(folder: Path, *, most_bytes: int = 256 * MIB, seconds: float = 2.
     """Return the bytes per second that reach the disk of a folder, measured with a temporary file; None on failure."""
     block = os.urandom(_BLOCK_BYTES)  # some file systems do not write zeros
     with suppress(OSError), TemporaryFile(dir=folder) as file:
-        count, started = 0, perf_counter()
-        while count < most_bytes and perf_counter() - started < seconds:
+        bytes_written, started_at = 0, perf_counter()
+        while bytes_written < most_bytes and perf_counter() - started_at < seconds:
             file.write(block)
-            count += len(block)
+            bytes_written += len(block)
         file.flush()
         os.fsync(file.fileno())
-        return count / (perf_counter() - started)
+        return bytes_written / (perf_counter() - started_at)
     return None

@@ -15,8 +15,8 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 def visible_names(environment: Mapping[str, str] = os.environ) -> list[str] | None:
     """Return the entries of the variable; None if it is not set, so that all GPUs are visible."""
-    value = environment.get(VARIABLE)
-    return None if value is None else [word.strip() for word in value.split(",")]
+    variable_value = environment.get(VARIABLE)
+    return None if variable_value is None else [entry.strip() for entry in variable_value.split(",")]
 
 
 def visible_indices(gpus: Iterable[Gpu], environment: Mapping[str, str] = os.environ) -> set[int]:
@@ -24,17 +24,17 @@ def visible_indices(gpus: Iterable[Gpu], environment: Mapping[str, str] = os.env
     all_gpus, names = list(gpus), visible_names(environment)
     if names is None:
         return {gpu.index for gpu in all_gpus}
-    visible: set[int] = set()
+    indices: set[int] = set()
     for name in names:
         index = _index_of(name, all_gpus)
         if index is None:
             # CUDA ignores the first unknown name and all after it.
             break
-        visible.add(index)
+        indices.add(index)
         if name.startswith("MIG-"):
             # A process gets only one instance. CUDA ignores names after it.
             break
-    return visible
+    return indices
 
 
 def _index_of(name: str, gpus: list[Gpu]) -> int | None:
@@ -43,25 +43,25 @@ def _index_of(name: str, gpus: list[Gpu]) -> int | None:
     if not name.startswith(("GPU-", "MIG-")):
         return None
     # If this user may not see the instances of a partitioned GPU, the name may be one of them.
-    unknown = [gpu.index for gpu in gpus if name.startswith("MIG-") and gpu.mig_enabled and gpu.mig_uuid is None]
-    matches = [gpu.index for gpu in gpus if any(uuid and uuid.startswith(name) for uuid in (gpu.uuid, gpu.mig_uuid))]
-    matches = matches or unknown
-    return matches[0] if len(matches) == 1 else None
+    possible = [gpu.index for gpu in gpus if name.startswith("MIG-") and gpu.mig_enabled and gpu.mig_uuid is None]
+    indices = [gpu.index for gpu in gpus if any(uuid and uuid.startswith(name) for uuid in (gpu.uuid, gpu.mig_uuid))]
+    indices = indices or possible
+    return indices[0] if len(indices) == 1 else None
 
 
 def card_index(uuid: str) -> int:
     """Return torch's index of a GPU, which may differ from the driver's. Raises RunError if CUDA hides it."""
     import torch
 
-    count = torch.cuda.device_count()
-    if not count:
+    gpu_count = torch.cuda.device_count()
+    if not gpu_count:
         raise RunError("torch finds no GPU in this process: `tui-trainer diagnose` shows what CUDA sees")
     if not uuid:
         return 0
-    for index in range(count):
+    for index in range(gpu_count):
         if _bare_uuid(str(torch.cuda.get_device_properties(index).uuid)) == _bare_uuid(uuid):
             return index
-    if count == 1 and uuid.startswith("MIG-"):
+    if gpu_count == 1 and uuid.startswith("MIG-"):
         # The only device is that instance. Some versions of CUDA report the UUID of the whole GPU for it.
         return 0
     raise RunError(

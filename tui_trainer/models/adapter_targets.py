@@ -92,11 +92,11 @@ def find_adapted(config: Mapping[str, Any], shape: ModelShape, tuning: TuningSec
     answer = answers.ask_or_refuse(question, Problem(message=message, key=key, hint=hint))
     if "problems" in answer:
         raise ConfigError([Problem(**problem) for problem in answer["problems"]])
-    uses = {linear.path: linear.uses for linear in shape.linears}
+    uses_by_path = {linear.path: linear.uses for linear in shape.linears}
     parts = AdaptedParts(
-        linears=tuple(Linear(**entry | {"uses": uses.get(entry["path"], 1)}) for entry in answer["linears"]),
+        linears=tuple(Linear(**entry | {"uses": uses_by_path.get(entry["path"], 1)}) for entry in answer["linears"]),
         experts=tuple(ExpertTensor(**entry) for entry in answer["experts"]),
-        tensors={name: tuple(sizes) for name, sizes in answer["tensors"].items()},
+        tensors={tensor_name: tuple(shape_list) for tensor_name, shape_list in answer["tensors"].items()},
         rank_pattern=answer["rank_pattern"],
     )
     if parts.experts and (problems := _expert_problems(tuning, parts)):
@@ -107,16 +107,16 @@ def find_adapted(config: Mapping[str, Any], shape: ModelShape, tuning: TuningSec
 def _expert_problems(tuning: TuningSection, parts: AdaptedParts) -> list[Problem]:
     """Return the settings that peft supports only for linear layers, or that are untested with tensors of experts."""
     paths = ", ".join(dict.fromkeys(tensor.path for tensor in parts.experts))
-    adapters = f"adapters on tensors ({one_line(paths, 120)})"
+    subject = f"adapters on tensors ({one_line(paths, 120)})"
     remedy = f"name only linear layers in {MODULES_KEY} and leave {PARAMETERS_KEY} empty"
     problems = []
     if tuning.lora_dropout:
-        message = f"is {tuning.lora_dropout:g}, but peft has no dropout for {adapters}"
+        message = f"is {tuning.lora_dropout:g}, but peft has no dropout for {subject}"
         problems.append(Problem(message=message, key="tuning.lora_dropout", hint=f"set it to 0, or {remedy}"))
     if tuning.use_dora:
-        message = f"is true, but peft has no DoRA for {adapters}"
+        message = f"is true, but peft has no DoRA for {subject}"
         problems.append(Problem(message=message, key="tuning.use_dora", hint=f"set it to false, or {remedy}"))
     if tuning.in_four_bits:
-        message = f"is {tuning.method}, which has not been tested with {adapters}: these tensors are not quantised"
+        message = f"is {tuning.method}, which has not been tested with {subject}: these tensors are not quantised"
         problems.append(Problem(message=message, key="tuning.method", hint=f'set it to "lora", or {remedy}'))
     return problems

@@ -73,42 +73,42 @@ def adapter_settings(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
     """Return the settings of [tuning] with which an adapter was made, without those that no setting can express."""
     fields = adapter.fields
     settings: dict[str, Any] = {}
-    rank, alpha, dropout = (fields.get(name) for name in ("r", "lora_alpha", "lora_dropout"))
+    rank, lora_alpha, dropout = (fields.get(field) for field in ("r", "lora_alpha", "lora_dropout"))
     if type(rank) is int and rank > 0:
         settings["tuning.r"] = rank
-    if isinstance(alpha, int | float) and alpha > 0:
-        settings["tuning.lora_alpha"] = float(alpha)
+    if isinstance(lora_alpha, int | float) and lora_alpha > 0:
+        settings["tuning.lora_alpha"] = float(lora_alpha)
     if isinstance(dropout, int | float) and 0 <= dropout < 1:
         settings["tuning.lora_dropout"] = float(dropout)
-    heads = (*head_modules(facts.shape), *(_PEFT_HEADS if facts.head in CLASSIFYING else ()))
-    saved = [str(name) for name in fields.get("modules_to_save") or () if name not in heads]
+    head_names = (*head_modules(facts.shape), *(_PEFT_HEADS if facts.head in CLASSIFYING else ()))
+    modules = [str(field) for field in fields.get("modules_to_save") or () if field not in head_names]
     # peft adds the full paths of a shared module after its name.
-    short = [name for name in saved if not any(name.endswith(f".{other}") for other in saved)]
-    settings["tuning.modules_to_save"] = ", ".join(short)
-    settings |= _targets_of(facts, adapter, ", ".join((*short, *head_modules(facts.shape))))
-    for name in ("use_rslora", "use_dora"):
-        settings[f"tuning.{name}"] = fields.get(name) is True
+    short_names = [field for field in modules if not any(field.endswith(f".{longer_name}") for longer_name in modules)]
+    settings["tuning.modules_to_save"] = ", ".join(short_names)
+    settings |= _targets_of(facts, adapter, ", ".join((*short_names, *head_modules(facts.shape))))
+    for field in ("use_rslora", "use_dora"):
+        settings[f"tuning.{field}"] = fields.get(field) is True
     settings["tuning.init_lora_weights"] = "default"  # the stored weights replace any initialisation
     return settings
 
 
 def adapter_problems(facts: ModelFacts, config: Config) -> list[Problem]:
     """Return what prevents a run from starting with its adapter, or from continuing one that does not exist."""
-    setting, adapter = config.tuning.continue_adapter, facts.adapter
+    choice, adapter = config.tuning.continue_adapter, facts.adapter
     if adapter is None:
         hint = "start from the folder of an adapter or from a run that trained one, or leave this setting at auto"
-        message = f'is "{setting}", but the model to start from is not an adapter'
-        return [] if setting == "auto" else [Problem(message=message, key=CONTINUES_KEY, hint=hint)]
+        message = f'is "{choice}", but the model to start from is not an adapter'
+        return [] if choice == "auto" else [Problem(message=message, key=CONTINUES_KEY, hint=hint)]
     if facts.damage:  # `model_problems` reports it
         return []
     if problems := [*_general_problems(facts, adapter, config)]:
         return problems
-    method = config.tuning.method
+    tuning_method = config.tuning.method
     if not goes_on(config.tuning):
         return []
     if not config.tuning.has_adapter:
         message, hint = (
-            f"is {method}, which trains all weights and cannot continue an adapter",
+            f"is {tuning_method}, which trains all weights and cannot continue an adapter",
             f'set it to lora, or set {CONTINUES_KEY} = "merge"',
         )
         return [Problem(message=message, key="tuning.method", hint=hint)]
@@ -119,18 +119,18 @@ def refuse_other_labels(adapter_labels: tuple[str, ...], data_labels: tuple[str,
     """Raise ConfigError if a classifier's adapter would continue with other labels or with another order of them."""
     if adapter_labels == data_labels:
         return
-    shown = ", ".join(adapter_labels[:5]) + (", ..." if len(adapter_labels) > 5 else "")
-    message = f"the labels of the adapter ({one_line(shown, 120)}) differ from those of the data"
+    label_text = ", ".join(adapter_labels[:5]) + (", ..." if len(adapter_labels) > 5 else "")
+    message = f"the labels of the adapter ({one_line(label_text, 120)}) differ from those of the data"
     hint = f"train on the same labels, or {_MERGES} with a new head"
     raise ConfigError(Problem(message=message, key=CONTINUES_KEY, where=one_line(str(folder)), hint=hint))
 
 
 def _general_problems(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterator[Problem]:
     """Yield the problems that an adapter has whether it continues to train or is merged."""
-    fields, where = adapter.fields, one_line(str(adapter.folder))
+    fields, folder_text = adapter.fields, one_line(str(adapter.folder))
 
     def about(message: str, hint: str) -> Problem:
-        return Problem(message=message, key=MODEL_KEY, where=where, hint=hint)
+        return Problem(message=message, key=MODEL_KEY, where=folder_text, hint=hint)
 
     if config.is_from_scratch:
         yield about(
@@ -142,9 +142,9 @@ def _general_problems(facts: ModelFacts, adapter: Adapter, config: Config) -> It
     peft_type = one_line(str(fields.get("peft_type")), 40)
     if peft_type.upper() != "LORA":
         yield about(f"the adapter has the type {peft_type}, but only LoRA can be continued", "merge it with peft first")
-    init = str(fields.get("init_lora_weights", True)).lower()
-    if init not in _PLAIN_INITS:
-        message = f"the adapter was initialised by {one_line(init, 40)}, which also changes its base model"
+    init_name = str(fields.get("init_lora_weights", True)).lower()
+    if init_name not in _PLAIN_INITS:
+        message = f"the adapter was initialised by {one_line(init_name, 40)}, which also changes its base model"
         yield about(message, "convert it to plain LoRA (path_initial_model_for_weight_conversion of peft)")
     needed, trained_for = _TASK_TYPES.get(facts.head, ""), fields.get("task_type")
     if trained_for and needed and trained_for != needed:
@@ -166,20 +166,20 @@ def stored_base_fingerprint(folder: Path) -> str:
 
 def _differences(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterator[Problem]:
     """Yield the differences between the adapter and the settings that would continue it."""
-    settings, fields = adapter_settings(facts, adapter), adapter.fields
-    unsupported = [name for name, neutral in _WITHOUT_SETTING.items() if fields.get(name) not in neutral]
-    unsupported += [] if "tuning.target_modules" in settings else [name for name in _PATTERNS if fields.get(name)]
-    unsupported += [] if ids_of_adapter(fields) is not None else [INDICES_FIELD]
-    for name in unsupported:
+    adapter_values, fields = adapter_settings(facts, adapter), adapter.fields
+    field_names = [name for name, neutral_values in _WITHOUT_SETTING.items() if fields.get(name) not in neutral_values]
+    field_names += [] if "tuning.target_modules" in adapter_values else [name for name in _PATTERNS if fields.get(name)]
+    field_names += [] if ids_of_adapter(fields) is not None else [INDICES_FIELD]
+    for name in field_names:
         message = f"the adapter has {name} = {one_line(repr(fields[name]), 60)}, which has no matching setting"
         yield Problem(message=message, key=CONTINUES_KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
-    if "tuning.target_modules" not in settings and not unsupported:
+    if "tuning.target_modules" not in adapter_values and not field_names:
         message = "the adapter covers only some layers of one name, which tuning.target_modules cannot select"
         yield Problem(message=message, key=CONTINUES_KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
-    for key, value in settings.items():
-        configured = getattr(config.tuning, key.rpartition(".")[2])
-        if key != "tuning.lora_dropout" and not _is_same(facts.shape, key, value, configured):
-            message = f"is {_shown(configured)}, but the adapter to continue has {_shown(value)}"
+    for key, value in adapter_values.items():
+        run_value = getattr(config.tuning, key.rpartition(".")[2])
+        if key != "tuning.lora_dropout" and not _is_same(facts.shape, key, value, run_value):
+            message = f"is {_shown(run_value)}, but the adapter to continue has {_shown(value)}"
             yield Problem(message=message, key=key, hint=f"remove the setting, or {_MERGES}")
 
 
@@ -189,19 +189,19 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else one_line(str(value), 160) or "empty"
 
 
-def _is_same(shape: ModelShape, key: str, stored: Any, configured: Any) -> bool:
+def _is_same(shape: ModelShape, key: str, adapted: Any, run_value: Any) -> bool:
     """Return whether two values of a setting have the same effect on the model."""
-    if key == "tuning.target_modules" and not is_pattern(f"{stored} {configured}"):
+    if key == "tuning.target_modules" and not is_pattern(f"{adapted} {run_value}"):
         try:
-            has_same_experts = not shape.has_grouped_experts or is_all_linear(stored) == is_all_linear(configured)
+            has_same_experts = not shape.has_grouped_experts or is_all_linear(adapted) == is_all_linear(run_value)
             # Adapters on tensors of experts need no target modules.
-            stored_names, names = (set(match_targets(shape, x)) if x else set() for x in (stored, configured))
-            return has_same_experts and stored_names == names
+            adapter_names, run_names = (set(match_targets(shape, x)) if x else set() for x in (adapted, run_value))
+            return has_same_experts and adapter_names == run_names
         except ConfigError:  # the name of a missing module, which another check reports
             return True
     if key in ("tuning.modules_to_save", "tuning.target_parameters"):
-        return set(names_in(stored)) == set(names_in(configured))
-    return bool(stored == configured)
+        return set(names_in(adapted)) == set(names_in(run_value))
+    return bool(adapted == run_value)
 
 
 def _targets_of(facts: ModelFacts, adapter: Adapter, saved: str) -> dict[str, Any]:
@@ -212,31 +212,31 @@ def _targets_of(facts: ModelFacts, adapter: Adapter, saved: str) -> dict[str, An
     them. peft's expression for a model with towers is replaced by the names of layers in the language model.
     """
     fields, shape = adapter.fields, facts.shape
-    modules, parameters = fields.get("target_modules") or (), fields.get("target_parameters") or ()
-    written = modules if isinstance(modules, str) else ", ".join(sorted(map(str, modules)))
-    has_expression = is_pattern(written) and not shape.towers
+    target_modules, target_parameters = fields.get("target_modules") or (), fields.get("target_parameters") or ()
+    target_text = target_modules if isinstance(target_modules, str) else ", ".join(sorted(map(str, target_modules)))
+    is_expression = is_pattern(target_text) and not shape.towers
     has_patterns = any(fields.get(name) for name in _PATTERNS)
-    plain = {} if has_patterns or parameters else _plain_targets(shape, adapter)
-    if not (has_expression or parameters or has_patterns or shape.has_grouped_experts):
-        return plain
+    plain_settings = {} if has_patterns or target_parameters else _plain_targets(shape, adapter)
+    if not (is_expression or target_parameters or has_patterns or shape.has_grouped_experts):
+        return plain_settings
     try:
-        path = adapter.folder / ADAPTER_WEIGHTS
-        stored = {name: tuple(tensor.shape) for name, tensor in read_file_header(path).items() if is_adapter(name)}
+        file = adapter.folder / ADAPTER_WEIGHTS
+        shapes = {name: tuple(tensor.shape) for name, tensor in read_file_header(file).items() if is_adapter(name)}
     except (OSError, ConfigError):  # reported as damage of the files
         return {}
-    stored_targets = (written, ", ".join(sorted(map(str, parameters))))
-    for targets, names in (stored_targets, (ALL_LINEAR, "")) if has_expression else ((ALL_LINEAR, ""), stored_targets):
-        tuning = TuningSection(r=int(fields.get("r") or 1), target_modules=targets, target_parameters=names)
-        if _gives_adapter(facts, tuning, saved, stored, fields):
-            return {"tuning.target_modules": targets, "tuning.target_parameters": names}
-    return plain
+    stored_targets = (target_text, ", ".join(sorted(map(str, target_parameters))))
+    for targets, tensors in (stored_targets, (ALL_LINEAR, "")) if is_expression else ((ALL_LINEAR, ""), stored_targets):
+        tuning = TuningSection(r=int(fields.get("r") or 1), target_modules=targets, target_parameters=tensors)
+        if _gives_adapter(facts, tuning, saved, shapes, fields):
+            return {"tuning.target_modules": targets, "tuning.target_parameters": tensors}
+    return plain_settings
 
 
 def _gives_adapter(
     facts: ModelFacts,
     tuning: TuningSection,
     saved: str,
-    stored: Mapping[str, tuple[int, ...]],
+    stored_shapes: Mapping[str, tuple[int, ...]],
     fields: Mapping[str, Any],
 ) -> bool:
     """Return whether these settings give an adapter with these tensors, ranks and scales."""
@@ -245,10 +245,10 @@ def _gives_adapter(
         parts = find_adapted(facts.config, facts.shape, tuning, saved)
     except ConfigError:
         return False
-    ranks, alpha = dict(parts.rank_pattern), fields.get("lora_alpha") or 0
-    alphas = {name: alpha * rank / tuning.r for name, rank in ranks.items()}
+    ranks_by_name, alpha = dict(parts.rank_pattern), fields.get("lora_alpha") or 0
+    alphas_by_name = {name: alpha * rank / tuning.r for name, rank in ranks_by_name.items()}
     stored_patterns = (fields.get("rank_pattern") or {}, fields.get("alpha_pattern") or {})
-    return dict(parts.tensors) == dict(stored) and stored_patterns == (ranks, alphas)
+    return dict(parts.tensors) == dict(stored_shapes) and stored_patterns == (ranks_by_name, alphas_by_name)
 
 
 def _plain_targets(shape: ModelShape, adapter: Adapter) -> dict[str, Any]:
@@ -256,22 +256,22 @@ def _plain_targets(shape: ModelShape, adapter: Adapter) -> dict[str, Any]:
 
     peft stores all-linear as names or paths of layers, and accepts regular expressions.
     """
-    path = adapter.folder / ADAPTER_WEIGHTS
+    weights_file = adapter.folder / ADAPTER_WEIGHTS
     try:
-        layers = _layers(path, path.stat().st_mtime_ns)
+        layers = _layers(weights_file, weights_file.stat().st_mtime_ns)
     except (OSError, ConfigError):  # reported as damage of the files
         return {}
-    names, unmatched = target_names(shape), set(layers)
+    possible_names, unmatched_layers = target_names(shape), set(layers)
     used_names = []
-    for name in names:
-        matches = {layer for layer in layers if layer == name or layer.endswith(f".{name}")}
-        if matches and len(matches) != sum(linear.count for linear in adapted(shape, (name,))):
+    for name in possible_names:
+        matching_layers = {layer for layer in layers if layer == name or layer.endswith(f".{name}")}
+        if matching_layers and len(matching_layers) != sum(linear.count for linear in adapted(shape, (name,))):
             return {}
-        used_names += [name] if matches else []
-        unmatched -= matches
-    if unmatched or not used_names:
+        used_names += [name] if matching_layers else []
+        unmatched_layers -= matching_layers
+    if unmatched_layers or not used_names:
         return {}
-    targets = ALL_LINEAR if len(used_names) == len(names) else ", ".join(used_names)
+    targets = ALL_LINEAR if len(used_names) == len(possible_names) else ", ".join(used_names)
     return {"tuning.target_modules": targets, "tuning.target_parameters": ""}
 
 

@@ -64,18 +64,18 @@ def is_chat_mark(token: str) -> bool:
 def added_tokens(facts: ModelFacts, model: ModelSection) -> AddedTokens | None:
     """Return the tokens that `model.add_tokens` adds, or None if the setting is empty or the tokenizer is not on this
     machine. Raise ConfigError if there is no tokenizer.json to decide this."""
-    requested, folder = tokens_in(model.add_tokens), facts.tokenizer_folder
-    if not requested or folder is None:
+    requested_tokens, folder = tokens_in(model.add_tokens), facts.tokenizer_folder
+    if not requested_tokens or folder is None:
         return None
-    if (pieces := count_word_tokens(folder, requested)) is None:
+    if (piece_counts := count_word_tokens(folder, requested_tokens)) is None:
         message = f"adding tokens needs a {FAST_FILE}, which this model's tokenizer does not have"
         raise ConfigError(Problem(message=message, key=TOKENS, hint=f"create one: {tokenizer_command(folder)}"))
-    new = tuple(token for token in requested if pieces[token] != 1)
-    existing = tuple(token for token in requested if pieces[token] == 1)
+    new_tokens = tuple(token for token in requested_tokens if piece_counts[token] != 1)
+    existing_tokens = tuple(token for token in requested_tokens if piece_counts[token] == 1)
     first_id, rows_before = first_new_id(folder), int(facts.config.get("vocab_size") or 0)
-    needed = first_id + len(new)
-    rows = rows_before if not new or needed <= rows_before else -(-needed // ROW_MULTIPLE) * ROW_MULTIPLE
-    return AddedTokens(new=new, existing=existing, first_id=first_id, rows=rows)
+    least = first_id + len(new_tokens)
+    table_rows = rows_before if not new_tokens or least <= rows_before else -(-least // ROW_MULTIPLE) * ROW_MULTIPLE
+    return AddedTokens(new=new_tokens, existing=existing_tokens, first_id=first_id, rows=table_rows)
 
 
 def with_added_tokens(facts: ModelFacts, model: ModelSection) -> ModelFacts:
@@ -84,22 +84,22 @@ def with_added_tokens(facts: ModelFacts, model: ModelSection) -> ModelFacts:
     rows_before = facts.config.get("vocab_size")
     if added is None or added.rows == rows_before:
         return facts
-    stored = facts.stored_vocabulary or rows_before
-    return replace(facts, config={**facts.config, "vocab_size": added.rows}, stored_vocabulary=stored)
+    stored_rows = facts.stored_vocabulary or rows_before
+    return replace(facts, config={**facts.config, "vocab_size": added.rows}, stored_vocabulary=stored_rows)
 
 
 def ids_of_adapter(fields: Mapping[str, Any]) -> range | None:
     """Return the ids of the tokens whose rows an adapter stores, from its adapter_config.json (`fields`). The range is
     empty if the adapter stores no rows, and None if the ids are not consecutive or differ between tables."""
-    indices = fields.get(INDICES_FIELD)
-    lists = list(indices.values()) if isinstance(indices, Mapping) else [indices] if indices else []
-    if not lists:
+    field_value = fields.get(INDICES_FIELD)
+    id_lists = list(field_value.values()) if isinstance(field_value, Mapping) else [field_value] if field_value else []
+    if not id_lists:
         return range(0)
-    ids = lists[0]
-    if not isinstance(ids, list) or not ids or not all(type(number) is int for number in ids):
+    first_ids = id_lists[0]
+    if not isinstance(first_ids, list) or not first_ids or not all(type(token_id) is int for token_id in first_ids):
         return None
-    consecutive = range(ids[0], ids[0] + len(ids))
-    return consecutive if all(entry == list(consecutive) for entry in lists) else None
+    consecutive_ids = range(first_ids[0], first_ids[0] + len(first_ids))
+    return consecutive_ids if all(id_list == list(consecutive_ids) for id_list in id_lists) else None
 
 
 def trained_ids(facts: ModelFacts, config: Config, *, continues_adapter: bool) -> range:
@@ -117,16 +117,16 @@ def trained_ids(facts: ModelFacts, config: Config, *, continues_adapter: bool) -
 
 def _saves_tables(shape: ModelShape, tuning: TuningSection) -> bool:
     """Return whether embedding and head are trained as whole modules beside the adapters."""
-    embedding, head = (saves(shape, tuning.modules_to_save) for saves in (saves_embedding, saves_head))
+    has_embedding, has_head = (is_saved(shape, tuning.modules_to_save) for is_saved in (saves_embedding, saves_head))
     has_two_tables = shape.head in (CAUSAL, ENCODER_DECODER) and not shape.tied_embeddings
-    return embedding and head if has_two_tables else embedding or head
+    return has_embedding and has_head if has_two_tables else has_embedding or has_head
 
 
 def row_parameters(shape: ModelShape) -> int:
     """Return the number of weights of one token in the embedding and in an untied head."""
-    embedding = sum(part.parameters_each // part.rows for part in shape.parts if part.rows == shape.vocabulary)
-    heads = (linear.inputs for linear in shape.linears if linear.is_head and linear.outputs == shape.vocabulary)
-    return embedding + (0 if shape.tied_embeddings else sum(heads))
+    table_weights = sum(part.parameters_each // part.rows for part in shape.parts if part.rows == shape.vocabulary)
+    head_inputs = (linear.inputs for linear in shape.linears if linear.is_head and linear.outputs == shape.vocabulary)
+    return table_weights + (0 if shape.tied_embeddings else sum(head_inputs))
 
 
 def token_problems(facts: ModelFacts, config: Config, *, continues_adapter: bool) -> list[Problem]:
@@ -158,9 +158,9 @@ def _obstacles(
             "remove one of the two settings",
         )
     if facts.adapter and continues_adapter:
-        shown = one_line(", ".join(added.new[:3]), 80)
+        examples = one_line(", ".join(added.new[:3]), 80)
         yield (
-            f"the adapter to continue has no embedding rows for {shown}",
+            f"the adapter to continue has no embedding rows for {examples}",
             'remove the new tokens, or set tuning.continue_adapter = "merge" and tuning.method = "full"',
         )
         return
@@ -191,13 +191,13 @@ def planned_words(added: AddedTokens | None, rows_before: int) -> str:
     """Describe the added tokens in a clause for the plan; "" without any."""
     if added is None:
         return ""
-    parts = [f"new tokens in {TOKENS}: {len(added.new):,}"] if added.new else []
+    clauses = [f"new tokens in {TOKENS}: {len(added.new):,}"] if added.new else []
     if added.rows > rows_before:
-        parts.append(f"the embedding grows from {rows_before:,} to {added.rows:,} rows")
+        clauses.append(f"the embedding grows from {rows_before:,} to {added.rows:,} rows")
     if existing := added.existing:
         examples = one_line(", ".join(existing[:3]), 60) + (", ..." if len(existing) > 3 else "")
-        parts.append(f"already in the vocabulary: {len(existing):,} ({examples})")
-    return "; ".join(parts)
+        clauses.append(f"already in the vocabulary: {len(existing):,} ({examples})")
+    return "; ".join(clauses)
 
 
 def add_to_tokenizer(tokenizer: PreTrainedTokenizerBase, added: AddedTokens, folder: Path) -> None:
@@ -224,48 +224,48 @@ def resize_tables(model: Any, rows: int, ids: Sequence[int]) -> None:
     import torch
 
     table = model.get_input_embeddings().weight
-    rows_before, first = table.shape[0], ids[0] if ids else table.shape[0]
+    rows_before, first_new_row = table.shape[0], ids[0] if ids else table.shape[0]
     if rows <= rows_before and not ids:
         return
     if rows > rows_before:
         # The new rows are overwritten below, so they need no sampled values.
         model.resize_token_embeddings(rows, mean_resizing=False)
     head = model.get_output_embeddings()
-    weights = [model.get_input_embeddings().weight]
-    if head is not None and head.weight is not weights[0]:
-        weights.append(head.weight)
+    tensors = [model.get_input_embeddings().weight]
+    if head is not None and head.weight is not tensors[0]:
+        tensors.append(head.weight)
     if head is not None and getattr(head, "bias", None) is not None:
-        weights.append(head.bias)
+        tensors.append(head.bias)
     with torch.no_grad():
-        for weight in weights:
-            _fill_with_mean(weight, rows_before, first, len(ids))
+        for tensor in tensors:
+            _fill_with_mean(tensor, rows_before, first_new_row, len(ids))
 
 
-def resized_table(stored: Tensor, rows: int, ids: Sequence[int]) -> Tensor:
+def resized_table(stored_table: Tensor, rows: int, ids: Sequence[int]) -> Tensor:
     """Return a stored tensor [V, ...] with at least `rows` rows, filled as `resize_tables` does."""
-    if len(stored) >= rows and not ids:
-        return stored
-    rows_before, first = len(stored), ids[0] if ids else len(stored)
-    resized = stored.new_empty((max(rows, rows_before), *stored.shape[1:]))
-    resized[:rows_before] = stored
-    _fill_with_mean(resized, rows_before, first, len(ids))
-    return resized
+    if len(stored_table) >= rows and not ids:
+        return stored_table
+    rows_before, first_new_row = len(stored_table), ids[0] if ids else len(stored_table)
+    table = stored_table.new_empty((max(rows, rows_before), *stored_table.shape[1:]))
+    table[:rows_before] = stored_table
+    _fill_with_mean(table, rows_before, first_new_row, len(ids))
+    return table
 
 
 def _fill_with_mean(weight: Tensor, rows_before: int, first: int, count: int) -> None:
     """Set `count` rows from `first` on, and all from `rows_before` on, to the mean of the rows below `first`."""
     import torch
 
-    mean = weight[: min(first, rows_before)].mean(dim=0, dtype=torch.float32).to(weight.dtype)
-    weight[first : first + count] = mean
-    weight[rows_before:] = mean
+    mean_row = weight[: min(first, rows_before)].mean(dim=0, dtype=torch.float32).to(weight.dtype)
+    weight[first : first + count] = mean_row
+    weight[rows_before:] = mean_row
 
 
 @lru_cache(maxsize=16)
 def chat_marks_in(template: str) -> tuple[str, ...]:
     """Return the chat marks that a template writes, such as `<|user|>`. `<|` and `|>` around a role mean all roles."""
-    text = re.sub(r"\{#.*?#\}", "", template, flags=re.DOTALL)
-    marks = dict.fromkeys(CHAT_MARK.findall(text))
-    if re.search(r"<\|['\"]\s*[+~]\s*\(?\s*message(?:\.role|\[['\"]role['\"]\])", text):
+    commented_out = re.sub(r"\{#.*?#\}", "", template, flags=re.DOTALL)
+    marks = dict.fromkeys(CHAT_MARK.findall(commented_out))
+    if re.search(r"<\|['\"]\s*[+~]\s*\(?\s*message(?:\.role|\[['\"]role['\"]\])", commented_out):
         marks |= dict.fromkeys(f"<|{role}|>" for role in ("system", "user", "assistant"))
     return tuple(marks)

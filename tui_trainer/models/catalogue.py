@@ -50,5 +50,5 @@ def find_shape(name: str) -> CatalogueEntry | None:
     for entry in all_entries():
         if entry.name.lower() == lower_name:
             return entry
-    matches = [entry for entry in all_entries() if entry.name.rpartition("/")[2].lower() == lower_name]
-    return matches[0] if len(matches) == 1 else None
+    matching_entries = [entry for entry in all_entries() if entry.name.rpartition("/")[2].lower() == lower_name]
+    return matching_entries[0] if len(matching_entries) == 1 else None

@@ -69,9 +69,9 @@ def template_text(name: str) -> str:
         return (_FOLDER / f"{name}{_ENDING}").read_text(encoding="utf-8")
     is_file = "/" in name or name.endswith(_ENDING)
     if not is_file:
-        near = difflib.get_close_matches(name, template_names(), n=1)
-        guess = f"did you mean {near[0]}? " if near else ""
-        hint = f"{guess}available: {', '.join(template_names())}, or the path to a {_ENDING} file"
+        similar_names = difflib.get_close_matches(name, template_names(), n=1)
+        suggestion = f"did you mean {similar_names[0]}? " if similar_names else ""
+        hint = f"{suggestion}available: {', '.join(template_names())}, or the path to a {_ENDING} file"
         raise _problem(f"unknown chat template {one_line(name, 60)!r}", hint)
     try:
         with Path(name).expanduser().open("rb") as file:
@@ -90,12 +90,12 @@ def stored_template(folder: Path) -> str:
     """Return the template that is saved beside a tokenizer in transformers' format, else ""."""
     with suppress(OSError, UnicodeDecodeError):
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    template = (read_json(folder / "tokenizer_config.json") or {}).get("chat_template")
-    template = template or (read_json(folder / "chat_template.json") or {}).get("chat_template")
-    if isinstance(template, list):
-        by_name = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = by_name.get("default")
-    return template if isinstance(template, str) else ""
+    template_field = (read_json(folder / "tokenizer_config.json") or {}).get("chat_template")
+    template_field = template_field or (read_json(folder / "chat_template.json") or {}).get("chat_template")
+    if isinstance(template_field, list):
+        text_by_name = {entry.get("name"): entry.get("template") for entry in template_field if isinstance(entry, dict)}
+        template_field = text_by_name.get("default")
+    return template_field if isinstance(template_field, str) else ""
 
 
 def template_problems(name_or_path: str, folder: Path | None, family: str) -> list[Problem]:
@@ -114,9 +114,9 @@ def template_problems(name_or_path: str, folder: Path | None, family: str) -> li
 
 def no_template(model: str, family: str = "") -> ConfigError:
     """Return the error for a tokenizer without a template, when no template is named."""
-    likely = _FAMILY_TEMPLATES.get(family)
-    hint = f"{_hint()}; chat models of this family use {likely}" if likely else _hint()
-    return _problem("the tokenizer has no chat template", hint, one_line(model, 120), likely)
+    family_template = _FAMILY_TEMPLATES.get(family)
+    hint = f"{_hint()}; chat models of this family use {family_template}" if family_template else _hint()
+    return _problem("the tokenizer has no chat template", hint, one_line(model, 120), family_template)
 
 
 def _hint() -> str:
@@ -166,25 +166,25 @@ def _add_checks(template: str) -> None:
         return
     # One call of lipsum can write any number of words.
     compiled.environment.globals.pop("lipsum", None)
-    for name in _LOOPING_FILTERS:
-        compiled.environment.filters[name] = _checked(compiled.environment.filters[name])
-    tree = compiled.environment.parse(template)
-    for node in tree.find_all((nodes.For, nodes.Macro, nodes.Block)):
-        call = nodes.Call(nodes.Name(_CHECK, "load"), [], [], None, None)
-        node.body.insert(0, nodes.ExprStmt(call).set_lineno(node.lineno))
-    checked = compiled.environment.from_string(tree, {_CHECK: _check_time})
-    compiled.root_render_func, compiled.blocks = checked.root_render_func, checked.blocks
-    compiled.globals = checked.globals
+    for filter_name in _LOOPING_FILTERS:
+        compiled.environment.filters[filter_name] = _checked(compiled.environment.filters[filter_name])
+    syntax_tree = compiled.environment.parse(template)
+    for node in syntax_tree.find_all((nodes.For, nodes.Macro, nodes.Block)):
+        check_call = nodes.Call(nodes.Name(_CHECK, "load"), [], [], None, None)
+        node.body.insert(0, nodes.ExprStmt(check_call).set_lineno(node.lineno))
+    checked_template = compiled.environment.from_string(syntax_tree, {_CHECK: _check_time})
+    compiled.root_render_func, compiled.blocks = checked_template.root_render_func, checked_template.blocks
+    compiled.globals = checked_template.globals
 
 
 def _checked(looping_filter: Callable[..., Iterable[Any]]) -> Callable[..., Iterator[Any]]:
     @wraps(looping_filter)
-    def checked(*arguments: Any, **options: Any) -> Iterator[Any]:
+    def filter_with_checks(*arguments: Any, **options: Any) -> Iterator[Any]:
         for value in looping_filter(*arguments, **options):
             _check_time()
             yield value
 
-    return checked
+    return filter_with_checks
 
 
 def _check_time() -> None:
@@ -215,45 +215,45 @@ def unwritten_parts(
         name = function.get("name") if isinstance(function, Mapping) else None
         if isinstance(name, str) and _end_of(name, text, 0, len(text)) < 0:
             return f"the tool '{one_line(name, 40)}'", []
-    thoughts: list[tuple[int, str, int, int]] = []
-    omitted: list[str] = []
+    reasoning_passages: list[tuple[int, str, int, int]] = []
+    omitted_parts: list[str] = []
     part_ends: list[int] = []
     search_start, length = 0, len(text)
     for number, message in enumerate(messages):
         role, content = message["role"], message["content"]
         # Some templates write the system prompt before the first question, others before the last.
-        first, last = (0, length) if role == "system" else answers.get(number, (search_start, length))
+        begin, limit = (0, length) if role == "system" else answers.get(number, (search_start, length))
         if role == "assistant" and ("think" in content or "THINK" in content):
             *reasoning_parts, content = _THOUGHT_ENDS.split(content)
-            thoughts += [(number, _THOUGHT_BEGINS.sub("", part), first, last) for part in reasoning_parts]
-        start = text.find(content, first, last)
-        end = start + len(content) if start >= 0 else _end_of(content, text, first, last)
+            reasoning_passages += [(number, _THOUGHT_BEGINS.sub("", part), begin, limit) for part in reasoning_parts]
+        start = text.find(content, begin, limit)
+        end = start + len(content) if start >= 0 else _end_of(content, text, begin, limit)
         if end < 0:
             return f"the content of message {number + 1} ({role})", []
         if len(message) > 2:
             for description, part in _tool_call_parts(message):
-                if (part_end := _end_of(part, text, first, last)) < 0:
+                if (part_end := _end_of(part, text, begin, limit)) < 0:
                     return f"{description} of message {number + 1}", []
                 end = max(end, part_end)
-            thoughts += [
-                (number, message[name], first, last) for name in REASONING if isinstance(message.get(name), str)
+            reasoning_passages += [
+                (number, message[name], begin, limit) for name in REASONING if isinstance(message.get(name), str)
             ]
             name = message.get("name")
-            omitted += [NAMES] if isinstance(name, str) and name not in text else []
+            omitted_parts += [NAMES] if isinstance(name, str) and name not in text else []
         part_ends.append(end)
         # Templates may reorder the results of tools to match the order of the calls.
         if role not in ("system", "tool"):
             search_start = max(end, answers[number][1] if number in answers else 0)
-    if not thoughts:
-        return "", omitted
-    missing = {}
-    for number, thought, first, last in thoughts:
-        following = next((end for end in part_ends[number + 1 :] if end > first), last)
-        if _end_of(thought, text, first, min(last, following)) < 0:
-            missing[number] = REASONING[0]
+    if not reasoning_passages:
+        return "", omitted_parts
+    missing_reasoning = {}
+    for number, reasoning, begin, limit in reasoning_passages:
+        next_end = next((end for end in part_ends[number + 1 :] if end > begin), limit)
+        if _end_of(reasoning, text, begin, min(limit, next_end)) < 0:
+            missing_reasoning[number] = REASONING[0]
             if not (_THOUGHT_ENDS.split(messages[number]["content"])[-1].strip() or messages[number].get("tool_calls")):
                 return f"the reasoning of message {number + 1}, which has no other content", []
-    return "", [*omitted, *missing.values()]
+    return "", [*omitted_parts, *missing_reasoning.values()]
 
 
 def _tool_call_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -262,8 +262,8 @@ def _tool_call_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         function = call["function"]
         name = one_line(function["name"], 40)
         yield f"the tool call '{name}'", function["name"]
-        for leaf in _leaves(function["arguments"]):
-            yield f"'{one_line(leaf, 40)}' in the tool call '{name}'", leaf
+        for argument in _leaves(function["arguments"]):
+            yield f"'{one_line(argument, 40)}' in the tool call '{name}'", argument
 
 
 def _leaves(value: object) -> Iterator[str]:
@@ -271,12 +271,12 @@ def _leaves(value: object) -> Iterator[str]:
     if isinstance(value, str) or type(value) is int:
         yield str(value)
     elif isinstance(value, Mapping):
-        for name, inner in value.items():
+        for name, element in value.items():
             yield str(name)
-            yield from _leaves(inner)
+            yield from _leaves(element)
     elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _leaves(inner)
+        for element in value:
+            yield from _leaves(element)
 
 
 def _end_of(part: str, text: str, first: int, last: int) -> int:
@@ -285,12 +285,12 @@ def _end_of(part: str, text: str, first: int, last: int) -> int:
     start = text.find(part, first, last)
     if start >= 0:
         return start + len(part)
-    escaped = json.dumps(part, ensure_ascii=False)[1:-1]
-    for form in (escaped, json.dumps(part)[1:-1], json.dumps(escaped, ensure_ascii=False)[1:-1]):
-        if (start := text.find(form, first, last)) >= 0:
-            return start + len(form)
-    words = _NO_WORD.sub(" ", part).strip()
-    return first if words and words in _NO_WORD.sub(" ", text[first:last]) else -1
+    json_text = json.dumps(part, ensure_ascii=False)[1:-1]
+    for notation in (json_text, json.dumps(part)[1:-1], json.dumps(json_text, ensure_ascii=False)[1:-1]):
+        if (start := text.find(notation, first, last)) >= 0:
+            return start + len(notation)
+    plain_words = _NO_WORD.sub(" ", part).strip()
+    return first if plain_words and plain_words in _NO_WORD.sub(" ", text[first:last]) else -1
 
 
 Span = tuple[int, int]
@@ -355,8 +355,8 @@ class ConversationRenderer:
         safe_messages, spelt = self._break_spellings(self._rename_reasoning(messages))
         safe_tools, spelt_in_tools = self._break_spellings(list(tools))
         text, signs = _without_signs(self._text(safe_messages, safe_tools, prompt=True))
-        left_out = self._omitted_parts(text, messages, tools, {})
-        return Rendered(text, (), tuple(self._controls_in(text, signs)), spelt + spelt_in_tools, left_out=left_out)
+        omitted_parts = self._omitted_parts(text, messages, tools, {})
+        return Rendered(text, (), tuple(self._controls_in(text, signs)), spelt + spelt_in_tools, left_out=omitted_parts)
 
     def render(self, conversation: Conversation) -> Rendered:
         """Return the conversation as text with the spans that carry loss. Raise DataError, which does not name the row,
@@ -366,8 +366,8 @@ class ConversationRenderer:
             message = f"the text contains {turn_end!r}, which ends turns in the chat template {self._template.name}"
             hint = "remove it from the row: as it is not a special token, the model would read it as the end of a turn"
             raise DataError(message, hint=hint)
-        messages, spelt = self._break_spellings(self._rename_reasoning(conversation.messages))
-        tools, spelt_in_tools = self._break_spellings(list(conversation.tools))
+        messages, spelt_count = self._break_spellings(self._rename_reasoning(conversation.messages))
+        tools, tool_spelt_count = self._break_spellings(list(conversation.tools))
         if self._loss_on == "all":
             text, spans = self._text(messages, tools), None
         elif is_marked := bool(_MARKS.search(self._template.text_for(tools))):
@@ -375,16 +375,16 @@ class ConversationRenderer:
         else:
             text, spans = self._spans_by_nesting(messages, tools)
         text, signs = _without_signs(text)
-        answers: dict[int, Span] = {}
+        spans_by_number: dict[int, Span] = {}
         if spans is not None:
             spans = [(_without_sign_offset(start, signs), _without_sign_offset(end, signs)) for start, end in spans]
             if not is_marked:
-                numbers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
-                answers = dict(zip(numbers[-len(spans) :], spans, strict=False))
+                answer_numbers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+                spans_by_number = dict(zip(answer_numbers[-len(spans) :], spans, strict=False))
             spans = self._without_zero_weights(spans, messages)
-        left_out = self._omitted_parts(text, conversation.messages, conversation.tools, answers)
-        rendered = self._end_at_stops(text, spans, self._controls_in(text, signs), spelt + spelt_in_tools)
-        return replace(rendered, left_out=left_out) if left_out else rendered
+        omitted_parts = self._omitted_parts(text, conversation.messages, conversation.tools, spans_by_number)
+        rendered = self._end_at_stops(text, spans, self._controls_in(text, signs), spelt_count + tool_spelt_count)
+        return replace(rendered, left_out=omitted_parts) if omitted_parts else rendered
 
     def _rename_reasoning(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages with the reasoning of each turn under the key that the template reads."""
@@ -401,54 +401,54 @@ class ConversationRenderer:
         self, text: str, messages: Sequence[Message], tools: Sequence[Any], answers: Mapping[int, Span]
     ) -> tuple[str, ...]:
         """Return the parts that a text omits and may omit. Raise DataError for a part that it must not omit."""
-        missing_part, left_out = unwritten_parts(text, messages, tools, answers)
+        missing_part, omitted_parts = unwritten_parts(text, messages, tools, answers)
         if missing_part:
             hint = f"set {TEMPLATE_KEY} to a template that includes it, such as chatml, or remove the row"
             raise DataError(f"the chat template {self._template.name} omits {missing_part}", hint=hint)
-        return tuple(left_out)
+        return tuple(omitted_parts)
 
     def _without_zero_weights(self, spans: list[Span], messages: list[Any]) -> list[Span]:
         """Drop the spans of answers whose `weight` in the data is 0."""
-        answers = [message for message in messages if message["role"] == "assistant"]
+        answer_turns = [message for message in messages if message["role"] == "assistant"]
         if self._loss_on == "completion":
-            answers = answers[-1:]
-        learnt = [message.get("weight", 1) != 0 for message in answers]
-        if all(learnt):
+            answer_turns = answer_turns[-1:]
+        is_learnt = [message.get("weight", 1) != 0 for message in answer_turns]
+        if all(is_learnt):
             return spans
-        if len(learnt) != len(spans):
+        if len(is_learnt) != len(spans):
             message = f"a turn has weight 0, but the chat template {self._template.name} does not delimit each turn"
             raise DataError(message, hint=f"set {TEMPLATE_KEY} to another, such as chatml, or remove the row")
-        return [span for span, learns in zip(spans, learnt, strict=True) if learns]
+        return [span for span, is_span_learnt in zip(spans, is_learnt, strict=True) if is_span_learnt]
 
-    def _controls_in(self, text: str, signs: Sequence[int]) -> list[Span]:
+    def _controls_in(self, text: str, marked_positions: Sequence[int]) -> list[Span]:
         """Return the spans of special tokens that the template wrote. Those that the data spells contained a sign."""
-        sign_positions = [position - number for number, position in enumerate(signs)]
+        sign_positions = [position - number for number, position in enumerate(marked_positions)]
         return [
             match.span()
             for match in self._controls.finditer(text)
             if not any(match.start() < position < match.end() for position in sign_positions)
         ]
 
-    def _end_at_stops(self, text: str, spans: list[Span] | None, controls: list[Span], spelt: int) -> Rendered:
+    def _end_at_stops(self, text: str, spans: list[Span] | None, controls: list[Span], spelt_count: int) -> Rendered:
         """Return the rendering with each answer extended to its stop token. The last answer gets one if it has none."""
-        stops = [(start, end) for start, end in controls if text[start:end] in self.stops]
+        stop_spans = [(start, end) for start, end in controls if text[start:end] in self.stops]
         if spans is None:
-            is_closed = bool(stops) and not text[stops[-1][1] :].strip()
-            end = stops[-1][1] if is_closed else self._cut_blank_tail(text, len(text))
-            return Rendered(text[:end], ((0, end),), _within(controls, end), spelt, adds_end=not is_closed)
-        trained, adds_end = [], False
+            is_closed = bool(stop_spans) and not text[stop_spans[-1][1] :].strip()
+            end = stop_spans[-1][1] if is_closed else self._cut_blank_tail(text, len(text))
+            return Rendered(text[:end], ((0, end),), _within(controls, end), spelt_count, adds_end=not is_closed)
+        trained_spans, adds_end = [], False
         for start, end in spans:
-            stop = next((stop for first, stop in stops if start <= first <= end), None)
-            adds_end = stop is None and end == spans[-1][1] and not text[end:].strip()
-            trained.append((start, stop if stop is not None else self._cut_blank_tail(text, end)))
+            stop_end = next((stop_end for stop_start, stop_end in stop_spans if start <= stop_start <= end), None)
+            adds_end = stop_end is None and end == spans[-1][1] and not text[end:].strip()
+            trained_spans.append((start, stop_end if stop_end is not None else self._cut_blank_tail(text, end)))
         if adds_end:
-            text = text[: trained[-1][1]]
-        return Rendered(text, tuple(trained), _within(controls, len(text)), spelt, adds_end=adds_end)
+            text = text[: trained_spans[-1][1]]
+        return Rendered(text, tuple(trained_spans), _within(controls, len(text)), spelt_count, adds_end=adds_end)
 
     def _cut_blank_tail(self, text: str, end: int) -> int:
         """Return `end` moved to the left, over the blanks that the template writes after a turn."""
-        blank = len(self._tail) - len(self._tail.rstrip())
-        return end - blank if self._tail and text[:end].endswith(self._tail) else end
+        blank_length = len(self._tail) - len(self._tail.rstrip())
+        return end - blank_length if self._tail and text[:end].endswith(self._tail) else end
 
     def _spans_by_marks(self, messages: list[Any], tools: list[Any]) -> tuple[str, list[Span]]:
         text, marked_spans = self._render(messages, tools, marks=True)
@@ -463,20 +463,20 @@ class ConversationRenderer:
     def _spans_by_nesting(self, messages: list[Any], tools: list[Any]) -> tuple[str, list[Span]]:
         """Return the rendered text and the spans of its answers, found by rendering only a part of the turns."""
         text = self._text(messages, tools)
-        answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-        if answers and answers[0] == 0:
+        indices = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+        if indices and indices[0] == 0:
             raise DataError(
                 "the conversation begins with an assistant turn", hint="add a user turn before it, or remove the row"
             )
         spans = []
-        for index in answers[-1:] if self._loss_on == "completion" else answers:
+        for index in indices[-1:] if self._loss_on == "completion" else indices:
             prompt = self._text(messages[:index], tools, prompt=True)
-            answered = text if index == len(messages) - 1 else self._text(messages[: index + 1], tools)
-            if not answered.startswith(prompt) or not text.startswith(answered):
-                before_last = self._text(messages[: answers[-1]], tools, prompt=True)
-                nests = index != answers[-1] and text.startswith(before_last)
-                raise self._not_nested(answers.index(index) + 1, prompt, answered, text, last_nests=nests)
-            spans.append((len(prompt), len(answered)))
+            answered_text = text if index == len(messages) - 1 else self._text(messages[: index + 1], tools)
+            if not answered_text.startswith(prompt) or not text.startswith(answered_text):
+                before_last = self._text(messages[: indices[-1]], tools, prompt=True)
+                last_nests = index != indices[-1] and text.startswith(before_last)
+                raise self._not_nested(indices.index(index) + 1, prompt, answered_text, text, last_nests=last_nests)
+            spans.append((len(prompt), len(answered_text)))
         return text, spans
 
     def _not_nested(self, number: int, prompt: str, answered: str, text: str, *, last_nests: bool) -> DataError:
@@ -490,14 +490,14 @@ class ConversationRenderer:
             change = f"changes the text before assistant turn {number} when that turn is added"
             shorter, longer = prompt, answered
         pairs = enumerate(zip(shorter, longer, strict=False))
-        differs = next(
+        difference_at = next(
             (index for index, (x, y) in pairs if x != y),
             min(len(shorter), len(longer)),
         )
-        window = slice(max(0, differs - _SHOWN // 2), differs + _SHOWN // 2)
+        window = slice(max(0, difference_at - _SHOWN // 2), difference_at + _SHOWN // 2)
         texts = (part[window].replace(_SIGN, "") for part in (shorter, longer))
-        shown = ", then ".join(f"\u00ab{one_line(part, _SHOWN)}\u00bb" for part in texts)
-        message = f"the chat template {self._template.name} {change} ({shown}), so the tokens of the turn are unknown"
+        parts = ", then ".join(f"\u00ab{one_line(part, _SHOWN)}\u00bb" for part in texts)
+        message = f"the chat template {self._template.name} {change} ({parts}), so the tokens of the turn are unknown"
         last_only = 'task.loss_on = "completion" to train on the last turn only, or ' if last_nests else ""
         return DataError(message, hint=f"set {last_only}{TEMPLATE_KEY} to another, such as chatml")
 
@@ -530,30 +530,30 @@ class ConversationRenderer:
             hint = f"remove the endless loop from the template, or set {TEMPLATE_KEY} to another, such as chatml"
             raise ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint)) from None
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, *_PYTHON_LIMITS) as error:
-            number, reason = getattr(error, "lineno", None), str(error).strip().rstrip(".") or type(error).__name__
-            name = f"{self._template.name}, line {number}," if number else self._template.name
-            message = f"the chat template {name} rejects this conversation: {one_line(reason, 160)}"
+            line_number, reason = getattr(error, "lineno", None), str(error).strip().rstrip(".") or type(error).__name__
+            template_name = f"{self._template.name}, line {line_number}," if line_number else self._template.name
+            message = f"the chat template {template_name} rejects this conversation: {one_line(reason, 160)}"
             hint = f"change the conversation, or choose another {TEMPLATE_KEY}, such as chatml"
             raise DataError(message, hint=hint) from None
         return str(texts[0]), [(start, end) for start, end in spans[0]] if marks else []
 
     def _break_spellings(self, value: Any) -> tuple[Any, int]:
         """Return a copy with a sign inside each spelling of a special token, and the number of such spellings."""
-        count = 0
+        spelling_count = 0
 
         def break_in(part: Any) -> Any:
-            nonlocal count
+            nonlocal spelling_count
             if isinstance(part, str):
                 if _SIGN in part:
                     raise DataError("the text contains U+FDD0, which is not a character", hint="remove the row")
                 text, spellings = self._controls.subn(lambda match: match[0][0] + _SIGN + match[0][1:], part)
-                count += spellings
+                spelling_count += spellings
                 return text
             if isinstance(part, Mapping):
                 return {name: break_in(inner) for name, inner in part.items()}
             return [break_in(inner) for inner in part] if isinstance(part, list | tuple) else part
 
-        return break_in(value), count
+        return break_in(value), spelling_count
 
     def _find_end(self, added: Sequence[str]) -> tuple[str, str]:
         """Return (the token that ends a turn or "", all text after an answer)."""
@@ -566,9 +566,9 @@ class ConversationRenderer:
         if _PROBE not in text:
             message = f"the chat template {self._template.name} omits the text of the assistant"
             raise ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint="choose another, such as chatml"))
-        tail = text.rpartition(_PROBE)[2]
-        end_tokens = [token for token in added if token and not token.isspace() and tail.lstrip().startswith(token)]
-        return max(end_tokens, key=len, default=""), tail
+        ending = text.rpartition(_PROBE)[2]
+        end_tokens = [token for token in added if token and not token.isspace() and ending.lstrip().startswith(token)]
+        return max(end_tokens, key=len, default=""), ending
 
 
 def _refuse_powers(template: ChatTemplate) -> None:
@@ -586,18 +586,18 @@ def _refuse_powers(template: ChatTemplate) -> None:
 
 def loss_sections(rendered: Rendered) -> list[tuple[int, int, bool]]:
     """Cut the text where loss begins and ends. Return (start, end, carries loss) of each section that is not empty."""
-    cut_sections = []
-    edges = [0, *(edge for span in rendered.trained for edge in span), len(rendered.text)]
-    for number, (start, end) in enumerate(pairwise(edges)):
+    sections = []
+    positions = [0, *(edge for span in rendered.trained for edge in span), len(rendered.text)]
+    for number, (start, end) in enumerate(pairwise(positions)):
         if end > start:
-            cut_sections.append((start, end, number % 2 == 1))
-    return cut_sections
+            sections.append((start, end, number % 2 == 1))
+    return sections
 
 
 def _without_signs(text: str) -> tuple[str, list[int]]:
     """Return the text without signs, and the positions of the signs in the original text."""
-    signs = [match.start() for match in re.finditer(_SIGN, text)]
-    return (text.replace(_SIGN, ""), signs) if signs else (text, signs)
+    sign_positions = [match.start() for match in re.finditer(_SIGN, text)]
+    return (text.replace(_SIGN, ""), sign_positions) if sign_positions else (text, sign_positions)
 
 
 def _without_sign_offset(position: int, signs: Sequence[int]) -> int:

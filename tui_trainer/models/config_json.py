@@ -60,8 +60,8 @@ class ConfigFields:
             if value is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < _LARGEST:
-                shown = one_line(repr(value), 40)
-                message = f"config.json: {alias} is {shown}, not a whole number from 1 to {_LARGEST - 1:,}"
+                value_text = one_line(repr(value), 40)
+                message = f"config.json: {alias} is {value_text}, not a whole number from 1 to {_LARGEST - 1:,}"
                 raise bad_model(message, hint="the file is damaged: copy it again")
             return value
         return None
@@ -115,8 +115,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     if any(folder.glob("*.gguf")):
         hint = "use the version of the model with config.json and .safetensors files"
         raise bad_model("the folder has only .gguf files (llama.cpp), which cannot be trained", hint, where)
-    if nested := sorted(path.parent.name for path in folder.glob("*/config.json"))[:3]:
-        hint = f"these subfolders have one: {one_line(', '.join(nested))}"
+    if folders_with_config := sorted(path.parent.name for path in folder.glob("*/config.json"))[:3]:
+        hint = f"these subfolders have one: {one_line(', '.join(folders_with_config))}"
         raise bad_model("the folder has no config.json", hint, where)
     raise bad_model("the folder has no config.json", "give the folder where transformers saved the model", where)
 
@@ -134,8 +134,8 @@ def refuse_other_kinds(config: Mapping[str, Any], where: str = "", head: Head | 
         _refuse_towers(config, name or model_type, where, head)
         return
     if head == CAUSAL and (kind := _kind_without_decoder(config, name)):
-        needs = "plain text and conversations need a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM"
-        hint = "; ".join(filter(None, (needs, usable_tasks_hint(model_type))))
+        need = "plain text and conversations need a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM"
+        hint = "; ".join(filter(None, (need, usable_tasks_hint(model_type))))
         raise bad_model(f"{name or model_type} is {kind}, which cannot be trained to continue text", hint, where)
     if head not in (None, CAUSAL) and lacks_head(model_type, head):
         raise bad_model(missing_head_message(model_type, head), usable_tasks_hint(model_type), where)
@@ -194,8 +194,8 @@ def fp16_problems(config: Config, model_type: str) -> list[Problem]:
         return []
     message = f"{model_type} overflows in fp16: its activations exceed 65,504"
     hint = "set it to auto, which never chooses fp16 for this model"
-    uses_fp16 = {
+    fp16_settings = {
         "training.mixed_precision": config.training.mixed_precision == "fp16",
         "model.dtype": config.model.dtype == "float16",
     }
-    return [Problem(message=message, key=key, hint=hint) for key, is_set in uses_fp16.items() if is_set]
+    return [Problem(message=message, key=key, hint=hint) for key, uses_fp16 in fp16_settings.items() if uses_fp16]

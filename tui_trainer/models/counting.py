@@ -54,10 +54,10 @@ class Answers:
 
     def ask(self, question: Mapping[str, Any], timeout_seconds: float = _TIMEOUT_SECONDS) -> Any:
         """Return the answer, which is JSON. The first answer about a model takes seconds. Raise WorkerFailed."""
-        text = json.dumps(question, sort_keys=True, default=str)
-        key = self.key(text)
+        question_text = json.dumps(question, sort_keys=True, default=str)
+        key = self.key(question_text)
         if key not in self._known:
-            self._known[key] = self._find(key, text, timeout_seconds)
+            self._known[key] = self._find(key, question_text, timeout_seconds)
         if isinstance(answer := self._known[key], WorkerFailed):
             raise answer
         return answer
@@ -77,11 +77,11 @@ class Answers:
         return xxhash.xxh3_128(f"{self.format_version} {module} {question}".encode()).hexdigest()
 
     def _find(self, key: str, question: str, timeout_seconds: float) -> Any:
-        if key in (shipped := shipped_answers()):
-            return shipped[key]
-        path = prepared_data_folder(os.environ) / "answers" / metadata.version("transformers") / f"{key}.json"
+        if key in (shipped_by_key := shipped_answers()):
+            return shipped_by_key[key]
+        answer_file = prepared_data_folder(os.environ) / "answers" / metadata.version("transformers") / f"{key}.json"
         with suppress(OSError, ValueError):
-            return json.loads(path.read_text("utf-8"))
+            return json.loads(answer_file.read_text("utf-8"))
         try:
             answer = shapes_worker.ask(self.name, json.loads(question), timeout_seconds=timeout_seconds)
         except WorkerFailed as failure:
@@ -90,8 +90,8 @@ class Answers:
             return failure
         # An answer that cannot be written only costs seconds the next time.
         with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(answer).encode())
+            answer_file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(answer_file, json.dumps(answer).encode())
         return answer
 
 
@@ -126,24 +126,24 @@ def fake_tensors(head: Head) -> Iterator[None]:
     from transformers.integrations import moe
 
     original_rand = torch.rand
-    never = partial(_nothing, answer=False)
+    say_no = partial(_nothing, answer=False)
 
     def rand(*size: Any, **options: Any) -> Any:
         return original_rand(*size, **options) if size != ([],) else 1.0
 
-    changes: list[tuple[Any, str, Any]] = [
+    replacements: list[tuple[Any, str, Any]] = [
         (torch.nn.Module, "_apply", _convert),
         (torch, "rand", rand),
         (PreTrainedModel, "initialize_weights", _nothing),
         (masking_utils, "find_packed_sequence_indices", _nothing),
-        (moe, "_can_use_grouped_mm", never),
+        (moe, "_can_use_grouped_mm", say_no),
     ]
     if head != CAUSAL:
-        changes += [(masking_utils, f"_ignore_{kind}_mask_sdpa", never) for kind in ("causal", "bidirectional")]
+        replacements += [(masking_utils, f"_ignore_{kind}_mask_sdpa", say_no) for kind in ("causal", "bidirectional")]
     with ExitStack() as stack:
-        for owner, name, value in changes:
+        for owner, name, replacement in replacements:
             if hasattr(owner, name):
-                stack.enter_context(patch.object(owner, name, value))
+                stack.enter_context(patch.object(owner, name, replacement))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield
 
@@ -189,16 +189,16 @@ def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
     weights stay shared."""
     from torch import nn
 
-    converted: dict[nn.Parameter, nn.Parameter] = {}
+    new_by_weight: dict[nn.Parameter, nn.Parameter] = {}
     for part in module.modules() if recurse else (module,):
         for name, weight in part._parameters.items():
             if weight is None:
                 continue
-            if weight not in converted:
-                changed = change(weight.detach())
-                is_other = changed.dtype != weight.dtype
-                converted[weight] = nn.Parameter(changed, weight.requires_grad) if is_other else weight
-            part._parameters[name] = converted[weight]
+            if weight not in new_by_weight:
+                new_weight = change(weight.detach())
+                is_new_dtype = new_weight.dtype != weight.dtype
+                new_by_weight[weight] = nn.Parameter(new_weight, weight.requires_grad) if is_new_dtype else weight
+            part._parameters[name] = new_by_weight[weight]
     return module
 
 
@@ -233,9 +233,9 @@ def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: 
     if config.get("vocab_size") == vocabulary:
         fields["vocab_size"] = _WORDS
     # DistilBERT requires exactly two labels, for the first and the last token of an answer.
-    classes = labels if head == "question_answering" else _CLASSES if labels else 0
+    placeholder_labels = labels if head == "question_answering" else _CLASSES if labels else 0
     try:
-        counted = answers.ask({"config": fields, "head": head, "labels": classes})
+        counts = answers.ask({"config": fields, "head": head, "labels": placeholder_labels})
     except WorkerFailed as failure:
         name = one_line(str(config.get("model_type")), 80)
         if not failure.reason or failure.is_killed or failure.is_cancelled:
@@ -245,21 +245,21 @@ def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: 
         )
         message = f"transformers {metadata.version('transformers')} cannot build {name}: {failure.reason}"
         raise bad_model(message, hint) from None
-    sizes = {_WORDS: vocabulary, _CLASSES: labels}
+    real_sizes = {_WORDS: vocabulary, _CLASSES: labels}
     linears = tuple(
-        Linear(**entry | {name: sizes.get(entry[name], entry[name]) for name in ("inputs", "outputs")})
-        for entry in counted["linears"]
+        Linear(**entry | {name: real_sizes.get(entry[name], entry[name]) for name in ("inputs", "outputs")})
+        for entry in counts["linears"]
     )
-    parts = tuple(_part_with_sizes(ModelPart(**entry), sizes) for entry in counted["parts"])
-    return {**counted, "linears": linears, "parts": parts, "attention": AttentionFacts(**counted["attention"])}
+    parts = tuple(_part_with_sizes(ModelPart(**entry), real_sizes) for entry in counts["parts"])
+    return {**counts, "linears": linears, "parts": parts, "attention": AttentionFacts(**counts["attention"])}
 
 
 def _part_with_sizes(entry: ModelPart, sizes: Mapping[int, int]) -> ModelPart:
     """Return a part with its real size in place of a placeholder. `sizes` maps placeholders to real sizes."""
-    for placeholder, real in sizes.items():
-        if entry.parameters_each % placeholder == 0:
-            rows = real if entry.rows == placeholder else entry.rows
-            return replace(entry, parameters_each=entry.parameters_each // placeholder * real, rows=rows)
+    for size, real_size in sizes.items():
+        if entry.parameters_each % size == 0:
+            rows = real_size if entry.rows == size else entry.rows
+            return replace(entry, parameters_each=entry.parameters_each // size * real_size, rows=rows)
     return entry
 
 
@@ -267,42 +267,42 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
     """Answer `count_model` in the worker, which has torch."""
     head: Head = question["head"]
     with fake_tensors(head):
-        whole_config = model_config(question["config"], question["labels"])
-        model = empty_model(whole_config, head)
+        full_config = model_config(question["config"], question["labels"])
+        model = empty_model(full_config, head)
         with recorded_calls() as calls:
-            tokens = _tokens_read(model, head)
+            vectors_by_layer = _tokens_read(model, head)
         towers = tower_modules(model)
-        outside = {id(module) for tower in towers.values() for module in tower.modules()}
-        linears, parts = _modules(model, head, tokens, outside)
+        tower_ids = {id(module) for tower in towers.values() for module in tower.modules()}
+        linears, parts = _modules(model, head, vectors_by_layer, tower_ids)
         output = model.get_output_embeddings()
         # `get_input_embeddings` raises for CANINE, which has several and no head over the vocabulary.
         table = None if output is None else model.get_input_embeddings()
-        tied = table is not None and output.weight is table.weight
-    config, body = language_config(whole_config), language_model(model)[1]
-    hidden, heads = _size(config, "hidden_size", 0), _size(config, "num_attention_heads", 1)
-    head_size = _size(config, "head_dim", 0) or _size(config, "d_kv", 0) or max(hidden // heads, 1)
-    counted = {
+        is_tied = table is not None and output.weight is table.weight
+    config, body = language_config(full_config), language_model(model)[1]
+    hidden_size, head_count = _size(config, "hidden_size", 0), _size(config, "num_attention_heads", 1)
+    head_size = _size(config, "head_dim", 0) or _size(config, "d_kv", 0) or max(hidden_size // head_count, 1)
+    counts = {
         "linears": [asdict(entry) for entry in linears],
         "parts": [asdict(entry) for entry in parts],
-        "tied": tied,
-        "key_value_heads": _size(config, "num_key_value_heads", heads),
+        "tied": is_tied,
+        "key_value_heads": _size(config, "num_key_value_heads", head_count),
         "head_size": head_size,
-        "mlp_size": _size(config, "intermediate_size", 4 * hidden),
+        "mlp_size": _size(config, "intermediate_size", 4 * hidden_size),
         "decoder_layers": decoder_layers(config) if head == ENCODER_DECODER else 0,
         "stored_blocks": layer_count(name for name, _ in body.named_parameters()),
         "positions": _positions(body, config),
         "attention_dropout": float(_field(config, "attention_dropout") or 0),
-        "attention": attention_facts(body, calls, head_size, whole=bool(tokens)),
+        "attention": attention_facts(body, calls, head_size, whole=bool(vectors_by_layer)),
     }
-    if has_towers(whole_config.model_type):
+    if has_towers(full_config.model_type):
         # Published config files omit the defaults of their family.
-        plain = (str, int, float, type(None))
-        counted["language"] = {name: value for name, value in config.to_dict().items() if isinstance(value, plain)}
-        counted["towers"] = {
+        plain_types = (str, int, float, type(None))
+        counts["language"] = {name: value for name, value in config.to_dict().items() if isinstance(value, plain_types)}
+        counts["towers"] = {
             path.rpartition(".")[2]: sum(weight.numel() for weight in tower.parameters())
             for path, tower in towers.items()
         }
-    return counted
+    return counts
 
 
 def decoder_layers(config: Any) -> int:
@@ -327,8 +327,8 @@ def _positions(model: Any, config: Any) -> int:
     from torch import nn
 
     for name, module in model.named_modules():
-        kind = name.rpartition(".")[2]
-        if isinstance(module, nn.Embedding) and (kind == "wpe" or ("position" in kind and "rel" not in kind)):
+        ending = name.rpartition(".")[2]
+        if isinstance(module, nn.Embedding) and (ending == "wpe" or ("position" in ending and "rel" not in ending)):
             if module.padding_idx is not None:
                 return int(module.num_embeddings - module.padding_idx - 1)
             return _size(config, "max_position_embeddings", module.num_embeddings)
@@ -337,17 +337,17 @@ def _positions(model: Any, config: Any) -> int:
 
 def _tokens_read(model: Any, head: Head) -> dict[str, list[int]]:
     """Return how many vectors each linear layer receives, for each of its uses in a pass. Empty if the pass fails."""
-    counts: dict[str, list[int]] = {name: [] for name, module in model.named_modules() if is_linear_layer(module)}
+    by_name: dict[str, list[int]] = {name: [] for name, module in model.named_modules() if is_linear_layer(module)}
     hooks = [
         model.get_submodule(name).register_forward_pre_hook(
-            lambda _, inputs, own_counts=own_counts: own_counts.append(inputs[0].numel() // inputs[0].shape[-1])
+            lambda _, inputs, layer_counts=layer_counts: layer_counts.append(inputs[0].numel() // inputs[0].shape[-1])
         )
-        for name, own_counts in counts.items()
+        for name, layer_counts in by_name.items()
     ]
     try:
         with suppress(Exception):  # a model may read data that fake tensors lack
             model(**inputs_of(head, _ROWS, _ROW_TOKENS, _ANSWER_TOKENS))
-            return counts
+            return by_name
         return {}
     finally:
         for hook in hooks:
@@ -362,25 +362,25 @@ def is_linear_layer(module: Any) -> bool:
 
 
 def _modules(
-    model: Any, head: Head, tokens: Mapping[str, list[int]], outside: set[int]
+    model: Any, head: Head, tokens: Mapping[str, list[int]], skipped_ids: set[int]
 ) -> tuple[Iterable[Linear], Iterable[ModelPart]]:
-    """Return linear layers and other modules with weights, each kind once. `outside` holds ids of modules to skip."""
+    """Return linear layers and other modules with weights, each kind once. `skipped_ids` are ids of modules to skip."""
     from torch import nn
 
     linears: Counter[Linear] = Counter()
     parts: Counter[ModelPart] = Counter()
-    output, prefix, counted_ids = model.get_output_embeddings(), f"{model.base_model_prefix}.", set[int]()
+    output_layer, body_prefix, counted_ids = model.get_output_embeddings(), f"{model.base_model_prefix}.", set[int]()
     for name, module in model.named_modules():
-        if id(module) in outside:
+        if id(module) in skipped_ids:
             continue
         weights = [weight for weight in module.parameters(recurse=False) if id(weight) not in counted_ids]
         counted_ids.update(map(id, weights))
         # A classifier's head is everything outside of the base model, and the pooler.
-        is_head = module is output or (
-            head in CLASSIFYING and (not name.startswith(prefix) or "pooler" in name.split("."))
+        is_head = module is output_layer or (
+            head in CLASSIFYING and (not name.startswith(body_prefix) or "pooler" in name.split("."))
         )
-        path = path_in_block(name.removeprefix(prefix) if is_head else name)
-        if is_linear_layer(module) and (weights or module is output):
+        path = path_in_block(name.removeprefix(body_prefix) if is_head else name)
+        if is_linear_layer(module) and (weights or module is output_layer):
             inputs, outputs = module.weight.shape
             if isinstance(module, nn.Linear):
                 inputs, outputs = outputs, inputs
@@ -394,16 +394,16 @@ def _modules(
                 has_bias=module.bias is not None,
                 is_head=is_head,
                 uses=max(len(token_counts), 1),
-                reads=_reads(token_counts, name, head, module is output),
+                reads=_reads(token_counts, name, head, module is output_layer),
             )
             linears[kind] += 1
         elif parameters := sum(weight.numel() for weight in weights):
             rows = module.weight.shape[0] if isinstance(module, nn.Embedding) else 0
             part = ModelPart(path=path, parameters_each=parameters, is_embedding=bool(rows), rows=rows, is_head=is_head)
             parts[part] += 1
-    ordered = sorted(linears.items(), key=lambda entry: entry[0].is_head)
+    head_last = sorted(linears.items(), key=lambda entry: entry[0].is_head)
     return (
-        [replace(kind, count=count) for kind, count in ordered],
+        [replace(kind, count=count) for kind, count in head_last],
         [replace(kind, count=count) for kind, count in parts.items()],
     )
 
@@ -412,6 +412,6 @@ def _reads(token_counts: Sequence[int], name: str, head: Head, is_output: bool) 
     """Return what a linear layer reads, from the numbers of vectors that it received. Unknown numbers count as input.
     If there are none, decide by name, which is wrong for keys and values of cross-attention."""
     if token_counts:
-        first = token_counts[0]
-        return "row" if first == _ROWS else "target" if first == _ROWS * _ANSWER_TOKENS else "source"
+        vector_count = token_counts[0]
+        return "row" if vector_count == _ROWS else "target" if vector_count == _ROWS * _ANSWER_TOKENS else "source"
     return "target" if head == ENCODER_DECODER and (is_output or ".decoder." in f".{name}") else "source"

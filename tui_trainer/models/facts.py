@@ -75,15 +75,15 @@ class ModelFacts:
     @property
     def shape(self) -> ModelShape:
         """The shape of the trained model. The first answer about a model takes seconds. Raises ConfigError."""
-        counted = shape_of(self.config, self.headers, head=self.head, labels=self.labels)
-        shape = replace(counted, stored_dtype=self.dtype or "")
+        counted_shape = shape_of(self.config, self.headers, head=self.head, labels=self.labels)
+        shape = replace(counted_shape, stored_dtype=self.dtype or "")
         return shape if self.stored_vocabulary is None else add_new_row_weights(shape, self.stored_shape)
 
     @property
     def stored_shape(self) -> ModelShape:
         """The shape of the model in the files, without tokens that were added since."""
-        stored = {"vocab_size": self.stored_vocabulary} if self.stored_vocabulary else {}
-        return shape_of({**self.config, **stored}, self.headers, head=self.head, labels=self.labels)
+        vocabulary_field = {"vocab_size": self.stored_vocabulary} if self.stored_vocabulary else {}
+        return shape_of({**self.config, **vocabulary_field}, self.headers, head=self.head, labels=self.labels)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,8 +126,8 @@ def find_model(
             return replace(facts, weights="not here") if facts.weights == "none" else facts
     if entry:
         return _facts_of_entry(entry, request)
-    near = nearest_folder(name)
-    hint = f"did you mean the folder ./{near}? Otherwise {remedies(name)}" if near else remedies(name)
+    similar = nearest_folder(name)
+    hint = f"did you mean the folder ./{similar}? Otherwise {remedies(name)}" if similar else remedies(name)
     raise bad_model(f"the model {name} is not on this machine", hint=hint)
 
 
@@ -148,19 +148,19 @@ def _facts_of_folder(folder: Path, request: dict[str, Any]) -> ModelFacts:
         headers = with_current_names(read_headers(folder))
     except ConfigError as error:
         damage = error.problems
-    files = () if damage else _files_with_weights(folder)
+    weight_names = () if damage else _files_with_weights(folder)
     tokenizer_files = tokenizer_files_in(folder, config)
-    in_safetensors = (folder / SINGLE_FILE).is_file() or (folder / INDEX_FILE).is_file()
-    in_bin = (folder / BIN_FILE).is_file() or (folder / BIN_INDEX_FILE).is_file()
-    weights: Weights = "safetensors" if in_safetensors else "bin" if in_bin else "none"
+    has_safetensors = (folder / SINGLE_FILE).is_file() or (folder / INDEX_FILE).is_file()
+    has_bin = (folder / BIN_FILE).is_file() or (folder / BIN_INDEX_FILE).is_file()
+    weights: Weights = "safetensors" if has_safetensors else "bin" if has_bin else "none"
     generation = read_json(folder / "generation_config.json") or {}
     return ModelFacts(
         **request,
         folder=folder,
         config=config,
         weights=weights,
-        weight_files=files,
-        weights_bytes=sum((folder / file).stat().st_size for file in files if (folder / file).exists()) or None,
+        weight_files=weight_names,
+        weights_bytes=sum((folder / file).stat().st_size for file in weight_names if (folder / file).exists()) or None,
         headers=headers or None,
         damage=damage,
         dtype=_stored_dtype(headers) or _dtype_in_config(config),
@@ -178,24 +178,24 @@ def _has_weights(folder: Path) -> bool:
 def _facts_with_adapter(folder: Path, request: dict[str, Any], environment: Mapping[str, str]) -> ModelFacts:
     """Return the facts of an adapter's base model, with the adapter's own tokenizer and labels if it has them."""
     fields = read_json(folder / ADAPTER_FILE) or {}
-    base_name, where = fields.get("base_model_name_or_path"), str(folder)
+    base_name, location = fields.get("base_model_name_or_path"), str(folder)
     if not isinstance(base_name, str) or not base_name:
         hint = f"write the name of its base model into {ADAPTER_FILE} as base_model_name_or_path"
-        raise bad_model("the adapter does not name its base model", hint, where)
+        raise bad_model("the adapter does not name its base model", hint, location)
     revision = fields.get("revision")
     base_request = request | {"name": base_name} | ({"revision": revision} if isinstance(revision, str) else {})
     try:
         base = find_model(**base_request, environment=environment)
     except ConfigError as error:
-        prefix = f"the adapter is for {one_line(base_name, 200)}"
+        subject = f"the adapter is for {one_line(base_name, 200)}"
         raise ConfigError(
-            replace(problem, message=f"{prefix}: {problem.message}", where=where) for problem in error.problems
+            replace(problem, message=f"{subject}: {problem.message}", where=location) for problem in error.problems
         ) from None
     if base.adapter:
         hint = "merge that adapter into its base model first"
-        raise bad_model("the base of this adapter is another adapter", hint, where)
+        raise bad_model("the base of this adapter is another adapter", hint, location)
     if base.folder is None:
-        raise bad_model(f"the adapter is for {base.name}, which is not on this machine", remedies(base.name), where)
+        raise bad_model(f"the adapter is for {base.name}, which is not on this machine", remedies(base.name), location)
     # Written beside an adapter if its base model has other labels, tokens or positions.
     own_config = read_json(folder / "config.json") or {}
     config, vocabulary = own_config or base.config, base.config.get("vocab_size")
@@ -203,13 +203,13 @@ def _facts_with_adapter(folder: Path, request: dict[str, Any], environment: Mapp
     damage: tuple[Problem, ...] = ()
     if not (folder / ADAPTER_WEIGHTS).is_file():
         hint = "copy the adapter again; to convert a .bin adapter, save it again with peft"
-        damage = (Problem(message=f"the adapter has no {ADAPTER_WEIGHTS}", key=MODEL_KEY, where=where, hint=hint),)
+        damage = (Problem(message=f"the adapter has no {ADAPTER_WEIGHTS}", key=MODEL_KEY, where=location, hint=hint),)
     else:
         try:
             read_file_header(folder / ADAPTER_WEIGHTS)
         except ConfigError as error:
             damage = error.problems
-    files = tokenizer_files_in(folder, config)
+    names = tokenizer_files_in(folder, config)
     facts = replace(
         base,
         name=request["name"],
@@ -218,9 +218,9 @@ def _facts_with_adapter(folder: Path, request: dict[str, Any], environment: Mapp
         stored_vocabulary=vocabulary if vocabulary != config.get("vocab_size") else None,
         damage=(*base.damage, *damage),
         eos_token_ids=_ids(generation.get("eos_token_id")) or base.eos_token_ids,
-        adapter=Adapter(folder=folder, fields=fields, base=base, has_tokenizer=bool(files), config=own_config),
+        adapter=Adapter(folder=folder, fields=fields, base=base, has_tokenizer=bool(names), config=own_config),
     )
-    return replace(facts, tokenizer_files=files, tokenizer_key=tokenizer_key(folder, files, config)) if files else facts
+    return replace(facts, tokenizer_files=names, tokenizer_key=tokenizer_key(folder, names, config)) if names else facts
 
 
 def _facts_of_entry(entry: CatalogueEntry, request: dict[str, Any]) -> ModelFacts:
@@ -237,29 +237,29 @@ def _facts_of_entry(entry: CatalogueEntry, request: dict[str, Any]) -> ModelFact
 
 
 def _files_with_weights(folder: Path) -> tuple[str, ...]:
-    if names := weight_files(folder):
-        return names
+    if safetensors_names := weight_files(folder):
+        return safetensors_names
     if (folder / BIN_FILE).is_file():
         return (BIN_FILE,)
-    index = (read_json(folder / BIN_INDEX_FILE) or {}).get("weight_map")
-    return tuple(sorted(set(map(str, index.values())))) if isinstance(index, dict) else ()
+    weight_map = (read_json(folder / BIN_INDEX_FILE) or {}).get("weight_map")
+    return tuple(sorted(set(map(str, weight_map.values())))) if isinstance(weight_map, dict) else ()
 
 
 def _stored_dtype(headers: Mapping[str, TensorFacts]) -> str | None:
     """Return the dtype of most bytes in the stored tensors, or None without headers."""
-    sizes: Counter[str] = Counter()
+    bytes_by_dtype: Counter[str] = Counter()
     for facts in headers.values():
-        sizes[facts.dtype] += facts.size_bytes
-    largest = max(sizes, key=lambda name: sizes[name], default=None)
-    return DTYPES.get(largest, largest.lower()) if largest else None
+        bytes_by_dtype[facts.dtype] += facts.size_bytes
+    main_dtype = max(bytes_by_dtype, key=lambda name: bytes_by_dtype[name], default=None)
+    return DTYPES.get(main_dtype, main_dtype.lower()) if main_dtype else None
 
 
 def _dtype_in_config(config: Mapping[str, Any]) -> str | None:
     """Return the dtype in a config.json. Newer multimodal models have it in `text_config`."""
-    language = config.get("text_config")
-    sections = (config, language if isinstance(language, Mapping) else {})
-    values = (section.get(name) for section in sections for name in ("dtype", "torch_dtype"))
-    return next((name for name in values if isinstance(name, str)), None)
+    text_config = config.get("text_config")
+    sections = (config, text_config if isinstance(text_config, Mapping) else {})
+    dtypes = (section.get(name) for section in sections for name in ("dtype", "torch_dtype"))
+    return next((name for name in dtypes if isinstance(name, str)), None)
 
 
 def _ids(value: Any) -> tuple[int, ...]:

@@ -47,14 +47,14 @@ class FourBits:
         """Return the quantisation that a config asks for, or None without 4-bit weights."""
         if not config.tuning.in_four_bits:
             return None
-        section = config.quantization
-        dtype = section.bnb_4bit_compute_dtype
-        saved = (*names_in(config.tuning.modules_to_save), *head_modules(shape))
+        settings = config.quantization
+        dtype = settings.bnb_4bit_compute_dtype
+        saved_names = (*names_in(config.tuning.modules_to_save), *head_modules(shape))
         return cls(
-            quant_type=section.bnb_4bit_quant_type,
-            double_quant=section.bnb_4bit_use_double_quant,
+            quant_type=settings.bnb_4bit_quant_type,
+            double_quant=settings.bnb_4bit_use_double_quant,
             compute_dtype="" if dtype == "auto" else dtype,
-            kept=(*saved, *_KEPT_BY_TRANSFORMERS.get(shape.model_type, ())),
+            kept=(*saved_names, *_KEPT_BY_TRANSFORMERS.get(shape.model_type, ())),
         )
 
     @property
@@ -70,7 +70,7 @@ def quantised_linears(shape: ModelShape, four_bits: FourBits | None) -> tuple[Li
     """Return the kinds of linear layers that are quantised; empty without `four_bits`."""
     if four_bits is None:
         return ()
-    return tuple(x for x in shape.linears if not x.is_head and not x.path.endswith(four_bits.kept))
+    return tuple(linear for linear in shape.linears if not linear.is_head and not linear.path.endswith(four_bits.kept))
 
 
 def bitsandbytes_config(
@@ -88,13 +88,13 @@ def bitsandbytes_config(
 
     with torch.device("meta"):
         skeleton = auto_class.from_config(shape, dtype=dtype, trust_remote_code=model.trust_remote_code)
-    parts = [rf"(.*\.)?{re.escape(name)}" for name in four_bits.kept]
+    regexes = [rf"(.*\.)?{re.escape(name)}" for name in four_bits.kept]
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=four_bits.quant_type,
         bnb_4bit_use_double_quant=four_bits.double_quant,
         bnb_4bit_compute_dtype=getattr(torch, four_bits.compute_dtype) if four_bits.compute_dtype else dtype,
-        llm_int8_skip_modules=[*get_keys_to_not_convert(skeleton), *tower_modules(skeleton), *four_bits.kept, *parts],
+        llm_int8_skip_modules=[*get_keys_to_not_convert(skeleton), *tower_modules(skeleton), *four_bits.kept, *regexes],
     )
 
 
@@ -114,10 +114,10 @@ def stored_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
     import torch
     from safetensors import safe_open
 
-    paths = sorted(folder.glob("*.safetensors"))
-    for path in paths:
+    safetensors_paths = sorted(folder.glob("*.safetensors"))
+    for path in safetensors_paths:
         with safe_open(path, framework="pt") as file:
             yield from ((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118  # it is no dict
-    for path in () if paths else sorted(folder.glob("pytorch_model*.bin")):
-        stored = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        yield from ((name, value) for name, value in stored.items() if torch.is_tensor(value))
+    for path in () if safetensors_paths else sorted(folder.glob("pytorch_model*.bin")):
+        stored_tensors_of_file = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        yield from ((name, value) for name, value in stored_tensors_of_file.items() if torch.is_tensor(value))

@@ -70,11 +70,11 @@ def types_with(head: Head) -> frozenset[str]:
     """Return the types of text models with this head in the installed transformers; empty if they cannot be read."""
     package = PathFinder.find_spec("transformers")
     folders = package.submodule_search_locations if package else None
-    text = ""
+    source = ""
     with suppress(OSError):
-        text = (Path((folders or ["."])[0]) / "models/auto/modeling_auto.py").read_text("utf-8")
-    _, _, table = text.partition(f"\nMODEL_FOR_{_CLASSES[head][1]}_MAPPING_NAMES = OrderedDict(")
-    return frozenset(re.findall(r'\(\s*"([^"]+)",', table.partition("\n)")[0])) - _NO_TEXT
+        source = (Path((folders or ["."])[0]) / "models/auto/modeling_auto.py").read_text("utf-8")
+    _, _, source_after = source.partition(f"\nMODEL_FOR_{_CLASSES[head][1]}_MAPPING_NAMES = OrderedDict(")
+    return frozenset(re.findall(r'\(\s*"([^"]+)",', source_after.partition("\n)")[0])) - _NO_TEXT
 
 
 def _is_known(model_type: str) -> bool:
@@ -105,10 +105,10 @@ def own_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(names, Mapping):
         return ()
     try:
-        by_number = {int(number): str(name) for number, name in names.items()}
+        labels = {int(number): str(name) for number, name in names.items()}
     except ValueError:
         return ()
-    return tuple(by_number[number] for number in sorted(by_number)) if set(by_number) == {*range(len(names))} else ()
+    return tuple(labels[number] for number in sorted(labels)) if set(labels) == {*range(len(names))} else ()
 
 
 def auto_class_name(head: Head, model_type: object = "") -> str:
@@ -156,8 +156,8 @@ def missing_head_message(model_type: str, head: Head) -> str:
 
 def stored_labels(config: Mapping[str, Any]) -> int:
     """Return the number of labels in a config.json; 2 if it has none, as in transformers."""
-    names = config.get("id2label")
-    if isinstance(names, Mapping) and names:
-        return len(names)
-    number = config.get("num_labels")
-    return number if type(number) is int and number > 0 else 2
+    labels_by_id = config.get("id2label")
+    if isinstance(labels_by_id, Mapping) and labels_by_id:
+        return len(labels_by_id)
+    label_count = config.get("num_labels")
+    return label_count if type(label_count) is int and label_count > 0 else 2

@@ -112,22 +112,22 @@ def load_pretrained(
     """
     try:
         with _quiet():
-            shape = _config_of(folder, model, labels)
+            model_config = _config_of(folder, model, labels)
             if positions:
-                set_positions(shape, positions)
-            model_class: Any = auto_class(head, shape.model_type)
+                set_positions(model_config, positions)
+            model_class: Any = auto_class(head, model_config.model_type)
             options = _attention(model)
             if device is not None and device.type != "cpu":
                 options["device_map"] = {"": device}
             if four_bits is not None:
                 refuse_poisoned_files(folder)
-                options["quantization_config"] = bitsandbytes_config(four_bits, shape, model, dtype, model_class)
-            if model.text_only and has_towers(shape.model_type):
-                built, report = load_text_model(folder, shape, dtype, **options)
+                options["quantization_config"] = bitsandbytes_config(four_bits, model_config, model, dtype, model_class)
+            if model.text_only and has_towers(model_config.model_type):
+                built_model, report = load_text_model(folder, model_config, dtype, **options)
             else:
-                built, report = model_class.from_pretrained(
+                built_model, report = model_class.from_pretrained(
                     folder,
-                    config=shape,
+                    config=model_config,
                     dtype=dtype,
                     local_files_only=True,
                     trust_remote_code=model.trust_remote_code,
@@ -139,16 +139,16 @@ def load_pretrained(
                 )
     except Exception as error:  # transformers documents no exception types
         raise error if isinstance(error, ConfigError) else _cannot_load(error, folder, model) from None
-    loaded: PreTrainedModel = built
-    use_eager_for_soft_cap(loaded)
-    set_padding(loaded, head, pad_token_id)
-    if has_towers(loaded.config.model_type) and not _is_tied(loaded):
+    checked_model: PreTrainedModel = built_model
+    use_eager_for_soft_cap(checked_model)
+    set_padding(checked_model, head, pad_token_id)
+    if has_towers(checked_model.config.model_type) and not _is_tied(checked_model):
         # If config.json does not say so, transformers assumes a tied head until it reads the files.
-        loaded.config.tie_word_embeddings = False
-    for sentence in (_new_parts(loaded, report, folder, head), _new_head(loaded, folder, head, labels)):
+        checked_model.config.tie_word_embeddings = False
+    for sentence in (_new_parts(checked_model, report, folder, head), _new_head(checked_model, folder, head, labels)):
         if sentence:
             tell(sentence)
-    return loaded
+    return checked_model
 
 
 def _is_tied(model: Any) -> bool:
@@ -160,12 +160,12 @@ def _quiet() -> Iterator[None]:
     """Disable transformers' table of missing and unexpected tensors, which `load_pretrained` reports itself."""
     from transformers.utils import logging
 
-    verbosity = logging.get_verbosity()
+    verbosity_before = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
+        logging.set_verbosity(verbosity_before)
 
 
 def set_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
@@ -198,36 +198,36 @@ def _config_of(folder: Path, model: ModelSection, labels: Labels | None) -> Pret
 def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) -> str:
     """Return a sentence about the newly initialised parts, "" without any. Raise ConfigError if the files lack weights
     outside of the head."""
-    missing = sorted(map(str, report.get("missing_keys") or ()))
+    missing_names = sorted(map(str, report.get("missing_keys") or ()))
     # The shapes in the files and in the model, by tensor name.
     entries = report.get("mismatched_keys") or ()
-    mismatched = {str(name): (tuple(stored), tuple(expected)) for name, stored, expected in entries}
-    body = f"{model.base_model_prefix}."
+    shapes_by_name = {str(name): (tuple(stored_shape), tuple(expected)) for name, stored_shape, expected in entries}
+    body_prefix = f"{model.base_model_prefix}."
     # Masked language models are published without a pooler.
-    may_be_new = [
+    new_names = [
         name
-        for name in (*missing, *mismatched)
-        if head in CLASSIFYING and (not name.startswith(body) or ".pooler." in name)
+        for name in (*missing_names, *shapes_by_name)
+        if head in CLASSIFYING and (not name.startswith(body_prefix) or ".pooler." in name)
     ]
-    for names in (missing, sorted(mismatched)):
-        if wrong := [name for name in names if name not in may_be_new]:
+    for names in (missing_names, sorted(shapes_by_name)):
+        if wrong_names := [name for name in names if name not in new_names]:
             reason = "is missing from the files"
-            if wrong[0] in mismatched:
-                stored, expected = mismatched[wrong[0]]
-                reason = f"has the shape {list(stored)} in the files, but {list(expected)} in config.json"
+            if wrong_names[0] in shapes_by_name:
+                stored_shape, expected = shapes_by_name[wrong_names[0]]
+                reason = f"has the shape {list(stored_shape)} in the files, but {list(expected)} in config.json"
             hint = "copy the model again, config.json and weights together"
             raise bad_model(
-                f"the weights do not fit config.json: {_first_of(wrong, ', and')} {reason}", hint, str(folder)
+                f"the weights do not fit config.json: {_first_of(wrong_names, ', and')} {reason}", hint, str(folder)
             )
-    if not may_be_new:
+    if not new_names:
         return ""
-    may_be_new.sort(key=lambda name: (name.startswith(body), name.endswith(".bias"), name))
-    sentence = f"{_first_of(may_be_new)} {'are' if len(may_be_new) > 1 else 'is'} newly initialised"
-    pairs = mismatched.values()
-    label_counts = {old[0] for old, expected in pairs if old[1:] == expected[1:] and old[0] != expected[0]}
+    new_names.sort(key=lambda name: (name.startswith(body_prefix), name.endswith(".bias"), name))
+    sentence = f"{_first_of(new_names)} {'are' if len(new_names) > 1 else 'is'} newly initialised"
+    shape_pairs = shapes_by_name.values()
+    label_counts = {old[0] for old, expected in shape_pairs if old[1:] == expected[1:] and old[0] != expected[0]}
     if label_counts:
-        stored_count = label_counts.pop()
-        sentence += f": the model in {one_line(str(folder))} has {stored_count} labels, "
+        old_label_count = label_counts.pop()
+        sentence += f": the model in {one_line(str(folder))} has {old_label_count} labels, "
         sentence += f"but this task has {model.num_labels}"
     return sentence
 
@@ -239,19 +239,19 @@ def load_adapter(adapted: Any, folder: Path, *, without: Sequence[str] = ()) -> 
 
     hint = "copy the adapter again, adapter_config.json and weights together"
     try:
-        weights = load_peft_weights(str(folder), device="cpu")
+        adapter_weights = load_peft_weights(str(folder), device="cpu")
         model_weights = get_peft_model_state_dict(adapted, save_embedding_layers=False)
         # peft requires every saved module in the weights.
-        kept_names = (name for name in model_weights if any(f".{module}." in f".{name}" for module in without))
-        weights |= {name: model_weights[name] for name in kept_names}
-        unmatched = sorted(weights.keys() ^ model_weights.keys())
-        if not unmatched:
-            set_peft_model_state_dict(adapted, weights)
+        replaced_names = (name for name in model_weights if any(f".{module}." in f".{name}" for module in without))
+        adapter_weights |= {name: model_weights[name] for name in replaced_names}
+        other_names = sorted(adapter_weights.keys() ^ model_weights.keys())
+        if not other_names:
+            set_peft_model_state_dict(adapted, adapter_weights)
     except Exception as error:  # peft and torch raise many types for wrong shapes and damaged files
         raise bad_model(_sentence("the adapter cannot be loaded", error), hint, str(folder)) from None
-    if unmatched:
+    if other_names:
         raise bad_model(
-            f"the adapter does not fit the model: only one of the two has {_first_of(unmatched)}", hint, str(folder)
+            f"the adapter does not fit the model: only one of the two has {_first_of(other_names)}", hint, str(folder)
         )
 
 
@@ -261,16 +261,16 @@ def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> A
     Only one layer's update is in memory at a time, in addition to the adapter."""
     from peft import PeftConfig, get_peft_model
 
-    trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trainable_names = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     with warnings.catch_warnings():
         # peft uses deprecated names of transformers.
         warnings.simplefilter("ignore")
-        adapted: Any = get_peft_model(model, PeftConfig.from_pretrained(str(folder)))
-        load_adapter(adapted, folder, without=without)
-        merged = adapted.merge_and_unload(safe_merge=True)
-    for name, parameter in merged.named_parameters():
-        parameter.requires_grad_(name in trainable)
-    return merged
+        peft_model: Any = get_peft_model(model, PeftConfig.from_pretrained(str(folder)))
+        load_adapter(peft_model, folder, without=without)
+        merged_model = peft_model.merge_and_unload(safe_merge=True)
+    for name, parameter in merged_model.named_parameters():
+        parameter.requires_grad_(name in trainable_names)
+    return merged_model
 
 
 def _new_head(model: Any, folder: Path, head: Head, labels: Labels | None) -> str:
@@ -281,15 +281,15 @@ def _new_head(model: Any, folder: Path, head: Head, labels: Labels | None) -> st
         return ""
     if len(old_labels) != len(labels.names) or set(old_labels) == set(labels.names):
         return ""
-    children = ((name, part) for name, part in model.named_children() if name != model.base_model_prefix)
-    names = [name for name, part in children if any(True for _ in part.parameters())]
-    for module in (module for name in names for module in getattr(model, name).modules()):
+    head_parts = ((name, part) for name, part in model.named_children() if name != model.base_model_prefix)
+    head_names = [name for name, part in head_parts if any(True for _ in part.parameters())]
+    for module in (module for name in head_names for module in getattr(model, name).modules()):
         for parameter in module.parameters(recurse=False):
             # transformers initialises only weights that it has not read.
             parameter._is_hf_initialized = False
         model._init_weights(module)
     shown = one_line(", ".join(old_labels[:5]) + (", ..." if len(old_labels) > 5 else ""), 120)
-    return f"{one_line(', '.join(names), 120)} is newly initialised: the model was trained for the labels {shown}"
+    return f"{one_line(', '.join(head_names), 120)} is newly initialised: the model was trained for the labels {shown}"
 
 
 def load_config(
@@ -305,22 +305,22 @@ def load_config(
     (Llama for causal models, BERT for classifiers, T5 for seq2seq)."""
     from transformers import AutoConfig
 
-    special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-    special["vocab_size"] = vocabulary
+    token_fields = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    token_fields["vocab_size"] = vocabulary
     # The decoder starts with the pad token, as in T5.
-    special |= {"decoder_start_token_id": tokenizer.pad_token_id} if head == ENCODER_DECODER else {}
-    length = config.data.max_length
+    token_fields |= {"decoder_start_token_id": tokenizer.pad_token_id} if head == ENCODER_DECODER else {}
+    max_length = config.data.max_length
     if folder is not None:
-        stored = _config_of(folder, config.model, labels)
-        for name, value in special.items():
-            setattr(stored, name, value)
-        return stored
-    shape = scratch_config(config.model.scratch, vocabulary, head, max_length=length)
-    shape |= special | (labels.config_fields() if labels else {})
+        stored_config = _config_of(folder, config.model, labels)
+        for name, value in token_fields.items():
+            setattr(stored_config, name, value)
+        return stored_config
+    fields = scratch_config(config.model.scratch, vocabulary, head, max_length=max_length)
+    fields |= token_fields | (labels.config_fields() if labels else {})
     if head == CAUSAL:
-        shape["max_position_embeddings"] = length
-    built: PretrainedConfig = AutoConfig.for_model(**shape)
-    return built
+        fields["max_position_embeddings"] = max_length
+    new_config: PretrainedConfig = AutoConfig.for_model(**fields)
+    return new_config
 
 
 def config_only(fields: Mapping[str, Any], tokenizer: Any, *, is_new: bool, problem_type: str = "") -> SimpleNamespace:
@@ -330,13 +330,13 @@ def config_only(fields: Mapping[str, Any], tokenizer: Any, *, is_new: bool, prob
     from transformers import AutoConfig, PretrainedConfig
 
     values = dict(fields)
-    kind = str(values.pop("model_type", ""))
+    model_type = str(values.pop("model_type", ""))
     if is_new:
         values |= {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
         values["decoder_start_token_id"] = tokenizer.pad_token_id
     values |= {"problem_type": problem_type} if problem_type else {}
     try:
-        config: Any = AutoConfig.for_model(kind, **values)
+        config: Any = AutoConfig.for_model(model_type, **values)
     except ValueError:
         config = PretrainedConfig(**values)
     return SimpleNamespace(config=config)
@@ -368,23 +368,23 @@ def use_eager_for_soft_cap(model: PreTrainedModel) -> None:
 
 def _cannot_load(error: Exception, folder: Path, model: ModelSection) -> ConfigError:
     """Return the error of a failed load, with a hint about the remedy."""
-    text = str(error)
+    error_text = str(error)
     if isinstance(error, pickle.UnpicklingError):
         hint = "use the version of the model with .safetensors files"
         return bad_model("a weight file contains more than tensors and is not loaded", hint, str(folder))
-    if "does not recognize this architecture" in text:
-        kind = (read_json(folder / "config.json") or {}).get("model_type")
-        message = f"this version of transformers does not know the architecture {one_line(str(kind), 80)}"
+    if "does not recognize this architecture" in error_text:
+        model_type = (read_json(folder / "config.json") or {}).get("model_type")
+        message = f"this version of transformers does not know the architecture {one_line(str(model_type), 80)}"
         return bad_model(message, "install a newer one: uv pip install -U transformers", str(folder))
-    if model.attn_implementation != "auto" and "attention" in text.lower():
+    if model.attn_implementation != "auto" and "attention" in error_text.lower():
         message = _sentence(f"the model cannot be loaded with {model.attn_implementation}", error)
         return ConfigError(Problem(message=message, key="model.attn_implementation", hint="set it to auto"))
     return bad_model(_sentence("the model cannot be loaded", error), "copy the model again", str(folder))
 
 
 def _first_of(names: Sequence[str], conjunction: str = " and") -> str:
-    rest = f"{conjunction} {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{one_line(names[0], 120)}{rest}"
+    more_text = f"{conjunction} {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{one_line(names[0], 120)}{more_text}"
 
 
 def _sentence(failure: str, error: Exception) -> str:

@@ -65,9 +65,9 @@ class ModelPart:
 def path_in_block(name: str) -> str:
     """Return the path of a module or tensor inside of its block: `model.layers.7.mlp.up_proj` gives `mlp.up_proj`. A
     name without a block number is returned unchanged."""
-    words = name.split(".")
-    first = next((index for index, word in enumerate(words) if word.isdigit()), None)
-    return name if first is None else ".".join(words[first + 1 :])
+    path_parts = name.split(".")
+    block_index = next((index for index, word in enumerate(path_parts) if word.isdigit()), None)
+    return name if block_index is None else ".".join(path_parts[block_index + 1 :])
 
 
 # Facts that decide which kernel can compute the attention of a model, from the built model or one of its passes.
@@ -113,24 +113,24 @@ def attention_facts(model: Any, calls: list[dict[str, Any]], head_size: int, *, 
     """Return fields of `AttentionFacts`. `calls` are those of a pass in `recorded_calls`; `whole`: the pass
     finished."""
     config = model.config
-    kinds_of_layers = getattr(config, "layer_types", None) or ()
+    layer_types = getattr(config, "layer_types", None) or ()
     attentions = [module for module in model.modules() if "attention" in type(module).__name__.lower()]
     # Families with windows in some layers store them in the modules, others only in the config.
-    windows = [getattr(module, "sliding_window", None) for module in attentions]
-    if not kinds_of_layers or "sliding_attention" in kinds_of_layers:
-        windows.append(getattr(config, "sliding_window", None))
-    ropes = [getattr(module, "rope_type", "") for module in model.modules()]
-    kinds = [kind for rope in ropes for kind in (rope.values() if isinstance(rope, dict) else [rope])]
-    recorded = calls or [{"head_size": head_size, "value_size": head_size, "learnt_bias": False}]
+    window_sizes = [getattr(module, "sliding_window", None) for module in attentions]
+    if not layer_types or "sliding_attention" in layer_types:
+        window_sizes.append(getattr(config, "sliding_window", None))
+    rope_type_fields = [getattr(module, "rope_type", "") for module in model.modules()]
+    rope_types = [kind for rope in rope_type_fields for kind in (rope.values() if isinstance(rope, dict) else [rope])]
+    attention_calls = calls or [{"head_size": head_size, "value_size": head_size, "learnt_bias": False}]
     return {
-        "head_size": max(call["head_size"] for call in recorded),
-        "value_size": max(call["value_size"] for call in recorded),
+        "head_size": max(call["head_size"] for call in attention_calls),
+        "value_size": max(call["value_size"] for call in attention_calls),
         "has_sdpa": bool(calls) or (not whole and config._attn_implementation == "sdpa"),
         "soft_cap": soft_cap_of(model),
-        "learnt_bias": any(call["learnt_bias"] for call in recorded),
-        "window": min((window for window in windows if isinstance(window, int)), default=0),
-        "is_chunked": "chunked_attention" in kinds_of_layers,
-        "waiting_rope": next((str(kind) for kind in kinds if kind == "longrope" or "dynamic" in str(kind)), ""),
+        "learnt_bias": any(call["learnt_bias"] for call in attention_calls),
+        "window": min((window for window in window_sizes if isinstance(window, int)), default=0),
+        "is_chunked": "chunked_attention" in layer_types,
+        "waiting_rope": next((str(kind) for kind in rope_types if kind == "longrope" or "dynamic" in str(kind)), ""),
     }
 
 
@@ -142,12 +142,12 @@ def recorded_calls() -> Iterator[list[dict[str, Any]]]:
     from torch.nn import functional
 
     calls: list[dict[str, Any]] = []
-    attend = functional.scaled_dot_product_attention
+    torch_attention = functional.scaled_dot_product_attention
 
     def record(query: Any, key: Any, value: Any, attn_mask: Any = None, *arguments: Any, **options: Any) -> Any:
         has_bias = attn_mask is not None and bool(attn_mask.requires_grad)
         calls.append({"head_size": query.shape[-1], "value_size": value.shape[-1], "learnt_bias": has_bias})
-        return attend(query, key, value, attn_mask, *arguments, **options)
+        return torch_attention(query, key, value, attn_mask, *arguments, **options)
 
     with patch.object(functional, "scaled_dot_product_attention", record):
         yield calls
@@ -218,9 +218,9 @@ def logit_transform(config: Mapping[str, Any]) -> LogitTransform | None:
     if model_type not in _RULES:
         return LogitTransform()
     field, default, operation = _RULES[model_type]
-    value = config.get(field, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value:
+    factor = config.get(field, default)
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor:
         return LogitTransform()
     if operation == "cap":
-        return LogitTransform(soft_cap=float(value))
-    return LogitTransform(scale=float(value) if operation == "multiply" else 1 / value)
+        return LogitTransform(soft_cap=float(factor))
+    return LogitTransform(scale=float(factor) if operation == "multiply" else 1 / factor)

@@ -46,13 +46,13 @@ def language_problems(facts: ModelFacts, *, writes_answers: bool) -> list[Proble
     if facts.tokenizer_folder is None:
         return []
     settings = read_json(facts.tokenizer_folder / "tokenizer_config.json") or {}
-    kind = settings.get("tokenizer_class") or facts.config.get("tokenizer_class")
-    marks_languages = str(kind).removesuffix("Fast") in _LANGUAGE_TOKENIZERS
-    marks_languages |= kind is None and facts.config.get("model_type") in _LANGUAGE_MODELS
-    missing = [name for name in ("src_lang", "tgt_lang")[: 1 + writes_answers] if not settings.get(name)]
-    if not marks_languages or not missing:
+    tokenizer_class = settings.get("tokenizer_class") or facts.config.get("tokenizer_class")
+    marks_languages = str(tokenizer_class).removesuffix("Fast") in _LANGUAGE_TOKENIZERS
+    marks_languages |= tokenizer_class is None and facts.config.get("model_type") in _LANGUAGE_MODELS
+    missing_settings = [name for name in ("src_lang", "tgt_lang")[: 1 + writes_answers] if not settings.get(name)]
+    if not marks_languages or not missing_settings:
         return []
-    names = " and ".join(missing)
+    names = " and ".join(missing_settings)
     message = f"the tokenizer marks each text with its language, but tokenizer_config.json does not set {names}"
     example = ", ".join(f'"{name}": "{code}"' for name, code in (("src_lang", "eng_Latn"), ("tgt_lang", "fra_Latn")))
     hint = (
@@ -83,12 +83,12 @@ def length_problems(shape: ModelShape, max_length: int) -> list[Problem]:
 
 def length_warning(shape: ModelShape, max_length: int) -> str:
     """Return a sentence about rows beyond the context that the model was trained with, else ""."""
-    limit = shape.max_position_embeddings
-    if limit is None or shape.learned_positions or max_length <= limit:
+    max_positions = shape.max_position_embeddings
+    if max_positions is None or shape.learned_positions or max_length <= max_positions:
         return ""
     return (
-        f"data.max_length = {max_length} exceeds the {limit} tokens that the model was made for; "
-        f"set model.rope_scaling with a factor of {-(-max_length // limit)} to extend its context"
+        f"data.max_length = {max_length} exceeds the {max_positions} tokens that the model was made for; "
+        f"set model.rope_scaling with a factor of {-(-max_length // max_positions)} to extend its context"
     )
 
 
@@ -96,10 +96,10 @@ def _weight_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
     if facts.weights == "not here":
         yield _about(facts, "the weights of the model are not on this machine", remedies(facts.name))
     elif facts.weights == "none":
-        others = sorted(path.name for path in folder.glob("*.safetensors"))[:3]
-        other_files = f" (only {one_line(', '.join(others))})" if others else ""
+        other_names = sorted(path.name for path in folder.glob("*.safetensors"))[:3]
+        other_text = f" (only {one_line(', '.join(other_names))})" if other_names else ""
         hint = f"copy model.safetensors, or the shards with their index, into the folder, or {_SCRATCH}"
-        yield _about(facts, f"the folder has a config.json but no weights{other_files}", hint)
+        yield _about(facts, f"the folder has a config.json but no weights{other_text}", hint)
     elif facts.weights == "bin":
         yield from _pickle_problems(facts, folder)
     elif "quantization_config" in facts.config:
@@ -120,12 +120,12 @@ def _pickle_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
             yield _about(facts, f"the weight file {one_line(name, 80)} is missing", "copy the model again")
             continue
         try:
-            calls = foreign_calls(folder / name)
+            names = foreign_calls(folder / name)
         except ValueError as error:
             yield _about(facts, f"{name} is damaged: {error}", "copy the model again")
             continue
-        if calls:
-            message = f"{name} contains more than tensors ({one_line(', '.join(calls[:3]), 120)}) and is not loaded"
+        if names:
+            message = f"{name} contains more than tensors ({one_line(', '.join(names[:3]), 120)}) and is not loaded"
             command = unsafe_conversion_command(folder, facts.weight_files)
             hint = "use the version of the model with .safetensors files; or, if you trust the author of this file, "
             hint += "convert it, which runs the code in the file with all your permissions"
@@ -133,8 +133,8 @@ def _pickle_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
 
 
 def _tokenizer_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
-    if unreadable := unreadable_tokenizer(folder):
-        yield _about(facts, *unreadable)
+    if message_and_hint := unreadable_tokenizer(folder):
+        yield _about(facts, *message_and_hint)
         return
     if not facts.tokenizer_files:
         if facts.weights != "not here":

@@ -53,11 +53,11 @@ def scaled_config(config: Mapping[str, Any], section: RopeScalingSection) -> dic
         # The default of transformers, before the number of positions is raised.
         requested.setdefault(_ORIGINAL, config.get(_ORIGINAL) or stored.get(_ORIGINAL) or limit)
     kept_parameters = {name: stored[name] for name in _KEPT if name in stored}
-    scaled = {name: value for name, value in config.items() if name != "rope_scaling"}
+    fields = {name: value for name, value in config.items() if name != "rope_scaling"}
     # A factor of the model itself has already raised its positions.
     unscaled_limit = limit / stored.get("factor", 1) if stored["rope_type"] == section.rope_type else limit
-    scaled[_positions_name(config)] = max(limit, round(section.factor * requested.get(_ORIGINAL, unscaled_limit)))
-    return {**scaled, PARAMETERS: {**kept_parameters, **requested}}
+    fields[_positions_name(config)] = max(limit, round(section.factor * requested.get(_ORIGINAL, unscaled_limit)))
+    return {**fields, PARAMETERS: {**kept_parameters, **requested}}
 
 
 def set_positions(loaded_config: Any, config: Mapping[str, Any]) -> None:
@@ -67,19 +67,19 @@ def set_positions(loaded_config: Any, config: Mapping[str, Any]) -> None:
         return
     kept_parameters = {name: value for name, value in loaded_config.rope_parameters.items() if name in _KEPT}
     loaded_config.rope_parameters = {**kept_parameters, **parameters}
-    if limit := ConfigFields(config).optional(POSITIONS):
-        setattr(loaded_config, _positions_name(config), limit)
+    if max_positions := ConfigFields(config).optional(POSITIONS):
+        setattr(loaded_config, _positions_name(config), max_positions)
     loaded_config.standardize_rope_params()
 
 
-def rope_problems(stored: Mapping[str, Any], config: Config, head: Head) -> list[Problem]:
-    """Return what prevents the positions of a model from being scaled as requested. `stored` is its config.json."""
+def rope_problems(stored_config: Mapping[str, Any], config: Config, head: Head) -> list[Problem]:
+    """Return what prevents the positions of a model from being scaled as requested. `stored_config` is config.json."""
     section = config.model.rope_scaling
     if problems := _field_problems(section):
         return problems
     if not is_scaling_requested(section):
         return []
-    family = one_line(str(stored.get("model_type")), 80)
+    family = one_line(str(stored_config.get("model_type")), 80)
 
     def about(message: str, hint: str = f"remove the table [{KEY}]") -> list[Problem]:
         return [Problem(message=message, key=TYPE_KEY, hint=hint)]
@@ -88,22 +88,22 @@ def rope_problems(stored: Mapping[str, Any], config: Config, head: Head) -> list
         return about("a model that is trained from scratch learns all positions of data.max_length without scaling")
     if has_towers(family):
         return about(f"the positions of {family} also count images, and scaling them has not been tested")
-    if not ConfigFields(stored).optional(POSITIONS):
+    if not ConfigFields(stored_config).optional(POSITIONS):
         return about(f"config.json does not say how many positions this {family} model was made for")
-    stored_type, requested = str(own_parameters(stored).get("rope_type") or _NONE), section.rope_type
-    if stored_type not in (_NONE, requested):
-        message = f"is {requested}, but the model was trained with the type {one_line(stored_type, 40)}"
+    stored_type, requested_type = str(own_parameters(stored_config).get("rope_type") or _NONE), section.rope_type
+    if stored_type not in (_NONE, requested_type):
+        message = f"is {requested_type}, but the model was trained with the type {one_line(stored_type, 40)}"
         return about(
             message, f"set it to {one_line(stored_type, 40)}, with a larger factor, or remove the table [{KEY}]"
         )
     try:
-        types = answers.ask({"config": deciding_fields(scaled_config(stored, section)), "head": head})
+        built_types = answers.ask({"config": deciding_fields(scaled_config(stored_config, section)), "head": head})
     except WorkerFailed as failure:
         return about(f"the {family} model cannot be built with these positions: {failure.reason or failure}")
-    if not types:
+    if not built_types:
         return about(f"this {family} model has no rotary positions that transformers can scale")
-    if types != [requested]:
-        return about(f"the layers of this {family} model use their own position types ({', '.join(types)})")
+    if built_types != [requested_type]:
+        return about(f"the layers of this {family} model use their own position types ({', '.join(built_types)})")
     return []
 
 
@@ -123,33 +123,33 @@ def _check_factor_counts(module: Any) -> None:
     """Raise ValueError unless there is one factor for each pair of dimensions; torch would broadcast a single one."""
     parameters = getattr(module.config, PARAMETERS, None) or {}
     for name in ("short_factor", "long_factor"):
-        factors, pairs = parameters.get(name), module.inv_freq.shape[-1]
-        if factors is not None and len(factors) != pairs:
-            raise ValueError(f"{name} has {len(factors)} factors, but a head has {pairs} pairs of dimensions")
+        factors, pair_count = parameters.get(name), module.inv_freq.shape[-1]
+        if factors is not None and len(factors) != pair_count:
+            raise ValueError(f"{name} has {len(factors)} factors, but a head has {pair_count} pairs of dimensions")
 
 
 def _field_problems(section: RopeScalingSection) -> list[Problem]:
     """Return the required fields that are missing, and the fields that the type does not use."""
-    requested, rope_type = _requested_fields(section), section.rope_type
+    requested_fields, rope_type = _requested_fields(section), section.rope_type
     if rope_type == _NONE:
         return [
             Problem(message=f"has no effect with {TYPE_KEY} = {_NONE}", key=f"{KEY}.{name}", hint=f"set {TYPE_KEY}")
-            for name in requested
+            for name in requested_fields
             if name != "rope_type"
         ]
     required, optional = FIELDS[rope_type]
     problems = [
         Problem(message=f"is required by {rope_type}", key=f"{KEY}.{name}", hint=f"set it, or change {TYPE_KEY}")
         for name in required
-        if name not in requested
+        if name not in requested_fields
     ]
     if 0 < section.factor < 1:
         message = "is below 1, but scaling makes the context longer"
         problems.append(Problem(message=message, key=f"{KEY}.factor", hint="set it to 2"))
-    for name in requested:
+    for name in requested_fields:
         if name not in (*_EVERY_TYPE, *required, *optional):
-            types = " or ".join(other for other, fields in FIELDS.items() if name in (*fields[0], *fields[1]))
-            message, hint = f"is not used by {rope_type}", f"remove it, or use {types}"
+            other_types = " or ".join(other for other, fields in FIELDS.items() if name in (*fields[0], *fields[1]))
+            message, hint = f"is not used by {rope_type}", f"remove it, or use {other_types}"
             problems.append(Problem(message=message, key=f"{KEY}.{name}", hint=hint))
     return problems
 
@@ -166,8 +166,8 @@ def _requested_fields(section: RopeScalingSection) -> dict[str, Any]:
 
 def own_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rotary parameters of a config.json, which may have the format of transformers 5 or an older one."""
-    stored = config.get(PARAMETERS) or config.get("rope_scaling")
-    parameters = dict(stored) if isinstance(stored, Mapping) else {}
+    stored_parameters = config.get(PARAMETERS) or config.get("rope_scaling")
+    parameters = dict(stored_parameters) if isinstance(stored_parameters, Mapping) else {}
     parameters.setdefault("rope_type", parameters.get("type") or _NONE)
     for name in _KEPT:
         if config.get(name) is not None:

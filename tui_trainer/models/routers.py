@@ -49,14 +49,14 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
     with fake_tensors(CAUSAL):
         config = model_config(question["config"])
         model = empty_model(config, CAUSAL)
-        names = unwrap(type(model).forward).__globals__
-        if BALANCE not in names:
+        module_globals = unwrap(type(model).forward).__globals__
+        if BALANCE not in module_globals:
             return {}
         # The loss of older versions counts the tokens of each expert, for which fake tensors lack the data.
-        with patch.dict(names, {BALANCE: lambda *_: config}):
-            logits = model(**inputs_of(CAUSAL, _ROWS, _TOKENS, 0), **{OUTPUT: True}).router_logits or ()
+        with patch.dict(module_globals, {BALANCE: lambda *_: config}):
+            router_logits = model(**inputs_of(CAUSAL, _ROWS, _TOKENS, 0), **{OUTPUT: True}).router_logits or ()
     return {
         "coefficient": float(getattr(config, "router_aux_loss_coef", 0.0)),
         "is_on": bool(getattr(config, OUTPUT, False)),
-        "logits": sum(layer.numel() for layer in logits) // (_ROWS * _TOKENS),
+        "logits": sum(layer_logits.numel() for layer_logits in router_logits) // (_ROWS * _TOKENS),
     }

@@ -39,15 +39,15 @@ def scratch_config(
     encoder-decoder a T5 (version 1.1, but with a tied head). Only `attention_dropout` sets dropout; T5 has one rate for
     all of its dropout.
     """
-    mlp = _PLAIN_MLP * scratch.hidden_size if scratch.intermediate_size == "auto" else scratch.intermediate_size
-    width, layers, heads = scratch.hidden_size, scratch.num_hidden_layers, scratch.num_attention_heads
+    mlp_width = _PLAIN_MLP * scratch.hidden_size if scratch.intermediate_size == "auto" else scratch.intermediate_size
+    hidden_size, layer_count, head_count = scratch.hidden_size, scratch.num_hidden_layers, scratch.num_attention_heads
     if head in CLASSIFYING:
         return {
             "model_type": "bert",
-            "hidden_size": width,
-            "num_hidden_layers": layers,
-            "num_attention_heads": heads,
-            "intermediate_size": mlp,
+            "hidden_size": hidden_size,
+            "num_hidden_layers": layer_count,
+            "num_attention_heads": head_count,
+            "intermediate_size": mlp_width,
             "attention_probs_dropout_prob": scratch.attention_dropout,
             "hidden_dropout_prob": 0.0,
             "max_position_embeddings": max_length,
@@ -58,12 +58,12 @@ def scratch_config(
     if head == ENCODER_DECODER:
         return {
             "model_type": "t5",
-            "d_model": width,
-            "d_kv": max(width // heads, 1),
+            "d_model": hidden_size,
+            "d_kv": max(hidden_size // head_count, 1),
             "d_ff": scratch.mlp_size,
-            "num_layers": layers,
-            "num_decoder_layers": layers,
-            "num_heads": heads,
+            "num_layers": layer_count,
+            "num_decoder_layers": layer_count,
+            "num_heads": head_count,
             "feed_forward_proj": "gated-gelu",
             "dropout_rate": scratch.attention_dropout,
             "vocab_size": vocabulary,
@@ -72,9 +72,9 @@ def scratch_config(
         }
     return {
         "model_type": "llama",
-        "hidden_size": width,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
+        "hidden_size": hidden_size,
+        "num_hidden_layers": layer_count,
+        "num_attention_heads": head_count,
         "num_key_value_heads": scratch.key_value_heads,
         "intermediate_size": scratch.mlp_size,
         "attention_dropout": scratch.attention_dropout,
@@ -168,48 +168,48 @@ def shape_of(
         raise bad_model(f"{model_type or 'the model'} combines several models (a text model and others)", hint)
     if not model_type:
         raise bad_model("config.json has no model_type", hint="it is not the config of a transformers model")
-    classes = (labels or stored_labels(config)) if head in CLASSIFYING else 0
-    counted: dict[str, Any] = {}
+    label_count = (labels or stored_labels(config)) if head in CLASSIFYING else 0
+    counts: dict[str, Any] = {}
     if has_towers(model_type):
-        counted = count_model(config, head, classes, 0)
-        config, towers = counted.pop("language"), counted["towers"]
+        counts = count_model(config, head, label_count, 0)
+        config, towers = counts.pop("language"), counts["towers"]
         fields = ConfigFields(config)
         headers = {name: facts for name, facts in (headers or {}).items() if is_of_language_model(name, towers)} or None
-    sizes = {name: fields.number(name) for name in ("hidden_size", "num_hidden_layers", "vocab_size")}
-    heads = fields.number("num_attention_heads", 1)
+    size_by_field = {name: fields.number(name) for name in ("hidden_size", "num_hidden_layers", "vocab_size")}
+    head_count = fields.number("num_attention_heads", 1)
     try:
-        counted = counted or count_model(config, head, classes, sizes["vocab_size"])
+        counts = counts or count_model(config, head, label_count, size_by_field["vocab_size"])
     except ConfigError:
         has_experts = any(".experts." in name for name in headers or ())
         if not headers or head != CAUSAL or has_experts:
             raise
-        counted = _stored_model(fields, headers)
-    tied, positions, linears = counted.pop("tied"), counted.pop("positions"), counted["linears"]
-    if counted.get("towers"):
+        counts = _stored_model(fields, headers)
+    is_tied, position_count, linears = counts.pop("tied"), counts.pop("positions"), counts["linears"]
+    if counts.get("towers"):
         # Published Mistral 3 models store a head, but their config.json does not say so.
-        tied = tied and not (headers and has_head(headers))
+        is_tied = is_tied and not (headers and has_head(headers))
     if head == ENCODER_DECODER:
         # transformers ties the head of T5, whatever config.json says, unless the files have a separate one.
-        tied = not has_head(headers) if headers else fields.flag("tie_word_embeddings", tied)
+        is_tied = not has_head(headers) if headers else fields.flag("tie_word_embeddings", is_tied)
     # A tied head adds only its bias.
-    shared = sum(linear.matrix_parameters for linear in linears if linear.is_head) if tied else 0
-    parameters = sum(entry.parameters for entry in (*linears, *counted["parts"])) - shared
+    shared_parameters = sum(linear.matrix_parameters for linear in linears if linear.is_head) if is_tied else 0
+    parameters = sum(entry.parameters for entry in (*linears, *counts["parts"])) - shared_parameters
     if headers and "quantization_config" not in config and head == CAUSAL:
-        parameters = stored_parameters(headers, tied=tied)
+        parameters = stored_parameters(headers, tied=is_tied)
     return ModelShape(
         model_type=model_type,
-        hidden_size=sizes["hidden_size"],
-        layers=sizes["num_hidden_layers"],
-        attention_heads=heads,
-        vocabulary=sizes["vocab_size"],
-        tied_embeddings=tied,
+        hidden_size=size_by_field["hidden_size"],
+        layers=size_by_field["num_hidden_layers"],
+        attention_heads=head_count,
+        vocabulary=size_by_field["vocab_size"],
+        tied_embeddings=is_tied,
         parameters=parameters,
-        max_position_embeddings=positions or fields.optional("max_position_embeddings"),
-        learned_positions=positions > 0,
+        max_position_embeddings=position_count or fields.optional("max_position_embeddings"),
+        learned_positions=position_count > 0,
         head=head,
-        labels=classes,
+        labels=label_count,
         logits=None if head in CLASSIFYING else logit_transform(config),
-        **counted,
+        **counts,
     )
 
 
@@ -227,17 +227,17 @@ def add_new_row_weights(shape: ModelShape, stored: ModelShape) -> ModelShape:
 
 def _stored_model(fields: ConfigFields, headers: Mapping[str, TensorFacts]) -> dict[str, Any]:
     """Return fields of `ModelShape`, counted from stored weights. For models that only their own code could build."""
-    hidden, heads = fields.number("hidden_size"), fields.number("num_attention_heads", 1)
-    linears, parts = modules_of(headers, hidden, fields.number("vocab_size"))
-    head_size = fields.number("head_dim", max(hidden // heads, 1))
+    hidden_size, head_count = fields.number("hidden_size"), fields.number("num_attention_heads", 1)
+    linears, parts = modules_of(headers, hidden_size, fields.number("vocab_size"))
+    head_size = fields.number("head_dim", max(hidden_size // head_count, 1))
     return {
         "linears": linears,
         "parts": parts,
         "tied": fields.flag("tie_word_embeddings", not has_head(headers)),
-        "key_value_heads": fields.number("num_key_value_heads", heads),
+        "key_value_heads": fields.number("num_key_value_heads", head_count),
         "head_size": head_size,
         "attention": AttentionFacts(head_size=head_size, value_size=head_size),
-        "mlp_size": fields.number("intermediate_size", 4 * hidden),
+        "mlp_size": fields.number("intermediate_size", 4 * hidden_size),
         "stored_blocks": fields.number("num_hidden_layers"),
         "positions": 0,
         "attention_dropout": fields.share("attention_dropout"),

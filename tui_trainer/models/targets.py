@@ -36,17 +36,17 @@ def match_targets(
     if not names_in(target_modules) and not target_parameters:
         problems.append(Problem(message="names no layer", key=MODULES_KEY, hint='"all-linear" selects all of them'))
     # No layer can have an adapter and be trained as a whole.
-    paths = {linear.path for name in names_in(target_modules) for linear in _linears_of(shape, name)}
-    saved = _named_modules(shape, names_in(modules_to_save))
-    if not problems and (name := next((entry.name for entry in saved if entry.path in paths), "")):
+    target_paths = {linear.path for name in names_in(target_modules) for linear in _linears_of(shape, name)}
+    saved_modules = _named_modules(shape, names_in(modules_to_save))
+    if not problems and (name := next((entry.name for entry in saved_modules if entry.path in target_paths), "")):
         hint = f"remove {name} from {SAVED_KEY}, or set {MODULES_KEY} to a list of layers without {name}"
         problems.append(Problem(message=f"{name} also gets an adapter", key=SAVED_KEY, hint=hint))
     if problems:
         raise ConfigError(problems)
-    names: dict[str, None] = {}
+    unique_names: dict[str, None] = {}
     for name in names_in(target_modules):
-        names |= dict.fromkeys(target_names(shape) if _is_all(name) else (name,))
-    return tuple(names)
+        unique_names |= dict.fromkeys(target_names(shape) if _is_all(name) else (name,))
+    return tuple(unique_names)
 
 
 def adapted(shape: ModelShape, targets: Iterable[str]) -> tuple[Linear, ...]:
@@ -107,8 +107,8 @@ def head_modules(shape: ModelShape) -> tuple[str, ...]:
     """
     if shape.head not in CLASSIFYING:
         return ()
-    heads = (entry.path.partition(".")[0] for entry in _modules(shape) if entry.is_head)
-    return tuple(dict.fromkeys(heads))
+    head_paths = (entry.path.partition(".")[0] for entry in _modules(shape) if entry.is_head)
+    return tuple(dict.fromkeys(head_paths))
 
 
 def is_all_linear(target_modules: str) -> bool:
@@ -125,11 +125,11 @@ def _matches(name: str, path: str) -> bool:
 
 def _named_modules(shape: ModelShape, names: Iterable[str]) -> list[Linear | ModelPart]:
     """Return the modules that names in `modules_to_save` match. The name of the head matches all of its parts."""
-    endings = tuple(names)
+    path_endings = tuple(names)
     return [
         entry
         for entry in _modules(shape)
-        if entry.path.endswith(endings) or (entry.is_head and entry.path.partition(".")[0].endswith(endings))
+        if entry.path.endswith(path_endings) or (entry.is_head and entry.path.partition(".")[0].endswith(path_endings))
     ]
 
 
@@ -158,8 +158,8 @@ def _saved_problem(shape: ModelShape, name: str) -> Problem | None:
 
 
 def _unknown(name: str, existing: tuple[str, ...], key: str, kind: str) -> Problem:
-    near = get_close_matches(name.rpartition(".")[2], existing, n=2, cutoff=0.6)
-    question = f"did you mean {' or '.join(near)}? " if near else ""
-    listed = one_line(", ".join(existing), 300)
+    similar_names = get_close_matches(name.rpartition(".")[2], existing, n=2, cutoff=0.6)
+    suggestion = f"did you mean {' or '.join(similar_names)}? " if similar_names else ""
+    listed_names = one_line(", ".join(existing), 300)
     message = f"the model has no module called {one_line(name, 80)}"
-    return Problem(message=message, key=key, hint=f"{question}{kind} of the model: {listed}")
+    return Problem(message=message, key=key, hint=f"{suggestion}{kind} of the model: {listed_names}")

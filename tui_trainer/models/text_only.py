@@ -38,28 +38,28 @@ def text_facts(facts: ModelFacts) -> ModelFacts:
     and for an adapter."""
     model_type = facts.config.get("model_type")
     if not has_towers(model_type) or facts.adapter:
-        kind = "an adapter on a multimodal model" if facts.adapter else f"{model_type}, which reads only text"
-        raise ConfigError(Problem(message=f"is true, but {facts.name} is {kind}", key=KEY, hint="set it to false"))
-    counted = count_model(facts.config, CAUSAL, 0, 0)
-    towers = counted["towers"]
-    stored = facts.headers or {}
-    headers = {_text_name(name): tensor for name, tensor in stored.items() if not is_of_tower(name, towers)}
-    nested = facts.config.get("text_config")
+        reason = "an adapter on a multimodal model" if facts.adapter else f"{model_type}, which reads only text"
+        raise ConfigError(Problem(message=f"is true, but {facts.name} is {reason}", key=KEY, hint="set it to false"))
+    counts = count_model(facts.config, CAUSAL, 0, 0)
+    towers = counts["towers"]
+    stored_headers = facts.headers or {}
+    headers = {_text_name(name): tensor for name, tensor in stored_headers.items() if not is_of_tower(name, towers)}
+    nested_fields = facts.config.get("text_config")
     # Older files do not nest the fields of the language model.
-    flat = {key: value for key, value in facts.config.items() if "vision" not in key}
-    language_fields = nested if isinstance(nested, Mapping) else flat
-    tied = counted["tied"] and not has_head(headers)
-    fields = {**counted["language"], **language_fields, "tie_word_embeddings": tied}
-    return replace(facts, config=_text_fields(fields, counted["language"]["model_type"]), headers=headers or None)
+    flat_fields = {key: value for key, value in facts.config.items() if "vision" not in key}
+    language_fields = nested_fields if isinstance(nested_fields, Mapping) else flat_fields
+    is_tied = counts["tied"] and not has_head(headers)
+    fields = {**counts["language"], **language_fields, "tie_word_embeddings": is_tied}
+    return replace(facts, config=_text_fields(fields, counts["language"]["model_type"]), headers=headers or None)
 
 
 def text_config(whole: PretrainedConfig, *, tied: bool) -> PretrainedConfig:
     """Return the config of the language model alone. `tied`: the files contain no separate head."""
     from transformers import AutoConfig
 
-    fields = _text_fields(whole.get_text_config().to_dict(), whole.get_text_config().model_type)
-    model_type = fields.pop("model_type")
-    config: PretrainedConfig = AutoConfig.for_model(model_type, **fields | {"tie_word_embeddings": tied})
+    text_fields = _text_fields(whole.get_text_config().to_dict(), whole.get_text_config().model_type)
+    model_type = text_fields.pop("model_type")
+    config: PretrainedConfig = AutoConfig.for_model(model_type, **text_fields | {"tie_word_embeddings": tied})
     return config
 
 
@@ -78,27 +78,27 @@ def load_text_model(
     config = text_config(whole, tied="lm_head.weight" not in tensors)
     options["ignore_mismatched_sizes"] = True  # the caller reports mismatches
     model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    loaded, report = model_class.from_pretrained(
+    model, report = model_class.from_pretrained(
         None, config=config, state_dict=tensors, dtype=dtype, output_loading_info=True, **options
     )
     if (folder / "generation_config.json").is_file():
-        loaded.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
-    return loaded, report
+        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    return model, report
 
 
 def _text_fields(fields: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     """Return the config.json of the text model that is equivalent to a nested language model."""
     if model_type not in _TEXT_TYPES:
         return {**fields, "model_type": model_type}
-    dropped = ("architectures", "model_type", *_IMAGE_FIELDS)
-    text_fields = {key: value for key, value in fields.items() if key not in dropped}
+    dropped_names = ("architectures", "model_type", *_IMAGE_FIELDS)
+    text_fields = {key: value for key, value in fields.items() if key not in dropped_names}
     for name in ("rope_scaling", "rope_parameters"):
-        if isinstance(stored := text_fields.get(name), Mapping):
-            rope = {key: "default" if value == "mrope" else value for key, value in stored.items()}
-            text_fields[name] = {key: value for key, value in rope.items() if key not in _IMAGE_FIELDS}
+        if isinstance(stored_rope := text_fields.get(name), Mapping):
+            new_rope = {key: "default" if value == "mrope" else value for key, value in stored_rope.items()}
+            text_fields[name] = {key: value for key, value in new_rope.items() if key not in _IMAGE_FIELDS}
     return {**text_fields, "model_type": _TEXT_TYPES[model_type]}
 
 
-def _text_name(stored: str) -> str:
+def _text_name(stored_name: str) -> str:
     """Return a tensor's name in the text model: `model.language_model.layers.0...` gives `model.layers.0...`."""
-    return _PREFIX.sub(lambda match: "model." if match[1] else "", stored)
+    return _PREFIX.sub(lambda match: "model." if match[1] else "", stored_name)

@@ -37,12 +37,12 @@ def token_ids(
     encoded as text; None keeps the tokenizer's own setting."""
     if not texts:
         return []
-    split = tokenizer.split_special_tokens if split_special_tokens is None else split_special_tokens
+    splits = tokenizer.split_special_tokens if split_special_tokens is None else split_special_tokens
     if not _is_rust_only(tokenizer):
-        options = {"add_special_tokens": special_tokens, "split_special_tokens": split, "return_attention_mask": False}
+        options = {"add_special_tokens": special_tokens, "split_special_tokens": splits, "return_attention_mask": False}
         ids: list[list[int]] = tokenizer(list(texts), **options, verbose=False)["input_ids"]
         return ids
-    return [encoding.ids for encoding in _encodings(tokenizer, list(texts), None, special_tokens, split)]
+    return [encoding.ids for encoding in _encodings(tokenizer, list(texts), None, special_tokens, splits)]
 
 
 class TextEncoder:
@@ -110,7 +110,7 @@ def cut_token_ids(
     texts, is_marked = strip_spelled_marks(tokenizer, texts, as_target=as_target)
     if pairs is not None:
         pairs, is_pair_marked = strip_spelled_marks(tokenizer, pairs)
-        is_marked = [first or second for first, second in zip(is_marked, is_pair_marked, strict=True)]
+        is_marked = [first or second_text for first, second_text in zip(is_marked, is_pair_marked, strict=True)]
     if _is_rust_only(tokenizer):
         rows = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
         encodings = _encodings(tokenizer, rows, limit, True, tokenizer.split_special_tokens)
@@ -120,11 +120,11 @@ def cut_token_ids(
             [bool(row.overflowing) for row in encodings],
             is_marked,
         )
-    second = {} if pairs is None else {"text_pair": list(pairs)}
-    inputs = {"text_target" if as_target else "text": list(texts), **second, "return_attention_mask": False}
+    second_text = {} if pairs is None else {"text_pair": list(pairs)}
+    inputs = {"text_target" if as_target else "text": list(texts), **second_text, "return_attention_mask": False}
     cut = tokenizer(**inputs, return_token_type_ids=segments, truncation=True, max_length=limit, verbose=False)
-    whole = tokenizer(**inputs, verbose=False)["input_ids"]
-    is_cut = [len(whole_ids) > len(cut_ids) for whole_ids, cut_ids in zip(whole, cut["input_ids"], strict=True)]
+    whole_ids = tokenizer(**inputs, verbose=False)["input_ids"]
+    is_cut = [len(full_ids) > len(cut_ids) for full_ids, cut_ids in zip(whole_ids, cut["input_ids"], strict=True)]
     return CutIds(cut["input_ids"], cut[_SEGMENTS] if segments else [], is_cut, is_marked)
 
 
@@ -150,22 +150,22 @@ def _marks_of(tokenizer: Any, ends: bool, as_target: bool) -> "tuple[_Marks, _Ma
     """Return the marks to remove at the start and the end of a text; None if all spellings are encoded as text."""
     if tokenizer.split_special_tokens:
         return None
-    before, after = _special_tokens_around(tokenizer, as_target)
-    start_marks = _Marks(before, {tokenizer.bos_token} - {None, *before})
-    return start_marks, _Marks(after, {tokenizer.eos_token} - {None, *after}) if ends else _Marks((), ())
+    tokens_before, tokens_after = _special_tokens_around(tokenizer, as_target)
+    start_marks = _Marks(tokens_before, {tokenizer.bos_token} - {None, *tokens_before})
+    return start_marks, _Marks(tokens_after, {tokenizer.eos_token} - {None, *tokens_after}) if ends else _Marks((), ())
 
 
 def _special_tokens_around(tokenizer: Any, as_target: bool) -> tuple[list[str], list[str]]:
     """Return the special tokens that the tokenizer adds before and after every text."""
-    name = "text_target" if as_target else "text"
-    empty_ids, letter_ids = (tokenizer(**{name: text}, verbose=False)["input_ids"] for text in ("", "a"))
-    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(empty_ids, letter_ids, strict=False)))
-    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
-    before, after = (
-        tokenizer.convert_ids_to_tokens([number for number in ids if number in special])
-        for ids in (empty_ids[:shared], empty_ids[shared:])
+    argument_name = "text_target" if as_target else "text"
+    empty_ids, letter_ids = (tokenizer(**{argument_name: text}, verbose=False)["input_ids"] for text in ("", "a"))
+    shared_count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(empty_ids, letter_ids, strict=False)))
+    special_ids = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    tokens_before, tokens_after = (
+        tokenizer.convert_ids_to_tokens([token_id for token_id in ids if token_id in special_ids])
+        for ids in (empty_ids[:shared_count], empty_ids[shared_count:])
     )
-    return before, after
+    return tokens_before, tokens_after
 
 
 class _Marks:
@@ -178,18 +178,18 @@ class _Marks:
     def strip_start(self, text: str) -> str:
         if not text.lstrip().startswith(self._all):
             return text
-        last = ""
+        last_mark = ""
         while mark := next((mark for mark in self._all if text.lstrip().startswith(mark)), ""):
-            last, text = mark, text.lstrip().removeprefix(mark)
-        return last + text if last in self._optional else text
+            last_mark, text = mark, text.lstrip().removeprefix(mark)
+        return last_mark + text if last_mark in self._optional else text
 
     def strip_end(self, text: str) -> str:
         if not text.rstrip().endswith(self._all):
             return text
-        first = ""
+        first_mark = ""
         while mark := next((mark for mark in self._all if text.rstrip().endswith(mark)), ""):
-            first, text = mark, text.rstrip().removesuffix(mark)
-        return text + first if first in self._optional else text
+            first_mark, text = mark, text.rstrip().removesuffix(mark)
+        return text + first_mark if first_mark in self._optional else text
 
 
 def _is_rust_only(tokenizer: Any) -> bool:
@@ -197,8 +197,8 @@ def _is_rust_only(tokenizer: Any) -> bool:
     from transformers import PreTrainedTokenizerFast
 
     kind = type(tokenizer)
-    overrides = any(getattr(kind, name, None) is not getattr(PreTrainedTokenizerFast, name, None) for name in _METHODS)
-    return issubclass(kind, PreTrainedTokenizerFast) and not overrides and not hasattr(kind, "_switch_to_input_mode")
+    has_own = any(getattr(kind, name, None) is not getattr(PreTrainedTokenizerFast, name, None) for name in _METHODS)
+    return issubclass(kind, PreTrainedTokenizerFast) and not has_own and not hasattr(kind, "_switch_to_input_mode")
 
 
 _METHODS = ("__call__", "_encode_plus", "set_truncation_and_padding")
@@ -250,17 +250,17 @@ def encode_conversations(tokenizer: Any, conversations: Sequence[Rendered]) -> l
     loss, else IGNORE.
     The first token has no label, because no token precedes it. Raise DataError if the tokenizer makes a special token
     of plain text."""
-    pieces = [list(_pieces(conversation)) for conversation in conversations]
-    flat = [piece for own_pieces in pieces for piece in own_pieces]
-    flat_ids = _encode_pieces(tokenizer, flat)
-    _refuse_controls(tokenizer, flat, flat_ids)
-    ids = iter(flat_ids)
+    pieces_by_conversation = [list(_pieces(conversation)) for conversation in conversations]
+    all_pieces = [piece for conversation_pieces in pieces_by_conversation for piece in conversation_pieces]
+    flat_ids = _encode_pieces(tokenizer, all_pieces)
+    _refuse_controls(tokenizer, all_pieces, flat_ids)
+    remaining_ids = iter(flat_ids)
     rows = []
-    for conversation, own_pieces in zip(conversations, pieces, strict=True):
+    for conversation, conversation_pieces in zip(conversations, pieces_by_conversation, strict=True):
         tokens: list[int] = []
         labels: list[int] = []
-        for piece in own_pieces:
-            piece_ids = next(ids)
+        for piece in conversation_pieces:
+            piece_ids = next(remaining_ids)
             tokens += piece_ids
             labels += piece_ids if piece.trained else [IGNORE] * len(piece_ids)
         if conversation.adds_end:
@@ -272,54 +272,54 @@ def encode_conversations(tokenizer: Any, conversations: Sequence[Rendered]) -> l
 
 def _pieces(conversation: Rendered) -> Iterator[_Piece]:
     control_starts = {end: start for start, end in conversation.controls}
-    for start, end, trained in loss_sections(conversation):
-        cuts = [start, end]
+    for start, end, is_trained in loss_sections(conversation):
+        cut_positions = [start, end]
         if conversation.spelt:
-            inside = (span for span in conversation.controls if start <= span[0] and span[1] <= end)
-            cuts = sorted({start, end, *(edge for span in inside for edge in span)})
-        for first, last in pairwise(cuts):
-            control_start = control_starts.get(first, first)
-            before = "" if first == 0 else conversation.text[control_start:first] or _CONTEXT
-            is_control = (first, last) in conversation.controls
-            text, has_spellings = conversation.text[first:last], conversation.spelt > 0
-            yield _Piece(text, before, trained, has_spellings and is_control, has_spellings and not is_control)
+            inner_spans = (span for span in conversation.controls if start <= span[0] and span[1] <= end)
+            cut_positions = sorted({start, end, *(edge for span in inner_spans for edge in span)})
+        for begin, finish in pairwise(cut_positions):
+            control_start = control_starts.get(begin, begin)
+            text_before = "" if begin == 0 else conversation.text[control_start:begin] or _CONTEXT
+            is_control = (begin, finish) in conversation.controls
+            text, has_spellings = conversation.text[begin:finish], conversation.spelt > 0
+            yield _Piece(text, text_before, is_trained, has_spellings and is_control, has_spellings and not is_control)
 
 
 def _encode_pieces(tokenizer: Any, pieces: Sequence[_Piece]) -> list[list[int]]:
     """Return the ids of each piece, encoded behind the text before it."""
-    befores = list(dict.fromkeys(piece.before for piece in pieces if piece.before))
-    before_ids = dict(zip(befores, _ids(tokenizer, befores), strict=True))
-    with_controls = _ids(tokenizer, [piece.before + piece.text for piece in pieces if not piece.is_text])
-    plain = _ids(tokenizer, [_CONTEXT + piece.text for piece in pieces if piece.is_text], is_text=True)
-    context_ids = _ids(tokenizer, [_CONTEXT], is_text=True)[0] if plain else []
+    texts_before = list(dict.fromkeys(piece.before for piece in pieces if piece.before))
+    ids_before = dict(zip(texts_before, _ids(tokenizer, texts_before), strict=True))
+    other_ids = _ids(tokenizer, [piece.before + piece.text for piece in pieces if not piece.is_text])
+    plain_ids = _ids(tokenizer, [_CONTEXT + piece.text for piece in pieces if piece.is_text], is_text=True)
+    context_ids = _ids(tokenizer, [_CONTEXT], is_text=True)[0] if plain_ids else []
     piece_ids = []
-    plain_rows, other_rows = iter(plain), iter(with_controls)
+    next_plain_ids, next_other_ids = iter(plain_ids), iter(other_ids)
     for piece in pieces:
-        ids = next(plain_rows) if piece.is_text else next(other_rows)
-        context = context_ids if piece.is_text else before_ids.get(piece.before, [])
-        is_separate = ids[: len(context)] == context
-        piece_ids.append(ids[len(context) :] if is_separate else _encode_in_other_context(tokenizer, piece))
+        ids = next(next_plain_ids) if piece.is_text else next(next_other_ids)
+        prefix_ids = context_ids if piece.is_text else ids_before.get(piece.before, [])
+        is_separate = ids[: len(prefix_ids)] == prefix_ids
+        piece_ids.append(ids[len(prefix_ids) :] if is_separate else _encode_in_other_context(tokenizer, piece))
     return piece_ids
 
 
 def _encode_in_other_context(tokenizer: Any, piece: _Piece) -> list[int]:
     """Return the ids of a piece that shares a token with the text before it: put behind another character, or alone."""
     for context in _OTHER_CONTEXTS:
-        before, ids = _ids(tokenizer, [context, context + piece.text], is_text=piece.is_text)
-        if ids[: len(before)] == before:
-            return ids[len(before) :]
+        context_ids, ids = _ids(tokenizer, [context, context + piece.text], is_text=piece.is_text)
+        if ids[: len(context_ids)] == context_ids:
+            return ids[len(context_ids) :]
     return _ids(tokenizer, [piece.text], is_text=piece.is_text)[0]
 
 
 def _refuse_controls(tokenizer: Any, pieces: Sequence[_Piece], ids: Sequence[Sequence[int]]) -> None:
     """Raise DataError if a piece of plain text became a control token. `split_special_tokens` applies only to tokens
     that are marked as special, so a tokenizer may read other added tokens in any text."""
-    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    written = [row[0] for piece, row in zip(pieces, ids, strict=True) if piece.is_control and len(row) == 1]
-    controls = (special | set(written)) - {tokenizer.unk_token_id}
+    special_ids = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    written_ids = [row[0] for piece, row in zip(pieces, ids, strict=True) if piece.is_control and len(row) == 1]
+    control_ids = (special_ids | set(written_ids)) - {tokenizer.unk_token_id}
     for piece, row in zip(pieces, ids, strict=True):
-        if piece.is_text and (spelled := controls.intersection(row)):
-            token = tokenizer.convert_ids_to_tokens(min(spelled))
+        if piece.is_text and (spelled_ids := control_ids.intersection(row)):
+            token = tokenizer.convert_ids_to_tokens(min(spelled_ids))
             message = f"the text contains {token!r}, which this tokenizer reads as a control token of the conversation"
             raise DataError(message, hint="remove it from the data, or choose another task.chat_template")
 

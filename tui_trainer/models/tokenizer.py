@@ -75,12 +75,12 @@ def tokenizer_files_in(folder: Path, config: Mapping[str, Any]) -> tuple[str, ..
     names = tuple(name for name in TOKENIZER_FILES if (folder / name).is_file())
     settings = read_json(folder / "tokenizer_config.json") or {}
     kind = settings.get("tokenizer_class") or config.get("tokenizer_class")
-    needs_none = kind in _WITHOUT_FILES or (kind is None and config.get("model_type") in _MODELS_WITHOUT_FILES)
-    if not needs_none and not _VOCABULARIES.intersection(names):
+    needs_no_file = kind in _WITHOUT_FILES or (kind is None and config.get("model_type") in _MODELS_WITHOUT_FILES)
+    if not needs_no_file and not _VOCABULARIES.intersection(names):
         return ()
     has_own_code = "auto_map" in settings
-    others = [*folder.glob(f"{TEMPLATE_FOLDER}/*.jinja"), *(folder.glob("*.py") if has_own_code else ())]
-    return (*names, *sorted(path.relative_to(folder).as_posix() for path in others if path.is_file()))
+    other_files = [*folder.glob(f"{TEMPLATE_FOLDER}/*.jinja"), *(folder.glob("*.py") if has_own_code else ())]
+    return (*names, *sorted(path.relative_to(folder).as_posix() for path in other_files if path.is_file()))
 
 
 def add_whole_file(digest: xxh3_128, folder: Path, name: str) -> None:
@@ -128,17 +128,17 @@ def _facts(folder: Path, _changed_at: tuple[tuple[Path, int], ...]) -> Tokenizer
         return None
     if not isinstance(content.get("model"), dict):
         raise bad_model(f"{FAST_FILE} is damaged", hint="copy it again", where=str(folder))
-    ids = _token_ids(content)
+    id_by_token = _token_ids(content)
     config = read_json(folder / "tokenizer_config.json") or {}
-    special = (read_json(folder / "special_tokens_map.json") or {}) | config
-    special_ids = {name: ids.get(token_text(special.get(f"{name}_token"))) for name in ("bos", "eos", "pad")}
+    tokens = (read_json(folder / "special_tokens_map.json") or {}) | config
+    special_ids = {name: id_by_token.get(token_text(tokens.get(f"{name}_token"))) for name in ("bos", "eos", "pad")}
     processor = content.get("post_processor")
     has_template_file = any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json"))
     return TokenizerFacts(
-        vocabulary=len(ids),
-        rows=max(ids.values(), default=-1) + 1,
-        **{f"{name}_token_id": number for name, number in special_ids.items()},
-        adds_bos=_adds_first(processor, token_text(special.get("bos_token"))),
+        vocabulary=len(id_by_token),
+        rows=max(id_by_token.values(), default=-1) + 1,
+        **{f"{name}_token_id": token_id for name, token_id in special_ids.items()},
+        adds_bos=_adds_first(processor, token_text(tokens.get("bos_token"))),
         has_chat_template=bool(config.get("chat_template")) or has_template_file,
         added=_special_token_count(processor),
     )
@@ -155,10 +155,10 @@ def count_tokens(folder: Path, texts: Iterable[str], added: tuple[str, ...] = ()
 
 def tokens_per_character(folder: Path, texts: Iterable[str], added: tuple[str, ...] = ()) -> float | None:
     """Return the tokens per character in sample texts, or None if they are empty or the tokenizer is not a fast one."""
-    sample = list(texts)
-    characters = sum(map(len, sample))
-    tokens = count_tokens(folder, sample, added) if characters else None
-    return None if tokens is None else tokens / characters
+    sample_texts = list(texts)
+    character_count = sum(map(len, sample_texts))
+    token_count = count_tokens(folder, sample_texts, added) if character_count else None
+    return None if token_count is None else token_count / character_count
 
 
 def count_word_tokens(folder: Path, words: Iterable[str], added: tuple[str, ...] = ()) -> dict[str, int] | None:
@@ -178,14 +178,14 @@ def first_new_id(folder: Path) -> int:
     tokenizer = _tokenizer_in(folder)
     assert tokenizer is not None, "the caller has looked for tokenizer.json"
     vocabulary_size = tokenizer.get_vocab_size(with_added_tokens=False)
-    return max([vocabulary_size, *(number + 1 for number in tokenizer.get_added_tokens_decoder())])
+    return max([vocabulary_size, *(token_id + 1 for token_id in tokenizer.get_added_tokens_decoder())])
 
 
 def _piece_count(tokenizer: Tokenizer, word: str) -> int:
     # tokenizer.json need not name the unknown token: two characters that no vocabulary contains both become it.
-    unknown, other = (tokenizer.encode(sign, add_special_tokens=False).ids for sign in ("\U00013000", "\U00012001"))
+    unk_ids, other_ids = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("\U00013000", "\U00012001"))
     ids = tokenizer.encode(word, add_special_tokens=False).ids
-    return 0 if unknown and unknown == other and unknown[-1] in ids else len(ids)
+    return 0 if unk_ids and unk_ids == other_ids and unk_ids[-1] in ids else len(ids)
 
 
 def _tokenizer_in(folder: Path, added: tuple[str, ...] = ()) -> Tokenizer | None:
@@ -213,9 +213,9 @@ def _token_ids(content: Mapping[str, Any]) -> dict[str, int]:
     """Return the id of each token in a tokenizer.json. A vocabulary is an object, or for Unigram a list in id order."""
     vocabulary = content["model"].get("vocab")
     if isinstance(vocabulary, list):
-        ids = {str(pair[0]): number for number, pair in enumerate(vocabulary) if isinstance(pair, list) and pair}
+        ids = {str(pair[0]): token_id for token_id, pair in enumerate(vocabulary) if isinstance(pair, list) and pair}
     else:
-        ids = {word: number for word, number in (vocabulary or {}).items() if type(number) is int}
+        ids = {word: token_id for word, token_id in (vocabulary or {}).items() if type(token_id) is int}
     for entry in content.get("added_tokens") or ():
         if isinstance(entry, dict) and type(entry.get("id")) is int:
             ids[str(entry.get("content"))] = entry["id"]
@@ -240,9 +240,9 @@ def _adds_first(processor: Any, token: str) -> bool:
         return any(_adds_first(inner, token) for inner in processor.get("processors") or ())
     if processor.get("type") in _FIXED:
         return bool(processor.get("cls")) and processor["cls"][0] == token
-    first = next(iter(processor.get("single") or ()), None)
-    special = first.get("SpecialToken") if isinstance(first, dict) else None
-    return isinstance(special, dict) and special.get("id") == token
+    first_piece = next(iter(processor.get("single") or ()), None)
+    special_token = first_piece.get("SpecialToken") if isinstance(first_piece, dict) else None
+    return isinstance(special_token, dict) and special_token.get("id") == token
 
 
 def _special_token_count(processor: Any) -> int:
@@ -263,20 +263,20 @@ def missing_frame(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...] | 
     A tokenizer class of transformers for one family adds them regardless of tokenizer.json. A general class adds only
     those in that file.
     """
-    kind, facts = str(config.get("model_type")), tokenizer_facts(folder)
+    family, facts = str(config.get("model_type")), tokenizer_facts(folder)
     settings = read_json(folder / "tokenizer_config.json") or {}
     special_tokens = (read_json(folder / "special_tokens_map.json") or {}) | settings
 
-    def token(*names: str) -> str:
+    def token_named(*names: str) -> str:
         return next((text for name in names if (text := token_text(special_tokens.get(f"{name}_token")))), "")
 
-    if facts is None or not (kind in ENCODERS or kind.startswith(_NEED_BOS) or config.get("is_encoder_decoder")):
+    if facts is None or not (family in ENCODERS or family.startswith(_NEED_BOS) or config.get("is_encoder_decoder")):
         return None
     if settings.get("tokenizer_class") not in _GENERAL_CLASSES:
         return ()
-    if kind.startswith(_NEED_BOS):
-        return () if facts.adds_bos else tuple(filter(None, [token("bos")]))
-    frame = [token("cls", "bos"), token("sep", "eos")] if kind in ENCODERS else [token("eos")]
+    if family.startswith(_NEED_BOS):
+        return () if facts.adds_bos else tuple(filter(None, [token_named("bos")]))
+    frame = [token_named("cls", "bos"), token_named("sep", "eos")] if family in ENCODERS else [token_named("eos")]
     return () if facts.added else tuple(filter(None, frame))
 
 
@@ -286,33 +286,33 @@ def unreadable_tokenizer(folder: Path) -> tuple[str, str] | None:
     A tiktoken file contains no special tokens, so transformers would build a tokenizer that adds none. Source:
     `convert_to_native_format` in tokenization_utils_tokenizers.py of 5.24.
     """
-    files = {name for name in (*TOKENIZER_FILES, "tiktoken.model") if (folder / name).is_file()}
+    files = {file for file in (*TOKENIZER_FILES, "tiktoken.model") if (folder / file).is_file()}
     if files & {FAST_FILE, "vocab.txt", "tekken.json"} or {"vocab.json", "merges.txt"} <= files:
         return None
-    copy = "copy tokenizer.json and tokenizer_config.json of the same model into the folder"
-    if tiktoken := sorted((files & {"tiktoken.model"}) | {path.name for path in folder.glob("*.tiktoken")}):
-        return f"the tokenizer is only a tiktoken file ({one_line(tiktoken[0], 40)}), without special tokens", copy
-    name = next((name for name in _SENTENCEPIECE if name in files), "")
-    if not name:
+    copy_hint = "copy tokenizer.json and tokenizer_config.json of the same model into the folder"
+    if names := sorted((files & {"tiktoken.model"}) | {path.name for path in folder.glob("*.tiktoken")}):
+        return f"the tokenizer is only a tiktoken file ({one_line(names[0], 40)}), without special tokens", copy_hint
+    file = next((file for file in _SENTENCEPIECE if file in files), "")
+    if not file:
         return None
-    with (folder / name).open("rb") as content:
-        head = content.read(64)
-    if head.startswith(b"version https://git-lfs"):
-        return f"{name} is a Git LFS pointer, not the tokenizer itself", "run git lfs pull"
-    if _TIKTOKEN.match(head):
-        return f"the tokenizer is only a tiktoken file ({name}), without special tokens", copy
-    if not head.startswith(_PROTOBUF):
-        return f"{name} is damaged: it is not a SentencePiece file", "copy it again"
+    with (folder / file).open("rb") as content:
+        first_bytes = content.read(64)
+    if first_bytes.startswith(b"version https://git-lfs"):
+        return f"{file} is a Git LFS pointer, not the tokenizer itself", "run git lfs pull"
+    if _TIKTOKEN.match(first_bytes):
+        return f"the tokenizer is only a tiktoken file ({file}), without special tokens", copy_hint
+    if not first_bytes.startswith(_PROTOBUF):
+        return f"{file} is damaged: it is not a SentencePiece file", "copy it again"
     # Marian also has a vocabulary file. Its tokenizer always uses the package and cannot become a tokenizer.json.
     is_slow = "vocab.json" in files
-    needed = ("sentencepiece",) if is_slow else ("sentencepiece", "protobuf")
-    if not (missing := [package for package in needed if not _is_installed(package)]):
+    needed_packages = ("sentencepiece",) if is_slow else ("sentencepiece", "protobuf")
+    if not (missing := [package for package in needed_packages if not _is_installed(package)]):
         return None
     packages = "the package" if len(missing) == 1 else "the packages"
-    problem = f"the tokenizer is a SentencePiece file ({name}), but {packages} {' and '.join(missing)} for reading it "
+    problem = f"the tokenizer is a SentencePiece file ({file}), but {packages} {' and '.join(missing)} for reading it "
     problem += "is not installed" if len(missing) == 1 else "are not installed"
-    install = f"uv pip install {' '.join(missing)}"
-    return problem, install if is_slow else f"create its tokenizer.json once: {install} && {tokenizer_command(folder)}"
+    command = f"uv pip install {' '.join(missing)}"
+    return problem, command if is_slow else f"create its tokenizer.json once: {command} && {tokenizer_command(folder)}"
 
 
 def _is_installed(package: str) -> bool:

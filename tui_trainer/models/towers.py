@@ -59,15 +59,15 @@ def language_model(model: Any) -> tuple[str, Any]:
 
 def tower_modules(model: Any) -> dict[str, Any]:
     """Return the towers and projectors by path: the outermost modules outside of the language model and its head."""
-    language_path, language = language_model(model)
+    language_path, language_module = language_model(model)
     if not language_path:
         return {}
     towers: dict[str, Any] = {}
-    output = model.get_output_embeddings()
+    head = model.get_output_embeddings()
     for path, part in model.named_modules():
-        contains_language = part is model or any(module is language for module in part.modules())
+        contains_language = part is model or any(module is language_module for module in part.modules())
         is_nested = f"{path}.".startswith((f"{language_path}.", *(f"{outer}." for outer in towers)))
-        if not contains_language and not is_nested and part is not output and any(True for _ in part.parameters()):
+        if not contains_language and not is_nested and part is not head and any(True for _ in part.parameters()):
             towers[path] = part
     return towers
 
@@ -83,12 +83,12 @@ def place(model: Any, device: Any, *, towers_on_host: bool) -> None:
     because transformers takes the device of the first weight for that of the model."""
     host_towers = tower_modules(model) if towers_on_host else {}
     for path in host_towers:
-        outer, _, name = path.rpartition(".")
-        delattr(model.get_submodule(outer), name)
+        parent_path, _, name = path.rpartition(".")
+        delattr(model.get_submodule(parent_path), name)
     model.to(device)
     for path, tower in host_towers.items():
-        outer, _, name = path.rpartition(".")
-        model.get_submodule(outer).add_module(name, tower.to("cpu"))
+        parent_path, _, name = path.rpartition(".")
+        model.get_submodule(parent_path).add_module(name, tower.to("cpu"))
 
 
 def mask_by_positions(model: Any) -> None:
@@ -131,11 +131,11 @@ def tower_problems(config: Config, model_type: str) -> Iterator[Problem]:
     # `heads.py` imports this module and should not load the editing of settings.
     from tui_trainer.config.editing import refused_values, toml_text
 
-    settings: dict[str, tuple[object, tuple[object, ...]]] = {}
+    allowed_settings: dict[str, tuple[object, tuple[object, ...]]] = {}
     fault = f"has not been tested with {model_type}, a model with vision towers"
     if config.model.text_only:
         fault = "does not work with model.text_only = true: the text model gets a folder of its own only after training"
-        settings = {
+        allowed_settings = {
             "model.init": (config.model.init, ("pretrained",)),
             "tuning.method": (config.tuning.method, ("full",)),
             "model.provider": (config.model.provider, ("transformers",)),
@@ -146,9 +146,9 @@ def tower_problems(config: Config, model_type: str) -> Iterator[Problem]:
         message = f"is {toml_text(config.model.towers)}, but {model_type or 'the model'} has no vision towers"
         yield Problem(message=message, key="model.towers", hint="remove it")
     if has_towers(model_type):
-        settings = {
+        allowed_settings = {
             "model.init": (config.model.init, ("pretrained",)),
             "model.provider": (config.model.provider, ("transformers",)),
             "distributed.strategy": (config.distributed.strategy, ("auto", "ddp", "fsdp", "hsdp")),
         }
-    yield from refused_values(settings, fault)
+    yield from refused_values(allowed_settings, fault)

@@ -102,13 +102,13 @@ def python_variables(config: Config) -> dict[str, str]:
     """
     if not is_asked(config):
         return {}
-    package = Path(tui_trainer.__file__).resolve().parent
+    package_folder = Path(tui_trainer.__file__).resolve().parent
     # One folder for each location of the package, because two versions of the program may run at the same time.
-    folder = environment_folder().parent / f"package-{hashlib.sha256(str(package).encode()).hexdigest()[:12]}"
+    folder = environment_folder().parent / f"package-{hashlib.sha256(str(package_folder).encode()).hexdigest()[:12]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
-            (folder / package.name).symlink_to(package, target_is_directory=True)
+            (folder / package_folder.name).symlink_to(package_folder, target_is_directory=True)
     except OSError as error:
         raise FolderError(f"{folder} cannot be written: {system_reason(error)}") from None
     return {"PYTHONPATH": str(folder)}
@@ -128,7 +128,7 @@ def load_model(folder: Path, config: Config, dtype: torch.dtype, device: torch.d
     model, tuning = config.model, config.tuning
     try:
         stored = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=model.trust_remote_code)
-        loaded, _ = FastLanguageModel.from_pretrained(
+        patched_model, _ = FastLanguageModel.from_pretrained(
             model_name=str(folder),
             # Unsloth silently truncates longer rows.
             max_seq_length=getattr(stored.get_text_config(), "max_position_embeddings", None) or config.data.max_length,
@@ -147,9 +147,9 @@ def load_model(folder: Path, config: Config, dtype: torch.dtype, device: torch.d
         raise bad_model(
             f"{NAME} cannot load the model: {sentence}", f"set {PROVIDER} = transformers", str(folder)
         ) from None
-    use_eager_for_soft_cap(loaded)
-    set_padding(loaded, CAUSAL, None)
-    return loaded
+    use_eager_for_soft_cap(patched_model)
+    set_padding(patched_model, CAUSAL, None)
+    return patched_model
 
 
 def adapt(model: Any, config: Config) -> Any:

@@ -46,8 +46,8 @@ NO_SAMPLING = Sampling(max_new_tokens=1, temperature=0, seed=0)
 
 def shaping_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in a generation_config.json (or an old config.json) that `keep_plain_settings` takes away."""
-    values = {name: fields.get(name) for name in _SHAPING}
-    return {name: value for name, value in values.items() if value is not None and value not in _SHAPING[name]}
+    value_by_name = {name: fields.get(name) for name in _SHAPING}
+    return {name: value for name, value in value_by_name.items() if value is not None and value not in _SHAPING[name]}
 
 
 def keep_plain_settings(model: Any) -> None:
@@ -92,12 +92,12 @@ def generate_ids(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], *
     """
     import torch
 
-    has_encoder, pad_id, width = model.config.is_encoder_decoder, pad_token_id(tokenizer), max(map(len, prompts))
+    has_encoder, pad_id, longest = model.config.is_encoder_decoder, pad_token_id(tokenizer), max(map(len, prompts))
     rows, masks = [], []
     for prompt in prompts:
-        pads, mask = [pad_id] * (width - len(prompt)), [0] * (width - len(prompt))
-        rows.append([*prompt, *pads] if has_encoder else [*pads, *prompt])
-        masks.append([1] * len(prompt) + mask if has_encoder else mask + [1] * len(prompt))
+        padding, padding_mask = [pad_id] * (longest - len(prompt)), [0] * (longest - len(prompt))
+        rows.append([*prompt, *padding] if has_encoder else [*padding, *prompt])
+        masks.append([1] * len(prompt) + padding_mask if has_encoder else padding_mask + [1] * len(prompt))
     output = model.generate(
         input_ids=torch.tensor(rows, device=model.device),
         attention_mask=torch.tensor(masks, device=model.device),
@@ -105,32 +105,32 @@ def generate_ids(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], *
         **settings,
     )
     ids_BT = output if isinstance(output, torch.Tensor) else output.sequences
-    return ids_BT[:, 0 if has_encoder else width :], getattr(output, "logits", None)
+    return ids_BT[:, 0 if has_encoder else longest :], getattr(output, "logits", None)
 
 
 def ignores_left_padding(model: Any, tokenizer: Any, prompt_ids: Sequence[int]) -> bool:
     """Return whether left padding leaves the logits of a prompt unchanged. Recurrent models may read padding."""
     import torch
 
-    one_step = {"max_new_tokens": 1, "do_sample": False, "num_beams": 1, "output_logits": True}
-    one_step["return_dict_in_generate"] = True
-    longer = list(prompt_ids) if len(prompt_ids) > 16 else [*prompt_ids, *prompt_ids, *prompt_ids]
-    prompt_ids = longer[:-8] if len(prompt_ids) > 16 else prompt_ids
-    alone, padded = (
-        generate_ids(model, tokenizer, prompts, **one_step)[1][0][0].float()
-        for prompts in ([prompt_ids], [prompt_ids, longer])
+    settings = {"max_new_tokens": 1, "do_sample": False, "num_beams": 1, "output_logits": True}
+    settings["return_dict_in_generate"] = True
+    longer_prompt = list(prompt_ids) if len(prompt_ids) > 16 else [*prompt_ids, *prompt_ids, *prompt_ids]
+    prompt_ids = longer_prompt[:-8] if len(prompt_ids) > 16 else prompt_ids
+    unpadded, padded = (
+        generate_ids(model, tokenizer, prompts, **settings)[1][0][0].float()
+        for prompts in ([prompt_ids], [prompt_ids, longer_prompt])
     )
-    finite = alone.isfinite() & padded.isfinite()
-    largest = alone[finite].abs().max()
-    return bool((alone - padded)[finite].abs().max() <= 4 * torch.finfo(model.dtype).eps ** 0.5 * largest)
+    is_finite = unpadded.isfinite() & padded.isfinite()
+    largest_logit = unpadded[is_finite].abs().max()
+    return bool((unpadded - padded)[is_finite].abs().max() <= 4 * torch.finfo(model.dtype).eps ** 0.5 * largest_logit)
 
 
 def most_tokens(model: Any, tokenizer: Any) -> int:
     """Return the maximum number of tokens that the model reads and writes together, by its positions and its tokenizer.
     The tokenizer's limit does not apply to an encoder-decoder, where it limits only the input."""
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or _NO_LIMIT
-    length = _NO_LIMIT if model.config.is_encoder_decoder else tokenizer.model_max_length
-    return int(min(positions, length, _NO_LIMIT))
+    max_positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or _NO_LIMIT
+    tokenizer_limit = _NO_LIMIT if model.config.is_encoder_decoder else tokenizer.model_max_length
+    return int(min(max_positions, tokenizer_limit, _NO_LIMIT))
 
 
 def row_padding_id(model: Any, pad_id: int) -> int:

@@ -32,13 +32,13 @@ _NAMED = 4
 def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
     """Return the fields of `AdaptedParts`, or problems with their hints."""
     head: Head = question["head"]
-    names = ("r", "target_modules", "target_parameters", "modules_to_save")
-    tuning = TuningSection(method="lora", **{name: question[name] for name in names})
+    field_names = ("r", "target_modules", "target_parameters", "modules_to_save")
+    tuning = TuningSection(method="lora", **{name: question[name] for name in field_names})
     with fake_tensors(head):
         model = empty_model(model_config(question["config"], question["labels"]), head)
         try:
-            wanted = named_layers(model, tuning)
-            return _adapted_parts(METHOD.apply(model, tuning, seed=0, autocast=False), wanted)
+            selected_paths = named_layers(model, tuning)
+            return _adapted_parts(METHOD.apply(model, tuning, seed=0, autocast=False), selected_paths)
         except ConfigError as error:
             return {"problems": [{"message": p.message, "key": p.key, "hint": p.hint} for p in error.problems]}
 
@@ -47,17 +47,17 @@ def named_layers(model: Any, tuning: TuningSection) -> set[str] | None:
     """Return the paths of the linear layers that the settings name; None for all-linear. Raises ConfigError for names
     that match nothing or get no adapter."""
     problems = [problem for name in names_in(tuning.target_parameters) if (problem := _tensor_problem(model, name))]
-    names, modules = names_in(tuning.target_modules), dict(model.named_modules())
-    layers = [path for path, module in modules.items() if is_linear_layer(module)]
-    selected: set[str] | None = None
+    target_names, modules = names_in(tuning.target_modules), dict(model.named_modules())
+    layer_paths = [path for path, module in modules.items() if is_linear_layer(module)]
+    selected_paths: set[str] | None = None
     if is_pattern(tuning.target_modules):
-        selected, pattern_problems = _matched(model, modules, layers, tuning)
+        selected_paths, pattern_problems = _matched(model, modules, layer_paths, tuning)
         problems += pattern_problems
-    elif ALL_LINEAR not in map(str.lower, names):
-        selected = {path for path in layers if _ends_with(path, names)}
+    elif ALL_LINEAR not in map(str.lower, target_names):
+        selected_paths = {path for path in layer_paths if _ends_with(path, target_names)}
     if problems:
         raise ConfigError(problems)
-    return selected
+    return selected_paths
 
 
 def _matched(
@@ -65,58 +65,58 @@ def _matched(
 ) -> tuple[set[str], list[Problem]]:
     """Return the paths that a regular expression matches, and the problems with it."""
 
-    def wrong(message: str, hint: str) -> tuple[set[str], list[Problem]]:
+    def with_problem(message: str, hint: str) -> tuple[set[str], list[Problem]]:
         return set(), [Problem(message=message, key=MODULES_KEY, hint=hint)]
 
     try:
         pattern = re.compile(tuning.target_modules)
     except re.error as error:
-        return wrong(
+        return with_problem(
             f"is not a valid regular expression: {error}", "as in peft, the expression must match full paths of layers"
         )
-    hits = [path for path in modules if path and pattern.fullmatch(path)]
-    output, towers = model.get_output_embeddings(), tuple(f"{path}." for path in tower_modules(model))
-    inner = [path for path in layers if modules[path] is not output and not f"{path}.".startswith(towers or ("\n",))]
-    if outside := [path for path in hits if f"{path}.".startswith(towers or ("\n",))]:
-        message = f"matches frozen parts outside the language model: {_some(outside)}"
-        return wrong(message, f"match only layers of the language model, such as {_some(inner)}")
-    if odd := [path for path in hits if path not in inner]:
-        kind = "the head" if modules[odd[0]] is output else type(modules[odd[0]]).__name__
-        message = f"matches {one_line(odd[0], 120)} ({kind}), which is not a linear layer inside the model"
-        return wrong(message, "end the expression with names of layers, as in '.*\\.(q|v)_proj'")
-    whole = names_in(tuning.modules_to_save)
-    if both := [path for path in hits if any(f".{name}." in f".{path}." for name in whole)]:
+    matching_paths = [path for path in modules if path and pattern.fullmatch(path)]
+    head, frozen = model.get_output_embeddings(), tuple(f"{path}." for path in tower_modules(model))
+    inner = [path for path in layers if modules[path] is not head and not f"{path}.".startswith(frozen or ("\n",))]
+    if paths_in_towers := [path for path in matching_paths if f"{path}.".startswith(frozen or ("\n",))]:
+        message = f"matches frozen parts outside the language model: {_some(paths_in_towers)}"
+        return with_problem(message, f"match only layers of the language model, such as {_some(inner)}")
+    if others := [path for path in matching_paths if path not in inner]:
+        module_kind = "the head" if modules[others[0]] is head else type(modules[others[0]]).__name__
+        message = f"matches {one_line(others[0], 120)} ({module_kind}), which is not a linear layer inside the model"
+        return with_problem(message, "end the expression with names of layers, as in '.*\\.(q|v)_proj'")
+    saved_names = names_in(tuning.modules_to_save)
+    if paths_of_both := [path for path in matching_paths if any(f".{name}." in f".{path}." for name in saved_names)]:
         hint = "remove it from the expression, or from tuning.modules_to_save"
-        return wrong(f"matches {one_line(both[0], 120)}, which is fully trained", hint)
-    if not hits:
+        return with_problem(f"matches {one_line(paths_of_both[0], 120)}, which is fully trained", hint)
+    if not matching_paths:
         message = f"matches no layer of the model: {one_line(tuning.target_modules, 120)}"
-        return wrong(message, f"the expression must match full paths, such as {_some(inner)}")
-    return set(hits), []
+        return with_problem(message, f"the expression must match full paths, such as {_some(inner)}")
+    return set(matching_paths), []
 
 
 def _tensor_problem(model: Any, name: str) -> Problem | None:
     """Return the problem if a name in `tuning.target_parameters` gets no adapter; None if it gets one."""
     from torch import nn
 
-    owners = {
+    tensors_by_path = {
         f"{module_path}.{name_inside}": (module, tensor)
         for module_path, module in model.named_modules()
         for name_inside, tensor in module.named_parameters(recurse=False)
     }
-    in_layers = {
-        path for path, (module, _) in owners.items() if is_linear_layer(module) or type(module) is nn.Embedding
+    paths_in_layers = {
+        path for path, (module, _) in tensors_by_path.items() if is_linear_layer(module) or type(module) is nn.Embedding
     }
-    adaptable = [
+    adaptable_paths = [
         path
-        for path, (_, tensor) in owners.items()
-        if tensor.ndim in (2, 3) and path not in in_layers and not path.endswith("bias")
+        for path, (_, tensor) in tensors_by_path.items()
+        if tensor.ndim in (2, 3) and path not in paths_in_layers and not path.endswith("bias")
     ]
-    hits = [path for path in owners if _ends_with(path, (name,))]
-    names = ", ".join(dict.fromkeys(map(path_in_block, adaptable)))
+    matching_paths = [path for path in tensors_by_path if _ends_with(path, (name,))]
+    names = ", ".join(dict.fromkeys(map(path_in_block, adaptable_paths)))
     hint = f"tensors that can be adapted: {one_line(names, 300)}" if names else "this model has no adaptable tensors"
-    if not hits:
+    if not matching_paths:
         message = f"no tensor of the model is called {one_line(name, 80)}"
-    elif odd := [path for path in hits if path not in adaptable]:
+    elif odd := [path for path in matching_paths if path not in adaptable_paths]:
         message = (
             f"{one_line(odd[0], 120)} cannot be adapted: it is part of a linear layer or an embedding, or not a matrix"
         )
@@ -132,9 +132,9 @@ def _adapted_parts(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
 
     linears: Counter[Linear] = Counter()
     experts: Counter[ExpertTensor] = Counter()
-    paths = set[str]()
-    base = adapted.get_base_model()
-    for full_path, module in base.named_modules():
+    seen_paths = set[str]()
+    base_model = adapted.get_base_model()
+    for full_path, module in base_model.named_modules():
         if not isinstance(module, LoraLayer):
             continue
         # Wrappers of several tensors of one module are nested.
@@ -145,20 +145,20 @@ def _adapted_parts(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
             rank = wrapper.r["default"]
             experts[ExpertTensor(path=name_path, experts=(stack or [1])[0], rows=rows, columns=columns, rank=rank)] += 1
         else:
-            paths.add(path)
-            name_path, sizes = path_in_block(path), (wrapper.in_features, wrapper.out_features)
-            reads: Reads = "target" if ".decoder." in f".{path}" and base.config.is_encoder_decoder else "source"
+            seen_paths.add(path)
+            name_path, widths = path_in_block(path), (wrapper.in_features, wrapper.out_features)
+            reads: Reads = "target" if ".decoder." in f".{path}" and base_model.config.is_encoder_decoder else "source"
             name = name_path.rpartition(".")[2]
-            linears[Linear(name=name, path=name_path, count=1, inputs=sizes[0], outputs=sizes[1], reads=reads)] += 1
-    if wanted is not None and paths != wanted:
-        version, family = metadata.version("peft"), base.config.model_type
+            linears[Linear(name=name, path=name_path, count=1, inputs=widths[0], outputs=widths[1], reads=reads)] += 1
+    if wanted is not None and seen_paths != wanted:
+        version, family = metadata.version("peft"), base_model.config.model_type
         message = f"peft {version} would not adapt the layers of {family} that these names select"
-        hint = f"peft renames the experts of older models; layers that differ: {_some(sorted(paths ^ wanted))}. "
+        hint = f"peft renames the experts of older models; layers that differ: {_some(sorted(seen_paths ^ wanted))}. "
         hint += f'Use "all-linear" for all layers, and {PARAMETERS_KEY} for tensors of experts'
         raise ConfigError(Problem(message=message, key=MODULES_KEY, hint=hint))
     return {
-        "linears": [asdict(replace(kind, count=count)) for kind, count in linears.items()],
-        "experts": [asdict(replace(kind, count=count)) for kind, count in experts.items()],
+        "linears": [asdict(replace(part_kind, count=count)) for part_kind, count in linears.items()],
+        "experts": [asdict(replace(part_kind, count=count)) for part_kind, count in experts.items()],
         "tensors": {name: list(tensor.shape) for name, tensor in METHOD.weights(adapted).items() if is_adapter(name)},
         "rank_pattern": dict(adapted.peft_config["default"].rank_pattern or {}),
     }
@@ -169,5 +169,5 @@ def _ends_with(path: str, names: Iterable[str]) -> bool:
 
 
 def _some(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    return f"{one_line(', '.join(paths[:_NAMED]), 300)}{more}"
+    more_text = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return f"{one_line(', '.join(paths[:_NAMED]), 300)}{more_text}"

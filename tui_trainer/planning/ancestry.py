@@ -40,10 +40,10 @@ class Ancestor(BaseModel):
         """Ancestor in words: `run a (LoRA, 20 steps, merged)`, or the name of a model or an adapter."""
         if not self.method:
             return one_line(published_name(self.name), 200) + (f" ({self.taken})" if self.taken else "")
-        label = TUNING_METHODS[self.method].label if self.method in TUNING_METHODS else one_line(self.method, 40)
-        steps = f", {self.steps:,} {'step' if self.steps == 1 else 'steps'}" if self.steps else ""
-        taken = f", {one_line(self.taken, 40)}" if self.taken else ""
-        return f"run {one_line(self.name, 80)} ({label}{steps}{taken})"
+        method_label = TUNING_METHODS[self.method].label if self.method in TUNING_METHODS else one_line(self.method, 40)
+        steps_text = f", {self.steps:,} {'step' if self.steps == 1 else 'steps'}" if self.steps else ""
+        taken_text = f", {one_line(self.taken, 40)}" if self.taken else ""
+        return f"run {one_line(self.name, 80)} ({method_label}{steps_text}{taken_text})"
 
 
 def run_of_model(folder: Path) -> RunFolder | None:
@@ -61,22 +61,22 @@ def ancestors_of(config: Config) -> tuple[Ancestor, ...]:
     if not model.model_name_or_path or config.is_from_scratch:
         return ()
     folder = Path(model.model_name_or_path)
-    if stored := read_fields(folder / _ANCESTORS).get("ancestors"):
-        return tuple(link for fields in _list(stored) if (link := _ancestor(fields)))
+    if stored_links := read_fields(folder / _ANCESTORS).get("ancestors"):
+        return tuple(ancestor for fields in _list(stored_links) if (ancestor := _ancestor(fields)))
     run, use = run_of_model(folder), "continued" if goes_on(config.tuning) else "merged"
     if run is None:
         # An adapter that was trained elsewhere names its base model.
         base = read_fields(folder / ADAPTER_FILE).get("base_model_name_or_path")
         return (Ancestor(name=base), Ancestor(name=str(folder), taken=use)) if base and isinstance(base, str) else ()
-    plan = read_fields(run.plan)
-    earlier = [link for fields in _list(plan.get("ancestors")) if (link := _ancestor(fields))]
-    settings = _table(plan.get("config"))
+    plan_fields = read_fields(run.plan)
+    earlier_ancestors = [ancestor for fields in _list(plan_fields.get("ancestors")) if (ancestor := _ancestor(fields))]
+    settings = _table(plan_fields.get("config"))
     base, method = _table(settings.get("model")), _table(settings.get("tuning")).get("method")
-    name = base.get("model_name_or_path")
-    if not earlier and isinstance(name, str) and name and base.get("init") != "scratch":
-        earlier = [Ancestor(name=name)]
+    base_name = base.get("model_name_or_path")
+    if not earlier_ancestors and isinstance(base_name, str) and base_name and base.get("init") != "scratch":
+        earlier_ancestors = [Ancestor(name=base_name)]
     use = use if (folder / ADAPTER_FILE).is_file() else ""
-    return (*earlier, Ancestor(name=run.name, method=str(method or "full"), steps=_steps_of(run), taken=use))
+    return (*earlier_ancestors, Ancestor(name=run.name, method=str(method or "full"), steps=_steps_of(run), taken=use))
 
 
 def write_ancestors(folder: Path, ancestors: tuple[Ancestor, ...]) -> None:

@@ -53,9 +53,9 @@ class Attention(BaseModel):
 
     @property
     def because(self) -> str:
-        repeated = "; this kernel needs keys and values repeated for each query head" if self.repeats_keys else ""
-        wait = f"; {self.hidden_wait}" if self.hidden_wait else ""
-        return f"{self.reason}{repeated}{wait}"
+        repeat_clause = "; this kernel needs keys and values repeated for each query head" if self.repeats_keys else ""
+        wait_clause = f"; {self.hidden_wait}" if self.hidden_wait else ""
+        return f"{self.reason}{repeat_clause}{wait_clause}"
 
     @property
     def words(self) -> str:
@@ -90,21 +90,21 @@ class AttentionMachine:
 
 def attention_of(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine, requested: str) -> Attention:
     """Return the kernel of a run whose `model.attn_implementation` is `requested`."""
-    chosen = _chosen(shape, requested) or _of_sdpa(shape, rows, machine)
-    wait = ""
+    attention = _chosen(shape, requested) or _of_sdpa(shape, rows, machine)
+    wait_reason = ""
     if machine.device == "cuda" and (kind := shape.attention.waiting_rope):
-        wait = (
+        wait_reason = (
             f"RoPE of type {kind} reads the longest position from the GPU in each pass, so the host waits for the GPU"
         )
-    return chosen.model_copy(update={"hidden_wait": wait})
+    return attention.model_copy(update={"hidden_wait": wait_reason})
 
 
 def _chosen(shape: ModelShape, requested: str) -> Attention | None:
     """Return the kernel if the settings or the model leave torch no choice; None if torch chooses."""
     facts = shape.attention
     if requested not in ("auto", "sdpa"):
-        unknown = "" if is_known_attention(requested) else "; the plan assumes as much memory as for sdpa"
-        return Attention(kernel=requested, reason=f"model.attn_implementation requests it{unknown}", source="config")
+        note = "" if is_known_attention(requested) else "; the plan assumes as much memory as for sdpa"
+        return Attention(kernel=requested, reason=f"model.attn_implementation requests it{note}", source="config")
     if facts.soft_cap:
         reason = f"SDPA does not support the model's soft cap of {facts.soft_cap:g} on scores"
         return Attention(kernel=EAGER, reason=reason, source="transformers modeling_gemma2.py, _supports_sdpa of 5.24")
@@ -117,21 +117,21 @@ def _chosen(shape: ModelShape, requested: str) -> Attention | None:
 def _of_sdpa(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine) -> Attention:
     if machine.device == "cpu":
         return _on_cpu(shape)
-    if rows.packed and not (against := _against_lengths(shape, machine)):
+    if rows.packed and not (refusal := _against_lengths(shape, machine)):
         library = _library_by_lengths(machine)
         reason = (
             f"documents are packed, and {library} uses their lengths instead of a mask (verified when the run starts)"
         )
         return Attention(kernel=BY_LENGTHS, reason=reason, source="torch nn/attention/varlen.py; flash-attn's README")
-    masked = planned_mask(shape, rows)
-    refusals = [f"variable-length attention {against}"] if rows.packed else []
-    for kernel, against, source in _refused(shape, rows, machine, masked):
-        if against:
-            refusals.append(f"{kernel} {against}")
+    mask_reason = planned_mask(shape, rows)
+    refusals = [f"variable-length attention {refusal}"] if rows.packed else []
+    for kernel, refusal, source in _refused(shape, rows, machine, mask_reason):
+        if refusal:
+            refusals.append(f"{kernel} {refusal}")
             continue
-        repeats = _repeats_keys(shape, machine, kernel, masked)
+        repeats_keys = _repeats_keys(shape, machine, kernel, mask_reason)
         reason = "; ".join(refusals) if refusals else "it is torch's first choice"
-        return Attention(kernel=kernel, reason=reason, source=source, repeats_keys=repeats)
+        return Attention(kernel=kernel, reason=reason, source=source, repeats_keys=repeats_keys)
     return Attention(kernel=MATH, reason="; ".join(refusals), source=_SDP_UTILS)
 
 
@@ -161,29 +161,29 @@ def planned_mask(shape: ModelShape, rows: AttentionRows) -> str:
 
 
 def _refused(
-    shape: ModelShape, rows: AttentionRows, machine: AttentionMachine, masked: str
+    shape: ModelShape, rows: AttentionRows, machine: AttentionMachine, mask_reason: str
 ) -> Iterator[tuple[str, str, str]]:
     """Yield (kernel, why torch refuses it or "", source) for torch's kernels, in the order that torch tries them."""
     capability, facts = machine.capability, shape.attention
     if capability and capability[0] in _CUDNN_FIRST:
         yield CUDNN, _against_cudnn(shape, rows, machine), f"{_SDP_UTILS}, check_prefer_cudnn_attention"
-    yield FLASH, _against_flash(shape, machine, masked), f"{_SDP_UTILS}, use_flash_attention"
+    yield FLASH, _against_flash(shape, machine, mask_reason), f"{_SDP_UTILS}, use_flash_attention"
     # minimum_gemm_alignment: what tensor cores and vector loads take.
-    sixteen, newer = machine.precision != "fp32", capability is not None and capability >= (8, 0)
-    aligned = 8 if sixteen else 4 if newer else 1
-    bad = [size for size in (facts.head_size, facts.value_size) if size % aligned]
-    against = f"needs head sizes that are multiples of {aligned}, but the model has {bad[0]}" if bad else ""
-    yield EFFICIENT, against, f"{_SDP_UTILS}, use_mem_efficient_attention"
+    is_16_bit, is_ampere = machine.precision != "fp32", capability is not None and capability >= (8, 0)
+    divisor = 8 if is_16_bit else 4 if is_ampere else 1
+    bad_sizes = [size for size in (facts.head_size, facts.value_size) if size % divisor]
+    refusal = f"needs head sizes that are multiples of {divisor}, but the model has {bad_sizes[0]}" if bad_sizes else ""
+    yield EFFICIENT, refusal, f"{_SDP_UTILS}, use_mem_efficient_attention"
 
 
 def _against_cudnn(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine) -> str:
-    facts, largest = shape.attention, max(shape.attention.head_size, shape.attention.value_size)
+    facts, largest_head = shape.attention, max(shape.attention.head_size, shape.attention.value_size)
     if machine.precision == "fp32":
         return "supports 16 bits only"
     if machine.deterministic:
         return "has no deterministic backward pass"
-    if largest > _CUDNN_LARGEST_HEAD:
-        return f"supports head sizes up to {_CUDNN_LARGEST_HEAD}, but the model has {largest}"
+    if largest_head > _CUDNN_LARGEST_HEAD:
+        return f"supports head sizes up to {_CUDNN_LARGEST_HEAD}, but the model has {largest_head}"
     if facts.learnt_bias:
         return "computes no gradient for a learned bias"
     # cuDNN builds a plan for each shape, forward and backward, in tenths of a second. If a pass is as wide as its
@@ -195,7 +195,7 @@ def _against_cudnn(shape: ModelShape, rows: AttentionRows, machine: AttentionMac
     return ""
 
 
-def _against_flash(shape: ModelShape, machine: AttentionMachine, masked: str) -> str:
+def _against_flash(shape: ModelShape, machine: AttentionMachine, mask_reason: str) -> str:
     capability, facts = machine.capability, shape.attention
     if capability is None:
         return "needs compute capability 8.0, but the GPU does not report its capability"
@@ -203,8 +203,8 @@ def _against_flash(shape: ModelShape, machine: AttentionMachine, masked: str) ->
         return f"needs compute capability {dotted(_FLASH_FROM)}, and this GPU has {dotted(capability)}"
     if machine.precision == "fp32":
         return "supports 16 bits only"
-    if masked:
-        return f"supports no mask, but {masked} is needed"
+    if mask_reason:
+        return f"supports no mask, but {mask_reason} is needed"
     if facts.head_size != facts.value_size:
         return f"needs values and keys of the same size, but they have {facts.value_size} and {facts.head_size}"
     if facts.head_size > _FLASH_LARGEST_HEAD:
@@ -218,8 +218,8 @@ def _against_lengths(shape: ModelShape, machine: AttentionMachine) -> str:
     """Return why attention in packed rows cannot use the lengths of documents; empty if it can. The start of a run
     tests the kernel itself."""
     facts = shape.attention
-    if against := _against_flash(shape, machine, ""):
-        return against
+    if refusal := _against_flash(shape, machine, ""):
+        return refusal
     if facts.is_chunked:
         return "does not support the model's chunked attention"
     if facts.learnt_bias:
@@ -234,8 +234,8 @@ def _against_lengths(shape: ModelShape, machine: AttentionMachine) -> str:
 def _library_by_lengths(machine: AttentionMachine) -> str:
     """Return the kernel for packed rows that `training/varlen.py` tries first at the start; empty without any."""
     libraries, is_hopper = machine.libraries, machine.capability is not None and machine.capability[0] == HOPPER
-    torch = libraries.get("torch")
-    torch_has_kernel = torch is None or numbers_of(torch) >= _LENGTHS_SINCE
+    torch_version = libraries.get("torch")
+    torch_has_kernel = torch_version is None or numbers_of(torch_version) >= _LENGTHS_SINCE
     for name, is_tried in (("flash_attention_3", is_hopper), ("flash_attention_2", not torch_has_kernel)):
         if is_tried and not FLASH_KERNELS[name].lack(libraries):
             package = FLASH_KERNELS[name].distribution
@@ -243,13 +243,13 @@ def _library_by_lengths(machine: AttentionMachine) -> str:
     return "torch" if torch_has_kernel else ""
 
 
-def _repeats_keys(shape: ModelShape, machine: AttentionMachine, kernel: str, masked: str) -> bool:
+def _repeats_keys(shape: ModelShape, machine: AttentionMachine, kernel: str, mask_reason: str) -> bool:
     """Return whether keys and values are copied for each query head before the kernel gets them."""
     facts = shape.attention
     if shape.key_value_heads >= shape.attention_heads:
         return False
     # transformers itself copies them for a mask and for such heads (use_gqa_in_sdpa).
-    if masked or not facts.head_size == facts.value_size <= _FLASH_LARGEST_HEAD:
+    if mask_reason or not facts.head_size == facts.value_size <= _FLASH_LARGEST_HEAD:
         return True
-    torch = machine.libraries.get("torch")
-    return kernel == EFFICIENT and (torch is None or numbers_of(torch) < _EFFICIENT_SHARES_SINCE)
+    torch_version = machine.libraries.get("torch")
+    return kernel == EFFICIENT and (torch_version is None or numbers_of(torch_version) < _EFFICIENT_SHARES_SINCE)

@@ -93,12 +93,12 @@ def best_precision(hardware: Hardware, target: TrainingDevice, shape: ModelShape
     """Return the data type of matmuls that `auto` chooses here."""
     if target.device == "cuda":
         return _gpu_precision(target, shape)
-    native = sorted(hardware.cpu_flags & BF16_FLAGS)
-    if not native:
+    bf16_flags = sorted(hardware.cpu_flags & BF16_FLAGS)
+    if not bf16_flags:
         return exact("fp32", "this CPU only emulates bf16, which is slower than fp32")
     if shape.hidden_size < CPU_BF16_LEAST_WIDTH:
         return exact("fp32", f"at hidden size {shape.hidden_size}, casts to bf16 cost more time than bf16 saves")
-    return exact("bf16", f"native on this CPU ({', '.join(native)})")
+    return exact("bf16", f"native on this CPU ({', '.join(bf16_flags)})")
 
 
 def _gpu_precision(target: TrainingDevice, shape: ModelShape) -> Planned[Precision]:
@@ -108,8 +108,8 @@ def _gpu_precision(target: TrainingDevice, shape: ModelShape) -> Planned[Precisi
     if target.bf16:
         return exact("bf16", f"native from compute capability 8.0; this GPU has {dotted(capability)}")
     if shape.model_type in OVERFLOWS_IN_FP16:
-        kind = shape.model_type
-        return exact("fp32", f"no bf16 with compute capability {dotted(capability)}, and {kind} overflows in fp16")
+        family = shape.model_type
+        return exact("fp32", f"no bf16 with compute capability {dotted(capability)}, and {family} overflows in fp16")
     return exact("fp16", f"no bf16 with compute capability {dotted(capability)}; the loss is scaled")
 
 
@@ -123,14 +123,14 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Trainin
 
 def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Iterator[tuple[str, str, str]]:
     """Yield the key, the message and the hint of each unsupported setting."""
-    requested, on_cpu, libraries = config.training.mixed_precision, target.device == "cpu", hardware.libraries
-    no_gpu, native = "and this run is on the CPU", hardware.cpu_flags & BF16_FLAGS
-    if requested == "fp16" and on_cpu:
-        yield MIXED, f"fp16 needs a GPU, {no_gpu}", f"set it to {'bf16, which this CPU supports' if native else 'auto'}"
-    if requested == "bf16" and target.bf16 is False:
+    requested_type, on_cpu, libraries = config.training.mixed_precision, target.device == "cpu", hardware.libraries
+    clause, native = "and this run is on the CPU", hardware.cpu_flags & BF16_FLAGS
+    if requested_type == "fp16" and on_cpu:
+        yield MIXED, f"fp16 needs a GPU, {clause}", f"set it to {'bf16, which this CPU supports' if native else 'auto'}"
+    if requested_type == "bf16" and target.bf16 is False:
         hint = "set it to auto, which chooses fp16 with a scaled loss, or fp32 for models that overflow in fp16"
         yield MIXED, f"{target.reason} does not support bf16", hint
-    if requested == "bf16" and on_cpu and hardware.cpu_flags and not native:
+    if requested_type == "bf16" and on_cpu and hardware.cpu_flags and not native:
         message = "this CPU does not support bf16 (neither avx512_bf16 nor amx_bf16): emulation is slower than fp32"
         yield MIXED, message, "set it to auto"
     if config.model.dtype == "float16" and not config.tuning.has_adapter:
@@ -139,7 +139,7 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
     key, name = OPTIMIZER_KEY, config.training.optim
     optimizer = OPTIMIZERS[name]
     if optimizer.needs_gpu and on_cpu:
-        yield key, f"{name} needs a GPU, {no_gpu}", f"use {ADAFACTOR}, which has almost no state and runs on a CPU"
+        yield key, f"{name} needs a GPU, {clause}", f"use {ADAFACTOR}, which has almost no state and runs on a CPU"
     elif optimizer.library and libraries.get(optimizer.library) is None:
         hint = f"install it: uv pip install {optimizer.library}; or use {ADAFACTOR}"
         yield key, f"{name} needs {optimizer.library}, which is not installed", hint
@@ -148,11 +148,11 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
     key, name = "model.attn_implementation", config.model.attn_implementation
     kernel, capability = FLASH_KERNELS.get(name), target.gpu.capability if target.gpu else None
     if (kernel or name == "flex_attention") and on_cpu:
-        yield key, f"{name} needs a GPU, {no_gpu}", "set it to auto"
+        yield key, f"{name} needs a GPU, {clause}", "set it to auto"
     elif kernel and (lack := kernel.lack(libraries)):
         yield key, f"{name} {lack}", "set it to auto: torch has a flash kernel of its own"
-    elif kernel and capability and (words := kernel.too_old(capability)):
-        yield key, f"{name}: {words}", "set it to auto"
+    elif kernel and capability and (refusal := kernel.too_old(capability)):
+        yield key, f"{name}: {refusal}", "set it to auto"
 
 
 def weights_dtype(
@@ -160,10 +160,10 @@ def weights_dtype(
 ) -> Planned[Dtype]:
     """Return the data type of the model's own weights. Frozen weights have that of matmuls. Trained weights have fp32,
     or on one GPU bf16 with fp32 copies, which saves the casts of autocast and the bytes of fp32 activations."""
-    requested, trains = loaded.config.model.dtype, not loaded.config.tuning.has_adapter
-    if requested != "auto":
-        masters = "; bf16 weights are copies of the fp32 master weights that the optimizer updates"
-        return exact(requested, f"from {loaded.where(DTYPE)}{masters if trains and requested == 'bfloat16' else ''}")
+    setting, trains = loaded.config.model.dtype, not loaded.config.tuning.has_adapter
+    if setting != "auto":
+        copies_text = "; bf16 weights are copies of the fp32 master weights that the optimizer updates"
+        return exact(setting, f"from {loaded.where(DTYPE)}{copies_text if trains and setting == 'bfloat16' else ''}")
     is_alone = target.device == "cuda" and processes == 1 and not loaded.config.distributed.cpu_offload
     if trains and is_alone and chosen == "bf16" and shape.stored_dtype in ("bfloat16", "float16"):
         return exact("bfloat16", f"stored in {shape.stored_dtype}; the optimizer updates fp32 master weights")
@@ -172,11 +172,11 @@ def weights_dtype(
         if shape.has_grouped_experts and chosen != "fp32":
             reason += "; without FSDP2, experts are computed in fp32 too, because autocast does not cover grouped_mm"
         return exact("float32", reason)
-    by_precision: dict[Precision, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+    dtype_by_precision: dict[Precision, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
     if loaded.config.tuning.in_four_bits:
         reason = "dtype of the weights that are not in 4 bits; 4-bit weights are unpacked to this dtype"
-        return exact(by_precision[chosen], reason)
-    return exact(by_precision[chosen], "the weights are frozen, so matmuls use them without a cast")
+        return exact(dtype_by_precision[chosen], reason)
+    return exact(dtype_by_precision[chosen], "the weights are frozen, so matmuls use them without a cast")
 
 
 def _expert_wait(weights: Dtype, target: TrainingDevice, shape: ModelShape) -> str:
@@ -188,21 +188,21 @@ def _expert_wait(weights: Dtype, target: TrainingDevice, shape: ModelShape) -> s
     capability = target.gpu.capability if target.gpu else None
     if not shape.has_grouped_experts or capability is None or (weights == "bfloat16" and capability[0] in (9, 10)):
         return ""
-    kind = f"on compute capability {dotted(capability)}" if weights == "bfloat16" else f"in {weights}"
-    return f"; {kind}, experts are computed one by one, and the host waits for the GPU in each layer"
+    condition = f"on compute capability {dotted(capability)}" if weights == "bfloat16" else f"in {weights}"
+    return f"; {condition}, experts are computed one by one, and the host waits for the GPU in each layer"
 
 
 def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) -> Planned[int]:
     """Return the number of tokens whose logits exist at one time; 0 for all tokens of a micro-batch."""
-    requested, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
+    requested_tokens, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
     if shape.logits is None:
         why = f"{shape.model_type} changes its logits in a way that cannot be split into chunks"
         return exact(
             0,
             "a classifier has few logits" if shape.head in CLASSIFYING else f"{why}, so they are computed all at once",
         )
-    if requested != "auto":
-        return exact(requested, f"from {loaded.where(key)}")
+    if requested_tokens != "auto":
+        return exact(requested_tokens, f"from {loaded.where(key)}")
     if target.device == "cuda":
         why = "auto: on a GPU, computing all logits at once takes much memory and saves little time"
         tuning = loaded.config.tuning
@@ -211,8 +211,8 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
             return exact(FEW_LABELS, why)
         # Each chunk adds to the gradient of the head and moves 12 bytes for each number of it. A fused loss moves 6
         # bytes for each token and word. Both take equally long in chunks of 2 x hidden size tokens.
-        wide = max(FEW_LABELS, 2 * shape.hidden_size)
-        return exact(wide, f"{why}; chunks are larger because the head is trained")
+        chunk_tokens = max(FEW_LABELS, 2 * shape.hidden_size)
+        return exact(chunk_tokens, f"{why}; chunks are larger because the head is trained")
     return exact(0, "auto: on a CPU, computing all logits at once is faster")
 
 
@@ -227,65 +227,65 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape, known: TrainingSetup
+    loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape, initial_setup: TrainingSetup
 ) -> tuple[TrainingSetup, Chosen]:
     """Return the training setup, and its decided values as figures of a plan.
 
-    `known` has what no setting decides: the rows of the data, and the counts of a dry run. It is not changed.
+    `initial_setup` has what no setting decides: the rows of the data, and the counts of a dry run. It is not changed.
     Raises ConfigError for targets that match nothing.
     """
-    chosen = precision(loaded, hardware, target, shape)
-    weights = weights_dtype(loaded, target, chosen.value, shape, known.processes)
-    weights = weights.model_copy(update={"reason": weights.reason + _expert_wait(weights.value, target, shape)})
-    chunk = loss_chunk(loaded, target, shape)
+    precision_figure = precision(loaded, hardware, target, shape)
+    dtype = weights_dtype(loaded, target, precision_figure.value, shape, initial_setup.processes)
+    dtype = dtype.model_copy(update={"reason": dtype.reason + _expert_wait(dtype.value, target, shape)})
+    chunk_figure = loss_chunk(loaded, target, shape)
     config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
-    lora = tuning.has_adapter
+    has_lora = tuning.has_adapter
     # A classifier's head is trained with the adapters, named or not.
-    saved = ",".join((*names_in(tuning.modules_to_save), *head_modules(shape)))
-    targets = match_targets(shape, tuning.target_modules, saved, tuning.target_parameters) if lora else ()
+    saved_names = ",".join((*names_in(tuning.modules_to_save), *head_modules(shape)))
+    targets = match_targets(shape, tuning.target_modules, saved_names, tuning.target_parameters) if has_lora else ()
     linears, experts = adapted(shape, targets), tuple[ExpertTensor, ...]()
-    looks_up = lora and needs_built_model(shape, tuning)
+    looks_up = has_lora and needs_built_model(shape, tuning)
     if looks_up:
         model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
-        parts = find_adapted(model, shape, tuning, saved)
+        parts = find_adapted(model, shape, tuning, saved_names)
         linears, experts = parts.linears, parts.experts
         if is_all_linear(tuning.target_modules):
             targets = (ALL_LINEAR,)
-    trained, as_a_whole, tokens = shape.parameters, 0, 0
-    if lora:
-        tokens = len(find_task(config.task.type).trained_token_ids(config))
-        as_a_whole = saved_module_parameters(shape, saved)
-        trained = adapter_parameters(linears, tuning.r, tuning.use_dora) + as_a_whole
-        trained += sum(tensor.adapter_parameters for tensor in experts) + tokens * row_parameters(shape)
+    trained_count, saved_count, token_count = shape.parameters, 0, 0
+    if has_lora:
+        token_count = len(find_task(config.task.type).trained_token_ids(config))
+        saved_count = saved_module_parameters(shape, saved_names)
+        trained_count = adapter_parameters(linears, tuning.r, tuning.use_dora) + saved_count
+        trained_count += sum(tensor.adapter_parameters for tensor in experts) + token_count * row_parameters(shape)
     if tuning.mutates_weights:
         _require_rank(loaded, linears)
-    part = None
-    if (wanted := tuning.trainable_layers) and not lora:
+    trained_part = None
+    if (layer_pattern := tuning.trainable_layers) and not has_lora:
         model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
-        part = planned_part(model, shape.head, shape.labels, wanted)
-        trained = part.parameters
+        trained_part = planned_part(model, shape.head, shape.labels, layer_pattern)
+        trained_count = trained_part.parameters
     routers, router_weight = _router_loss(loaded, shape)
-    attention = _attention(config, hardware, target, shape, known, chosen.value)
+    attention = _attention(config, hardware, target, shape, initial_setup, precision_figure.value)
     setup = replace(
-        known,
+        initial_setup,
         device=target.device,
-        precision=chosen.value,
-        weights=weights.value,
+        precision=precision_figure.value,
+        weights=dtype.value,
         method=tuning.method,
         four_bits=FourBits.of(config, shape),
-        trained_parameters=trained,
-        saved_parameters=as_a_whole,
-        trained_tokens=tokens,
-        saves_head=part.trains_output if part else lora and saves_head(shape, saved),
-        freezes_layers=part is not None,
-        backward_layers=part.backward_layers if part else 0,
-        lora_rank=tuning.r if lora else 0,
+        trained_parameters=trained_count,
+        saved_parameters=saved_count,
+        trained_tokens=token_count,
+        saves_head=trained_part.trains_output if trained_part else has_lora and saves_head(shape, saved_names),
+        freezes_layers=trained_part is not None,
+        backward_layers=trained_part.backward_layers if trained_part else 0,
+        lora_rank=tuning.r if has_lora else 0,
         lora_targets=targets,
         lora_linears=linears if looks_up else (),
         lora_experts=experts,
-        lora_parameters=names_in(tuning.target_parameters) if lora else (),
-        lora_dropout=lora and tuning.lora_dropout > 0,
-        use_dora=lora and tuning.use_dora,
+        lora_parameters=names_in(tuning.target_parameters) if has_lora else (),
+        lora_dropout=has_lora and tuning.lora_dropout > 0,
+        use_dora=has_lora and tuning.use_dora,
         mutates_weights=tuning.mutates_weights,
         merged_parameters=_merged_parameters(config, shape),
         optim=training.optim,
@@ -296,34 +296,34 @@ def choose(
         head=shape.head,
         provider=config.model.provider,
         host_towers=bool(shape.towers) and config.model.towers == "host",
-        loss_chunk_tokens=chunk.value,
+        loss_chunk_tokens=chunk_figure.value,
         router_logits=routers.logits if routers and router_weight and router_weight.value else 0,
         compiled=training.torch_compile,
         tf32=training.tf32,
     )
-    return setup, Chosen(chosen, weights, chunk, attention, router_weight)
+    return setup, Chosen(precision_figure, dtype, chunk_figure, attention, router_weight)
 
 
 def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | None, Planned[float] | None]:
     """Return the routers of a mixture of experts and the weight of their loss; None for other models. Raises
     ConfigError."""
     config = loaded.config
-    requested = config.training.router_aux_loss_coef
-    if requested == 0:
+    requested_weight = config.training.router_aux_loss_coef
+    if requested_weight == 0:
         return None, None
     model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
     routers = routers_of(model, shape)
     if routers is None or not routers.logits:
-        if requested == "auto":
+        if requested_weight == "auto":
             return None, None
-        message = f"is {requested}, but transformers computes no router loss for {shape.model_type}"
+        message = f"is {requested_weight}, but transformers computes no router loss for {shape.model_type}"
         raise ConfigError(loaded.problem(ROUTERS, message, "set it to auto, or to 0"))
-    if requested == "model":
+    if requested_weight == "model":
         return routers, exact(
             routers.coefficient, f"from {loaded.where(ROUTERS)}: the coefficient of the model's config"
         )
-    if requested != "auto":
-        return routers, exact(requested, f"from {loaded.where(ROUTERS)}")
+    if requested_weight != "auto":
+        return routers, exact(requested_weight, f"from {loaded.where(ROUTERS)}")
     if routers.is_on:
         return routers, exact(routers.coefficient, "auto: from the model's config, which requests router logits")
     reason = f"auto: off, as in the model's config; the coefficient there is {routers.coefficient:g}"
@@ -344,10 +344,10 @@ def _merged_parameters(config: Config, shape: ModelShape) -> int:
 def _require_rank(loaded: LoadedConfig, linears: Sequence[Linear]) -> None:
     """Raise ConfigError if a matrix is too small for the rank of adapters that start from it."""
     tuning = loaded.config.tuning
-    most = min((min(linear.inputs, linear.outputs) for linear in linears), default=tuning.r)
-    if tuning.r > most:
-        message = f"is {tuning.r}, but {tuning.init_lora_weights} allows at most {most} for the narrowest matrix"
-        raise ConfigError(loaded.problem("tuning.r", message, f"set it to {most} or less, or {INIT_KEY} to default"))
+    limit = min((min(linear.inputs, linear.outputs) for linear in linears), default=tuning.r)
+    if tuning.r > limit:
+        message = f"is {tuning.r}, but {tuning.init_lora_weights} allows at most {limit} for the narrowest matrix"
+        raise ConfigError(loaded.problem("tuning.r", message, f"set it to {limit} or less, or {INIT_KEY} to default"))
 
 
 def _attention(
@@ -355,16 +355,16 @@ def _attention(
     hardware: Hardware,
     target: TrainingDevice,
     shape: ModelShape,
-    known: TrainingSetup,
+    setup: TrainingSetup,
     chosen: Precision,
 ) -> Attention:
-    longest = known.longest_row or config.data.max_length
+    longest_row = setup.longest_row or config.data.max_length
     # The last token of a row is a label alone.
-    varies = 0 < known.document_tokens < longest - 1
+    lengths_vary = 0 < setup.document_tokens < longest_row - 1
     rows = AttentionRows(
-        packed=known.packed,
-        longest=longest,
-        widths_vary=varies and not known.packed and not config.training.torch_compile,
+        packed=setup.packed,
+        longest=longest_row,
+        widths_vary=lengths_vary and not setup.packed and not config.training.torch_compile,
     )
     machine = AttentionMachine(
         device=target.device,
@@ -382,9 +382,9 @@ def loader_workers(loaded: LoadedConfig, target: TrainingDevice) -> Planned[int]
     Rows are tokens on the disk when training begins, also with `data.streaming`, and only need to be copied. The rule
     `data_loading` suggests more than one thread after it has measured a wait.
     """
-    requested, key = loaded.config.dataloader.num_workers, "dataloader.num_workers"
-    if requested != "auto":
-        return exact(requested, f"from {loaded.where(key)}")
+    requested_count, key = loaded.config.dataloader.num_workers, "dataloader.num_workers"
+    if requested_count != "auto":
+        return exact(requested_count, f"from {loaded.where(key)}")
     if target.device == "cuda":
         return exact(1, "auto: rows are already tokenised, and one thread makes batches while the GPU computes")
     return exact(0, "auto: the CPU is busy training, so batches are made between steps")

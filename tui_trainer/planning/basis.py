@@ -51,29 +51,29 @@ class Basis:
         loaded = with_settings(self.loaded, patch)
         # With another row length, packing may give each document a row of its own.
         base_setup = replace(self.setup, most_rows=0) if "data.max_length" in patch else self.setup
-        fused = fuses_loss(loaded, self.hardware, self.target, self.shape)
-        base_setup = replace(base_setup, fused_loss=fused)
+        fuses = fuses_loss(loaded, self.hardware, self.target, self.shape)
+        base_setup = replace(base_setup, fused_loss=fuses)
         setup, _ = choices.choose(loaded, self.hardware, self.target, self.shape, base_setup)
         setup, _ = with_dry_run(loaded.config, self.shape, setup)
-        changed = replace(self, loaded=loaded, micro_batch=patch.get(MICRO, self.micro_batch))
-        return changed.trained_otherwise(setup)
+        changed_basis = replace(self, loaded=loaded, micro_batch=patch.get(MICRO, self.micro_batch))
+        return changed_basis.trained_otherwise(setup)
 
     def trained_otherwise(self, setup: TrainingSetup, shape: ModelShape | None = None) -> Self:
         """Return the inputs with another training setup and, if given, another model."""
         shape = shape or self.shape
         if setup == self.setup and shape == self.shape:
             return self
-        plain = replace(self, setup=replace(self.setup, measured_peaks=()))
-        times = self.needed_bytes() / plain.needed_bytes() if self.setup.measured_peaks else 1.0
+        uncorrected = replace(self, setup=replace(self.setup, measured_peaks=()))
+        ratio = self.needed_bytes() / uncorrected.needed_bytes() if self.setup.measured_peaks else 1.0
         setup = replace(setup, measured_peaks=())
-        return replace(self, setup=setup, shape=shape, correction=times * self.correction)
+        return replace(self, setup=setup, shape=shape, correction=ratio * self.correction)
 
     def needed_bytes(self, micro_batch: int = 0, eval_batch: int = 0) -> int:
         """Return the peak memory in bytes with these rows per pass; 0 stands for those of the plan, or for the training
         rows if the evaluation's setting is `auto`."""
         rows = micro_batch or self.micro_batch
-        as_in_training = self.config.evaluation.per_device_eval_batch_size == "auto"
-        eval_rows = eval_batch or (rows if as_in_training else self.eval_batch)
+        is_as_in_training = self.config.evaluation.per_device_eval_batch_size == "auto"
+        eval_rows = eval_batch or (rows if is_as_in_training else self.eval_batch)
         return round(self.correction * total_bytes(parts_of_run(self.shape, self.setup, self.config, rows, eval_rows)))
 
 

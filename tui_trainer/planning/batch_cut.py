@@ -55,25 +55,25 @@ class BatchCut:
 def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[Problem]:
     """Return a problem if the user set three sizes that contradict each other. `processes` is None if not known yet."""
     training = loaded.config.training
-    micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    effective = training.effective_batch_size
-    if micro == TUNE and isinstance(accumulation, int) and loaded.origin(ACCUMULATION).by_user:
+    micro_rows, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
+    effective_setting = training.effective_batch_size
+    if micro_rows == TUNE and isinstance(accumulation, int) and loaded.origin(ACCUMULATION).by_user:
         message = f"is {accumulation}, but {MICRO} = {TUNE} determines the accumulation"
         return [loaded.problem(ACCUMULATION, message, "set it to auto")]
-    if effective == "auto" or not (isinstance(micro, int) and isinstance(accumulation, int)):
+    if effective_setting == "auto" or not (isinstance(micro_rows, int) and isinstance(accumulation, int)):
         return []
     if processes is None:
         # With auto the count of processes can still make the sizes agree.
-        others, rest = divmod(effective, micro * accumulation)
-        processes = _requested(loaded) or (1 if rest else others)
-    if micro * accumulation * processes == effective:
+        process_count, remainder = divmod(effective_setting, micro_rows * accumulation)
+        processes = _requested(loaded) or (1 if remainder else process_count)
+    if micro_rows * accumulation * processes == effective_setting:
         return []
     if not all(loaded.origin(key).by_user for key in (EFFECTIVE, MICRO, ACCUMULATION)):
         return []
-    product, numbers = f"{MICRO} x {ACCUMULATION}", f"{micro} x {accumulation}"
+    product_text, numbers_text = f"{MICRO} x {ACCUMULATION}", f"{micro_rows} x {accumulation}"
     if processes > 1:
-        product, numbers = f"{product} x {PROCESSES}", f"{numbers} x {processes}"
-    message = f"is {effective}, but {product} = {numbers} = {micro * accumulation * processes}"
+        product_text, numbers_text = f"{product_text} x {PROCESSES}", f"{numbers_text} x {processes}"
+    message = f"is {effective_setting}, but {product_text} = {numbers_text} = {micro_rows * accumulation * processes}"
     return [loaded.problem(EFFECTIVE, message, "remove one of these settings")]
 
 
@@ -82,21 +82,21 @@ def effective_rows(loaded: LoadedConfig, processes: int | None = None) -> int:
     processes if the user set the first two.
     """
     training = loaded.config.training
-    micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    both_written = all(loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
-    if both_written and isinstance(micro, int) and isinstance(accumulation, int):
-        return micro * accumulation * (processes or _requested(loaded) or loaded.config.distributed.nodes)
+    micro_rows, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
+    are_both_written = all(loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
+    if are_both_written and isinstance(micro_rows, int) and isinstance(accumulation, int):
+        return micro_rows * accumulation * (processes or _requested(loaded) or loaded.config.distributed.nodes)
     return base_rows(loaded)[0] if training.effective_batch_size == "auto" else training.effective_batch_size
 
 
 def base_rows(loaded: LoadedConfig) -> tuple[int, str]:
     """Return the rows per step that the learning rate is meant for, and the source of this number: the setting
     `base_batch_size`, or the recipe's effective batch."""
-    recipe, written = loaded.recipe, loaded.origin(BASE) is not Origin.DEFAULT
-    rows = recipe.values.get("training", {}).get("effective_batch_size") if recipe and not written else None
+    recipe, is_written = loaded.recipe, loaded.origin(BASE) is not Origin.DEFAULT
+    rows = recipe.values.get("training", {}).get("effective_batch_size") if recipe and not is_written else None
     if isinstance(rows, int) and recipe:
         return rows, f"recipe {recipe.name}"
-    return loaded.config.training.base_batch_size, loaded.where(BASE) if written else "default"
+    return loaded.config.training.base_batch_size, loaded.where(BASE) if is_written else "default"
 
 
 def _requested(loaded: LoadedConfig) -> int:
@@ -107,7 +107,7 @@ def _requested(loaded: LoadedConfig) -> int:
 
 def even_parts(rows: int) -> list[int]:
     """Return the micro-batches that cut `rows` into equal parts, the smallest first: 1, 2, 3, 4, 6, 12 for 12."""
-    return sorted({-(-rows // parts) for parts in range(1, rows + 1)})
+    return sorted({-(-rows // part_count) for part_count in range(1, rows + 1)})
 
 
 def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], processes: int = 1) -> BatchCut | Problem:
@@ -116,48 +116,48 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
         return problems[0]
     training = loaded.config.training
     micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    effective, effective_reason = step_rows(loaded.config), f"from {loaded.where(EFFECTIVE)}"
-    micro_written, accumulation_written = (loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
-    share = -(-effective // processes)
-    of = "the effective batch" if processes == 1 else f"a process's share of {quantity(share, 'row')}"
-    if isinstance(micro, int) and isinstance(accumulation, int) and micro_written and accumulation_written:
-        product = "micro-batch x accumulation" + (" x processes" if processes > 1 else "")
-        return _cut(effective_rows(loaded, processes), micro, product, f"from {loaded.where(MICRO)}", processes)
-    if isinstance(micro, int) and micro_written:
+    step_row_count, effective_reason = step_rows(loaded.config), f"from {loaded.where(EFFECTIVE)}"
+    is_micro_written, is_accumulation_written = (loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
+    row_share = -(-step_row_count // processes)
+    whole_name = "the effective batch" if processes == 1 else f"a process's share of {quantity(row_share, 'row')}"
+    if isinstance(micro, int) and isinstance(accumulation, int) and is_micro_written and is_accumulation_written:
+        product_text = "micro-batch x accumulation" + (" x processes" if processes > 1 else "")
+        return _cut(effective_rows(loaded, processes), micro, product_text, f"from {loaded.where(MICRO)}", processes)
+    if isinstance(micro, int) and is_micro_written:
         reason = f"from {loaded.where(MICRO)}"
-        if micro > share:
-            reason += f", where it is {micro}: limited to {of}"
-        return _cut(effective, min(micro, share), effective_reason, reason, processes)
+        if micro > row_share:
+            reason += f", where it is {micro}: limited to {whole_name}"
+        return _cut(step_row_count, min(micro, row_share), effective_reason, reason, processes)
     if isinstance(accumulation, int) and micro != TUNE:
-        rows = "effective batch" if processes == 1 else f"{quantity(share, 'row')} of a process"
+        rows = "effective batch" if processes == 1 else f"{quantity(row_share, 'row')} of a process"
         reason = f"{rows} / {ACCUMULATION} from {loaded.where(ACCUMULATION)}"
-        cut = _cut(effective, -(-share // min(accumulation, share)), effective_reason, reason, processes)
+        cut = _cut(step_row_count, -(-row_share // min(accumulation, row_share)), effective_reason, reason, processes)
         if cut.accumulation == accumulation:
             return cut
         uneven = f"{cut.accumulation_reason}; {accumulation} micro-batches, as requested, would leave one of them empty"
         return replace(cut, accumulation_reason=uneven)
-    limit = min(micro, share) if isinstance(micro, int) else share
-    fits = largest_fit(limit)
+    most_allowed = min(micro, row_share) if isinstance(micro, int) else row_share
+    fitting_rows = largest_fit(most_allowed)
     # Parts are equal: if 20 rows fit, 32 rows are cut into 16 and 16, not into 20 and 12.
-    even = -(-share // -(-share // fits))
-    if fits < limit:
-        reason = f"the largest equal part of {of} that fits in memory (up to {fits} rows fit)"
-    elif isinstance(micro, int) and micro < share:
-        reason = f"the largest equal part of {of} with at most {micro} rows, from {loaded.where(MICRO)}"
+    even_rows = -(-row_share // -(-row_share // fitting_rows))
+    if fitting_rows < most_allowed:
+        reason = f"the largest equal part of {whole_name} that fits in memory (up to {fitting_rows} rows fit)"
+    elif isinstance(micro, int) and micro < row_share:
+        reason = f"the largest equal part of {whole_name} with at most {micro} rows, from {loaded.where(MICRO)}"
     else:
-        reason = f"{of.replace('the effective', 'the whole effective')} fits in memory"
-    return _cut(effective, even, effective_reason, reason, processes)
+        reason = f"{whole_name.replace('the effective', 'the whole effective')} fits in memory"
+    return _cut(step_row_count, even_rows, effective_reason, reason, processes)
 
 
 def _cut(effective: int, micro: int, effective_reason: str, micro_reason: str, processes: int) -> BatchCut:
-    share = -(-effective // processes)
+    process_rows = -(-effective // processes)
     return BatchCut(
         effective=effective,
         micro=micro,
-        accumulation=-(-share // micro),
+        accumulation=-(-process_rows // micro),
         effective_reason=effective_reason,
         micro_reason=micro_reason,
-        accumulation_reason=f"{quantity(share, 'row')} in micro-batches of {micro}",
+        accumulation_reason=f"{quantity(process_rows, 'row')} in micro-batches of {micro}",
         processes=processes,
     )
 
@@ -165,32 +165,32 @@ def _cut(effective: int, micro: int, effective_reason: str, micro_reason: str, p
 def is_cut_freely(loaded: LoadedConfig) -> bool:
     """Return whether the plan may choose the micro-batch. A number in a hardware profile is only an upper limit."""
     training = loaded.config.training
-    micro = training.per_device_train_batch_size
-    is_open = micro == "auto" or (micro != TUNE and not loaded.origin(MICRO).by_user)
+    micro_setting = training.per_device_train_batch_size
+    is_open = micro_setting == "auto" or (micro_setting != TUNE and not loaded.origin(MICRO).by_user)
     return is_open and training.gradient_accumulation_steps == "auto"
 
 
-def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], float], starting_tokens: float) -> BatchCut:
+def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], float], pass_tokens: float) -> BatchCut:
     """Return a cut into smaller passes, of rows of similar length, if it computes clearly less padding; else `cut`.
 
     `padding(micro)` is the share of padding with passes of `micro` rows. Starting a pass takes as long as computing
-    `starting_tokens`.
+    `pass_tokens`.
     """
     rows = cut.share_of(facts.rows)
 
-    def tokens(micro: int) -> float:
-        return rows * facts.row_tokens / (1 - padding(micro)) + -(-rows // micro) * starting_tokens
+    def token_cost(micro: int) -> float:
+        return rows * facts.row_tokens / (1 - padding(micro)) + -(-rows // micro) * pass_tokens
 
-    halves = [min(cut.micro, rows)]
-    while halves[-1] > 1:
-        halves.append(-(-halves[-1] // 2))
-    costs = {micro: tokens(micro) for micro in halves}
-    fastest = min(costs, key=lambda micro: costs[micro])
-    if costs[fastest] > (1 - LEAST_SAVING) * costs[halves[0]]:
+    sizes = [min(cut.micro, rows)]
+    while sizes[-1] > 1:
+        sizes.append(-(-sizes[-1] // 2))
+    cost_by_rows = {micro: token_cost(micro) for micro in sizes}
+    fastest_rows = min(cost_by_rows, key=lambda micro: cost_by_rows[micro])
+    if cost_by_rows[fastest_rows] > (1 - LEAST_SAVING) * cost_by_rows[sizes[0]]:
         return cut
-    shares = f"{padding(fastest):.0%} padding instead of {padding(halves[0]):.0%} with {halves[0]} rows per pass"
-    reason = f"rows of similar length share a pass: {shares}"
-    return _cut(cut.effective, fastest, cut.effective_reason, reason, cut.processes)
+    change = f"{padding(fastest_rows):.0%} padding instead of {padding(sizes[0]):.0%} with {sizes[0]} rows per pass"
+    reason = f"rows of similar length share a pass: {change}"
+    return _cut(cut.effective, fastest_rows, cut.effective_reason, reason, cut.processes)
 
 
 # These functions decide whether documents share rows, and how many rows a step then has.
@@ -220,34 +220,34 @@ _BATCH_SPREAD, _GUESSED_SPREAD = 1.3, 1.5
 
 
 def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective: int) -> Planned[bool]:
-    requested = loaded.config.data.packing
-    where = f", from {loaded.where(PACKING)}"
-    if requested is False:
-        return exact(False, f"data.packing = false{where}")
+    requested_packing = loaded.config.data.packing
+    source_clause = f", from {loaded.where(PACKING)}"
+    if requested_packing is False:
+        return exact(False, f"data.packing = false{source_clause}")
     if facts.packed_rows is None:
         task = loaded.config.task.type
-        why = "rows are cut from one long text, so they are full" if facts.is_stream else f"{task} never packs rows"
-        return exact(False, why)
+        reason = "rows are cut from one long text, so they are full" if facts.is_stream else f"{task} never packs rows"
+        return exact(False, reason)
     if is_asked(loaded.config):
         return exact(False, "Unsloth's attention covers whole rows: packed documents would mix")
-    if why := against_packing(shape.model_type):
-        return exact(False, why)
+    if reason := against_packing(shape.model_type):
+        return exact(False, reason)
     rows = min(effective, facts.rows)
-    saving = 1 - facts.packed_rows / rows
-    fill = f"{rows} documents of about {facts.row_tokens:.0f} tokens fill {facts.packed_rows:.1f} rows"
-    if requested is True:
-        return Planned(value=True, exact=facts.exact, reason=f"{fill}{where}")
-    if saving < LEAST_SAVING:
-        return Planned(value=False, exact=facts.exact, reason=f"{fill}: packing would save little")
-    return Planned(value=True, exact=facts.exact, reason=fill)
+    saved_share = 1 - facts.packed_rows / rows
+    fill_text = f"{rows} documents of about {facts.row_tokens:.0f} tokens fill {facts.packed_rows:.1f} rows"
+    if requested_packing is True:
+        return Planned(value=True, exact=facts.exact, reason=f"{fill_text}{source_clause}")
+    if saved_share < LEAST_SAVING:
+        return Planned(value=False, exact=facts.exact, reason=f"{fill_text}: packing would save little")
+    return Planned(value=True, exact=facts.exact, reason=fill_text)
 
 
 def grouping(loaded: LoadedConfig, shares: PaddingShares | None, *, is_exact: bool) -> Planned[bool]:
     """Return whether each batch gets rows of similar length. `shares` is None if rows have no padding."""
-    requested = loaded.config.data.group_by_length
-    if requested != "auto":
-        where = loaded.where(GROUP_BY_LENGTH)
-        return exact(requested, f"data.group_by_length = {str(requested).lower()}, from {where}")
+    requested_value = loaded.config.data.group_by_length
+    if requested_value != "auto":
+        source = loaded.where(GROUP_BY_LENGTH)
+        return exact(requested_value, f"data.group_by_length = {str(requested_value).lower()}, from {source}")
     if shares is None:
         return exact(False, "there is no padding")
     reason = f"{shares.padded:.0%} padding in random batches, {shares.grouped:.0%} in batches grouped by length"
@@ -277,18 +277,18 @@ def longest_row(config: ResolvedConfig, facts: DataFacts, packed: bool) -> int:
     Packed rows are full, unless all documents of a small batch fit into one. Documents of one prepared row stay in one
     row even if together they exceed `data.max_length`, which limits each of them.
     """
-    longest = _longest(config, facts)
+    longest_document = _longest(config, facts)
     if not packed:
-        return longest
-    whole = longest * facts.row_documents
-    together = min(step_rows(config), facts.rows) * facts.row_tokens
-    return min(max(config.data.max_length, whole), max(whole, math.ceil(together * _BATCH_SPREAD)))
+        return longest_document
+    whole_tokens = longest_document * facts.row_documents
+    batch_tokens = min(step_rows(config), facts.rows) * facts.row_tokens
+    return min(max(config.data.max_length, whole_tokens), max(whole_tokens, math.ceil(batch_tokens * _BATCH_SPREAD)))
 
 
 def _longest(config: Config, facts: DataFacts) -> int:
     """Return the tokens of the longest document."""
-    length, spread = config.data.max_length, 1.0 if facts.exact else _GUESSED_SPREAD
-    return min(length, math.ceil((facts.longest_row or length) * spread))
+    max_length, spread_factor = config.data.max_length, 1.0 if facts.exact else _GUESSED_SPREAD
+    return min(max_length, math.ceil((facts.longest_row or max_length) * spread_factor))
 
 
 def most_rows(config: ResolvedConfig, facts: DataFacts, packed: bool, effective: int) -> int:
@@ -307,9 +307,9 @@ def packed_cut(
     loaded: ResolvedLoaded, cut: BatchCut, facts: DataFacts, widest: int, largest_fit: Callable[[int], int]
 ) -> BatchCut:
     """Return the cut of a step with packed rows, in which a micro-batch counts packed rows."""
-    in_one_row = widest < loaded.config.data.max_length
-    most = -(-most_rows(loaded.config, facts, True, cut.effective) // cut.processes)
-    rows = 1 if in_one_row else min(most, math.ceil((facts.packed_rows or 1) * _SPREAD / cut.processes))
+    is_one_row = widest < loaded.config.data.max_length
+    most_step_rows = -(-most_rows(loaded.config, facts, True, cut.effective) // cut.processes)
+    rows = 1 if is_one_row else min(most_step_rows, math.ceil((facts.packed_rows or 1) * _SPREAD / cut.processes))
     training = loaded.config.training
     parts = training.gradient_accumulation_steps
     if loaded.origin(MICRO).by_user and isinstance(training.per_device_train_batch_size, int):
@@ -328,5 +328,5 @@ def packed_cut(
         micro_reason=reason,
         accumulation=accumulation,
         accumulation_reason=f"up to {rows} packed rows in micro-batches of {micro}"
-        + ("; a step with more rows needs another forward pass" if most > accumulation * micro else ""),
+        + ("; a step with more rows needs another forward pass" if most_step_rows > accumulation * micro else ""),
     )

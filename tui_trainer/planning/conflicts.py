@@ -36,16 +36,16 @@ DISK_MARGIN = 1.05
 def shape_problems(loaded: LoadedConfig) -> list[Problem]:
     """Return problems with the sizes in [model.scratch]."""
     scratch = loaded.config.model.scratch
-    width, heads, shared = scratch.hidden_size, scratch.num_attention_heads, scratch.key_value_heads
+    width, heads, key_value_heads = scratch.hidden_size, scratch.num_attention_heads, scratch.key_value_heads
     problems = []
     if width % heads or (width // heads) % 2:
         message = f"is {heads}, which does not divide hidden_size {width} into heads of an even size"
-        even = [n for n in range(1, width // 2 + 1) if width % n == 0 and (width // n) % 2 == 0]
-        near = sorted(sorted(even, key=lambda n: abs(n - heads))[:4])
-        hint = "valid values: " + ", ".join(map(str, near)) if near else ""
+        valid_counts = [n for n in range(1, width // 2 + 1) if width % n == 0 and (width // n) % 2 == 0]
+        nearest_counts = sorted(sorted(valid_counts, key=lambda n: abs(n - heads))[:4])
+        hint = "valid values: " + ", ".join(map(str, nearest_counts)) if nearest_counts else ""
         problems.append(loaded.problem("model.scratch.num_attention_heads", message, hint))
-    elif heads % shared:
-        message = f"is {shared}, which does not divide num_attention_heads {heads}"
+    elif heads % key_value_heads:
+        message = f"is {key_value_heads}, which does not divide num_attention_heads {heads}"
         fit = [str(n) for n in range(1, heads + 1) if heads % n == 0]
         problems.append(loaded.problem("model.scratch.num_key_value_heads", message, "valid values: " + ", ".join(fit)))
     return problems
@@ -56,8 +56,8 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     number of held-out rows; None before the data is read."""
     config = loaded.config
     problems = [*shape_problems(loaded), *batch_problems(loaded), *provider_problems(loaded)]
-    nothing_named = config.data.eval_fraction == 0 and not config.data.eval_path
-    if config.evaluation.early_stopping_patience and nothing_named and eval_rows == 0:
+    has_no_eval_data = config.data.eval_fraction == 0 and not config.data.eval_path
+    if config.evaluation.early_stopping_patience and has_no_eval_data and eval_rows == 0:
         message = "needs held-out data, but data.eval_fraction is 0"
         problems.append(loaded.problem("evaluation.early_stopping_patience", message, "set data.eval_fraction = 0.1"))
     problems += _task_problems(loaded)
@@ -72,9 +72,9 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
         hint = f"set {METRIC_KEY} to a score, or set targets.loss instead"
         problems.append(loaded.problem("targets.score", message, hint))
     if config.tuning.trainable_layers and (config.tuning.has_adapter or config.is_from_scratch):
-        why = "random weights cannot be frozen" if config.is_from_scratch else "the model's own weights are frozen"
+        reason = "random weights cannot be frozen" if config.is_from_scratch else "the model's own weights are frozen"
         hint = "leave it empty" if config.is_from_scratch else f'leave it empty, or set {METHOD_KEY} = "full"'
-        message = f"is {config.tuning.trainable_layers}, but {why}"
+        message = f"is {config.tuning.trainable_layers}, but {reason}"
         problems.append(loaded.problem("tuning.trainable_layers", message, hint))
     training = config.training
     if OPTIMIZERS[training.optim].hidden_keys and config.tuning.has_adapter:
@@ -90,8 +90,8 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     if config.tuning.loraplus_lr_ratio != 1 and not config.tuning.has_adapter:
         message = f"is {config.tuning.loraplus_lr_ratio:g}, but tuning.method = {config.tuning.method} has no adapter"
         problems.append(loaded.problem("tuning.loraplus_lr_ratio", message, "set it to 1, or tuning.method to lora"))
-    if (named := config.tuning.target_parameters) and not config.tuning.has_adapter:
-        message = f"is {one_line(named, 80)}, but tuning.method = {config.tuning.method} has no adapter"
+    if (target_parameters := config.tuning.target_parameters) and not config.tuning.has_adapter:
+        message = f"is {one_line(target_parameters, 80)}, but tuning.method = {config.tuning.method} has no adapter"
         problems.append(loaded.problem(PARAMETERS_KEY, message, "leave it empty, or set tuning.method to lora"))
     problems += _init_problems(loaded)
     for name in ("num_decay_steps", "decay_type"):
@@ -101,9 +101,9 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
             message += f", but the {training.lr_scheduler_type} schedule does not use it"
             hint = f"remove it, or choose the schedule {schedules_with('has_decay_steps', 'or')}"
             problems.append(loaded.problem(key, message, hint))
-    rate, end_rate = training.learning_rate, schedule.end_rate
-    if rate != "auto" and rate <= end_rate:
-        message = f"is {rate:g}, but the {training.lr_scheduler_type} schedule decays to {end_rate:g}"
+    peak_rate, end_rate = training.learning_rate, schedule.end_rate
+    if peak_rate != "auto" and peak_rate <= end_rate:
+        message = f"is {peak_rate:g}, but the {training.lr_scheduler_type} schedule decays to {end_rate:g}"
         problems.append(loaded.problem("training.learning_rate", message, "choose a higher rate or another schedule"))
     return problems
 
@@ -111,23 +111,23 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
 def _init_problems(loaded: LoadedConfig) -> list[Problem]:
     """Return problems with initial values of adapters that the tuning method does not support."""
     tuning = loaded.config.tuning
-    init, why, hint = tuning.init_lora_weights, "", "set it to default"
+    init, reason, hint = tuning.init_lora_weights, "", "set it to default"
     if init != "default" and not tuning.has_adapter:
-        why, hint = f"tuning.method = {tuning.method} has no adapter", f"{hint}, or tuning.method to lora"
+        reason, hint = f"tuning.method = {tuning.method} has no adapter", f"{hint}, or tuning.method to lora"
     elif tuning.mutates_weights and tuning.in_four_bits:
-        why = "4-bit weights cannot be decomposed: the remaining weights would be rounded to 4 bits again, "
-        why += "and the saved adapter would not fit the original weights"
+        reason = "4-bit weights cannot be decomposed: the remaining weights would be rounded to 4 bits again, "
+        reason += "and the saved adapter would not fit the original weights"
         hint += ", or tuning.method to lora"
     elif tuning.mutates_weights and tuning.use_dora:
-        why, hint = (
+        reason, hint = (
             f"{init} changes the weights whose norms DoRA learns",
             f"{hint}, or tuning.use_dora to false",
         )
     elif tuning.mutates_weights and tuning.target_parameters:
-        why, hint = "this is not tested with tensors of experts", f"{hint}, or leave {PARAMETERS_KEY} empty"
+        reason, hint = "this is not tested with tensors of experts", f"{hint}, or leave {PARAMETERS_KEY} empty"
     elif tuning.mutates_weights and loaded.config.model.add_tokens:
-        why, hint = "this is not tested with new tokens", f"{hint}, or leave model.add_tokens empty"
-    return [loaded.problem(INIT_KEY, f"is {init}, but {why}", hint)] if why else []
+        reason, hint = "this is not tested with new tokens", f"{hint}, or leave model.add_tokens empty"
+    return [loaded.problem(INIT_KEY, f"is {init}, but {reason}", hint)] if reason else []
 
 
 def _task_problems(loaded: LoadedConfig) -> list[Problem]:
@@ -139,8 +139,8 @@ def _task_problems(loaded: LoadedConfig) -> list[Problem]:
         return [loaded.placed(problem) for problem in error.problems]
     # A task's own problem with the metric is more precise than the general one.
     if not any(problem.key == METRIC_KEY for problem in problems):
-        unknown = metric_problems(loaded.config, task.metrics, f"by {task.name}")
-        problems += map(loaded.placed, unknown)
+        unknown_metrics = metric_problems(loaded.config, task.metrics, f"by {task.name}")
+        problems += map(loaded.placed, unknown_metrics)
     return problems
 
 
@@ -162,7 +162,7 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
     config = loaded.config
     if not is_asked(config):
         return []
-    settings: dict[str, tuple[object, tuple[object, ...]]] = {
+    allowed_values: dict[str, tuple[object, tuple[object, ...]]] = {
         "task.type": (config.task.type, tuple(name for name in task_names() if find_task(name).unsloth)),
         "model.init": (config.model.init, ("pretrained",)),
         "model.add_tokens": (config.model.add_tokens, ("",)),
@@ -181,29 +181,29 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
         "distributed.cpu_offload": (config.distributed.cpu_offload, (False,)),
     }
     if is_pattern(config.tuning.target_modules):
-        settings[MODULES_KEY] = (config.tuning.target_modules, ("all-linear",))
-    why = f"is not supported with {PROVIDER} = {UNSLOTH}"
-    return [*map(loaded.placed, refused_values(settings, why, f", or {PROVIDER} = transformers"))]
+        allowed_values[MODULES_KEY] = (config.tuning.target_modules, ("all-linear",))
+    message = f"is not supported with {PROVIDER} = {UNSLOTH}"
+    return [*map(loaded.placed, refused_values(allowed_values, message, f", or {PROVIDER} = transformers"))]
 
 
 def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -> list[Problem]:
     """Return problems of settings that are not tested with adapters of experts, or with a router loss."""
-    used = []
+    features_in_use = []
     if setup.lora_experts:
         names = ", ".join(dict.fromkeys(tensor.path for tensor in setup.lora_experts))
         alternative = f"name only linear layers in {MODULES_KEY} and leave {PARAMETERS_KEY} empty"
-        used.append((f"adapters of experts ({one_line(names, 120)})", alternative))
+        features_in_use.append((f"adapters of experts ({one_line(names, 120)})", alternative))
     if setup.router_logits:
-        used.append(("a router loss", f"set {ROUTERS} = 0"))
-    settings: dict[str, tuple[object, tuple[object, ...]]] = {
+        features_in_use.append(("a router loss", f"set {ROUTERS} = 0"))
+    allowed_values: dict[str, tuple[object, tuple[object, ...]]] = {
         "distributed.strategy": (strategy, ("ddp",)),
         "training.torch_compile": (setup.compiled, (False,)),
         PROVIDER: (setup.provider, ("transformers",)),
     }
     return [
         loaded.placed(problem)
-        for feature, alternative in used
-        for problem in refused_values(settings, f"is not tested with {feature}", f", or {alternative}")
+        for feature, alternative in features_in_use
+        for problem in refused_values(allowed_values, f"is not tested with {feature}", f", or {alternative}")
     ]
 
 
@@ -214,11 +214,11 @@ def four_bit_problems(
     one, with 4-bit weights."""
     if setup.four_bits is None:
         return []
-    instead = _sixteen_bits(loaded, shape, setup)
+    remedy = _sixteen_bits(loaded, shape, setup)
     if target.device == "cpu":
-        return [loaded.problem(METHOD_KEY, f"qlora needs a GPU, and this run is on the CPU ({target.reason})", instead)]
+        return [loaded.problem(METHOD_KEY, f"qlora needs a GPU, and this run is on the CPU ({target.reason})", remedy)]
     if hardware.libraries.get(BITSANDBYTES) is None and not is_asked(loaded.config):
-        hint = f"install it: uv pip install {BITSANDBYTES}; or {instead}"
+        hint = f"install it: uv pip install {BITSANDBYTES}; or {remedy}"
         return [loaded.problem(METHOD_KEY, f"qlora needs {BITSANDBYTES}, which is not installed", hint)]
     return []
 
@@ -227,6 +227,6 @@ def _sixteen_bits(loaded: ResolvedLoaded, shape: ModelShape, setup: TrainingSetu
     """Return a hint that suggests LoRA on 16-bit weights, with the memory of both methods at one row per pass."""
     config = loaded.config
     sixteen_bit, _ = with_dry_run(config, shape, replace(setup, method="lora", four_bits=None, weights="bfloat16"))
-    unpacked, packed = (format_bytes(needed_bytes(shape, variant, config, 1)) for variant in (sixteen_bit, setup))
-    change = f'set {METHOD_KEY} = "lora" and model.dtype = "bfloat16"'
-    return f"{change}: about {unpacked} of memory with a micro-batch of 1; 4 bits would take {packed}"
+    in_16_bits, packed_text = (format_bytes(needed_bytes(shape, option, config, 1)) for option in (sixteen_bit, setup))
+    change_text = f'set {METHOD_KEY} = "lora" and model.dtype = "bfloat16"'
+    return f"{change_text}: about {in_16_bits} of memory with a micro-batch of 1; 4 bits would take {packed_text}"

@@ -17,32 +17,32 @@ JOURNAL_LINE_BYTES = 480
 def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]:
     """Return the bytes of a checkpoint: the trained weights, their fp32 copies if they have 16 bits, the optimizer
     state, and small files."""
-    each, trained = _trained_bytes_each(setup), setup.trained_parameters
-    copies = 4 if each < 4 else 0
-    total = (each + copies) * trained + state_bytes(shape, setup, trained) + begun_bytes(setup)
+    bytes_each, trained = _trained_bytes_each(setup), setup.trained_parameters
+    copy_bytes = 4 if bytes_each < 4 else 0
+    size = (bytes_each + copy_bytes) * trained + state_bytes(shape, setup, trained) + begun_bytes(setup)
     if not setup.has_adapter:
-        total += each * sum(shape.towers.values())
+        size += bytes_each * sum(shape.towers.values())
     state = OPTIMIZERS[setup.optim].state_words or f"{setup.optim}'s state"
-    weights = "weights, fp32 master weights" if copies else "weights"
-    return total + SMALL_FILES_BYTES, f"{total / max(trained, 1):.3g} bytes/trained parameter: {weights} and {state}"
+    weights_text = "weights, fp32 master weights" if copy_bytes else "weights"
+    return size + SMALL_FILES_BYTES, f"{size / max(trained, 1):.3g} bytes/trained parameter: {weights_text} and {state}"
 
 
 def final_model_bytes(parameters: int, setup: TrainingSetup) -> int:
     """Return the bytes of the final model, or with LoRA of the adapter."""
-    trained = setup.trained_parameters if setup.has_adapter else parameters
-    return _trained_bytes_each(setup) * trained + begun_bytes(setup) + SMALL_FILES_BYTES
+    trained_count = setup.trained_parameters if setup.has_adapter else parameters
+    return _trained_bytes_each(setup) * trained_count + begun_bytes(setup) + SMALL_FILES_BYTES
 
 
 def run_bytes(
-    checkpoint: int, final_model: int, *, save_total_limit: int, saves: int, keeps_best: bool, total_steps: int
+    checkpoint: int, final_model_size: int, *, save_total_limit: int, saves: int, keeps_best: bool, total_steps: int
 ) -> tuple[int, str]:
     """Return the most bytes that a run folder holds at a time, and the reason.
 
     An old checkpoint is deleted only after the new one is complete. Early stopping keeps the best one as well.
     """
-    checkpoints = min(save_total_limit + 1 + keeps_best, saves)
-    total = checkpoints * checkpoint + final_model + total_steps * JOURNAL_LINE_BYTES
-    return total, f"{checkpoints} checkpoints at a time, the final model and the journal"
+    checkpoint_count = min(save_total_limit + 1 + keeps_best, saves)
+    total_bytes = checkpoint_count * checkpoint + final_model_size + total_steps * JOURNAL_LINE_BYTES
+    return total_bytes, f"{checkpoint_count} checkpoints at a time, the final model and the journal"
 
 
 def space_words(what: str, needed_bytes: float, free_bytes: float) -> str:

@@ -80,11 +80,11 @@ def offload_words(
     update on the CPU takes additional time.
     """
     static = Static(shape, replace(setup, cpu_offload=False))
-    weights = static.weights().bytes - static.towers().bytes
-    gradients = FLOAT * setup.trained_parameters
+    weight_bytes = static.weights().bytes - static.towers().bytes
+    gradient_bytes = FLOAT * setup.trained_parameters
     is_stage_2 = setup.zero_stage == 2
-    to_gpu = static.weight_size * setup.trained_parameters if is_stage_2 else 2 * passes * weights
-    copied = (to_gpu + passes * gradients) / setup.shards
+    bytes_to_gpu = static.weight_size * setup.trained_parameters if is_stage_2 else 2 * passes * weight_bytes
+    copied = (bytes_to_gpu + passes * gradient_bytes) / setup.shards
     sentence = f"each step copies {format_bytes(copied)} to the GPU and back"
     if capability is None:
         return sentence
@@ -114,51 +114,51 @@ def training_flops(
     rows.
     """
     # Answer tokens for each input token, in the proportion of the longest rows.
-    answers = setup.target_tokens / max(setup.longest_row or row_tokens, 1) if shape.decoder_layers else 0.0
-    attended = document_tokens if document_tokens and setup.packed and setup.device == "cuda" else row_tokens
-    pairs = shape.layers * attended + shape.decoder_layers * answers * (answers + 1) * row_tokens
-    pair = pairs * shape.attention_heads * shape.head_size
-    attention, matrices = 12.0 * pair, _matrix_flops(shape, setup, "source")
-    if answers:
-        matrices += answers * _matrix_flops(shape, setup, "target")
+    answer_share = setup.target_tokens / max(setup.longest_row or row_tokens, 1) if shape.decoder_layers else 0.0
+    attended_tokens = document_tokens if document_tokens and setup.packed and setup.device == "cuda" else row_tokens
+    score_count = shape.layers * attended_tokens + shape.decoder_layers * answer_share * (answer_share + 1) * row_tokens
+    pair_products = score_count * shape.attention_heads * shape.head_size
+    attention_flops, matrix_flops = 12.0 * pair_products, _matrix_flops(shape, setup, "source")
+    if answer_share:
+        matrix_flops += answer_share * _matrix_flops(shape, setup, "target")
     if setup.gradient_checkpointing:
-        attention += 4.0 * pair
-    return tokens * (matrices + attention)
+        attention_flops += 4.0 * pair_products
+    return tokens * (matrix_flops + attention_flops)
 
 
 def recomputed_share(shape: ModelShape, setup: TrainingSetup, row_tokens: int) -> float:
     """Return the extra computation of checkpointing as a share, 0.33 for a third: the layers run forward twice, the
     head does not. The share is higher with adapters, because frozen weights need no gradients."""
-    with_checkpoints, without = (
-        training_flops(shape, replace(setup, gradient_checkpointing=on), tokens=1, row_tokens=row_tokens)
-        for on in (True, False)
+    flops_with, flops_without = (
+        training_flops(shape, replace(setup, gradient_checkpointing=is_on), tokens=1, row_tokens=row_tokens)
+        for is_on in (True, False)
     )
-    return with_checkpoints / without - 1
+    return flops_with / flops_without - 1
 
 
 def checkpointing_cost(
-    planned_share: float, measured_with: float | None, measured_without: float | None
+    planned_share: float, seconds_with: float | None, seconds_without: float | None
 ) -> Planned[float]:
     """Return by what share checkpointing makes a step longer: from the two measured seconds of a step if both are
     given, and otherwise `planned_share`, the share of repeated computation."""
-    if measured_with and measured_without:
-        return estimated(max(measured_with / measured_without - 1, 0.0), "measured here with and without checkpointing")
+    if seconds_with and seconds_without:
+        return estimated(max(seconds_with / seconds_without - 1, 0.0), "measured here with and without checkpointing")
     return estimated(planned_share, "the forward pass of layers runs twice")
 
 
 def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> float:
     """Return the operations of matmuls for one input token, or for one answer token of an encoder-decoder."""
-    weights = shape.matrix_parameters_read(reads)
-    kinds = (kind for kind in setup.adapted(shape) if kind.reads == reads)
-    adapters = sum(kind.count * kind.uses * setup.lora_rank * (kind.inputs + kind.outputs) for kind in kinds)
-    flops = 6.0 * weights if setup.method == "full" else 4.0 * weights + 6.0 * adapters
+    parameters = shape.matrix_parameters_read(reads)
+    layer_kinds = (kind for kind in setup.adapted(shape) if kind.reads == reads)
+    adapter_count = sum(kind.count * kind.uses * setup.lora_rank * (kind.inputs + kind.outputs) for kind in layer_kinds)
+    flops = 6.0 * parameters if setup.method == "full" else 4.0 * parameters + 6.0 * adapter_count
     if setup.freezes_layers:
         # Forward through all layers, backward through the last ones, and the gradients of the trained weights.
         backward_share = setup.backward_layers / max(shape.layers, 1)
-        flops = 2.0 * weights * (1 + min(backward_share, 1.0) + setup.trained_parameters / max(shape.parameters, 1))
+        flops = 2.0 * parameters * (1 + min(backward_share, 1.0) + setup.trained_parameters / max(shape.parameters, 1))
     if setup.gradient_checkpointing:
-        heads = sum(linear.matrix_parameters for linear in shape.linears if linear.is_head and linear.reads == reads)
-        flops += 2.0 * (weights - heads + adapters)
+        head_sum = sum(linear.matrix_parameters for linear in shape.linears if linear.is_head and linear.reads == reads)
+        flops += 2.0 * (parameters - head_sum + adapter_count)
     return flops
 
 
@@ -175,8 +175,8 @@ def times_of_packing(config: ResolvedConfig, facts: DataFacts, shape: ModelShape
     """
     # The typical length of a token's document is unknown, so the longest document stands for it.
     widths = (longest_row(config, facts, is_packed) for is_packed in (True, False))
-    packed, alone = (training_flops(shape, setup, tokens=1, row_tokens=width) for width in widths)
-    return packed / alone
+    packed_flops, unpacked_flops = (training_flops(shape, setup, tokens=1, row_tokens=width) for width in widths)
+    return packed_flops / unpacked_flops
 
 
 def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
@@ -185,12 +185,12 @@ def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
     It counts as 0 for compiled layers, which have fewer operations that nobody has counted.
     """
     is_separate = setup.lora_dropout or setup.use_dora
-    of_adapter = OPERATIONS_OF_SEPARATE_ADAPTER if is_separate else OPERATIONS_OF_ADAPTER
-    operations = (shape.layers + shape.decoder_layers) * OPERATIONS_OF_LAYER
-    operations += of_adapter * sum(kind.count * kind.uses for kind in setup.adapted(shape))
-    operations *= not setup.compiled
-    slower = 1.0 if setup.device == "cuda" else _numpy_operation_seconds() / NUMPY_OPERATION_SECONDS
-    return operations * OPERATION_SECONDS * slower
+    adapter_operations = OPERATIONS_OF_SEPARATE_ADAPTER if is_separate else OPERATIONS_OF_ADAPTER
+    operation_count = (shape.layers + shape.decoder_layers) * OPERATIONS_OF_LAYER
+    operation_count += adapter_operations * sum(layer.count * layer.uses for layer in setup.adapted(shape))
+    operation_count *= not setup.compiled
+    slowdown = 1.0 if setup.device == "cuda" else _numpy_operation_seconds() / NUMPY_OPERATION_SECONDS
+    return operation_count * OPERATION_SECONDS * slowdown
 
 
 def starting_tokens(shape: ModelShape, setup: TrainingSetup, threads: int, row_tokens: int) -> float:
@@ -199,8 +199,8 @@ def starting_tokens(shape: ModelShape, setup: TrainingSetup, threads: int, row_t
     No measured rate of this machine is used, so that a run always gets the same micro-batch.
     """
     seconds = (shape.layers + shape.decoder_layers) * OPERATIONS_OF_LAYER * OPERATION_SECONDS
-    rate = threads * CORE_FLOPS_PER_SECOND * usual_share(shape.hidden_size, setup)
-    return seconds * rate / training_flops(shape, setup, tokens=1, row_tokens=row_tokens)
+    flops_per_second = threads * CORE_FLOPS_PER_SECOND * usual_share(shape.hidden_size, setup)
+    return seconds * flops_per_second / training_flops(shape, setup, tokens=1, row_tokens=row_tokens)
 
 
 # The usual length of a text sample, and the shortest that still shows something, for runs of a few seconds.
@@ -215,10 +215,10 @@ def sample_token_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
 def sample_tokens(training_seconds: float | None, samples: int, token_seconds: float) -> Planned[int]:
     """Return the length of each text sample in tokens. All samples together take a small share of the training time."""
     if training_seconds and samples and token_seconds:
-        affordable = round(_SAMPLES_SHARE * training_seconds / samples / token_seconds)
-        if affordable < SAMPLE_TOKENS:
+        affordable_tokens = round(_SAMPLES_SHARE * training_seconds / samples / token_seconds)
+        if affordable_tokens < SAMPLE_TOKENS:
             reason = f"shortened so that {samples} samples take {_SAMPLES_SHARE:.0%} of the time"
-            return estimated(max(_LEAST_SAMPLE_TOKENS, affordable), reason)
+            return estimated(max(_LEAST_SAMPLE_TOKENS, affordable_tokens), reason)
     return exact(SAMPLE_TOKENS, "the usual length")
 
 
@@ -229,13 +229,13 @@ def _numpy_operation_seconds() -> float:
 
     zeros = np.zeros(8, dtype=np.float32)
 
-    def timed(times: int = 1_000) -> float:
-        before = time.perf_counter()
+    def mean_seconds(times: int = 1_000) -> float:
+        started_at = time.perf_counter()
         for _ in range(times):
             np.add(zeros, zeros, zeros)
-        return (time.perf_counter() - before) / times
+        return (time.perf_counter() - started_at) / times
 
-    return min(timed() for _ in range(10))
+    return min(mean_seconds() for _ in range(10))
 
 
 def step_time(
@@ -256,8 +256,8 @@ def step_time(
     if calibration.step_seconds is not None:
         return estimated(calibration.step_seconds, f"measured here, {_runs(calibration, 'the same steps')}")
     if calibration.flops_per_second is not None:
-        rate, runs = calibration.flops_per_second, _runs(calibration, "this model with other rows")
-        return estimated(flops / rate, f"{runs} here ({rate / 1e9:.0f} GFLOP/s)")
+        flops_per_second, runs_text = calibration.flops_per_second, _runs(calibration, "this model with other rows")
+        return estimated(flops / flops_per_second, f"{runs_text} here ({flops_per_second / 1e9:.0f} GFLOP/s)")
     if setup.cpu_offload:
         return estimated(None, "weights are on the host, and the transfer speed is unknown: measure a step")
     if setup.device == "cuda":
@@ -266,8 +266,8 @@ def step_time(
 
 
 def _runs(calibration: Calibration, steps: str) -> str:
-    count = "1 measured run" if calibration.runs == 1 else f"{calibration.runs} measured runs"
-    return f"from {count} of {steps}" + (" while other programs kept the machine busy" if calibration.busy else "")
+    count_text = "1 measured run" if calibration.runs == 1 else f"{calibration.runs} measured runs"
+    return f"from {count_text} of {steps}" + (" while other programs kept the machine busy" if calibration.busy else "")
 
 
 def busy_words(load: float | None, cores: int, threads: int) -> str:
@@ -276,20 +276,20 @@ def busy_words(load: float | None, cores: int, threads: int) -> str:
     if load is None or not is_busy(load, threads):
         return ""
     slowdown = max(1.0, (threads + load) / cores)
-    rounded = f"{round(slowdown, int(slowdown < 3)):g}"
-    consequence = f"expect about {rounded} times longer while they run"
+    rounded_text = f"{round(slowdown, int(slowdown < 3)):g}"
+    consequence = f"expect about {rounded_text} times longer while they run"
     consequence = consequence if slowdown > 1.05 else "enough cores remain for this run"
     return f"other programs keep the cores busy (load {load:.1f}); {consequence}"
 
 
 def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str, starts: float) -> Planned[float | None]:
-    rate, share = _fastest_rate(device), training_share(hidden_size)
-    reason = f"numpy matmuls reach {rate / 1e9:.0f} GFLOP/s here; {_share_words(share)}"
+    flops_per_second, used_share = _fastest_rate(device), training_share(hidden_size)
+    reason = f"numpy matmuls reach {flops_per_second / 1e9:.0f} GFLOP/s here; {_share_words(used_share)}"
     if setup.precision != "fp32":
         reason = f"{reason}; bf16 is {bf16_gain(hidden_size):.1f} times as fast as fp32"
     if starts:
         reason += f"; {format_seconds(starts)} of the step is launch overhead"
-    return estimated(flops / (rate * usual_share(hidden_size, setup)) + starts, reason)
+    return estimated(flops / (flops_per_second * usual_share(hidden_size, setup)) + starts, reason)
 
 
 def _share_words(share: float) -> str:
@@ -301,8 +301,8 @@ def usual_share(hidden_size: int, setup: TrainingSetup) -> float:
     GPU, and that of numpy's fp32 matmuls on a CPU. The constants above give the measurements."""
     if setup.device == "cuda":
         return CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
-    share = training_share(hidden_size)
-    return share if setup.precision == "fp32" else share * bf16_gain(hidden_size)
+    fp32_share = training_share(hidden_size)
+    return fp32_share if setup.precision == "fp32" else fp32_share * bf16_gain(hidden_size)
 
 
 def unpacking_times(capability: Version | None) -> float:
@@ -323,28 +323,28 @@ def compute_rates(
     """Return the rates to which the speed of one process is compared; `processes` share the cores of a CPU. The rates
     of matmuls that plans measured are read under `device` (`device_key`), those of trials under `tried_on`
     (`trial_device`)."""
-    share, starts = usual_share(shape.hidden_size, setup), starting_seconds(shape, setup)
+    used_share, launch_seconds = usual_share(shape.hidden_size, setup), starting_seconds(shape, setup)
     if setup.device != "cuda":
-        rate = max(_kept_rates(device), default=0.0) or _fastest_rate(device)
-        of = "fp32 matmuls"
+        cpu_rate = max(_kept_rates(device), default=0.0) or _fastest_rate(device)
+        measured_of = "fp32 matmuls"
         return ComputeRates(
-            row_flops=row_flops, usual_share=share, starting_seconds=starts,
-            measured=rate / processes, measured_of=of,
+            row_flops=row_flops, usual_share=used_share, starting_seconds=launch_seconds,
+            measured=cpu_rate / processes, measured_of=measured_of,
         )  # fmt: skip
     if setup.four_bits:
-        share /= unpacking_times(card.capability if card else None)
-    kind = "tf32" if (setup.precision, setup.tf32) == ("fp32", True) else setup.precision
-    tried = [record.figures.get("precisions", {}).get(kind, {}) for record in records_of_device(TRIAL, tried_on)]
-    measured = tried[-1].get("teraflops") if tried else None
-    maker = card_flops_per_second(card, setup) if card else None
+        used_share /= unpacking_times(card.capability if card else None)
+    number_type = "tf32" if (setup.precision, setup.tf32) == ("fp32", True) else setup.precision
+    tried = [record.figures.get("precisions", {}).get(number_type, {}) for record in records_of_device(TRIAL, tried_on)]
+    measured_teraflops = tried[-1].get("teraflops") if tried else None
+    makers_rate = card_flops_per_second(card, setup) if card else None
     return ComputeRates(
         row_flops=row_flops,
-        usual_share=share,
-        starting_seconds=starts,
-        measured=1e12 * measured if measured else None,
-        measured_of=f"{kind} matmuls",
-        maker=maker,
-        maker_source=f"{card.title} ({card.source})" if card and maker else "",
+        usual_share=used_share,
+        starting_seconds=launch_seconds,
+        measured=1e12 * measured_teraflops if measured_teraflops else None,
+        measured_of=f"{number_type} matmuls",
+        maker=makers_rate,
+        maker_source=f"{card.title} ({card.source})" if card and makers_rate else "",
     )
 
 
@@ -353,14 +353,14 @@ def _fastest_rate(device: str) -> float:
 
     Other programs only slow matmuls down, and a plan should not change with their load.
     """
-    now = matrix_flops_per_second()
+    current_rate = matrix_flops_per_second()
     if not device:
-        return now
-    rates = _kept_rates(device)
-    if now not in rates:  # once in a process: it is not measured again
-        keep_record(MATMULS, _matmuls_key(device), {"flops_per_second": now})
-        rates = [*rates, now][-KINDS[MATMULS] :]
-    return max(rates)
+        return current_rate
+    all_rates = _kept_rates(device)
+    if current_rate not in all_rates:  # once in a process: it is not measured again
+        keep_record(MATMULS, _matmuls_key(device), {"flops_per_second": current_rate})
+        all_rates = [*all_rates, current_rate][-KINDS[MATMULS] :]
+    return max(all_rates)
 
 
 def _kept_rates(device: str) -> list[float]:
@@ -383,20 +383,20 @@ def bf16_gain(hidden_size: int) -> float:
 def _on_card(
     flops: float, hidden_size: int, setup: TrainingSetup, card: Card | None, starts: float
 ) -> Planned[float | None]:
-    rate = card_flops_per_second(card, setup) if card else None
-    if card is None or rate is None:
-        lack = f"has no {setup.precision} rate for this GPU" if card else "does not contain this GPU"
-        return estimated(None, f"the catalogue {lack}: measure one step first")
-    share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
-    reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}); {_share_words(share)}"
-    computing = flops / (rate * share)
+    card_rate = card_flops_per_second(card, setup) if card else None
+    if card is None or card_rate is None:
+        missing = f"has no {setup.precision} rate for this GPU" if card else "does not contain this GPU"
+        return estimated(None, f"the catalogue {missing}: measure one step first")
+    used_share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
+    reason = f"{card.title}: {card_rate / 1e12:.0f} TFLOP/s ({card.source}); {_share_words(used_share)}"
+    compute_seconds = flops / (card_rate * used_share)
     if setup.four_bits:
-        times = unpacking_times(card.capability)
-        reason += f"; unpacking 4-bit weights makes steps about {times} times as long (estimated)"
-        computing *= times
-    if starts > computing:
-        reason = f"launch overhead takes longer than computing ({format_seconds(computing)}; {reason})"
-    return estimated(max(computing, starts), reason)
+        unpacking_factor = unpacking_times(card.capability)
+        reason += f"; unpacking 4-bit weights makes steps about {unpacking_factor} times as long (estimated)"
+        compute_seconds *= unpacking_factor
+    if starts > compute_seconds:
+        reason = f"launch overhead takes longer than computing ({format_seconds(compute_seconds)}; {reason})"
+    return estimated(max(compute_seconds, starts), reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,8 +418,8 @@ class Decomposition:
     def of(cls, init: str, r: int, layers: Iterable[Linear]) -> Self:
         """Return the cost of the decompositions that `tuning.init_lora_weights = init` needs for these layers."""
         iterations = init.removeprefix("pissa_niter_")
-        how = "a QR" if init == "olora" else "a fast SVD" if iterations.isdigit() else "an SVD"
-        count, operations, matmuls = 0, 0.0, 0.0
+        method_text = "a QR" if init == "olora" else "a fast SVD" if iterations.isdigit() else "an SVD"
+        matrix_count, operations, matmuls = 0, 0.0, 0.0
         for layer in layers:
             m, n = max(layer.inputs, layer.outputs), min(layer.inputs, layer.outputs)
             share = DECOMPOSING_SHARE * n / (n + DECOMPOSING_HALF_SHARE_WIDTH)
@@ -428,22 +428,22 @@ class Decomposition:
                 share *= NARROW_SHARE
             else:
                 flops = 4.0 * m * n**2 - 4 / 3 * n**3 if init == "olora" else 6.0 * m * n**2 + 20.0 * n**3
-            count, operations = count + layer.count, operations + layer.count * flops
+            matrix_count, operations = matrix_count + layer.count, operations + layer.count * flops
             matmuls += layer.count * flops / share
-        return cls(how, count, operations, matmuls)
+        return cls(method_text, matrix_count, operations, matmuls)
 
     def seconds(self, card: Card | None, *, on_card: bool) -> Planned[float | None]:
         """Return how many seconds a process takes for the decomposition, and the source of the figure."""
-        work = f"{self.how} of each of {self.count:,} matrices before the first step"
+        work_text = f"{self.how} of each of {self.count:,} matrices before the first step"
         if not on_card:
-            rate, share = core_flops_per_second(), self.operations / self.fp32_matmuls
-            reach = f"about {share:.0%} of the {rate / 1e9:.0f} GFLOP/s of matmuls on one core here"
-            return estimated(self.fp32_matmuls / rate, f"{work}, at {reach}")
+            flops_per_second, share = core_flops_per_second(), self.operations / self.fp32_matmuls
+            speed_text = f"about {share:.0%} of the {flops_per_second / 1e9:.0f} GFLOP/s of matmuls on one core here"
+            return estimated(self.fp32_matmuls / flops_per_second, f"{work_text}, at {speed_text}")
         if card is None or card.teraflops.fp32 is None:
-            return estimated(None, f"{work}; its speed on this GPU is unknown")
-        rate = DECOMPOSING_CARD_SHARE * card.teraflops.fp32 * 1e12
-        reach = f"about {DECOMPOSING_CARD_SHARE:.0%} of {card.title}'s fp32 rate (an estimate)"
-        return estimated(self.operations / rate, f"{work}, at {reach}")
+            return estimated(None, f"{work_text}; its speed on this GPU is unknown")
+        flops_per_second = DECOMPOSING_CARD_SHARE * card.teraflops.fp32 * 1e12
+        speed_text = f"about {DECOMPOSING_CARD_SHARE:.0%} of {card.title}'s fp32 rate (an estimate)"
+        return estimated(self.operations / flops_per_second, f"{work_text}, at {speed_text}")
 
 
 def roofline_seconds(
@@ -454,22 +454,24 @@ def roofline_seconds(
     A pass takes the longest of three times: computing, reading the weights three times, and starting its operations.
     Then the optimizer reads and writes weights, gradients and its state.
     """
-    rate = card_flops_per_second(card, setup) if card else None
-    if card is None or rate is None or setup.cpu_offload:
+    flops_rate = card_flops_per_second(card, setup) if card else None
+    if card is None or flops_rate is None or setup.cpu_offload:
         return None
-    bandwidth = 1e9 * card.gigabytes_per_second
-    share = CARD_SHARE * shape.hidden_size / (shape.hidden_size + CARD_HALF_SHARE_WIDTH)
-    weights = shape.parameters * (2 if setup.precision != "fp32" else 4) / setup.shards
-    pass_seconds = max(flops / passes / (rate * share), 3 * weights / bandwidth, starting_seconds(shape, setup))
+    memory_rate = 1e9 * card.gigabytes_per_second
+    used_share = CARD_SHARE * shape.hidden_size / (shape.hidden_size + CARD_HALF_SHARE_WIDTH)
+    weight_bytes = shape.parameters * (2 if setup.precision != "fp32" else 4) / setup.shards
+    pass_seconds = max(
+        flops / passes / (flops_rate * used_share), 3 * weight_bytes / memory_rate, starting_seconds(shape, setup)
+    )
     update_bytes = setup.trained_parameters / setup.shards * (12 + 2 * OPTIMIZERS[setup.optim].state_bytes)
-    return passes * pass_seconds + update_bytes / bandwidth
+    return passes * pass_seconds + update_bytes / memory_rate
 
 
 def card_flops_per_second(card: Card, setup: TrainingSetup) -> float | None:
     """Return the maker's rate for the matmuls of this setup, per second; fp32 ones run as TF32 if that is allowed."""
-    rates = card.teraflops
-    fp32 = rates.tf32 if setup.tf32 and rates.tf32 else rates.fp32
-    teraflops = {"fp32": fp32, "bf16": rates.bf16, "fp16": rates.fp16}[setup.precision]
+    makers_rates = card.teraflops
+    fp32_teraflops = makers_rates.tf32 if setup.tf32 and makers_rates.tf32 else makers_rates.fp32
+    teraflops = {"fp32": fp32_teraflops, "bf16": makers_rates.bf16, "fp16": makers_rates.fp16}[setup.precision]
     return None if teraflops is None else teraflops * 1e12
 
 
@@ -479,8 +481,8 @@ def matrix_flops_per_second(size: int = 512, at_least_seconds: float = 0.05, at_
 
     One core may win: if another program uses one of two cores, waiting threads reach a 20th of their usual rate.
     """
-    on_all_cores = 2.0 * size**3 / _best_seconds(size, at_least_seconds, at_least_times)
-    return max(on_all_cores, core_flops_per_second(size, at_least_seconds, at_least_times))
+    all_cores_rate = 2.0 * size**3 / _best_seconds(size, at_least_seconds, at_least_times)
+    return max(all_cores_rate, core_flops_per_second(size, at_least_seconds, at_least_times))
 
 
 @cache
@@ -496,11 +498,11 @@ def core_flops_per_second(size: int = 512, at_least_seconds: float = 0.05, at_le
 def _best_seconds(size: int, at_least_seconds: float, at_least_times: int) -> float:
     import numpy as np
 
-    a = np.ones((size, size), dtype=np.float32)
-    a @ a
+    matrix = np.ones((size, size), dtype=np.float32)
+    matrix @ matrix
     seconds: list[float] = []
     while sum(seconds) < at_least_seconds or len(seconds) < at_least_times:
-        before = time.perf_counter()
-        a @ a
-        seconds.append(time.perf_counter() - before)
+        started_at = time.perf_counter()
+        matrix @ matrix
+        seconds.append(time.perf_counter() - started_at)
     return min(seconds)

@@ -47,19 +47,19 @@ def with_rows_of_step(
         return _with_epochs(loaded, facts.rows), facts
     target = TrainingDevice.of(hardware, chosen_gpu)
     # The rows are enough for a process on every usable GPU.
-    unlimited = _with_epochs(decided(loaded, EFFECTIVE, _MOST_ROWS), facts.rows)
-    count = processes_of(unlimited, hardware, target, chosen_gpu).count.value
+    unlimited_config = _with_epochs(decided(loaded, EFFECTIVE, _MOST_ROWS), facts.rows)
+    process_count = processes_of(unlimited_config, hardware, target, chosen_gpu).count.value
     training = loaded.config.training
-    micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    if _both_written(loaded) and isinstance(micro, int) and isinstance(accumulation, int):
-        rows, reason = micro * accumulation * count, f"auto: {MICRO} x {ACCUMULATION}"
+    micro_rows, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
+    if _both_written(loaded) and isinstance(micro_rows, int) and isinstance(accumulation, int):
+        rows, reason = micro_rows * accumulation * process_count, f"auto: {MICRO} x {ACCUMULATION}"
         return _with_epochs(decided(loaded, EFFECTIVE, rows, reason), facts.rows), facts
-    wanted, reason = _rows_per_step(loaded, target.gpu, facts, count)
-    most = most_rows_of_step(loaded.config.training.num_train_epochs, facts.rows)
-    rows = min(wanted, max(most, 1 if loaded.config.distributed.processes == "auto" else count))
-    if rows < wanted:
-        fewer = f"with more, {quantity(facts.rows, 'row')} would give fewer than {LEAST_STEPS} steps"
-        reason = f"auto: {rows}, because {fewer}; without this limit: {reason}"
+    suitable_rows, reason = _rows_per_step(loaded, target.gpu, facts, process_count)
+    largest_step = most_rows_of_step(loaded.config.training.num_train_epochs, facts.rows)
+    rows = min(suitable_rows, max(largest_step, 1 if loaded.config.distributed.processes == "auto" else process_count))
+    if rows < suitable_rows:
+        limit_reason = f"with more, {quantity(facts.rows, 'row')} would give fewer than {LEAST_STEPS} steps"
+        reason = f"auto: {rows}, because {limit_reason}; without this limit: {reason}"
     else:
         reason = f"auto: {reason}"
     return _with_epochs(decided(loaded, EFFECTIVE, rows, reason), facts.rows), facts.of_batch(rows)
@@ -69,16 +69,16 @@ def _with_epochs(loaded: LoadedConfig, rows: int) -> ResolvedLoaded:
     """Return the config with its epochs as a number: more than usual if `rows` rows of data would give few steps."""
     step_rows = loaded.config.training.effective_batch_size
     if loaded.config.training.num_train_epochs == "auto" and step_rows != "auto":
-        per_epoch = steps_per_epoch(rows, step_rows)
-        epochs = min(max(USUAL_EPOCHS, math.ceil(GOOD_STEPS / per_epoch)), MOST_EPOCHS)
-        more = f"auto: {epochs}, because {USUAL_EPOCHS} would leave fewer than {GOOD_STEPS} steps"
-        loaded = decided(loaded, EPOCHS, float(epochs), more if epochs > USUAL_EPOCHS else "auto")
+        epoch_steps = steps_per_epoch(rows, step_rows)
+        epochs = min(max(USUAL_EPOCHS, math.ceil(GOOD_STEPS / epoch_steps)), MOST_EPOCHS)
+        epochs_reason = f"auto: {epochs}, because {USUAL_EPOCHS} would leave fewer than {GOOD_STEPS} steps"
+        loaded = decided(loaded, EPOCHS, float(epochs), epochs_reason if epochs > USUAL_EPOCHS else "auto")
     return resolved(loaded)
 
 
-def epochs_figure(asked: LoadedConfig, loaded: ResolvedLoaded) -> Planned[float] | None:
+def epochs_figure(loaded_before: LoadedConfig, loaded: ResolvedLoaded) -> Planned[float] | None:
     """Return the epochs that `num_train_epochs = "auto"` became; None if the user set a number, or `max_steps`."""
-    training = asked.config.training
+    training = loaded_before.config.training
     is_decided = training.num_train_epochs == "auto" and not training.max_steps
     return exact(epochs_of(loaded.config), f"from {loaded.where(EPOCHS)}") if is_decided else None
 
@@ -132,7 +132,7 @@ def _power_of_two(most: float) -> int:
 def _both_written(loaded: LoadedConfig) -> bool:
     training = loaded.config.training
     numbers = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    return all(isinstance(number, int) for number in numbers) and all(
+    return all(isinstance(size, int) for size in numbers) and all(
         loaded.origin(key).by_user for key in (MICRO, ACCUMULATION)
     )
 
@@ -140,43 +140,43 @@ def _both_written(loaded: LoadedConfig) -> bool:
 def _rows_per_step(loaded: LoadedConfig, gpu: Gpu | None, facts: DataFacts, count: int) -> tuple[int, str]:
     """Return the rows per step that suit the GPU and the learning rate, for data of any size, and the reason."""
     config, profile = loaded.config, loaded.hardware_profile
-    base, source = base_rows(loaded)
-    rate_words = f"{base} rows, which the learning rate is meant for ({source})"
+    base_row_count, source = base_rows(loaded)
+    base_text = f"{base_row_count} rows, which the learning rate is meant for ({source})"
     if gpu is None:
-        return max(base, count), f"{rate_words}: on a CPU, more rows take proportionally longer"
+        return max(base_row_count, count), f"{base_text}: on a CPU, more rows take proportionally longer"
     if profile is None:
-        return max(base, count), f"{rate_words}: {loaded.hardware_reason or 'no hardware profile'}"
-    model = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
-    rows_and_source = _of_profile(loaded, gpu, model.parameters)
+        return max(base_row_count, count), f"{base_text}: {loaded.hardware_reason or 'no hardware profile'}"
+    model_shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
+    rows_and_source = _of_profile(loaded, gpu, model_shape.parameters)
     if rows_and_source is None:
-        kind = f"{config.task.type} with {model.parameters / 1e9:.1f} billion parameters and this GPU memory"
-        reason = f"hardware profile {profile.name} has no value for {kind}"
-        return max(base, count), f"{rate_words}: {reason}; `tui-trainer tune --effective` measures one"
-    rows, words = rows_and_source
-    return rows * count, f"{words} on each of {count} GPUs: {count * rows}" if count > 1 else words
+        case = f"{config.task.type} with {model_shape.parameters / 1e9:.1f} billion parameters and this GPU memory"
+        reason = f"hardware profile {profile.name} has no value for {case}"
+        return max(base_row_count, count), f"{base_text}: {reason}; `tui-trainer tune --effective` measures one"
+    rows, rows_text = rows_and_source
+    return rows * count, f"{rows_text} on each of {count} GPUs: {count * rows}" if count > 1 else rows_text
 
 
 def _of_profile(loaded: LoadedConfig, gpu: Gpu, parameters: int) -> tuple[int, str] | None:
     """Return the rows per step that the hardware profile has for one GPU, and their source; None if it has none."""
     config, profile = loaded.config, loaded.hardware_profile
-    length, base = config.data.max_length, base_rows(loaded)[0]
-    fitting = [
+    max_length, least_rows = config.data.max_length, base_rows(loaded)[0]
+    fitting_batches = [
         batch
         for batch in (profile.batches if profile else ())
         if config.task.type in batch.tasks and _has_memory(batch, gpu) and parameters <= batch.parameters_at_most
     ]
-    if not fitting or profile is None:
+    if not fitting_batches or profile is None:
         return None
-    nearest = min(fitting, key=lambda batch: abs(math.log(batch.tokens / length)))
-    rows, words = nearest.rows, f"{nearest.rows} rows of {nearest.tokens} tokens"
-    if nearest.tokens != length:
+    nearest_batch = min(fitting_batches, key=lambda batch: abs(math.log(batch.tokens / max_length)))
+    rows, rows_text = nearest_batch.rows, f"{nearest_batch.rows} rows of {nearest_batch.tokens} tokens"
+    if nearest_batch.tokens != max_length:
         # Longer rows give fewer rows for the same tokens, but not fewer than the learning rate is meant for.
-        rows = max(base, _power_of_two(nearest.rows * nearest.tokens / length))
-        words = f"{rows} rows of {length} tokens, because {words} keep the GPU busy"
-    return rows, f"{words} (hardware profile {profile.name}: {nearest.source})"
+        rows = max(least_rows, _power_of_two(nearest_batch.rows * nearest_batch.tokens / max_length))
+        rows_text = f"{rows} rows of {max_length} tokens, because {rows_text} keep the GPU busy"
+    return rows, f"{rows_text} (hardware profile {profile.name}: {nearest_batch.source})"
 
 
 def _has_memory(batch: BatchSize, gpu: Gpu) -> bool:
     """Return whether a profile's batch size is for GPUs with this memory, or for any memory if the GPU reports none."""
-    low, high = batch.memory_gib
-    return low <= gpu.memory_bytes / GIB <= high if gpu.memory_bytes else low <= 0
+    lowest_gib, highest_gib = batch.memory_gib
+    return lowest_gib <= gpu.memory_bytes / GIB <= highest_gib if gpu.memory_bytes else lowest_gib <= 0

@@ -42,27 +42,32 @@ class MemoryBudget:
     def of(cls, hardware: Hardware, target: TrainingDevice, processes: int = 1) -> Self:
         """Return the budget of one of `processes` processes. Each has its own GPU; all share the machine's memory."""
         if target.gpu is None:
-            free, total = hardware.memory_available_bytes, hardware.memory_bytes
+            free_bytes, total_bytes = hardware.memory_available_bytes, hardware.memory_bytes
             return cls(
-                free_bytes=None if free is None else free // processes,
-                total_bytes=None if total is None else total // processes,
+                free_bytes=None if free_bytes is None else free_bytes // processes,
+                total_bytes=None if total_bytes is None else total_bytes // processes,
                 where="this machine" if processes == 1 else f"each of {processes} processes on this machine",
                 share=CPU_SHARE,
             )
-        free = target.gpu.memory_free_bytes
-        total = target.gpu.memory_bytes
-        return cls(free_bytes=total if free is None else free, total_bytes=total, where="the GPU", share=GPU_SHARE)
+        free_bytes = target.gpu.memory_free_bytes
+        total_bytes = target.gpu.memory_bytes
+        return cls(
+            free_bytes=total_bytes if free_bytes is None else free_bytes,
+            total_bytes=total_bytes,
+            where="the GPU",
+            share=GPU_SHARE,
+        )
 
 
 def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup) -> tuple[TrainingSetup, str]:
     """Return the setup with the counts of a dry run, and a clause on how the memory is computed."""
     reason = "sum of the parts at the peak of a step"
     model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
-    layer, why_not = measure_layer(model, shape, setup, row_tokens(config, setup))
-    if layer is None:
+    layer_bytes, failure = measure_layer(model, shape, setup, row_tokens(config, setup))
+    if layer_bytes is None:
         reason += f"; a general formula estimates activations, because those of {shape.model_type} "
-        reason += f"could not be counted: {why_not}"
-    return replace(setup, counted=layer), reason
+        reason += f"could not be counted: {failure}"
+    return replace(setup, counted=layer_bytes), reason
 
 
 def largest_micro_batch(
@@ -72,14 +77,14 @@ def largest_micro_batch(
     budget = room.budget_bytes
     if budget is None:
         return limit
-    fits = bisect_left(range(1, limit + 1), True, key=lambda rows: needed_bytes(shape, setup, config, rows) > budget)
-    return max(fits, 1)
+    count = bisect_left(range(1, limit + 1), True, key=lambda rows: needed_bytes(shape, setup, config, rows) > budget)
+    return max(count, 1)
 
 
 def row_tokens(config: Config, setup: TrainingSetup) -> int:
     """Return the length of the longest row of a pass in tokens, limited to what the config allows now."""
-    allowed = config.data.max_length * (setup.row_documents if setup.packed else 1)
-    return min(allowed, setup.longest_row or config.data.max_length)
+    allowed_tokens = config.data.max_length * (setup.row_documents if setup.packed else 1)
+    return min(allowed_tokens, setup.longest_row or config.data.max_length)
 
 
 def pass_rows(setup: TrainingSetup, rows: int) -> int:
@@ -102,7 +107,7 @@ def parts_of_run(
 ) -> tuple[MemoryPart, ...]:
     """Return the parts of the peak memory with these rows per pass, corrected by peaks that were measured here."""
 
-    def labels(rows: int, candidates: int) -> int:
+    def label_count(rows: int, candidates: int) -> int:
         return most_labels(config, setup, pass_rows(setup, rows), pass_rows(setup, candidates))
 
     def parts_of(rows: int, eval_rows: int) -> tuple[MemoryPart, ...]:
@@ -111,38 +116,38 @@ def parts_of_run(
             eval_rows=pass_rows(setup, eval_rows),
             row_tokens=row_tokens(config, setup),
             accumulation=most_passes(config, setup, rows),
-            most_labels=labels(rows, step_rows(config)),
-            most_eval_labels=labels(eval_rows, EVALUATION_WINDOW * eval_rows),
+            most_labels=label_count(rows, step_rows(config)),
+            most_eval_labels=label_count(eval_rows, EVALUATION_WINDOW * eval_rows),
         )
         return memory.memory_parts(shape, setup, batch)
 
     parts = parts_of(micro_batch, eval_batch)
-    peak = nearest_peak(setup.measured_peaks, micro_batch, eval_batch)
-    return corrected(parts, micro_batch, setup.device, peak, parts_of) if peak else parts
+    measured_peak = nearest_peak(setup.measured_peaks, micro_batch, eval_batch)
+    return corrected(parts, micro_batch, setup.device, measured_peak, parts_of) if measured_peak else parts
 
 
-def most_labels(config: ResolvedConfig, setup: TrainingSetup, rows: int, among: int) -> int:
-    """Return the largest likely count of labels in a pass of `rows` out of `among` rows; 0 if all tokens may count."""
-    tokens, share = _most_tokens(config, setup, rows, among), setup.label_share
+def most_labels(config: ResolvedConfig, setup: TrainingSetup, rows: int, candidate_rows: int) -> int:
+    """Return the largest likely count of labels in a pass of `rows` out of `candidate_rows`; 0 if all may count."""
+    token_sum, label_share = _most_tokens(config, setup, rows, candidate_rows), setup.label_share
     # Each document is assumed to be trained on as a whole or not at all, which spreads the counts most.
     documents = step_rows(config) / most_passes(config, setup, rows)
-    share += _DEVIATIONS * math.sqrt(share * (1 - share) / documents)
-    return tokens if share >= 1 else math.ceil(share * (tokens or rows * row_tokens(config, setup)))
+    label_share += _DEVIATIONS * math.sqrt(label_share * (1 - label_share) / documents)
+    return token_sum if label_share >= 1 else math.ceil(label_share * (token_sum or rows * row_tokens(config, setup)))
 
 
-def _most_tokens(config: Config, setup: TrainingSetup, rows: int, among: int) -> int:
-    """Return the largest likely count of tokens in a pass of `rows` out of `among` padded documents; 0 if rows are
+def _most_tokens(config: Config, setup: TrainingSetup, rows: int, candidate_rows: int) -> int:
+    """Return the largest likely tokens in a pass of `rows` out of `candidate_rows` padded documents; 0 if rows are
     full.
 
     Lengths of documents are assumed to spread like an exponential distribution, within their mean and the longest. The
     longest share p of them is then at most mean + deviation x sqrt((1 - p) / p) long on average (Bhatia and Davis,
     Amer. Math. Monthly 107, 2000). If documents are sorted by length, all of a pass may be long.
     """
-    mean, longest = setup.document_tokens, row_tokens(config, setup)
-    if not mean or mean >= longest or config.data.group_by_length is True:
+    mean_tokens, longest_tokens = setup.document_tokens, row_tokens(config, setup)
+    if not mean_tokens or mean_tokens >= longest_tokens or config.data.group_by_length is True:
         return 0
-    deviation = min(mean, math.sqrt(mean * (longest - mean)))
-    share = min(1.0, rows / among)
-    mean_longest = mean + deviation * math.sqrt((1 - share) / share)
-    likely_most = rows * mean_longest + _DEVIATIONS * deviation * math.sqrt(rows)
-    return min(rows * longest, math.ceil(max(likely_most, longest + (rows - 1) * mean_longest)))
+    token_deviation = min(mean_tokens, math.sqrt(mean_tokens * (longest_tokens - mean_tokens)))
+    row_share = min(1.0, rows / candidate_rows)
+    mean_longest = mean_tokens + token_deviation * math.sqrt((1 - row_share) / row_share)
+    likely_most = rows * mean_longest + _DEVIATIONS * token_deviation * math.sqrt(rows)
+    return min(rows * longest_tokens, math.ceil(max(likely_most, longest_tokens + (rows - 1) * mean_longest)))

@@ -36,14 +36,14 @@ def fused_kernels(
     config = loaded.config
     if config.model.kernels != "auto":
         return exact(config.model.kernels, f"from {loaded.where(KERNELS)}")
-    why_not = "Unsloth has its own kernels" if is_asked(config) else lack(hardware, target, shape)
-    if not why_not and config.training.torch_compile:
+    obstacle = "Unsloth has its own kernels" if is_asked(config) else lack(hardware, target, shape)
+    if not obstacle and config.training.torch_compile:
         # Compiled SwiGLU was 3.1 times as fast as Liger's (Liger-Kernel #1330, B300).
-        why_not = "compiled layers fuse the same operations"
-    if not why_not and config.training.deterministic:
-        why_not = "torch cannot check whether a library's kernels are deterministic"
-    if why_not:
-        return exact("none", f"auto: {why_not}")
+        obstacle = "compiled layers fuse the same operations"
+    if not obstacle and config.training.deterministic:
+        obstacle = "torch cannot check whether a library's kernels are deterministic"
+    if obstacle:
+        return exact("none", f"auto: {obstacle}")
     version = hardware.libraries.get(LIBRARY)
     return estimated("liger", f"auto: liger-kernel {version} supports {shape.model_type}")
 
@@ -75,9 +75,9 @@ def kernel_problems(
     loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape
 ) -> list[Problem]:
     """Return problems with kernels that were requested by name and are not possible here."""
-    if loaded.config.model.kernels != "liger" or not (why_not := lack(hardware, target, shape)):
+    if loaded.config.model.kernels != "liger" or not (obstacle := lack(hardware, target, shape)):
         return []
-    return [loaded.problem(KERNELS, f"liger: {why_not}", "set it to auto to use what is available")]
+    return [loaded.problem(KERNELS, f"liger: {obstacle}", "set it to auto to use what is available")]
 
 
 def lack(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> str:
@@ -86,8 +86,8 @@ def lack(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> str:
         return "fused kernels need a GPU, and this run is on the CPU"
     if hardware.libraries.get(LIBRARY) is None:
         return f"{LIBRARY} is not installed"
-    if missing := lack_of_compiler(hardware.libraries, target.device):
-        return f"{missing}, and fused kernels need it"
+    if missing_part := lack_of_compiler(hardware.libraries, target.device):
+        return f"{missing_part}, and fused kernels need it"
     capability = target.gpu.capability if target.gpu else None
     if capability and capability < TENSOR_CORES_FROM:
         return f"fused kernels need compute capability 7.0, and this GPU has {dotted(capability)}"

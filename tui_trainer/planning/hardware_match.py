@@ -44,15 +44,15 @@ def choose_hardware_profile(
         return find_profile(requested, "hardware"), "chosen by name"
     gpu, _ = choose_gpu(hardware, chosen_gpu)
     device, _ = training_device(hardware, gpu, chosen_gpu)
-    matching = [
+    profiles_and_reasons = [
         (profile, reason)
         for profile in all_profiles("hardware").values()
         if (reason := why_it_matches(profile, hardware, gpu, device))
     ]
-    if not matching:
+    if not profiles_and_reasons:
         return None, "no hardware profile matches this machine"
     # max() takes the first of equals.
-    return max(reversed(matching), key=lambda pair: specificity(pair[0]))
+    return max(reversed(profiles_and_reasons), key=lambda pair: specificity(pair[0]))
 
 
 def specificity(profile: Profile) -> tuple[bool, int]:
@@ -74,29 +74,29 @@ def why_it_matches(profile: Profile, hardware: Hardware, gpu: Gpu | None = None,
         return ""
     if device == "cpu":
         return _why_the_cpu_matches(profile.match, hardware, gpu)
-    if not gpu or not (card := _why_the_card_matches(profile.match, gpu)):
+    if not gpu or not (card_reason := _why_the_card_matches(profile.match, gpu)):
         return ""
-    return card + (f", with {_cores(hardware)}" if "cores_at_most" in profile.match else "")
+    return card_reason + (f", with {_cores(hardware)}" if "cores_at_most" in profile.match else "")
 
 
 def match_problems(profile: Profile) -> list[Problem]:
     """Return a problem for each wrong key or value of a [match]."""
     match, where = profile.match, one_line(str(profile.path))
-    allowed = _CPU_KEYS if match.get("device") == "cpu" else _CUDA_KEYS
-    hint = f"valid keys with device = {one_line(repr(match.get('device')), 20)}: " + ", ".join(allowed[1:])
+    allowed_keys = _CPU_KEYS if match.get("device") == "cpu" else _CUDA_KEYS
+    hint = f"valid keys with device = {one_line(repr(match.get('device')), 20)}: " + ", ".join(allowed_keys[1:])
     problems = [
         Problem(message="is not a valid key of [match]", where=where, key=f"match.{one_line(key)}", hint=hint)
         for key in match
-        if key not in allowed
+        if key not in allowed_keys
     ]
     problems += [
         Problem(message="is missing or wrong", where=where, key=f"match.{key}", hint=hint)
         for key, hint in misfits(match, _SHAPES, ("device",))
     ]
-    least, below = match.get("capability_at_least"), match.get("capability_below")
-    if _is_version(least) and _is_version(below) and _version(least) >= _version(below):
+    lowest, capability_limit = match.get("capability_at_least"), match.get("capability_below")
+    if _is_version(lowest) and _is_version(capability_limit) and _version(lowest) >= _version(capability_limit):
         hint = "it must be greater than capability_at_least"
-        problems.append(Problem(message=f"is {below}", where=where, key="match.capability_below", hint=hint))
+        problems.append(Problem(message=f"is {capability_limit}", where=where, key="match.capability_below", hint=hint))
     return problems
 
 
@@ -137,22 +137,22 @@ def _cores(hardware: Hardware) -> str:
 
 def _why_the_card_matches(match: dict[str, Any], gpu: Gpu) -> str:
     """Return why a [match] fits this GPU: its name and the figures of the match. Empty if a figure differs."""
-    parts = [f"GPU {gpu.index}" if gpu.name is None else one_line(gpu.name)]
+    clauses = [f"GPU {gpu.index}" if gpu.name is None else one_line(gpu.name)]
     if "name" in match and not _named(match["name"], gpu.name):
         return ""
     if "capability_at_least" in match or "capability_below" in match:
-        least, below = match.get("capability_at_least", "0.0"), match.get("capability_below", "9999.9999")
-        if gpu.capability is None or not _version(least) <= gpu.capability < _version(below):
+        lowest, capability_limit = match.get("capability_at_least", "0.0"), match.get("capability_below", "9999.9999")
+        if gpu.capability is None or not _version(lowest) <= gpu.capability < _version(capability_limit):
             return ""
-        parts.append(f"compute capability {dotted(gpu.capability)}")
+        clauses.append(f"compute capability {dotted(gpu.capability)}")
     if "memory_gib" in match:
-        low, high = match["memory_gib"]
-        if gpu.memory_bytes is None or not low <= gpu.memory_bytes / GIB <= high:
+        lowest_gib, highest_gib = match["memory_gib"]
+        if gpu.memory_bytes is None or not lowest_gib <= gpu.memory_bytes / GIB <= highest_gib:
             return ""
-        parts.append(f"{gpu.memory_bytes / GIB:.1f} GiB")
-    return "trains on " + ", ".join(parts)
+        clauses.append(f"{gpu.memory_bytes / GIB:.1f} GiB")
+    return "trains on " + ", ".join(clauses)
 
 
 def _named(patterns: str | list[str], name: str | None) -> bool:
-    wanted = [patterns] if isinstance(patterns, str) else patterns
-    return name is not None and any(fnmatchcase(name.lower(), pattern.lower()) for pattern in wanted)
+    pattern_list = [patterns] if isinstance(patterns, str) else patterns
+    return name is not None and any(fnmatchcase(name.lower(), pattern.lower()) for pattern in pattern_list)

@@ -21,11 +21,11 @@ _WORDS: dict[Start, tuple[str, str]] = {
 
 def learning_rate(loaded: LoadedConfig, parameters: int, rows: int) -> Planned[float]:
     """Return the peak learning rate for a model with `parameters` parameters and `rows` rows per step."""
-    config, written = loaded.config, loaded.config.training.learning_rate
-    if written != "auto":
-        return _scaled(loaded, exact(written, f"from {loaded.where(LEARNING_RATE)}"), parameters, rows)
-    sized = f"{_words(config)[0]}, {format_count(parameters)} parameters"
-    reason = f"auto: {'; '.join(filter(None, (sized, OPTIMIZERS[config.training.optim].learning_rate_reason)))}"
+    config, setting = loaded.config, loaded.config.training.learning_rate
+    if setting != "auto":
+        return _scaled(loaded, exact(setting, f"from {loaded.where(LEARNING_RATE)}"), parameters, rows)
+    size_words = f"{_words(config)[0]}, {format_count(parameters)} parameters"
+    reason = f"auto: {'; '.join(filter(None, (size_words, OPTIMIZERS[config.training.optim].learning_rate_reason)))}"
     return _scaled(loaded, exact(peak_rate(config, parameters).auto, reason), parameters, rows)
 
 
@@ -35,8 +35,8 @@ def scaling_of(loaded: LoadedConfig) -> Literal["none", "sqrt", "linear"]:
     training, recipe = loaded.config.training, loaded.recipe
     if training.lr_scaling != "auto":
         return training.lr_scaling
-    preset = recipe.values.get("training", {}).get("effective_batch_size") if recipe else None
-    if "auto" not in (training.effective_batch_size, preset):
+    recipe_rows = recipe.values.get("training", {}).get("effective_batch_size") if recipe else None
+    if "auto" not in (training.effective_batch_size, recipe_rows):
         return "none"
     return usual_scaling(training.optim)
 
@@ -58,19 +58,19 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, now: in
     scaling = scaling_of(loaded)
     if scaling == "none":
         return rate
-    own = loaded.config.training.learning_rate != "auto" and loaded.origin(LEARNING_RATE).by_user
-    if own and not loaded.origin(BASE).by_user:
+    is_own_rate = loaded.config.training.learning_rate != "auto" and loaded.origin(LEARNING_RATE).by_user
+    if is_own_rate and not loaded.origin(BASE).by_user:
         return rate.model_copy(update={"reason": f"{rate.reason}; a rate that you set is not scaled"})
-    before, where = base_rows(loaded)
-    if before == now:
-        unscaled = f"a step has the {now} rows that this rate is meant for, so it is not scaled"
-        return rate.model_copy(update={"reason": f"{rate.reason}; {unscaled}"})
-    value, most = scaled(rate.value, scaling, before, now), ""
-    highest = max(peak_rate(loaded.config, parameters).most, rate.value)
-    if loaded.config.training.lr_scaling == "auto" and value > highest:
-        value, most = highest, f", above which {what_trains(loaded.config, parameters)} tends to diverge"
-    how = f"{scaling} scaling from {before} rows ({where}) to {now}: {rate.value:g} -> {value:g}{most}"
-    return exact(value, f"{rate.reason}; {how}")
+    base, source = base_rows(loaded)
+    if base == now:
+        unscaled_clause = f"a step has the {now} rows that this rate is meant for, so it is not scaled"
+        return rate.model_copy(update={"reason": f"{rate.reason}; {unscaled_clause}"})
+    new_rate, note = scaled(rate.value, scaling, base, now), ""
+    highest_rate = max(peak_rate(loaded.config, parameters).most, rate.value)
+    if loaded.config.training.lr_scaling == "auto" and new_rate > highest_rate:
+        new_rate, note = highest_rate, f", above which {what_trains(loaded.config, parameters)} tends to diverge"
+    scaling_clause = f"{scaling} scaling from {base} rows ({source}) to {now}: {rate.value:g} -> {new_rate:g}{note}"
+    return exact(new_rate, f"{rate.reason}; {scaling_clause}")
 
 
 def peak_rate(config: Config, parameters: int) -> PeakRate:
@@ -93,8 +93,8 @@ def _start(config: Config) -> Start:
 
 
 def _words(config: Config) -> tuple[str, str]:
-    pissa = "adapters initialised from the principal components of the weights"
-    return (pissa, f"with {pissa}") if _is_pissa(config) else _WORDS[_start(config)]
+    pissa_text = "adapters initialised from the principal components of the weights"
+    return (pissa_text, f"with {pissa_text}") if _is_pissa(config) else _WORDS[_start(config)]
 
 
 def _is_pissa(config: Config) -> bool:

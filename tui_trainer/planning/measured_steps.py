@@ -57,8 +57,8 @@ class StepKey:
     def on(self, device: str, data: str = "") -> Key:
         """Return the key of records on a device: for all cuts, or if `data` is given, for this cut of that data
         only."""
-        first, _, versions = self.model.partition(", ")
-        task, _, shape = first.partition(" ")
+        task_and_shape, _, versions = self.model.partition(", ")
+        task, _, shape = task_and_shape.partition(" ")
         return Key(task, shape, f"{self.setup} | {self.cut} | {data}" if data else self.setup, device, versions)
 
     def has_setup_of(self, other: "StepKey") -> bool:
@@ -77,12 +77,12 @@ def step_key(
     processes: int = 1,
 ) -> StepKey:
     """Return the key of a step, with all that affects its speed. `effective_batch` counts the rows of one process."""
-    sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]
-    model = "-".join(map(str, [shape.model_type, *sizes, shape.vocabulary, shape.parameters, setup.precision]))
+    model_sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]
+    model = "-".join(map(str, [shape.model_type, *model_sizes, shape.vocabulary, shape.parameters, setup.precision]))
     if shape.head != CAUSAL:
         model += f"-{shape.head}"
     versions = [f"{name} {libraries.get(name) or 'unknown'}" for name in ("torch", "transformers")]
-    features = {
+    names_in_use = {
         setup.provider: setup.provider != "transformers",
         f"{processes}processes": processes > 1,
         f"{setup.trained_parameters}trained": setup.freezes_layers or bool(setup.lora_parameters),
@@ -101,7 +101,7 @@ def step_key(
     others = json.dumps([value_of(config, key) for key in keys], default=str).encode()
     return StepKey(
         model=", ".join((f"{config.task.type} {model}", *versions)),
-        setup="-".join([*way, *(word for word, used in features.items() if used), sha256(others).hexdigest()[:8]]),
+        setup="-".join([*way, *(word for word, used in names_in_use.items() if used), sha256(others).hexdigest()[:8]]),
         cut=f"{micro_batch}of{effective_batch}x{row_tokens}",
     )
 
@@ -175,27 +175,27 @@ class _Shape:
 
 def _measured_shapes(device: str, key: StepKey) -> dict[str, _Shape]:
     """Return the measured runs of the key's model and setup, by cut of rows (`8of32x512`)."""
-    shapes: dict[str, _Shape] = {}
+    shapes_by_cut: dict[str, _Shape] = {}
     for record in find_records(STEP_SECONDS, key.on(device)):
         if run := figures_as(_Run, record.figures):
-            shapes.setdefault(record.part, _Shape([])).runs.append(run)
-    return shapes
+            shapes_by_cut.setdefault(record.part, _Shape([])).runs.append(run)
+    return shapes_by_cut
 
 
 def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
     """Return the measured speed on this device for a step with this key, which has `flops` operations."""
-    shapes = _measured_shapes(device, key)
-    same_cut = shapes.get(key.cut)
-    similar = [shape for shape in shapes.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
-    nearest = min(similar, key=lambda shape: (shape.busy, shape.distance(flops)), default=None)
-    if same_cut and same_cut.busy and nearest and not nearest.busy:
+    shapes_by_cut = _measured_shapes(device, key)
+    same_cut = shapes_by_cut.get(key.cut)
+    similar_shapes = [shape for shape in shapes_by_cut.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
+    nearest_shape = min(similar_shapes, key=lambda shape: (shape.busy, shape.distance(flops)), default=None)
+    if same_cut and same_cut.busy and nearest_shape and not nearest_shape.busy:
         same_cut = None  # a calm run with other rows is the better measurement
-    source = same_cut or nearest
+    source_shape = same_cut or nearest_shape
     return Calibration(
         step_seconds=same_cut.step_seconds if same_cut else None,
-        flops_per_second=nearest.flops / nearest.step_seconds if nearest else None,
-        runs=len(source.seconds) if source else 0,
-        busy=source.busy if source else False,
+        flops_per_second=nearest_shape.flops / nearest_shape.step_seconds if nearest_shape else None,
+        runs=len(source_shape.seconds) if source_shape else 0,
+        busy=source_shape.busy if source_shape else False,
     )
 
 
@@ -203,13 +203,13 @@ def measured_row_rates(device: str, key: StepKey) -> dict[int, float]:
     """Return the measured rows per second by the rows of a step in one process, for the same row length as in `key`.
 
     If several cuts have the same rows, the fastest counts. Steps that other programs slowed down do not count."""
-    rates: dict[int, float] = {}
-    length = key.cut.rpartition("x")[2]
-    for cut, measured in _measured_shapes(device, key).items():
+    rates_by_rows: dict[int, float] = {}
+    row_length = key.cut.rpartition("x")[2]
+    for cut, measured_shape in _measured_shapes(device, key).items():
         rows, _, tokens = cut.partition("of")[2].partition("x")
-        if tokens == length and rows.isdecimal() and not measured.busy:
-            rates[int(rows)] = max(rates.get(int(rows), 0.0), int(rows) / measured.step_seconds)
-    return rates
+        if tokens == row_length and rows.isdecimal() and not measured_shape.busy:
+            rates_by_rows[int(rows)] = max(rates_by_rows.get(int(rows), 0.0), int(rows) / measured_shape.step_seconds)
+    return rates_by_rows
 
 
 def keep_calibration(device: str, key: StepKey, *, step_seconds: float, flops: float, busy: bool = False) -> None:
@@ -243,9 +243,9 @@ class KeptMicroBatch:
         if not self.step_seconds:
             return f"measured: {self._split(self.rows)} fits in memory, but no micro-batch size was timed"
         fastest_first = sorted(self.step_seconds.items(), key=lambda pair: (pair[0] != self.rows, pair[1], -pair[0]))
-        (first, seconds), *others = fastest_first
-        fastest = f"measured: {self._split(first)}: {format_seconds(seconds)}/step"
-        return ", ".join([fastest, *(f"{self._split(size)}: {format_seconds(value)}" for size, value in others)])
+        (first_rows, seconds), *slower = fastest_first
+        fastest_words = f"measured: {self._split(first_rows)}: {format_seconds(seconds)}/step"
+        return ", ".join([fastest_words, *(f"{self._split(size)}: {format_seconds(time)}" for size, time in slower)])
 
     def _split(self, rows: int) -> str:
         return split_words(rows, -(-self.step_rows // rows))
@@ -261,10 +261,10 @@ def micro_batch_key(
     processes: int,
 ) -> Key:
     device = device_key(hardware.cpu_name, threads, full_name(gpu) if gpu else "")
-    share = -(-step_rows(loaded.config) // processes)
-    step = step_key(loaded.config, hardware.libraries, shape, setup, 0, share, setup.longest_row, processes)
-    others = [value_of(loaded.config, key) for key in _MICRO_BATCH_SETTINGS]
-    return step.on(device, data=sha256(json.dumps(others, default=str).encode()).hexdigest()[:16])
+    rows = -(-step_rows(loaded.config) // processes)
+    step_key_of_rows = step_key(loaded.config, hardware.libraries, shape, setup, 0, rows, setup.longest_row, processes)
+    other_values = [value_of(loaded.config, key) for key in _MICRO_BATCH_SETTINGS]
+    return step_key_of_rows.on(device, data=sha256(json.dumps(other_values, default=str).encode()).hexdigest()[:16])
 
 
 def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
@@ -277,8 +277,8 @@ def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
 
 def keep_micro_batch(key: Key, rows: int, step_rows: int, step_seconds: Mapping[int, Sequence[float]]) -> None:
     """Store the result of tuning, with the median seconds of each micro-batch. It replaces an earlier result."""
-    medians = {size: median(measured) for size, measured in step_seconds.items()}
-    keep_record(MICRO_BATCH, key, {"rows": rows, "step_rows": step_rows, "step_seconds": medians})
+    median_seconds = {micro_batch: median(size_seconds) for micro_batch, size_seconds in step_seconds.items()}
+    keep_record(MICRO_BATCH, key, {"rows": rows, "step_rows": step_rows, "step_seconds": median_seconds})
 
 
 # Memory peaks of runs and rehearsals on this machine, which correct the next plan with the same key.
@@ -300,17 +300,17 @@ _OTHER_ROWS_SHARE = 0.5
 
 def measured_peaks(key: Key) -> tuple[MeasuredPeak, ...]:
     """Return the highest measured peak for each pair of training and evaluation rows; empty if there is none."""
-    peaks: dict[str, list[int]] = {}
+    peaks_by_part: dict[str, list[int]] = {}
     for record in find_records(PEAK, key):
-        if isinstance(peak := record.figures.get("bytes"), int) and peak > 0:
-            peaks.setdefault(record.part, []).append(peak)
-    highest = []
-    for part, sizes in peaks.items():
+        if isinstance(peak_bytes := record.figures.get("bytes"), int) and peak_bytes > 0:
+            peaks_by_part.setdefault(record.part, []).append(peak_bytes)
+    highest_peaks = []
+    for part, sizes in peaks_by_part.items():
         with suppress(ValueError):
             rows, eval_rows = map(int, part.split("+"))
             if min(rows, eval_rows) > 0:
-                highest.append(MeasuredPeak(rows=rows, eval_rows=eval_rows, bytes=max(sizes), runs=len(sizes)))
-    return tuple(highest)
+                highest_peaks.append(MeasuredPeak(rows=rows, eval_rows=eval_rows, bytes=max(sizes), runs=len(sizes)))
+    return tuple(highest_peaks)
 
 
 def keep_measured_peak(key: Key, rows: int, eval_rows: int, peak_bytes: int) -> None:
@@ -332,21 +332,21 @@ def corrected(
     rows: int,
     device: str,
     peak: MeasuredPeak,
-    parts_then: Callable[[int, int], tuple[MemoryPart, ...]],
+    parts_at: Callable[[int, int], tuple[MemoryPart, ...]],
 ) -> tuple[MemoryPart, ...]:
     """Return `parts`, the planned memory of passes of `rows` rows, corrected by a measured peak.
 
     The parts that depend on the rows are scaled by the deviation of the peak from the plan of its own passes.
-    `parts_then` returns that plan for the rows of a training pass and of an evaluation pass."""
-    parts_before = [part for part in parts_then(peak.rows, peak.eval_rows) if part.name not in NOT_ALLOCATED]
-    total, passing_before, now = sum(part.bytes for part in parts_before), _passing(parts_before), _passing(parts)
-    if not passing_before or not now:
+    `parts_at` returns that plan for the rows of a training pass and of an evaluation pass."""
+    parts_before = [part for part in parts_at(peak.rows, peak.eval_rows) if part.name not in NOT_ALLOCATED]
+    total, pass_bytes_before, now = sum(part.bytes for part in parts_before), _passing(parts_before), _passing(parts)
+    if not pass_bytes_before or not now:
         return parts
     share = 1.0 if device == "cuda" or peak.rows == rows else _OTHER_ROWS_SHARE
-    difference = share * (peak.bytes - total)
+    added_bytes = share * (peak.bytes - total)
     # Memory that libraries take at first use does not depend on the rows.
-    fixed = max(-_FIXED_BYTES, min(difference, _FIXED_BYTES))
-    scale = max(0.0, now * (1 + (difference - fixed) / passing_before) + fixed) / now
+    fixed_bytes = max(-_FIXED_BYTES, min(added_bytes, _FIXED_BYTES))
+    scale = max(0.0, now * (1 + (added_bytes - fixed_bytes) / pass_bytes_before) + fixed_bytes) / now
     return tuple(
         part
         if part.name in _CONSTANT
@@ -361,6 +361,6 @@ def _passing(parts: Sequence[MemoryPart]) -> int:
 
 def measured_words(peak: MeasuredPeak) -> str:
     """Return a measured peak in words: `1 run here with 8 rows per pass had a peak of 1.2 GiB`."""
-    runs = quantity(peak.runs, "run")
-    rows = quantity(peak.rows, "row")
-    return f"{runs} here with {rows} per pass had a peak of {format_bytes(peak.bytes)}"
+    runs_text = quantity(peak.runs, "run")
+    rows_text = quantity(peak.rows, "row")
+    return f"{runs_text} here with {rows_text} per pass had a peak of {format_bytes(peak.bytes)}"

@@ -285,7 +285,7 @@ class Plan(BaseModel):
 
     def shown_figures(self) -> Iterator[tuple[str, Figure, Planned[Any]]]:
         """Yield the `figures` that matter for this run: `grouping`, for example, only without packing."""
-        is_used = {
+        matters = {
             "grouping": not self.packing.value,
             "trained_parameters": self.trained_parameters.value < self.parameters.value,
             "loss_chunk_tokens": self.loss_chunk_tokens.value or self.device == "cuda",
@@ -296,13 +296,13 @@ class Plan(BaseModel):
             "cpu_offload": self.config.distributed.cpu_offload,
             "sample_tokens": self.sample_every_steps.value and self.sample_tokens.value,
         }
-        return (figure for figure in self.figures() if is_used.get(figure[0], True))
+        return (figure for figure in self.figures() if matters.get(figure[0], True))
 
     def resolved(self) -> dict[str, Planned[Any]]:
         """Return the planned value of each setting that may be `auto`, by key: `training.learning_rate`."""
-        decided = {figure.setting or name: value for name, figure, value in self.figures()}
-        decided["hardware_profile"] = exact(self.hardware_profile or "none", self.hardware_reason)
-        return {key: decided[setting.name] for key, setting in all_settings().items() if setting.name in decided}
+        figures = {figure.setting or name: value for name, figure, value in self.figures()}
+        figures["hardware_profile"] = exact(self.hardware_profile or "none", self.hardware_reason)
+        return {key: figures[setting.name] for key, setting in all_settings().items() if setting.name in figures}
 
     def model_shape(self) -> ModelShape:
         """Return the shape of the model in its present files. Raises InputError if the model is missing."""
@@ -372,37 +372,37 @@ def make(
     try:
         return _make(loaded, hardware, facts, made_from, chosen_gpu)
     except MemoryShortage:
-        if (checkpointed := _with_checkpointing_of_recipe(loaded)) is None:
+        if (with_checkpointing := _with_checkpointing_of_recipe(loaded)) is None:
             raise
-        return _make(checkpointed, hardware, facts, made_from, chosen_gpu)
+        return _make(with_checkpointing, hardware, facts, made_from, chosen_gpu)
 
 
 def _with_checkpointing_of_recipe(loaded: LoadedConfig) -> LoadedConfig | None:
-    recipe = loaded.recipe.values.get("training", {}) if loaded.recipe else {}
+    recipe_values = loaded.recipe.values.get("training", {}) if loaded.recipe else {}
     is_undone = loaded.origin(CHECKPOINTING) == Origin.HARDWARE and not loaded.config.training.gradient_checkpointing
-    if not is_undone or not recipe.get("gradient_checkpointing"):
+    if not is_undone or not recipe_values.get("gradient_checkpointing"):
         return None
-    why = "gradient checkpointing as in the recipe: the run does not fit without it"
-    reason = "; ".join(filter(None, (loaded.hardware_reason, why)))
-    return replace(loaded.fitted(CHECKPOINTING, True, why), hardware_reason=reason)
+    cause = "gradient checkpointing as in the recipe: the run does not fit without it"
+    reason = "; ".join(filter(None, (loaded.hardware_reason, cause)))
+    return replace(loaded.fitted(CHECKPOINTING, True, cause), hardware_reason=reason)
 
 
 def _make(
-    asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made_from: MadeFrom, chosen_gpu: GpuChoice
+    original: LoadedConfig, hardware: Hardware, facts: DataFacts, made_from: MadeFrom, chosen_gpu: GpuChoice
 ) -> Plan:
-    loaded, facts = with_rows_of_step(asked, hardware, facts, chosen_gpu)
+    loaded, facts = with_rows_of_step(original, hardware, facts, chosen_gpu)
     decisions = decide(loaded, hardware, facts, chosen_gpu)
     loaded = decisions.loaded
-    plan = _assemble(asked, hardware, facts, decisions, made_from)
-    room, config = decisions.room, loaded.config
-    needed = plan.memory_bytes.value
+    plan = _assemble(original, hardware, facts, decisions, made_from)
+    budget, config = decisions.room, loaded.config
+    memory_bytes = plan.memory_bytes.value
     problems = disk_problems(loaded, plan.disk_bytes.value, disk_free_bytes(Path(config.output.runs_dir)))
-    on_host = host_memory_problems(plan.host_memory_bytes, hardware)
-    if room.total_bytes is not None and needed > room.total_bytes:
-        shortage, basis = memory_problem(loaded, room, needed), basis_of(loaded, hardware, plan)
-        raise MemoryShortage([*problems, shortage, *on_host], shortage, basis, room.share * room.total_bytes)
-    if problems or on_host:
-        raise ConfigError([*problems, *on_host])
+    host_problems = host_memory_problems(plan.host_memory_bytes, hardware)
+    if budget.total_bytes is not None and memory_bytes > budget.total_bytes:
+        shortage, basis = memory_problem(loaded, budget, memory_bytes), basis_of(loaded, hardware, plan)
+        raise MemoryShortage([*problems, shortage, *host_problems], shortage, basis, budget.share * budget.total_bytes)
+    if problems or host_problems:
+        raise ConfigError([*problems, *host_problems])
     return plan
 
 
@@ -435,74 +435,74 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     group = processes_of(loaded, hardware, target, chosen_gpu)
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     processes = group.count.value
-    packed = packing(loaded, facts, shape, step_rows(config))
-    micro = config.training.per_device_train_batch_size
-    pass_rows = micro if isinstance(micro, int) else -(-step_rows(config) // processes)
-    shares = None
-    if facts.padding and not packed.value and pass_rows > 1:
+    packing_figure = packing(loaded, facts, shape, step_rows(config))
+    micro_setting = config.training.per_device_train_batch_size
+    rows_per_pass = micro_setting if isinstance(micro_setting, int) else -(-step_rows(config) // processes)
+    padding_shares = None
+    if facts.padding and not packing_figure.value and rows_per_pass > 1:
         rounding = find_task(config.task.type).width_rounding(shape.model_type)
-        shares = facts.padding(min(step_rows(config), facts.rows), pass_rows, rounding)
-    grouped = grouping(loaded, shares, is_exact=facts.exact)
-    initial, loaded = loaded, resolved(decided(loaded, GROUP_BY_LENGTH, grouped.value))
+        padding_shares = facts.padding(min(step_rows(config), facts.rows), rows_per_pass, rounding)
+    grouping_figure = grouping(loaded, padding_shares, is_exact=facts.exact)
+    initial, loaded = loaded, resolved(decided(loaded, GROUP_BY_LENGTH, grouping_figure.value))
     config = loaded.config
-    widest = longest_row(config, facts, packed.value)
+    widest_row = longest_row(config, facts, packing_figure.value)
     rows_of_data = TrainingSetup(
-        packed=packed.value,
-        longest_row=widest,
-        most_rows=-(-most_rows(config, facts, packed.value, step_rows(config)) // processes),
+        packed=packing_figure.value,
+        longest_row=widest_row,
+        most_rows=-(-most_rows(config, facts, packing_figure.value, step_rows(config)) // processes),
         row_documents=facts.row_documents,
-        document_tokens=0.0 if packed.value else facts.document_tokens,
-        narrowest_pass=shares.of(is_grouped=grouped.value)[1] if shares else 0,
+        document_tokens=0.0 if packing_figure.value else facts.document_tokens,
+        narrowest_pass=padding_shares.of(is_grouped=grouping_figure.value)[1] if padding_shares else 0,
         label_share=_label_share(facts) if shape.head == CAUSAL else 1.0,
         target_tokens=facts.target_tokens,
         fused_loss=fuses_loss(loaded, hardware, target, shape),
         processes=processes,
     )
-    setup, chosen = choices.choose(loaded, hardware, target, shape, rows_of_data)
-    if packed.value and initial.config.data.packing == "auto" and setup.device == "cpu":
-        times = times_of_packing(config, facts, shape, setup)
-        if times > MOST_TIMES_OF_PACKING:
+    setup, chosen_values = choices.choose(loaded, hardware, target, shape, rows_of_data)
+    if packing_figure.value and initial.config.data.packing == "auto" and setup.device == "cpu":
+        packing_factor = times_of_packing(config, facts, shape, setup)
+        if packing_factor > MOST_TIMES_OF_PACKING:
             reason = "auto: packed rows with a mask need more computation than separate rows"
             alone = decide(resolved(decided(initial, PACKING, value=False, reason=reason)), hardware, facts, chosen_gpu)
-            if times * (1 - alone.padding) > MOST_TIMES_OF_PACKING:
+            if packing_factor * (1 - alone.padding) > MOST_TIMES_OF_PACKING:
                 return alone
     setup, memory_reason = with_dry_run(config, shape, setup)
     if problems := four_bit_problems(loaded, hardware, target, shape, setup):
         raise ConfigError(problems)
-    room = MemoryBudget.of(hardware, tightest(hardware, target, group.gpu_uuids), group.per_node)
+    memory_room = MemoryBudget.of(hardware, tightest(hardware, target, group.gpu_uuids), group.per_node)
     threads = requested_threads(loaded, hardware, group.per_node)
 
-    offloads = config.distributed.cpu_offload and target.device == "cuda"
-    setup = replace(setup, cpu_offload=offloads)
+    is_offloaded = config.distributed.cpu_offload and target.device == "cuda"
+    setup = replace(setup, cpu_offload=is_offloaded)
 
     def fits(shards: int) -> bool:
         one_row = replace(setup, shards=shards)
-        return room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= room.budget_bytes
+        return memory_room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= memory_room.budget_bytes
 
     if initial.config.model.dtype == "auto" and setup.method == "full" and setup.weights != "float32" and not fits(1):
         exact_weights = resolved(
             decided(initial, choices.DTYPE, value="float32", reason="auto: fp32 masters do not fit as well")
         )
         alone = decide(exact_weights, hardware, facts, chosen_gpu)
-        if needed_bytes(shape, alone.setup, config, 1) <= (room.budget_bytes or 0):
+        if needed_bytes(shape, alone.setup, config, 1) <= (memory_room.budget_bytes or 0):
             return alone
-    strategy = strategy_of(loaded, group, fits, offloads=offloads)
+    strategy = strategy_of(loaded, group, fits, offloads=is_offloaded)
     setup = split_over(setup, strategy.value, processes, group.per_node)
-    tunes = config.training.per_device_train_batch_size == TUNE
+    is_tuning = config.training.per_device_train_batch_size == TUNE
     key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, processes)
     setup = replace(setup, measured_peaks=measured_peaks(key))
-    tuned = kept_micro_batch(key) if tunes else None
+    tuned = kept_micro_batch(key) if is_tuning else None
 
     def largest_fit(limit: int) -> int:
-        return min(limit, tuned.rows) if tuned else largest_micro_batch(shape, setup, config, room, limit)
+        return min(limit, tuned.rows) if tuned else largest_micro_batch(shape, setup, config, memory_room, limit)
 
     cut = cut_batch(loaded, largest_fit, processes)
     problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
     problems += deepspeed_problems(loaded, hardware, strategy.value, setup)
     problems += expert_problems(loaded, strategy.value, setup)
     problems += fp16_problems(config, shape.model_type) + kernel_problems(loaded, hardware, target, shape)
-    in_fp32 = (setup.device, setup.precision, setup.weights) == ("cuda", "fp32", "float32")
-    if in_fp32 and config.model.attn_implementation in FLASH_KERNELS:
+    is_fp32 = (setup.device, setup.precision, setup.weights) == ("cuda", "fp32", "float32")
+    if is_fp32 and config.model.attn_implementation in FLASH_KERNELS:
         message = f"{config.model.attn_implementation} supports 16 bits only, and this run is in fp32"
         problems.append(loaded.problem("model.attn_implementation", message, "set it to auto, or train in 16 bits"))
     if config.model.attn_implementation == "sdpa" and shape.attention.soft_cap:
@@ -511,42 +511,42 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         problems.append(loaded.problem("model.attn_implementation", message, hint))
     if problems or isinstance(cut, Problem):
         raise ConfigError(problems)
-    if packed.value and facts.packed_rows is not None:
-        cut = packed_cut(loaded, cut, facts, widest, largest_fit)
+    if packing_figure.value and facts.packed_rows is not None:
+        cut = packed_cut(loaded, cut, facts, widest_row, largest_fit)
     padding = 0.0
-    if facts.padding and not packed.value:
-        task, counted, step_share = find_task(config.task.type), facts.padding, cut.share_of(facts.rows)
+    if facts.padding and not packing_figure.value:
+        task, padding_of, process_rows = find_task(config.task.type), facts.padding, cut.share_of(facts.rows)
         rounding = task.width_rounding(shape.model_type, size_costs=setup.compiles_each_size)
-        of_rows = cache(lambda rows: counted(step_share, rows, rounding))
+        padding_of_rows = cache(lambda rows: padding_of(process_rows, rows, rounding))
         # Compiled passes all have one width, and routers are balanced over the rows of a pass.
-        is_bound = setup.compiled or setup.router_logits or grouped.value
-        if is_cut_freely(loaded) and setup.device == "cpu" and not is_bound:
+        has_fixed_cut = setup.compiled or setup.router_logits or grouping_figure.value
+        if is_cut_freely(loaded) and setup.device == "cpu" and not has_fixed_cut:
             tokens = starting_tokens(shape, setup, threads.value, round(facts.document_tokens))
-            cut = cut_by_length(cut, facts, lambda rows: of_rows(rows).padded, tokens)
-        padding, narrowest = of_rows(cut.micro).of(is_grouped=grouped.value)
-        setup = replace(setup, narrowest_pass=narrowest)
-    if tunes:
+            cut = cut_by_length(cut, facts, lambda rows: padding_of_rows(rows).padded, tokens)
+        padding, narrowest_pass = padding_of_rows(cut.micro).of(is_grouped=grouping_figure.value)
+        setup = replace(setup, narrowest_pass=narrowest_pass)
+    if is_tuning:
         words = tuned.words if tuned else f"{cut.micro_reason}; the fastest micro-batch is measured before training"
         cut = replace(cut, micro_reason=words)
     # A micro-batch and a count of micro-batches that are both set change the effective batch.
-    rows = -(-most_rows(config, facts, packed.value, cut.effective) // processes)
+    rows = -(-most_rows(config, facts, packing_figure.value, cut.effective) // processes)
     return Decisions(
         loaded=loaded,
         target=target,
         group=replace(
             group, strategy=strategy, cpu_offload=offload_of(loaded, strategy.value, target.device == "cuda")
         ),
-        room=room,
+        room=memory_room,
         shape=shape,
         setup=replace(setup, most_rows=rows),
         cut=cut,
-        chosen=chosen,
-        packing=packed,
-        grouping=grouped,
+        chosen=chosen_values,
+        packing=packing_figure,
+        grouping=grouping_figure,
         padding=padding,
         threads=threads,
         memory_key=key,
-        is_untuned=tunes and not tuned,
+        is_untuned=is_tuning and not tuned,
         memory_reason=memory_reason,
     )
 
@@ -555,8 +555,8 @@ def _label_share(facts: DataFacts) -> float:
     """Return the share of tokens that are trained on; 1, the upper limit, before the data is prepared."""
     if facts.counts is None:
         return 1.0
-    inputs = facts.counts.train_tokens - facts.counts.train_rows * facts.row_documents
-    return min(1.0, facts.counts.train_labels / max(inputs, 1))
+    input_tokens = facts.counts.train_tokens - facts.counts.train_rows * facts.row_documents
+    return min(1.0, facts.counts.train_labels / max(input_tokens, 1))
 
 
 def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions, made_from: MadeFrom) -> Plan:
@@ -566,24 +566,24 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     task, steps = find_task(config.task.type), Steps(loaded, facts, cut)
 
     # The model.
-    name, whole, trained = config.model.model_name_or_path, shape.loaded_parameters, setup.trained_parameters
-    counted = f"of {name}" if name else "counted from the shape in [model.scratch]"
+    name, whole, trained_count = config.model.model_name_or_path, shape.loaded_parameters, setup.trained_parameters
+    count_source = f"of {name}" if name else "counted from the shape in [model.scratch]"
     if name and not find_model(name, config.model.revision, head=shape.head, labels=shape.labels).folder:
-        counted += ", which has not been downloaded: use `tui-trainer download`"
-    counted += task.changes_words(config)
+        count_source += ", which has not been downloaded: use `tui-trainer download`"
+    count_source += task.changes_words(config)
     is_exact = facts.exact or not config.is_from_scratch
     frozen = ""
     if shape.towers:
         frozen = f"; {format_count(sum(shape.towers.values()))} of them in {', '.join(shape.towers)}, which stay frozen"
         frozen += ", on the host" if setup.towers_on_host else ""
-    share = f"{trained / whole:.2%} of the model" if trained < whole else "all of them"
+    share = f"{trained_count / whole:.2%} of the model" if trained_count < whole else "all of them"
     begins = None
     if tuning.mutates_weights:
         begins = Decomposition.of(tuning.init_lora_weights, tuning.r, setup.adapted(shape))
     if begins:
         share += f"; adapters are initialised by {begins.how} of each of {begins.count:,} matrices before the first "
         share += f"step ({begins.operations:.1e} operations) and saved with rank {2 * tuning.r}"
-    rate, ratio, floor = learning_rate(asked, whole, cut.effective), tuning.loraplus_lr_ratio, training.min_lr_rate
+    peak_rate, ratio, floor = learning_rate(asked, whole, cut.effective), tuning.loraplus_lr_ratio, training.min_lr_rate
     ratio_reason = f"{ratio:g} times the learning rate, from tuning.loraplus_lr_ratio"
     floor_reason = f"{floor:g} of the peak rate, from training.min_lr_rate"
 
@@ -608,10 +608,10 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     peak = nearest_peak(setup.measured_peaks, cut.micro, eval_batch)
     memory_reason = f"{measured_words(peak)}; {made.memory_reason}" if peak else made.memory_reason
     host_parts, host_bytes = host_memory(shape, setup, config, loader_workers.value, group.per_node)
-    saved, saved_reason = checkpoint_bytes(shape, setup)
+    checkpoint_size, saved_reason = checkpoint_bytes(shape, setup)
     final_model = final_model_bytes(whole, setup)
-    disk, disk_reason = run_bytes(
-        saved,
+    disk_bytes, disk_reason = run_bytes(
+        checkpoint_size,
         final_model,
         save_total_limit=config.checkpoint.save_total_limit,
         saves=steps.saves,
@@ -619,19 +619,19 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         total_steps=steps.total.value,
     )
     if setup.merged_parameters and setup.has_adapter:
-        disk += whole * Static(shape, setup).weight_size
+        disk_bytes += whole * Static(shape, setup).weight_size
         disk_reason += ", and the merged base model of the adapter"
 
     # Time is that of one process, because all compute at the same time.
-    longest, rows = row_tokens(config, setup), cut.share_of(facts.rows)
+    longest_tokens, rows = row_tokens(config, setup), cut.share_of(facts.rows)
     # Attention gets full packed rows, or otherwise rows as long as their documents, with padding.
-    computed_tokens = (facts.row_tokens or longest) / (1 - made.padding)
-    as_documents = facts.row_tokens and not setup.packed
-    row_width = max(1, round(max(facts.document_tokens, computed_tokens))) if as_documents else longest
+    computed_tokens = (facts.row_tokens or longest_tokens) / (1 - made.padding)
+    is_by_document = facts.row_tokens and not setup.packed
+    row_width = max(1, round(max(facts.document_tokens, computed_tokens))) if is_by_document else longest_tokens
     device = device_key(hardware.cpu_name, made.threads.value, full_name(gpu) if gpu else "")
     card = gpu.card if gpu else None
 
-    def timed(setup: TrainingSetup) -> tuple[float, StepKey, Planned[float | None], Calibration]:
+    def time_of_setup(setup: TrainingSetup) -> tuple[float, StepKey, Planned[float | None], Calibration]:
         """Return the operations of a step, the key of its measurements, its planned seconds, and what was measured."""
         flops = training_flops(
             shape,
@@ -640,39 +640,39 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
             row_tokens=row_width,
             document_tokens=facts.document_tokens or None,
         )
-        key = step_key(config, hardware.libraries, shape, setup, cut.micro, rows, longest, cut.processes)
-        measured = read_calibration(device, key, flops)
-        starts = -(-rows // cut.micro) * starting_seconds(shape, setup)
-        step = step_time(flops, shape.hidden_size, measured, setup, card, device=device, starts=starts)
-        return flops, key, step, measured
+        key = step_key(config, hardware.libraries, shape, setup, cut.micro, rows, longest_tokens, cut.processes)
+        measured_speed = read_calibration(device, key, flops)
+        launch_seconds = -(-rows // cut.micro) * starting_seconds(shape, setup)
+        step = step_time(flops, shape.hidden_size, measured_speed, setup, card, device=device, starts=launch_seconds)
+        return flops, key, step, measured_speed
 
-    flops, key, step, calibration = timed(setup)
-    other = timed(replace(setup, gradient_checkpointing=not setup.gradient_checkpointing))[3]
-    with_it, without = (calibration, other) if setup.gradient_checkpointing else (other, calibration)
-    offload = group.cpu_offload
+    flops, key, step, calibration = time_of_setup(setup)
+    other = time_of_setup(replace(setup, gradient_checkpointing=not setup.gradient_checkpointing))[3]
+    with_it, without_checkpoints = (calibration, other) if setup.gradient_checkpointing else (other, calibration)
+    offload_figure = group.cpu_offload
     if setup.cpu_offload:
         passes, capability = -(-rows // cut.micro), gpu.capability if gpu else None
-        on_card = timed(replace(setup, cpu_offload=False))[2].value
-        cost_words = offload_words(shape, setup, passes, capability, on_card)
-        offload = offload.model_copy(update={"reason": f"{offload.reason}: {cost_words}"})
+        seconds_on_card = time_of_setup(replace(setup, cpu_offload=False))[2].value
+        cost_words = offload_words(shape, setup, passes, capability, seconds_on_card)
+        offload_figure = offload_figure.model_copy(update={"reason": f"{offload_figure.reason}: {cost_words}"})
     total = training_seconds = None
     if step.value is not None:
-        evaluation = step.value / rows * steps.eval_rows.value / cut.processes * EVALUATION_SHARE
+        evaluation_seconds = step.value / rows * steps.eval_rows.value / cut.processes * EVALUATION_SHARE
         training_seconds = steps.total.value * step.value
-        total = training_seconds + steps.evaluations * evaluation
+        total = training_seconds + steps.evaluations * evaluation_seconds
     time_reason = f"{quantity(steps.total.value, 'step')} and {quantity(steps.evaluations, 'evaluation')}"
-    beginning = None
+    beginning_figure = None
     if begins:
-        beginning = begins.seconds(card, on_card=setup.device == "cuda")
-        took = f"{format_seconds(beginning.value)} for " if beginning.value is not None else ""
-        time_reason += f", and {took}{beginning.reason}"
-        total = None if total is None or beginning.value is None else total + beginning.value
+        beginning_figure = begins.seconds(card, on_card=setup.device == "cuda")
+        time_clause = f"{format_seconds(beginning_figure.value)} for " if beginning_figure.value is not None else ""
+        time_reason += f", and {time_clause}{beginning_figure.reason}"
+        total = None if total is None or beginning_figure.value is None else total + beginning_figure.value
     time_reason += "; not counting loading, saving and samples"
     all_threads = made.threads.value * group.per_node
-    busy = busy_words(hardware.load_of_others, hardware.usable_cores, all_threads) if setup.device == "cpu" else ""
-    writes = exact(0, "set by the task")
+    busy_text = busy_words(hardware.load_of_others, hardware.usable_cores, all_threads) if setup.device == "cpu" else ""
+    sample_figure = exact(0, "set by the task")
     if task.continues:
-        writes = sample_tokens(training_seconds, steps.samples, sample_token_seconds(shape, setup))
+        sample_figure = sample_tokens(training_seconds, steps.samples, sample_token_seconds(shape, setup))
 
     return Plan(
         config=config,
@@ -703,21 +703,21 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         grouping=made.grouping,
         padding_share=estimated(made.padding, "of the positions that a step computes") if made.padding else None,
         vocabulary=Planned(
-            value=facts.vocabulary, exact=is_exact, reason=facts.reason if config.is_from_scratch else counted
+            value=facts.vocabulary, exact=is_exact, reason=facts.reason if config.is_from_scratch else count_source
         ),
         classes=facts.classes,
         head=_head(loaded, facts, shape),
-        parameters=Planned(value=whole, exact=is_exact, reason=counted + frozen),
-        trained_parameters=Planned(value=trained, exact=is_exact, reason=share),
+        parameters=Planned(value=whole, exact=is_exact, reason=count_source + frozen),
+        trained_parameters=Planned(value=trained_count, exact=is_exact, reason=share),
         precision=made.chosen.precision,
         best_precision=choices.best_precision(hardware, made.target, shape).value,
         attention=made.chosen.attention,
         weights_dtype=made.chosen.weights_dtype,
-        learning_rate=rate,
-        loraplus_learning_rate=None if ratio == 1 else exact(rate.value * ratio, ratio_reason),
+        learning_rate=peak_rate,
+        loraplus_learning_rate=None if ratio == 1 else exact(peak_rate.value * ratio, ratio_reason),
         # The share is exact, so the rate is as exact as the peak.
-        final_learning_rate=exact(rate.value * floor, floor_reason) if floor else None,
-        longest_row=longest,
+        final_learning_rate=exact(peak_rate.value * floor, floor_reason) if floor else None,
+        longest_row=longest_tokens,
         training_setup=setup,
         loss_chunk_tokens=made.chosen.loss_chunk_tokens,
         kernels=fused_kernels(loaded, hardware, made.target, shape),
@@ -727,7 +727,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         effective_batch_is_auto=is_automatic(asked),
         processes=group.count,
         strategy=group.strategy,
-        cpu_offload=offload,
+        cpu_offload=offload_figure,
         per_device_train_batch_size=exact(cut.micro, cut.micro_reason),
         memory_key=str(made.memory_key),
         untuned_key=str(made.memory_key) if made.is_untuned else "",
@@ -742,11 +742,11 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         eval_every_steps=steps.cadence("eval_steps", config.evaluation.eval_steps),
         save_every_steps=steps.cadence("save_steps", config.checkpoint.save_steps),
         sample_every_steps=steps.cadence("sample_steps", config.logging.sample_steps),
-        sample_tokens=writes,
+        sample_tokens=sample_figure,
         threads=exact(made.threads.value, threads_reason),
-        checkpoint_bytes=estimated(saved, saved_reason),
+        checkpoint_bytes=estimated(checkpoint_size, saved_reason),
         final_model_bytes=final_model,
-        disk_bytes=estimated(disk, disk_reason),
+        disk_bytes=estimated(disk_bytes, disk_reason),
         memory_budget_bytes=made.room.budget_bytes,
         memory_bytes=estimated(total_bytes(parts), memory_reason),
         memory_parts=parts,
@@ -756,10 +756,10 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         step_grade=calibration.grade,
         step_flops=flops,
         shape_key=str(key),
-        beginning_seconds=beginning,
-        duration_seconds=estimated(total, "; ".join(filter(None, (time_reason, busy)))),
+        beginning_seconds=beginning_figure,
+        duration_seconds=estimated(total, "; ".join(filter(None, (time_reason, busy_text)))),
         checkpointing_cost=checkpointing_cost(
-            recomputed_share(shape, setup, row_width), with_it.step_seconds, without.step_seconds
+            recomputed_share(shape, setup, row_width), with_it.step_seconds, without_checkpoints.step_seconds
         ),
         compute_rates=compute_rates(
             flops / rows,
@@ -770,7 +770,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
             card=card,
             tried_on=trial_device(hardware, gpu) if gpu else "",
         ),
-        busy_words=busy,
+        busy_words=busy_text,
     )
 
 
@@ -782,7 +782,7 @@ def _head(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[
     had = own_labels(find_model(config.model.model_name_or_path, config.model.revision, head=shape.head).config)
     if not had or any(re.fullmatch(r"LABEL_\d+", name) for name in (*had, *names)):
         return None
-    old, new = (one_line(", ".join(some[:5]) + (", ..." if len(some) > 5 else ""), 120) for some in (had, names))
+    old, new_text = (one_line(", ".join(some[:5]) + (", ..." if len(some) > 5 else ""), 120) for some in (had, names))
     if set(had) == set(names):
         return exact("kept", f"the model already has the labels of the data: {old}")
-    return exact("new", f"the model has the labels {old}, but the data has {new}")
+    return exact("new", f"the model has the labels {old}, but the data has {new_text}")

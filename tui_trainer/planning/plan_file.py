@@ -69,15 +69,15 @@ def read_plan_file(content: bytes, notes: list[str] | None = None, *, finished: 
 def _leave_out(fields: dict[str, Any], error: ValidationError, notes: list[str], *, finished: bool) -> bool:
     """Remove one wrong field that the plan does not need. Return whether there was such a field."""
     # In a plan of an unsupported version the meaning of a field is unknown.
-    if any(fault["loc"] == (VERSION,) for fault in error.errors()):
+    if any(entry["loc"] == (VERSION,) for entry in error.errors()):
         return False
-    gone = {key.rpartition(".")[2] for key in REMOVED}
-    for fault in error.errors():
-        name, *inner_path = map(str, fault["loc"])
+    removed_names = {key.rpartition(".")[2] for key in REMOVED}
+    for entry in error.errors():
+        name, *inner_path = map(str, entry["loc"])
         if name == "config":
             if finished and _remove(fields["config"], inner_path, notes):
                 return True
-        elif name in fields and not Plan.model_fields[name].is_required() and (finished or name in gone):
+        elif name in fields and not Plan.model_fields[name].is_required() and (finished or name in removed_names):
             # A field that was derived from a removed setting has the same name.
             del fields[name]
             return True
@@ -95,8 +95,8 @@ def _remove(config: Any, path: list[str], notes: list[str]) -> bool:
         if isinstance(table[name], dict) and name != path[-1]:
             table = table[name]
             continue
-        shown = one_line(json.dumps(table.pop(name)), 60)
-        notes.append(f"plan.json: {key} = {shown} is ignored: this version does not support it")
+        value_text = one_line(json.dumps(table.pop(name)), 60)
+        notes.append(f"plan.json: {key} = {value_text} is ignored: this version does not support it")
         return True
     return False
 
@@ -105,27 +105,27 @@ def _refusal(plan_fields: dict[str, Any], problem: ValidationError) -> str:
     missing = [name for name, field in Plan.model_fields.items() if field.is_required() and name not in plan_fields]
     # An error in another field explains more than one in the version.
     first_error = min(problem.errors(), key=lambda error: error["loc"] == (VERSION,))
-    words = "this version does not support it" if first_error["type"] == "extra_forbidden" else first_error["msg"]
-    fault = one_line(f"{'.'.join(map(str, first_error['loc']))}: {words}", 160)
+    error_text = "this version does not support it" if first_error["type"] == "extra_forbidden" else first_error["msg"]
+    fault_text = one_line(f"{'.'.join(map(str, first_error['loc']))}: {error_text}", 160)
     own_version = Plan.model_fields[VERSION].default
     if plan_fields.get(VERSION) == own_version:
-        return f"plan.json is not a plan of this version: {_named('missing', missing) or fault}"
-    unknown = _named("unknown", [name for name in plan_fields if name not in Plan.model_fields])
-    fields = "; ".join(filter(None, (_named("missing", missing), unknown))) or fault
+        return f"plan.json is not a plan of this version: {_named('missing', missing) or fault_text}"
+    unknown_text = _named("unknown", [name for name in plan_fields if name not in Plan.model_fields])
+    fields = "; ".join(filter(None, (_named("missing", missing), unknown_text))) or fault_text
     versions = plan_fields.get("versions")
     writer = versions.get("tui-trainer") if isinstance(versions, dict) else None
     writer_name = f"tui-trainer {one_line(str(writer), 40)}" if writer else "another version"
     version = one_line(str(plan_fields.get(VERSION, "none")), 20)
-    numbers = f"{VERSION} {version}, but this version reads {own_version}"
-    return f"plan.json was written by {writer_name} ({numbers}): {fields}"
+    version_text = f"{VERSION} {version}, but this version reads {own_version}"
+    return f"plan.json was written by {writer_name} ({version_text}): {fields}"
 
 
-def _named(fault: str, names: list[str]) -> str:
+def _named(fault_kind: str, names: list[str]) -> str:
     """Return the fields with a fault, in words: `missing: most_rows`."""
     if not names:
         return ""
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"{fault}: {', '.join(one_line(name, 60) for name in names[:_MOST_NAMES])}{more}"
+    more_text = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{fault_kind}: {', '.join(one_line(name, 60) for name in names[:_MOST_NAMES])}{more_text}"
 
 
 # These functions check that the model on disk has the weights, tokenizer and config.json with which a run began.
@@ -162,10 +162,10 @@ def changed_base(plan: Plan, folder: Path | None = None) -> Problem | None:
     the run started with. Raises ConfigError if it is missing or cannot be read."""
     config = plan.config if folder is None else with_changes(plan.config, {MODEL_KEY: str(folder)})
     # `folder` holds the base model of an adapter that continued to train, so only the base's fingerprint counts.
-    began_with = plan.model_key if folder is None else base_model_part(plan.model_key)
-    if find_task(config.task.type).model_key(config) == began_with:
+    key_at_start = plan.model_key if folder is None else base_model_part(plan.model_key)
+    if find_task(config.task.type).model_key(config) == key_at_start:
         return None
     name = one_line(str(folder or plan.config.model.model_name_or_path), 300)
-    began = f", which was commit {plan.model_commit}" if plan.model_commit else ""
-    hint = f"its weights, its tokenizer or its config.json differ: restore the old model{began}, or start a new run"
+    old_text = f", which was commit {plan.model_commit}" if plan.model_commit else ""
+    hint = f"its weights, its tokenizer or its config.json differ: restore the old model{old_text}, or start a new run"
     return Problem(message="the model has changed since this run started", where=name, hint=hint)

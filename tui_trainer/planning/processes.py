@@ -37,9 +37,9 @@ _Refusal = tuple[str, str, str]
 
 def split_problems(loaded: LoadedConfig) -> list[Problem]:
     """Return problems of settings that contradict a model that is split over processes."""
-    because = f"{OFFLOAD} = true" if loaded.config.distributed.cpu_offload else f"{STRATEGY} = fsdp or hsdp"
+    cause = f"{OFFLOAD} = true" if loaded.config.distributed.cpu_offload else f"{STRATEGY} = fsdp or hsdp"
     return [
-        loaded.problem(key, f"{message}: {because} shards the model", hint)
+        loaded.problem(key, f"{message}: {cause} shards the model", hint)
         for key, message, hint in whole_only(loaded.config)
     ]
 
@@ -47,8 +47,8 @@ def split_problems(loaded: LoadedConfig) -> list[Problem]:
 def whole_only(config: Config) -> Iterator[_Refusal]:
     """Yield a refusal for each setting that does not work with a sharded model."""
     if config.tuning.in_four_bits:
-        without = f" without {OFFLOAD}" if config.distributed.cpu_offload else ""
-        hint = f"set tuning.method = lora, or {STRATEGY} = ddp{without}"
+        condition = f" without {OFFLOAD}" if config.distributed.cpu_offload else ""
+        hint = f"set tuning.method = lora, or {STRATEGY} = ddp{condition}"
         yield "tuning.method", "4-bit weights cannot be sharded", hint
     if config.training.torch_compile:
         yield "training.torch_compile", "compiled layers cannot be sharded", "set it to false"
@@ -63,10 +63,10 @@ def _frozen_parts(config: Config) -> Iterator[_Refusal]:
     if config.tuning.trainable_layers:
         hint = f"leave it empty, or set {STRATEGY} = ddp"
         yield "tuning.trainable_layers", "a partly frozen model cannot be sharded", hint
-    ids = range(0)
+    trained_ids = range(0)
     with suppress(ConfigError):  # the model is missing, which another check reports
-        ids = find_task(config.task.type).trained_token_ids(config)
-    if config.model.add_tokens or ids:
+        trained_ids = find_task(config.task.type).trained_token_ids(config)
+    if config.model.add_tokens or trained_ids:
         hint = f"leave it empty, or set {STRATEGY} = ddp"
         yield "model.add_tokens", "embeddings with new tokens cannot be sharded", hint
 
@@ -103,8 +103,8 @@ def _not_by_deepspeed(config: Config, setup: TrainingSetup) -> Iterator[_Refusal
     yield from _whole_states(config)
     if setup.weights == "float16" and setup.method == "full":
         yield "model.dtype", "float16 weights cannot be trained", "set it to bfloat16 or float32"
-    saves = names_in(config.tuning.modules_to_save) or setup.head in CLASSIFYING
-    if setup.has_adapter and setup.weights != "float32" and saves:
+    saves_modules = names_in(config.tuning.modules_to_save) or setup.head in CLASSIFYING
+    if setup.has_adapter and setup.weights != "float32" and saves_modules:
         # The model's weights have 16 bits and adapters fp32, but a flat tensor has one data type.
         message = "fully trained 16-bit modules beside adapters cannot be sharded"
         yield "model.dtype", message, f"set it to float32, or {STRATEGY} = fsdp"
@@ -138,8 +138,8 @@ class Group:
 
 def tightest(hardware: Hardware, target: TrainingDevice, gpu_uuids: tuple[str, ...]) -> TrainingDevice:
     """Return the device of the process with the least free memory."""
-    cards = [gpu for gpu in hardware.gpus if gpu.cuda_uuid in gpu_uuids]
-    return replace(target, gpu=min(cards, key=lambda gpu: gpu.memory_free_bytes or 0)) if cards else target
+    own_gpus = [gpu for gpu in hardware.gpus if gpu.cuda_uuid in gpu_uuids]
+    return replace(target, gpu=min(own_gpus, key=lambda gpu: gpu.memory_free_bytes or 0)) if own_gpus else target
 
 
 def processes_of(
@@ -149,13 +149,13 @@ def processes_of(
 
     Every node has as many processes as this one. Raises ConfigError if the number is not possible.
     """
-    group, nodes = _on_one_node(loaded, hardware, target, chosen_gpu), loaded.config.distributed.nodes
+    node_group, nodes = _on_one_node(loaded, hardware, target, chosen_gpu), loaded.config.distributed.nodes
     if nodes == 1:
-        return group
-    count = group.count.value
-    node_words = f"{count} {'process' if count == 1 else 'processes'} each: {group.count.reason}"
+        return node_group
+    count = node_group.count.value
+    node_words = f"{count} {'process' if count == 1 else 'processes'} each: {node_group.count.reason}"
     reason = f"{nodes} nodes (from {loaded.where(NODES)}) with {node_words}"
-    return replace(group, nodes=nodes, count=exact(_with_rows(loaded, nodes * count), reason))
+    return replace(node_group, nodes=nodes, count=exact(_with_rows(loaded, nodes * count), reason))
 
 
 def _on_one_node(loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice) -> Group:
@@ -169,11 +169,11 @@ def _on_one_node(loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDev
     cards = cards_for(hardware, target.gpu)
     if requested == "auto":
         return _automatic(loaded, cards, chosen_gpu)
-    count = _with_rows(loaded, int(requested))
-    if count > len(cards):
-        message = f"is {count}, but only {len(cards)} {'GPU' if len(cards) == 1 else 'GPUs'} can be used"
+    requested_count = _with_rows(loaded, int(requested))
+    if requested_count > len(cards):
+        message = f"is {requested_count}, but only {len(cards)} {'GPU' if len(cards) == 1 else 'GPUs'} can be used"
         raise ConfigError(loaded.problem(PROCESSES, message, f"set it to {len(cards)}, or to auto"))
-    return _on(cards[:count], f"from {loaded.where(PROCESSES)}")
+    return _on(cards[:requested_count], f"from {loaded.where(PROCESSES)}")
 
 
 def strategy_of(
@@ -188,20 +188,20 @@ def strategy_of(
     `fits(shards)` returns whether passes of one row fit into memory if the model is sharded over that many processes.
     `offloads` is true for CPU offload. Raises ConfigError for a setup that cannot be sharded.
     """
-    requested, processes = loaded.config.distributed.strategy, group.count.value
+    requested_strategy, processes = loaded.config.distributed.strategy, group.count.value
     if processes == 1 and not offloads:
         return COPIES
     has_nodes = group.nodes > 1 and group.per_node > 1
-    if requested == "ddp":
+    if requested_strategy == "ddp":
         if offloads:
             message = f"is ddp, which keeps all weights on each GPU, but {OFFLOAD} = true keeps them on the host"
             raise ConfigError(loaded.problem(STRATEGY, message, "set it to fsdp"))
-        return exact(requested, f"from {loaded.where(STRATEGY)}")
-    if requested == "auto" and offloads:
+        return exact(requested_strategy, f"from {loaded.where(STRATEGY)}")
+    if requested_strategy == "auto" and offloads:
         if problems := split_problems(loaded):
             raise ConfigError(problems)
         return exact("fsdp", "offloaded weights are copied to a GPU layer by layer")
-    if requested == "auto":
+    if requested_strategy == "auto":
         if fits(1):
             return exact("ddp", "the model and its gradients fit in each process")
         if problems := split_problems(loaded):
@@ -211,17 +211,17 @@ def strategy_of(
         if not fits(processes):
             return exact("fsdp", "the model does not fit even when sharded, but sharding comes closest")
         return exact("fsdp", "the model fits only when sharded")
-    if requested not in ZERO_STAGES and (problems := split_problems(loaded)):
+    if requested_strategy not in ZERO_STAGES and (problems := split_problems(loaded)):
         raise ConfigError(problems)
-    if requested == "hsdp" and not has_nodes:
+    if requested_strategy == "hsdp" and not has_nodes:
         message = "is hsdp, which needs several nodes with several processes each"
         raise ConfigError(loaded.problem(STRATEGY, message, "set it to fsdp, which shards over all processes"))
-    return exact(requested, f"from {loaded.where(STRATEGY)}")
+    return exact(requested_strategy, f"from {loaded.where(STRATEGY)}")
 
 
-def split_over(setup: TrainingSetup, strategy: Strategy, processes: int, per_node: int) -> TrainingSetup:
+def split_over(setup: TrainingSetup, strategy: Strategy, processes: int, per_node_count: int) -> TrainingSetup:
     """Return the setup of one process, with the number of shards and the ZeRO stage of the strategy."""
-    shards = {"ddp": 1, "hsdp": per_node}.get(strategy, processes)
+    shards = {"ddp": 1, "hsdp": per_node_count}.get(strategy, processes)
     return replace(setup, shards=shards, zero_stage=ZERO_STAGES.get(strategy, 0))
 
 
@@ -237,51 +237,51 @@ def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Plann
 
 def cards_for(hardware: Hardware, first: Gpu) -> list[Gpu]:
     """Return the usable GPUs: the given one, then GPUs of the same name, then the others."""
-    others = [gpu for gpu in usable_gpus(hardware) if gpu.index != first.index]
-    return [first, *sorted(others, key=lambda gpu: (gpu.name != first.name, gpu.index))]
+    other_gpus = [gpu for gpu in usable_gpus(hardware) if gpu.index != first.index]
+    return [first, *sorted(other_gpus, key=lambda gpu: (gpu.name != first.name, gpu.index))]
 
 
 def _automatic(loaded: ResolvedLoaded, cards: list[Gpu], chosen_gpu: GpuChoice) -> Group:
     if isinstance(chosen_gpu, int):
         return Group(count=exact(1, f"GPU {chosen_gpu} was chosen"))
-    alike = [gpu for gpu in cards if gpu.name == cards[0].name]
-    if len(alike) == 1:
+    alike_gpus = [gpu for gpu in cards if gpu.name == cards[0].name]
+    if len(alike_gpus) == 1:
         return Group(count=exact(1, "one GPU" if len(cards) == 1 else "the other GPUs differ"))
     rows = step_rows(loaded.config)
-    if rows < len(alike):
-        return _on(alike[:rows], f"{len(alike)} GPUs, but a step has only {rows} rows")
-    return _on(alike, f"{len(alike)} identical GPUs")
+    if rows < len(alike_gpus):
+        return _on(alike_gpus[:rows], f"{len(alike_gpus)} GPUs, but a step has only {rows} rows")
+    return _on(alike_gpus, f"{len(alike_gpus)} identical GPUs")
 
 
 def _on(cards: list[Gpu], reason: str) -> Group:
-    uuids = tuple(gpu.cuda_uuid for gpu in cards) if len(cards) > 1 else ()
-    return Group(count=exact(len(cards), reason), gpu_uuids=uuids)
+    gpu_uuids = tuple(gpu.cuda_uuid for gpu in cards) if len(cards) > 1 else ()
+    return Group(count=exact(len(cards), reason), gpu_uuids=gpu_uuids)
 
 
 def _with_rows(loaded: ResolvedLoaded, count: int) -> int:
     rows = step_rows(loaded.config)
     if count > rows:
-        key, is_there, hint = PROCESSES, str(count), f"set it to {rows} or less, or raise {EFFECTIVE}"
+        key, value_text, hint = PROCESSES, str(count), f"set it to {rows} or less, or raise {EFFECTIVE}"
         if (nodes := loaded.config.distributed.nodes) > 1:
-            key, is_there = NODES, f"{nodes}, which makes {count} processes"
+            key, value_text = NODES, f"{nodes}, which makes {count} processes"
             hint = f"use fewer nodes, or raise {EFFECTIVE}"
-        message = f"is {is_there}, but a step has {rows} rows: each process needs at least one"
+        message = f"is {value_text}, but a step has {rows} rows: each process needs at least one"
         raise ConfigError(loaded.problem(key, message, hint))
     return count
 
 
 def requested_threads(loaded: LoadedConfig, hardware: Hardware, processes: int = 1) -> Planned[int]:
     """Return the number of threads of torch's kernels in each process: the setting, or the machine's for `auto`."""
-    requested, key = loaded.config.training.cpu_threads, "training.cpu_threads"
-    if requested == "auto":
+    requested_count, key = loaded.config.training.cpu_threads, "training.cpu_threads"
+    if requested_count == "auto":
         return threads_of(hardware, processes)
-    return exact(requested, f"from {loaded.where(key)}")
+    return exact(requested_count, f"from {loaded.where(key)}")
 
 
 def threads_of(hardware: Hardware, processes: int = 1) -> Planned[int]:
     """Return the number of threads of torch's kernels in each of `processes` processes, which share the cores."""
-    cores, threads = hardware.usable_cores, training_threads(hardware.usable_cores)
-    reason = f"{cores} usable cores, one left for other work" if threads < cores else f"all {cores} usable cores"
+    cores, thread_count = hardware.usable_cores, training_threads(hardware.usable_cores)
+    reason = f"{cores} usable cores, one left for other work" if thread_count < cores else f"all {cores} usable cores"
     if processes > 1:
-        threads, reason = max(1, threads // processes), f"{reason}, shared by {processes} processes"
-    return exact(threads, reason)
+        thread_count, reason = max(1, thread_count // processes), f"{reason}, shared by {processes} processes"
+    return exact(thread_count, reason)

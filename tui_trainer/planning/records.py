@@ -50,8 +50,8 @@ def device_key(cpu_name: str, threads: int, card_name: str = "") -> str:
 
 def trial_device(hardware: "Hardware", gpu: "Gpu | None") -> str:
     """Return the device in the key of a trial (`diagnose --try`): this host and its GPU, or else its CPU."""
-    name = f"{gpu.name} {gpu.cuda_uuid}" if gpu else ""
-    return f"{hardware.host}: {device_key(hardware.cpu_name, training_threads(hardware.usable_cores), name)}"
+    gpu_name = f"{gpu.name} {gpu.cuda_uuid}" if gpu else ""
+    return f"{hardware.host}: {device_key(hardware.cpu_name, training_threads(hardware.usable_cores), gpu_name)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +102,16 @@ def keep_record(kind: str, key: Key, figures: dict[str, Any], part: str = "") ->
 
     def add(db: "Connection") -> None:
         db.execute("BEGIN IMMEDIATE")
-        marks = ", ".join("?" * 9)
+        placeholders = ", ".join("?" * 9)
         values = (kind, *astuple(key), part, utc_now(), json.dumps(figures))
-        db.execute(f"INSERT INTO records ({_COLUMNS}) VALUES ({marks})", values)
-        of_part = f"FROM records WHERE {_OF_ONE_KEY} AND part = ?"
+        db.execute(f"INSERT INTO records ({_COLUMNS}) VALUES ({placeholders})", values)
+        part_clause = f"FROM records WHERE {_OF_ONE_KEY} AND part = ?"
         db.execute(
-            f"DELETE {of_part} AND number NOT IN (SELECT number {of_part} ORDER BY number DESC LIMIT ?)",
+            f"DELETE {part_clause} AND number NOT IN (SELECT number {part_clause} ORDER BY number DESC LIMIT ?)",
             (kind, *astuple(key), part, kind, *astuple(key), part, KINDS[kind]),
         )
-        oldest = "SELECT number FROM records WHERE kind = ? ORDER BY number DESC LIMIT -1 OFFSET ?"
-        db.execute(f"DELETE FROM records WHERE number IN ({oldest})", (kind, _MOST_OF_A_KIND))
+        surplus_query = "SELECT number FROM records WHERE kind = ? ORDER BY number DESC LIMIT -1 OFFSET ?"
+        db.execute(f"DELETE FROM records WHERE number IN ({surplus_query})", (kind, _MOST_OF_A_KIND))
         db.execute("COMMIT")
 
     _carry_out(add, None, makes_file=True)
@@ -119,8 +119,8 @@ def keep_record(kind: str, key: Key, figures: dict[str, Any], part: str = "") ->
 
 def find_records(kind: str, key: Key) -> list[Record]:
     """Return the records of exactly this key, the oldest first."""
-    where, values = _OF_ONE_KEY, (kind, *astuple(key))
-    return _carry_out(lambda db: list(_read(db, where, values)), [])
+    condition, condition_values = _OF_ONE_KEY, (kind, *astuple(key))
+    return _carry_out(lambda db: list(_read(db, condition, condition_values)), [])
 
 
 def records_of_device(kind: str, device: str) -> list[Record]:
@@ -142,8 +142,8 @@ def clear_records(kinds: Collection[str]) -> int:
     """Delete all records of these kinds, and return how many there were."""
 
     def clear(db: "Connection") -> int:
-        marks = ", ".join("?" * len(kinds))
-        return int(db.execute(f"DELETE FROM records WHERE kind IN ({marks})", tuple(kinds)).rowcount)
+        placeholders = ", ".join("?" * len(kinds))
+        return int(db.execute(f"DELETE FROM records WHERE kind IN ({placeholders})", tuple(kinds)).rowcount)
 
     return _carry_out(clear, 0)
 
@@ -174,8 +174,8 @@ def _read(db: "Connection", where: str, values: tuple[str, ...]) -> Iterator[Rec
                 yield Record(part, measured_at, content)
 
 
-def _carry_out(work: "Callable[[Connection], T]", otherwise: T, *, makes_file: bool = False) -> T:
-    """Return the result of `work` on the database, or `otherwise` if the file cannot be used. A missing file is created
+def _carry_out(query: "Callable[[Connection], T]", otherwise: T, *, makes_file: bool = False) -> T:
+    """Return the result of `query` on the database, or `otherwise` if the file cannot be used. A missing one is created
     only with `makes_file`."""
     path = records_file()
     if not (makes_file or path.exists()):
@@ -192,7 +192,7 @@ def _carry_out(work: "Callable[[Connection], T]", otherwise: T, *, makes_file: b
             inode = path.stat().st_ino
             # isolation_level=None turns off Python's implicit transactions.
             with closing(sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None)) as db:
-                return work(db) if _is_ready(db) else otherwise
+                return query(db) if _is_ready(db) else otherwise
         except sqlite3.OperationalError:
             return otherwise
         except sqlite3.DatabaseError as error:
@@ -223,11 +223,11 @@ def _format_of(db: "Connection") -> int:
 
 def _is_set_aside(path: Path, inode: int, error: Exception) -> bool:
     """Rename a damaged file, unless another program already did. Return False if it cannot be renamed, else True."""
-    aside = path.with_name(_ASIDE.format(utc_now()[:19].replace(":", "")))
+    new_path = path.with_name(_ASIDE.format(utc_now()[:19].replace(":", "")))
     try:
         if path.stat().st_ino == inode:
-            path.rename(aside)
-            tell(f"cannot read the measurements of this machine ({error}): {path} was renamed to {aside.name}")
+            path.rename(new_path)
+            tell(f"cannot read the measurements of this machine ({error}): {path} was renamed to {new_path.name}")
     except FileNotFoundError:
         return True
     except OSError:

@@ -42,14 +42,14 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
         device, reason = training_device(hardware, gpu, chosen)
         if gpu is None or device == "cpu":
             return plan, ""
-        words = f"resuming on GPU {gpu.index} ({full_name(gpu)}) instead of the CPU"
-        return _onto(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), words)
+        change_clause = f"resuming on GPU {gpu.index} ({full_name(gpu)}) instead of the CPU"
+        return _onto(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), change_clause)
     if chosen == "none":
         return _onto(
             plan, hardware, TrainingDevice.of(hardware, chosen), f"resuming on the CPU instead of {_card(plan)}"
         )
-    own = _own_card(plan, hardware)
-    gpu = own if chosen is None and own else choose_gpu(hardware, chosen)[0]
+    own_gpu = _own_card(plan, hardware)
+    gpu = own_gpu if chosen is None and own_gpu else choose_gpu(hardware, chosen)[0]
     device, reason = training_device(hardware, gpu)
     if gpu is None or device == "cpu":
         hint = "resume on a machine with a GPU, or on the CPU: tui-trainer resume RUN --gpu none"
@@ -58,45 +58,45 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
         )
     if gpu.cuda_uuid == plan.gpu_uuid or (chosen is None and not plan.gpu_uuid):
         return plan, ""
-    card = f"GPU {gpu.index} ({full_name(gpu)})"
-    words = f"resuming on {card} instead of {_card(plan)}" + ("" if own else ", which is not available")
-    return _onto(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), words)
+    gpu_text = f"GPU {gpu.index} ({full_name(gpu)})"
+    change_clause = f"resuming on {gpu_text} instead of {_card(plan)}" + ("" if own_gpu else ", which is not available")
+    return _onto(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), change_clause)
 
 
 def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int | None = None) -> tuple[Plan, str]:
     """Return the plan with `count` processes per node on `nodes` nodes, and a clause about the change, empty if there
     is none. None keeps the plan's number of nodes, and its processes per node as far as there are GPUs. Raises
     ConfigError for more processes than GPUs or rows."""
-    old_count, gpu, nodes = plan.processes.value, _own_card(plan, hardware), nodes or plan.nodes
-    cards = [card.cuda_uuid for card in cards_for(hardware, gpu)] if gpu else []
+    old_count, own_gpu, nodes = plan.processes.value, _own_card(plan, hardware), nodes or plan.nodes
+    cards = [card.cuda_uuid for card in cards_for(hardware, own_gpu)] if own_gpu else []
     per_node = count or (min(plan.processes_per_node, len(cards)) if cards else plan.processes_per_node)
-    total, uuids = per_node * nodes, tuple(cards[:per_node]) if per_node > 1 else ()
-    if is_asked(plan.config) and total > 1:
-        raise ConfigError(Problem(message=f"Unsloth trains in one process, not in {total}"))
-    if (total, nodes) == (old_count, plan.nodes) and set(uuids) == set(plan.gpu_uuids):
+    total_count, gpu_uuids = per_node * nodes, tuple(cards[:per_node]) if per_node > 1 else ()
+    if is_asked(plan.config) and total_count > 1:
+        raise ConfigError(Problem(message=f"Unsloth trains in one process, not in {total_count}"))
+    if (total_count, nodes) == (old_count, plan.nodes) and set(gpu_uuids) == set(plan.gpu_uuids):
         return plan, ""
     if cards and per_node > len(cards):
         raise ConfigError(Problem(message=f"{per_node} processes need one GPU each, but only {len(cards)} can be used"))
-    if total > plan.effective_batch_size.value:
-        message = f"{total} processes need a row each, but a step has only {plan.effective_batch_size.value} rows"
+    if total_count > plan.effective_batch_size.value:
+        message = f"{total_count} processes need a row each, but a step has only {plan.effective_batch_size.value} rows"
         raise ConfigError(Problem(message=message))
-    words = f"resuming with {total} {'process' if total == 1 else 'processes'} instead of {old_count}"
-    words += f", on {nodes} {'node' if nodes == 1 else 'nodes'} instead of {plan.nodes}" if nodes != plan.nodes else ""
-    rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * old_count
-    share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // total)
-    micro, eval_batch = min(plan.per_device_train_batch_size.value, share), plan.per_device_eval_batch_size
+    change = f"resuming with {total_count} {'process' if total_count == 1 else 'processes'} instead of {old_count}"
+    change += f", on {nodes} {'node' if nodes == 1 else 'nodes'} instead of {plan.nodes}" if nodes != plan.nodes else ""
+    step_rows_total = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * old_count
+    process_rows = -(-(step_rows_total if plan.packing.value else plan.effective_batch_size.value) // total_count)
+    micro_batch, eval_batch = min(plan.per_device_train_batch_size.value, process_rows), plan.per_device_eval_batch_size
     if plan.config.evaluation.per_device_eval_batch_size == "auto":
-        eval_batch = exact(min(eval_batch.value, micro), eval_batch.reason)
+        eval_batch = exact(min(eval_batch.value, micro_batch), eval_batch.reason)
     changes: dict[str, Any] = {
-        "processes": exact(total, words),
+        "processes": exact(total_count, change),
         "nodes": nodes,
-        "gpu_uuids": uuids,
+        "gpu_uuids": gpu_uuids,
         "threads": _threads(plan, hardware, per_node),
-        "padding_share": plan.padding_share if micro == plan.per_device_train_batch_size.value else None,
-        "per_device_train_batch_size": exact(micro, words),
-        "gradient_accumulation_steps": exact(-(-share // micro), words),
+        "padding_share": plan.padding_share if micro_batch == plan.per_device_train_batch_size.value else None,
+        "per_device_train_batch_size": exact(micro_batch, change),
+        "gradient_accumulation_steps": exact(-(-process_rows // micro_batch), change),
         "per_device_eval_batch_size": eval_batch,
-        **_unknown_times(words, words),
+        **_unknown_times(change, change),
         # The old key is for measurements with another number of processes.
         "shape_key": "",
     }
@@ -104,8 +104,8 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
     shape, setup = plan.model_shape(), _shared(plan.training_setup, regrouped, old_count)
     setup, _ = with_dry_run(plan.config, shape, setup)
     target = TrainingDevice.planned(hardware, plan.device, plan.device_reason, plan.gpu_uuid)
-    room = MemoryBudget.of(hardware, tightest(hardware, target, uuids), per_node)
-    return _split(regrouped, hardware, shape, setup, room, words)
+    room = MemoryBudget.of(hardware, tightest(hardware, target, gpu_uuids), per_node)
+    return _split(regrouped, hardware, shape, setup, room, change)
 
 
 def _shared(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
@@ -122,10 +122,10 @@ def _threads(plan: Plan, hardware: Hardware, processes: int) -> Planned[int]:
 
 
 def _unknown_times(step_reason: str, duration_reason: str) -> dict[str, Any]:
-    step = estimated(None, f"known only after a measured step: {step_reason}")
-    duration = estimated(None, duration_reason)
-    unknown = {"step_seconds": step, "duration_seconds": duration}
-    return {**unknown, "beginning_seconds": None, "compute_rates": None, "busy_words": ""}
+    step_figure = estimated(None, f"known only after a measured step: {step_reason}")
+    duration_figure = estimated(None, duration_reason)
+    unknown_figures = {"step_seconds": step_figure, "duration_seconds": duration_figure}
+    return {**unknown_figures, "beginning_seconds": None, "compute_rates": None, "busy_words": ""}
 
 
 def with_smaller_passes(plan: Plan, event: MicroBatchReduced, reason: str, packed_width: int = 0) -> Plan:
@@ -151,8 +151,8 @@ def with_smaller_passes(plan: Plan, event: MicroBatchReduced, reason: str, packe
 def setup_of(plan: Plan, target: TrainingDevice) -> tuple[ModelShape, TrainingSetup]:
     """Return the shape of the model and the training setup of the plan on another device, for computing memory."""
     shape = plan.model_shape()
-    offloads = plan.cpu_offload.value and target.device == "cuda"
-    setup = replace(plan.training_setup, device=target.device, cpu_offload=offloads, measured_peaks=())
+    is_offloaded = plan.cpu_offload.value and target.device == "cuda"
+    setup = replace(plan.training_setup, device=target.device, cpu_offload=is_offloaded, measured_peaks=())
     return shape, with_dry_run(plan.config, shape, setup)[0]
 
 
@@ -161,8 +161,8 @@ def _card(plan: Plan) -> str:
 
 
 def _own_card(plan: Plan, hardware: Hardware) -> Gpu | None:
-    cards = (gpu for gpu in hardware.gpus if gpu.visible and not gpu.problem)
-    return next((gpu for gpu in cards if gpu.cuda_uuid and gpu.cuda_uuid == plan.gpu_uuid), None)
+    usable_gpus_here = (gpu for gpu in hardware.gpus if gpu.visible and not gpu.problem)
+    return next((gpu for gpu in usable_gpus_here if gpu.cuda_uuid and gpu.cuda_uuid == plan.gpu_uuid), None)
 
 
 def _onto(plan: Plan, hardware: Hardware, target: TrainingDevice, words: str) -> tuple[Plan, str]:
@@ -170,7 +170,7 @@ def _onto(plan: Plan, hardware: Hardware, target: TrainingDevice, words: str) ->
         raise ConfigError([Problem(message=f"{words}: {obstacle}", hint=hint) for obstacle, hint in obstacles])
     shape, setup = setup_of(plan, target)
     room = MemoryBudget.of(hardware, target, plan.processes_per_node)
-    split, words = _split(plan, hardware, shape, setup, room, words)
+    split_plan, words = _split(plan, hardware, shape, setup, room, words)
     gpu, config, processes = target.gpu, plan.config, plan.processes.value
     changes: dict[str, Any] = {
         "device": target.device,
@@ -186,14 +186,14 @@ def _onto(plan: Plan, hardware: Hardware, target: TrainingDevice, words: str) ->
                 hardware.libraries,
                 shape,
                 setup,
-                split.per_device_train_batch_size.value,
+                split_plan.per_device_train_batch_size.value,
                 -(-min(plan.effective_batch_size.value, plan.train_rows.value) // processes),
                 row_tokens(config, setup),
                 processes,
             )
         ),
     }
-    return split.model_copy(update=changes), words
+    return split_plan.model_copy(update=changes), words
 
 
 def _obstacles(plan: Plan, hardware: Hardware, target: TrainingDevice) -> list[tuple[str, str]]:
@@ -202,15 +202,15 @@ def _obstacles(plan: Plan, hardware: Hardware, target: TrainingDevice) -> list[t
         return _obstacles_on_gpu(plan, hardware, target)
     config, precision, optim = plan.config, plan.precision.value, plan.config.training.optim
     attention = config.model.attn_implementation
-    emulated = precision == "bf16" and hardware.cpu_flags and not hardware.cpu_flags & BF16_FLAGS
-    obstacles = {
+    is_emulated = precision == "bf16" and hardware.cpu_flags and not hardware.cpu_flags & BF16_FLAGS
+    is_obstacle = {
         "4-bit weights need a GPU": config.tuning.in_four_bits,
         f"the optimizer {optim} runs on a GPU only": OPTIMIZERS[optim].needs_gpu,
         "the run computes in fp16, which needs a GPU": precision == "fp16",
         f"{attention} runs on a GPU only": attention.startswith(("flash_attention", "flex_attention")),
-        "the run computes in bf16, which this CPU only emulates": emulated,
+        "the run computes in bf16, which this CPU only emulates": is_emulated,
     }
-    return [(words, "resume on a machine with a GPU") for words, is_there in obstacles.items() if is_there]
+    return [(obstacle, "resume on a machine with a GPU") for obstacle, applies in is_obstacle.items() if applies]
 
 
 def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: TrainingDevice) -> list[tuple[str, str]]:
@@ -222,10 +222,10 @@ def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: TrainingDevice) ->
     for library in sorted({library for _, library in config.libraries}):
         if hardware.libraries.get(library) is None:
             obstacles.append((f"the run needs {library}, which is not installed here", f"uv pip install {library}"))
-    name = config.model.attn_implementation
-    kernel = FLASH_KERNELS.get(name)
+    kernel_name = config.model.attn_implementation
+    kernel = FLASH_KERNELS.get(kernel_name)
     if kernel and (missing := kernel.lack(hardware.libraries) or (kernel.too_old(capability) if capability else "")):
-        obstacles.append((f"the run uses {name}: {missing}", "install it here, or choose another GPU: --gpu N"))
+        obstacles.append((f"the run uses {kernel_name}: {missing}", "install it here, or choose another GPU: --gpu N"))
     return obstacles
 
 
@@ -241,17 +241,17 @@ def _split(
         rows = micro * accumulation
         if not plan.packing.value:
             rows = -(-plan.effective_batch_size.value // plan.processes.value)
-        fits = largest_micro_batch(shape, setup, plan.config, room, micro)
-        micro = -(-rows // -(-rows // fits))
+        fitting_rows = largest_micro_batch(shape, setup, plan.config, room, micro)
+        micro = -(-rows // -(-rows // fitting_rows))
         if micro != plan.per_device_train_batch_size.value:
             words += (
                 f", with micro-batches of {quantity(micro, 'row')} instead of {plan.per_device_train_batch_size.value}"
             )
         accumulation, eval_batch = -(-rows // micro), min(eval_batch, micro)
         parts = parts_of_run(shape, setup, plan.config, micro, eval_batch)
-    needed = memory.total_bytes(parts)
-    if room.total_bytes is not None and needed > room.total_bytes:
-        message = f"the run needs about {format_bytes(needed)} of memory with a micro-batch of {micro}, "
+    needed_bytes = memory.total_bytes(parts)
+    if room.total_bytes is not None and needed_bytes > room.total_bytes:
+        message = f"the run needs about {format_bytes(needed_bytes)} of memory with a micro-batch of {micro}, "
         message += f"but {room.where} has {format_bytes(room.total_bytes)}"
         raise ConfigError(Problem(message=message, hint="choose another GPU (--gpu N), or resume on another machine"))
     host_parts, host_bytes = host_memory(shape, setup, plan.config, plan.loader_workers.value, plan.processes_per_node)
@@ -267,6 +267,6 @@ def _split(
         "gradient_accumulation_steps": exact(accumulation, words),
         "per_device_eval_batch_size": exact(eval_batch, words),
         "memory_parts": parts,
-        "memory_bytes": estimated(needed, plan.memory_bytes.reason),
+        "memory_bytes": estimated(needed_bytes, plan.memory_bytes.reason),
     }
     return plan.model_copy(update=changes), words

@@ -19,9 +19,9 @@ class Steps:
 
     def __init__(self, loaded: ResolvedLoaded, facts: DataFacts, cut: BatchCut) -> None:
         training, evaluation = loaded.config.training, loaded.config.evaluation
-        per_epoch = steps_per_epoch(facts.rows, cut.effective)
+        epoch_steps = steps_per_epoch(facts.rows, cut.effective)
         self.per_epoch: Planned[int] = Planned(
-            value=per_epoch, exact=facts.exact, reason=f"{quantity(facts.rows, 'row')} / {cut.effective}, rounded up"
+            value=epoch_steps, exact=facts.exact, reason=f"{quantity(facts.rows, 'row')} / {cut.effective}, rounded up"
         )
         if training.max_steps:
             self.total: Planned[int] = exact(
@@ -30,13 +30,13 @@ class Steps:
         else:
             # 0.07 x 100 is a little more than 7 in floating point, and no reason for an eighth step.
             epochs = epochs_of(loaded.config)
-            total = max(1, math.ceil(epochs * per_epoch - 1e-9))
-            reason = f"{quantity(epochs, 'epoch')} of {quantity(per_epoch, 'step')}"
-            self.total = Planned(value=total, exact=facts.exact, reason=reason)
+            step_count = max(1, math.ceil(epochs * epoch_steps - 1e-9))
+            reason = f"{quantity(epochs, 'epoch')} of {quantity(epoch_steps, 'step')}"
+            self.total = Planned(value=step_count, exact=facts.exact, reason=reason)
         self.evaluations = times(self.total.value, every(evaluation.eval_steps, self.total.value))
         self.eval_rows: Planned[int] = self._eval_rows(evaluation.max_eval_rows, facts, cut)
-        samples_every = every(loaded.config.logging.sample_steps, self.total.value)
-        self.samples = self.total.value // samples_every if samples_every else 0
+        sample_interval = every(loaded.config.logging.sample_steps, self.total.value)
+        self.samples = self.total.value // sample_interval if sample_interval else 0
         self.saves = times(self.total.value, every(loaded.config.checkpoint.save_steps, self.total.value))
         if evaluation.early_stopping_patience:
             self.saves += self.evaluations
@@ -44,15 +44,15 @@ class Steps:
     def _eval_rows(self, limit: int | Auto, facts: DataFacts, cut: BatchCut) -> Planned[int]:
         """Return how many held-out rows an evaluation uses. `auto` does not depend on measured time, so that equal runs
         are evaluated on equal rows."""
-        reason, on_the_way, rows = "evaluation.max_eval_rows, evenly spaced", self.evaluations - 1, 0
+        reason, others, rows = "evaluation.max_eval_rows, evenly spaced", self.evaluations - 1, 0
         if limit != "auto":
             rows = limit
-        elif on_the_way:
+        elif others:
             training_rows = self.total.value * min(cut.effective, facts.rows)
-            affordable = EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / on_the_way
-            rows = max(LEAST_EVAL_ROWS, round(affordable))
-            share = on_the_way * rows * EVALUATION_SHARE / max(training_rows, 1)
-            reason = f"of {facts.eval_rows:,}, evenly spaced: {quantity(on_the_way, 'evaluation', 'take')} {share:.0%}"
+            affordable_rows = EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / others
+            rows = max(LEAST_EVAL_ROWS, round(affordable_rows))
+            time_part = others * rows * EVALUATION_SHARE / max(training_rows, 1)
+            reason = f"of {facts.eval_rows:,}, evenly spaced: {quantity(others, 'evaluation', 'take')} {time_part:.0%}"
             reason += " of the time; evaluation.max_eval_rows = 0 uses all rows"
         if 0 < rows < facts.eval_rows:
             return Planned(value=rows, exact=facts.exact, reason=reason)
@@ -61,27 +61,27 @@ class Steps:
     def warmup(self, scheduler: str, setting: float) -> Planned[int]:
         if not LR_SCHEDULES[scheduler].warms_up:
             return exact(0, "this schedule has no warm-up; constant_with_warmup has one")
-        planned = self.cadence("warmup_steps", setting)
-        if 0 < setting < 1 and planned.value >= (total := self.total.value):
+        warmup_figure = self.cadence("warmup_steps", setting)
+        if 0 < setting < 1 and warmup_figure.value >= (total_steps := self.total.value):
             # Otherwise a run of one step would train at rate 0.
-            reason = f"all but the last of {quantity(total, 'step')}, which has the peak learning rate"
-            return Planned(value=total - 1, exact=self.total.exact, reason=reason)
-        return planned if planned.value else exact(0, "starts at the peak learning rate")
+            reason = f"all but the last of {quantity(total_steps, 'step')}, which has the peak learning rate"
+            return Planned(value=total_steps - 1, exact=self.total.exact, reason=reason)
+        return warmup_figure if warmup_figure.value else exact(0, "starts at the peak learning rate")
 
     def decay(self, scheduler: str, setting: float, warmup_steps: int) -> Planned[int] | None:
         """Return how many of the last steps lower the rate, if the schedule decays only at its end; None for others."""
         if not LR_SCHEDULES[scheduler].has_decay_steps:
             return None
-        planned, left = self.cadence("num_decay_steps", setting), max(0, self.total.value - warmup_steps)
-        if planned.value > left:
-            wanted = quantity(planned.value, "step")
-            reason = f"all {quantity(left, 'step')} after warm-up; num_decay_steps = {setting:g} asks for {wanted}"
+        decay_figure, left = self.cadence("num_decay_steps", setting), max(0, self.total.value - warmup_steps)
+        if decay_figure.value > left:
+            wanted_text = quantity(decay_figure.value, "step")
+            reason = f"all {quantity(left, 'step')} after warm-up; num_decay_steps = {setting:g} asks for {wanted_text}"
             return Planned(value=left, exact=self.total.exact, reason=reason)
-        return planned if planned.value else exact(0, "stays at the peak learning rate")
+        return decay_figure if decay_figure.value else exact(0, "stays at the peak learning rate")
 
     def cadence(self, name: str, setting: float) -> Planned[int]:
         total = self.total
-        value = every(setting, total.value)
+        interval = every(setting, total.value)
         if 0 < setting < 1:
-            return Planned(value=value, exact=total.exact, reason=f"{setting:g} of {quantity(total.value, 'step')}")
-        return exact(value, f"{name} = {setting:g}" if value else f"{name} = 0: not during the run")
+            return Planned(value=interval, exact=total.exact, reason=f"{setting:g} of {quantity(total.value, 'step')}")
+        return exact(interval, f"{name} = {setting:g}" if interval else f"{name} = 0: not during the run")

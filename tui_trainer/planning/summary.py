@@ -28,17 +28,17 @@ def data_words(config: Config, data: ResolvedData) -> list[str]:
     from tui_trainer.data.preparing.estimate import source_words
 
     reads_text = find_task(config.task.type).rows != "examples"
-    sources = zip(("trains on", "is evaluated on"), data.sources, strict=False)
-    return [f"{verb} {source_words(part, reads_text=reads_text)}" for verb, source in sources for part in source.parts]
+    labelled = zip(("trains on", "is evaluated on"), data.sources, strict=False)
+    return [f"{verb} {source_words(part, reads_text=reads_text)}" for verb, source in labelled for part in source.parts]
 
 
 def place_words(plan: Plan) -> str:
     """Return the device and the precision of a run, in words; for a CPU with the reason."""
     name, reason, precision = one_line(plan.device_name), one_line(plan.device_reason), plan.precision.value
     if plan.device == "cuda":
-        places = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
-        cards = f"{plan.processes.value} GPUs{places}, starting with " if plan.processes.value > 1 else ""
-        return f"on {cards}{reason if name in reason else f'{name} ({reason})'} in {precision}"
+        nodes_clause = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
+        gpus_clause = f"{plan.processes.value} GPUs{nodes_clause}, starting with " if plan.processes.value > 1 else ""
+        return f"on {gpus_clause}{reason if name in reason else f'{name} ({reason})'} in {precision}"
     return f"on the CPU ({name}, {threads_words(plan)}) in {precision}: {reason}"
 
 
@@ -51,16 +51,16 @@ def moved_words(before: Plan, now: Plan) -> str:
     same = before.shape_key == now.shape_key and before.device_name == now.device_name
     if not same or before.threads.value != now.threads.value or not old or not new or abs(new / old - 1) < _MOVED_SHARE:
         return ""
-    times = f"{format_seconds(new)} instead of {format_seconds(old)}"
-    return f"a step is now planned to take {times}: {one_line(now.step_seconds.reason)}"
+    times_text = f"{format_seconds(new)} instead of {format_seconds(old)}"
+    return f"a step is now planned to take {times_text}: {one_line(now.step_seconds.reason)}"
 
 
 def threads_words(plan: Plan) -> str:
     """Return the number of threads of the CPU kernels, in words."""
-    threads, processes = plan.threads.value, plan.processes.value
-    words = f"{threads} {'thread' if threads == 1 else 'threads'}"
-    places = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
-    return words if processes == 1 else f"{processes} processes of {words}{places}"
+    thread_count, process_count = plan.threads.value, plan.processes.value
+    threads_text = f"{thread_count} {'thread' if thread_count == 1 else 'threads'}"
+    nodes_clause = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
+    return threads_text if process_count == 1 else f"{process_count} processes of {threads_text}{nodes_clause}"
 
 
 def tuning_words(plan: Plan) -> str:
@@ -74,7 +74,7 @@ def model_words(plan: Plan) -> str:
     if not model.model_name_or_path or model.init == "scratch":
         return "from random weights"
     tuning = plan.config.tuning
-    how = f"{TUNING_METHODS[tuning.method].label} on" if tuning.has_adapter else "all of"
+    weights_text = f"{TUNING_METHODS[tuning.method].label} on" if tuning.has_adapter else "all of"
     if plan.ancestors:
-        return f"{how} {chain_words(plan.ancestors)}"
-    return f"{how} {one_line(model.model_name_or_path)}"
+        return f"{weights_text} {chain_words(plan.ancestors)}"
+    return f"{weights_text} {one_line(model.model_name_or_path)}"

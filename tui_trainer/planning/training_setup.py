@@ -144,8 +144,8 @@ class TrainingSetup:
 
     def adapted(self, shape: ModelShape) -> tuple[Linear, ...]:
         """Return the linear layers of the model that get an adapter."""
-        looked_up = self.lora_linears or self.lora_experts
-        return self.lora_linears if looked_up else adapted(shape, self.lora_targets)
+        is_looked_up = self.lora_linears or self.lora_experts
+        return self.lora_linears if is_looked_up else adapted(shape, self.lora_targets)
 
     @property
     def towers_on_host(self) -> bool:
@@ -160,8 +160,8 @@ class TrainingSetup:
     @property
     def trains_head(self) -> bool:
         """True if the head trains."""
-        whole = (self.method == "full" and not self.freezes_layers) or self.saves_head
-        return whole or (self.trained_tokens > 0 and self.head not in CLASSIFYING)
+        is_whole = (self.method == "full" and not self.freezes_layers) or self.saves_head
+        return is_whole or (self.trained_tokens > 0 and self.head not in CLASSIFYING)
 
     @property
     def has_adapter(self) -> bool:

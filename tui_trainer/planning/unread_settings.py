@@ -31,10 +31,10 @@ def unread_settings(config: Config, *, has_gpu: bool) -> dict[str, str]:
 
 
 def _unread(config: Config, has_gpu: bool) -> Iterator[tuple[str, list[str]]]:
-    def section(name: str, *read: str) -> list[str]:
-        start = f"{name}."
-        inside = [key for key in all_settings() if key.startswith(start)]
-        return [key for key in inside if key.removeprefix(start) not in read]
+    def keys_of(name: str, *read_names: str) -> list[str]:
+        prefix = f"{name}."
+        section_keys = [key for key in all_settings() if key.startswith(prefix)]
+        return [key for key in section_keys if key.removeprefix(prefix) not in read_names]
 
     tuning, training = config.tuning, config.training
     try:
@@ -42,30 +42,30 @@ def _unread(config: Config, has_gpu: bool) -> Iterator[tuple[str, list[str]]]:
     except ConfigError:
         task = None
     if task is not None:
-        why = f"the task {task.name} does not use it"
-        yield why, section("task", "type", *task.reads)
-        yield why, [f"data.{name}" for name in COLUMNS if name not in task.reads_columns]
-        yield why, ["evaluation.generate_rows"] * (not task.answers_in_evaluations)
+        reason = f"the task {task.name} does not use it"
+        yield reason, keys_of("task", "type", *task.reads)
+        yield reason, [f"data.{name}" for name in COLUMNS if name not in task.reads_columns]
+        yield reason, ["evaluation.generate_rows"] * (not task.answers_in_evaluations)
         yield f"rows of {task.name} are never packed", ["data.packing"] * (not task.packs)
         yield "rows of a table are not limited by characters", ["data.max_chars"] * (task.rows == "examples")
         yield "rows that are cut from one text have equal length", ["data.group_by_length"] * (task.rows == "stream")
     if config.is_from_scratch:
-        names = ("revision", "trust_remote_code", "towers", "text_only")
-        yield "the model starts from random weights", [f"model.{name}" for name in names] + section("tuning", "method")
+        fields = ("revision", "trust_remote_code", "towers", "text_only")
+        yield "the model starts from random weights", [f"model.{name}" for name in fields] + keys_of("tuning", "method")
     else:
-        yield "the model is pretrained", section("model.scratch")
+        yield "the model is pretrained", keys_of("model.scratch")
     if config.model.rope_scaling.rope_type == "default":
-        yield "positions are not scaled (rope_type)", section("model.rope_scaling", "rope_type")
+        yield "positions are not scaled (rope_type)", keys_of("model.rope_scaling", "rope_type")
     if tuning.has_adapter:
         yield f"{tuning.method} trains only an adapter", ["tuning.trainable_layers"]
     else:
-        yield f"tuning.method = {tuning.method} has no adapter", section("tuning", *_ANY_METHOD)
+        yield f"tuning.method = {tuning.method} has no adapter", keys_of("tuning", *_ANY_METHOD)
     if not tuning.in_four_bits:
-        yield f"tuning.method = {tuning.method} has no 4-bit weights", section("quantization")
+        yield f"tuning.method = {tuning.method} has no 4-bit weights", keys_of("quantization")
     schedule = LR_SCHEDULES[training.lr_scheduler_type]
-    words = f"the {training.lr_scheduler_type} schedule does not use it"
-    yield words, ["training.min_lr_rate"] * (not schedule.has_floor)
-    yield words, ["training.num_decay_steps", "training.decay_type"] * (not schedule.has_decay_steps)
+    schedule_reason = f"the {training.lr_scheduler_type} schedule does not use it"
+    yield schedule_reason, ["training.min_lr_rate"] * (not schedule.has_floor)
+    yield schedule_reason, ["training.num_decay_steps", "training.decay_type"] * (not schedule.has_decay_steps)
     if not training.torch_compile:
         yield "training.torch_compile is false", ["training.torch_compile_mode"]
     if not config.evaluation.early_stopping_patience:

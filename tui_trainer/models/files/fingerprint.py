@@ -59,7 +59,7 @@ def file_fingerprints(folder: Path) -> dict[str, str]:
     """
     import xxhash
 
-    hashes = {}
+    hash_by_name = {}
     for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
         digest = xxhash.xxh3_128()
         if path.suffix in _WEIGHTS:
@@ -71,8 +71,8 @@ def file_fingerprints(folder: Path) -> dict[str, str]:
             digest.update(path.read_bytes())
         else:
             continue
-        hashes[path.name] = str(digest.hexdigest())
-    return hashes
+        hash_by_name[path.name] = str(digest.hexdigest())
+    return hash_by_name
 
 
 def base_model_part(key: str) -> str:
@@ -99,10 +99,10 @@ def _small_files(facts: ModelFacts, folder: Path, with_weights: bool) -> Iterato
 def _add_weights(digest: Any, folder: Path, name: str) -> None:
     path = folder / name
     try:
-        size = path.stat().st_size
-        digest.update(f"{name}\0{size}\0".encode())
+        size_bytes = path.stat().st_size
+        digest.update(f"{name}\0{size_bytes}\0".encode())
         with path.open("rb", buffering=0) as file:
-            for start, length in _samples(path, size):
+            for start, length in _samples(path, size_bytes):
                 file.seek(start)
                 digest.update(file.read(length))
     except OSError as error:

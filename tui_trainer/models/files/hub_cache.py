@@ -32,8 +32,8 @@ def local_folder(name: str) -> Path | None:
 
 def nearest_folder(name: str) -> str:
     """Return the folder with a model whose name is most similar, safe to show; "" if none is similar."""
-    path = nearest_path(name, folders_only=True)
-    return one_line(path, 120) if path and (at_home(path) / "config.json").is_file() else ""
+    folder_path = nearest_path(name, folders_only=True)
+    return one_line(folder_path, 120) if folder_path and (at_home(folder_path) / "config.json").is_file() else ""
 
 
 def cached_snapshot(name: str, revision: str, environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -44,8 +44,8 @@ def cached_snapshot(name: str, revision: str, environment: Mapping[str, str] = o
         return None
     from huggingface_hub import try_to_load_from_cache
 
-    config = try_to_load_from_cache(name, "config.json", cache_dir=cache_folder(environment), revision=revision)
-    return Path(config).parent if isinstance(config, str) else None
+    config_file = try_to_load_from_cache(name, "config.json", cache_dir=cache_folder(environment), revision=revision)
+    return Path(config_file).parent if isinstance(config_file, str) else None
 
 
 def remedies(name: str) -> str:

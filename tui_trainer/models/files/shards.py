@@ -13,14 +13,14 @@ SHARD_BYTES = 2 * GIB
 """Maximum size of a file, in bytes. A larger tensor gets a file of its own."""
 
 
-def split(sizes: Mapping[str, int], single: str, limit_bytes: float) -> dict[str, list[str]]:
+def split(bytes_by_name: Mapping[str, int], single: str, limit_bytes: float) -> dict[str, list[str]]:
     """Return the tensors' names by file, given their bytes: `model.safetensors`, or `model-00001-of-00002.safetensors`
     and so on. Without tensors, return a single empty file."""
     from huggingface_hub import split_state_dict_into_shards_factory
 
     stem, ending = single.rsplit(".", 1)
     shards = split_state_dict_into_shards_factory(
-        {name: (size,) for name, size in sizes.items()},
+        {name: (size,) for name, size in bytes_by_name.items()},
         get_storage_size=lambda size: size[0],
         filename_pattern=f"{stem}{{suffix}}.{ending}",
         max_shard_size=int(limit_bytes),
@@ -32,14 +32,14 @@ def part_names(single: str, process: int, count: int) -> list[str]:
     """Return the names of the files with one process's parts of sharded tensors, as torch.distributed.checkpoint names
     them: `shard-00002-model-00001-of-00001.safetensors`."""
     stem, ending = single.rsplit(".", 1)
-    return [f"shard-{process + 1:05}-{stem}-{n:05}-of-{count:05}.{ending}" for n in range(1, count + 1)]
+    return [f"shard-{process + 1:05}-{stem}-{number:05}-of-{count:05}.{ending}" for number in range(1, count + 1)]
 
 
 def files_of(folder: Path, single: str) -> list[Path]:
     """Return the file of that name, or its shards in order. The manifest checks that none is missing."""
     stem, ending = single.rsplit(".", 1)
-    whole = folder / single
-    return [whole] if whole.is_file() else sorted(folder.glob(f"{stem}-*-of-*.{ending}"))
+    whole_file = folder / single
+    return [whole_file] if whole_file.is_file() else sorted(folder.glob(f"{stem}-*-of-*.{ending}"))
 
 
 def all_files_of(folder: Path, single: str) -> list[Path]:

@@ -49,9 +49,9 @@ def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> list[str]:
         return [*tower_misfits, *misfits(replace(shape, towers={}), headers)]
     has_module_names = shape.model_type in _NAMED_AS_STORED
     sentences = list(_embedding_misfits(shape, headers))
-    layers, expected_layers = layer_count(headers), shape.stored_blocks or shape.layers
-    if layers != expected_layers:
-        sentences.append(f"config.json specifies {expected_layers} layers, but the weights have {layers}")
+    stored_layers, expected_layers = layer_count(headers), shape.stored_blocks or shape.layers
+    if stored_layers != expected_layers:
+        sentences.append(f"config.json specifies {expected_layers} layers, but the weights have {stored_layers}")
     elif has_module_names:
         sentences += _linear_misfits(shape, headers)
         sentences += _norm_misfits(shape, headers)
@@ -63,17 +63,17 @@ def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> list[str]:
 
 def _tower_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
     """Yield a sentence for each tower with fewer weights in the files than its config describes."""
-    for tower, expected in shape.towers.items():
+    for tower, count in shape.towers.items():
         tower_headers = {name: facts for name, facts in headers.items() if is_of_tower(name, {tower: 0})}
-        if (stored := stored_parameters(tower_headers, tied=False)) < expected:
-            yield f"the weights have {stored:,} parameters of {tower}, but config.json specifies {expected:,}"
+        if (stored_count := stored_parameters(tower_headers, tied=False)) < count:
+            yield f"the weights have {stored_count:,} parameters of {tower}, but config.json specifies {count:,}"
 
 
 def embedding_rows(shape: ModelShape, headers: Mapping[str, TensorFacts] | None) -> int:
     """Return the number of tokens with a vector in the stored embedding, else the vocabulary size of the config."""
     for part in shape.parts:
-        if part.is_embedding and part.rows == shape.vocabulary and (stored := _stored(part, headers or {})):
-            return stored[1].shape[0] if stored[1].shape else 0
+        if part.is_embedding and part.rows == shape.vocabulary and (stored_tensor := _stored(part, headers or {})):
+            return stored_tensor[1].shape[0] if stored_tensor[1].shape else 0
     return shape.vocabulary
 
 
@@ -81,12 +81,12 @@ def _embedding_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) ->
     for part in shape.parts:
         if not part.is_embedding or not part.rows:
             continue
-        expected = (part.rows, part.parameters_each // part.rows)
-        stored = _stored(part, headers)
-        if stored is None:
+        expected_shape = (part.rows, part.parameters_each // part.rows)
+        stored_tensor = _stored(part, headers)
+        if stored_tensor is None:
             yield f"the weights have no {part.name}.weight"
-        elif stored[1].shape != expected:
-            yield _differs(stored[0], stored[1], expected)
+        elif stored_tensor[1].shape != expected_shape:
+            yield _differs(stored_tensor[0], stored_tensor[1], expected_shape)
 
 
 def _stored(part: ModelPart, headers: Mapping[str, TensorFacts]) -> tuple[str, TensorFacts] | None:
@@ -109,38 +109,38 @@ def _linear_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> It
     for linear in shape.linears:
         if not linear.is_head and linear.count in block_counts:
             # ALBERT has layers inside of groups.
-            ending = f".{linear.path}.weight"
-            nested = (name for path, names in names_by_path.items() if path.endswith(ending) for name in names)
-            names = names_by_path.get(f"{linear.path}.weight") or list(nested)
+            path_ending = f".{linear.path}.weight"
+            matches = (name for path, names in names_by_path.items() if path.endswith(path_ending) for name in names)
+            names = names_by_path.get(f"{linear.path}.weight") or list(matches)
             if not names and linear.count == 1:
                 continue  # in a model with one block, this may be a layer outside of the blocks
             if len(names) < linear.count:
-                absent = f"{linear.count - len(names)} of {linear.count} tensors {linear.path}.weight"
-                yield f"{absent} are missing from the weights"
+                missing_text = f"{linear.count - len(names)} of {linear.count} tensors {linear.path}.weight"
+                yield f"{missing_text} are missing from the weights"
             # GPT-2 stores transposed matrices.
-            sizes = ((linear.outputs, linear.inputs), (linear.inputs, linear.outputs))
-            wrong = [name for name in names if headers[name].shape not in sizes]
+            possible_shapes = ((linear.outputs, linear.inputs), (linear.inputs, linear.outputs))
+            misfit_names = [name for name in names if headers[name].shape not in possible_shapes]
             # Encoder and decoder may have layers of the same name and of different sizes.
-            if len(wrong) > len(names) - linear.count >= 0:
-                yield _differs(wrong[0], headers[wrong[0]], sizes[0])
+            if len(misfit_names) > len(names) - linear.count >= 0:
+                yield _differs(misfit_names[0], headers[misfit_names[0]], possible_shapes[0])
 
 
 def _norm_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iterator[str]:
     """Yield a sentence for each missing norm. A norm may have several tensors (StableLM has one for each head)."""
-    weights = [name for name in headers if name.endswith(".weight")]
-    paths = [f".{path_in_block(name)}" for name in weights]
+    weight_names = [name for name in headers if name.endswith(".weight")]
+    paths = [f".{path_in_block(name)}" for name in weight_names]
     for part in shape.parts:
         if part.is_embedding or part.is_head:
             continue
         if part.count == 1:
-            if not any(f".{part.name}." in f".{name}" for name in weights):
+            if not any(f".{part.name}." in f".{name}" for name in weight_names):
                 yield f"the weights have no {part.path}.weight"
-        elif (stored := sum(f".{part.path}." in path for path in paths)) < part.count:
-            yield f"{part.count - stored} of {part.count} tensors {part.path}.weight are missing from the weights"
+        elif (stored_count := sum(f".{part.path}." in path for path in paths)) < part.count:
+            yield f"{part.count - stored_count} of {part.count} tensors {part.path}.weight are missing from the weights"
 
 
-def _differs(name: str, facts: TensorFacts, expected: tuple[int, ...]) -> str:
-    stored_shape, expected_shape = (" x ".join(map(str, size)) for size in (facts.shape, expected))
+def _differs(name: str, facts: TensorFacts, expected_sizes: tuple[int, ...]) -> str:
+    stored_shape, expected_shape = (" x ".join(map(str, shape)) for shape in (facts.shape, expected_sizes))
     return f"{one_line(name, 120)} has the shape {stored_shape}, but config.json specifies {expected_shape}"
 
 

@@ -62,18 +62,18 @@ def read_headers(folder: Path) -> dict[str, TensorFacts]:
 
     Raise ConfigError, for all files at once, if files are missing, truncated or not safetensors.
     """
-    index = folder / INDEX_FILE
+    index_file = folder / INDEX_FILE
     if (folder / SINGLE_FILE).is_file():
         return read_file_header(folder / SINGLE_FILE)
-    return _read_shards(folder, _shards(index)) if index.is_file() else {}
+    return _read_shards(folder, _shards(index_file)) if index_file.is_file() else {}
 
 
 def weight_files(folder: Path) -> tuple[str, ...]:
     """Return the names of the files that `read_headers` reads, even of missing ones."""
     if (folder / SINGLE_FILE).is_file():
         return (SINGLE_FILE,)
-    index = folder / INDEX_FILE
-    return tuple(sorted(set(_shards(index).values()))) if index.is_file() else ()
+    index_file = folder / INDEX_FILE
+    return tuple(sorted(set(_shards(index_file).values()))) if index_file.is_file() else ()
 
 
 def read_file_header(path: Path) -> dict[str, TensorFacts]:
@@ -94,8 +94,8 @@ def tensor_starts(path: Path) -> list[int]:
     """
     read_file_header(path)
     data_bytes, header = _header(path)
-    first = path.stat().st_size - data_bytes
-    return sorted(first + entry["data_offsets"][0] for name, entry in header.items() if name != "__metadata__")
+    data_start = path.stat().st_size - data_bytes
+    return sorted(data_start + entry["data_offsets"][0] for name, entry in header.items() if name != "__metadata__")
 
 
 class _Damage(Exception):
@@ -108,36 +108,36 @@ def _header(path: Path) -> tuple[int, dict[str, Any]]:
         raise _Damage("is not a file")
     size = path.stat().st_size
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        if size < _LENGTH_BYTES or length < 2 or length > _LARGEST_HEADER:
+        text_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if size < _LENGTH_BYTES or text_bytes < 2 or text_bytes > _LARGEST_HEADER:
             file.seek(0)
             is_pointer = file.read(64).startswith(b"version https://git-lfs")
-            pointer = "is a Git LFS pointer without weights: run `git lfs pull` in its folder"
-            raise _Damage(pointer if is_pointer else "is not a safetensors file")
-        if size < _LENGTH_BYTES + length:
-            raise _Damage(f"is truncated: it has {size} bytes, but the header alone takes {_LENGTH_BYTES + length}")
-        text = file.read(length)
+            pointer_message = "is a Git LFS pointer without weights: run `git lfs pull` in its folder"
+            raise _Damage(pointer_message if is_pointer else "is not a safetensors file")
+        if size < _LENGTH_BYTES + text_bytes:
+            raise _Damage(f"is truncated: it has {size} bytes, but the header alone takes {_LENGTH_BYTES + text_bytes}")
+        text = file.read(text_bytes)
     try:
         header = json.loads(text)
     except (ValueError, RecursionError):
         raise _Damage("is damaged: its header is not JSON") from None
     if not isinstance(header, dict):
         raise _Damage("is damaged: its header lists no tensors")
-    return size - _LENGTH_BYTES - length, header
+    return size - _LENGTH_BYTES - text_bytes, header
 
 
 def _tensors(header: Mapping[str, Any], data_bytes: int, file: str) -> dict[str, TensorFacts]:
     tensors: dict[str, TensorFacts] = {}
-    end = 0
+    data_end = 0
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        facts, tensor_end = _tensor(name, entry, file)
-        tensors[name], end = facts, max(end, tensor_end)
-    if end > data_bytes:
-        raise _Damage(f"is truncated: {end - data_bytes} of {end} bytes of weights are missing")
-    if end < data_bytes:
-        raise _Damage(f"is damaged: it has {data_bytes - end} bytes more than its header describes")
+        tensor, tensor_end = _tensor(name, entry, file)
+        tensors[name], data_end = tensor, max(data_end, tensor_end)
+    if data_end > data_bytes:
+        raise _Damage(f"is truncated: {data_end - data_bytes} of {data_end} bytes of weights are missing")
+    if data_end < data_bytes:
+        raise _Damage(f"is damaged: it has {data_bytes - data_end} bytes more than its header describes")
     return tensors
 
 
@@ -145,17 +145,17 @@ def _tensor(name: str, entry: Any, file: str) -> tuple[TensorFacts, int]:
     """Return the facts of a tensor, and the offset where its data ends."""
     try:
         shape, dtype = tuple(entry["shape"]), entry["dtype"]
-        begin, end = entry["data_offsets"]
-        numbers = (*shape, begin, end)
-        fits = all(type(number) is int and number >= 0 for number in numbers) and isinstance(dtype, str)
+        begin, data_end = entry["data_offsets"]
+        shape_and_offsets = (*shape, begin, data_end)
+        is_valid = all(type(number) is int and number >= 0 for number in shape_and_offsets) and isinstance(dtype, str)
     except (TypeError, KeyError, ValueError):
-        fits = False
-    if not fits:
+        is_valid = False
+    if not is_valid:
         raise _Damage(f"is damaged: its header does not describe {one_line(name, 80)}")
     facts = TensorFacts(shape, dtype, file)
-    if end < begin or (dtype in _BITS and end - begin != facts.size_bytes):
-        raise _Damage(f"is damaged: {end - begin} bytes do not match the shape and dtype of {one_line(name, 80)}")
-    return facts, end
+    if data_end < begin or (dtype in _BITS and data_end - begin != facts.size_bytes):
+        raise _Damage(f"is damaged: {data_end - begin} bytes do not match the shape and dtype of {one_line(name, 80)}")
+    return facts, data_end
 
 
 def _shards(index: Path) -> dict[str, str]:
@@ -164,38 +164,38 @@ def _shards(index: Path) -> dict[str, str]:
         if index.stat().st_size > _LARGEST_INDEX:
             raise ValueError
         weight_map = json.loads(index.read_bytes())["weight_map"]
-        names = {file if isinstance(file, str) else ".." for file in weight_map.values()}
-        are_plain = all(Path(name).name == name and name not in ("", "..") and "\0" not in name for name in names)
+        file_names = {file if isinstance(file, str) else ".." for file in weight_map.values()}
+        are_valid = all(Path(name).name == name and name not in ("", "..") and "\0" not in name for name in file_names)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _broken(index, "is not a weight index") from None
-    if not are_plain or not weight_map:
+    if not are_valid or not weight_map:
         raise _broken(index, "names files outside its folder" if weight_map else "lists no weights")
     return dict(weight_map)
 
 
 def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> dict[str, TensorFacts]:
-    files = sorted(set(weight_map.values()))
+    file_names = sorted(set(weight_map.values()))
     tensors: dict[str, TensorFacts] = {}
     problems: list[Problem] = []
-    if missing := [file for file in files if not (folder / file).exists()]:
-        message = f"{len(missing)} of {len(files)} weight files are missing: {_first_names(missing)}"
+    if missing_files := [file for file in file_names if not (folder / file).exists()]:
+        message = f"{len(missing_files)} of {len(file_names)} weight files are missing: {_first_names(missing_files)}"
         problems.append(Problem(message=message, where=one_line(str(folder)), key=MODEL_KEY, hint=_AGAIN))
-    for file in files:
-        if file not in missing:
+    for file in file_names:
+        if file not in missing_files:
             try:
                 tensors |= read_file_header(folder / file)
             except ConfigError as error:
                 problems += error.problems
     if problems:
         raise ConfigError(problems)
-    if absent := [name for name, file in weight_map.items() if name not in tensors or tensors[name].file != file]:
-        raise _broken(folder / INDEX_FILE, f"lists tensors that its files do not contain: {_first_names(absent)}")
+    if tensor_names := [name for name, file in weight_map.items() if name not in tensors or tensors[name].file != file]:
+        raise _broken(folder / INDEX_FILE, f"lists tensors that its files do not contain: {_first_names(tensor_names)}")
     return tensors
 
 
 def _first_names(names: Sequence[str], limit: int = 3) -> str:
-    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(one_line(name, 80) for name in names[:limit]) + rest
+    more_text = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(one_line(name, 80) for name in names[:limit]) + more_text
 
 
 def _broken(path: Path, reason: str) -> ConfigError:
@@ -206,11 +206,11 @@ def _broken(path: Path, reason: str) -> ConfigError:
 def with_current_names(headers: Mapping[str, TensorFacts]) -> dict[str, TensorFacts]:
     """Return the tensors by the names that transformers gives them."""
 
-    def renamed(name: str) -> str:
-        old = next((ending for ending in _OLD_NAMES if name.endswith(ending)), "")
-        return name.removesuffix(old) + _OLD_NAMES[old] if old else name
+    def current_name(name: str) -> str:
+        old_ending = next((ending for ending in _OLD_NAMES if name.endswith(ending)), "")
+        return name.removesuffix(old_ending) + _OLD_NAMES[old_ending] if old_ending else name
 
-    return {renamed(name): facts for name, facts in headers.items()}
+    return {current_name(name): facts for name, facts in headers.items()}
 
 
 def is_head(name: str) -> bool:
@@ -260,27 +260,27 @@ def modules_of(
 
     A matrix [outputs, inputs] that is no embedding is a linear layer. Without a stored head, there is a tied one.
     """
-    products: Counter[tuple[str, int, int, bool]] = Counter()
-    parts: Counter[tuple[str, int, bool]] = Counter()
+    matrices: Counter[tuple[str, int, int, bool]] = Counter()
+    part_counts: Counter[tuple[str, int, bool]] = Counter()
     for name, facts in headers.items():
         if is_buffer(name, facts) or is_head(name):
             continue
-        path, _, kind = path_in_block(name).rpartition(".")
-        if kind == "weight" and _is_matrix(facts) and not is_embedding(name):
+        path, _, tensor_kind = path_in_block(name).rpartition(".")
+        if tensor_kind == "weight" and _is_matrix(facts) and not is_embedding(name):
             has_bias = f"{name.removesuffix('weight')}bias" in headers
-            products[path, facts.shape[1], facts.shape[0], has_bias] += 1
-        elif kind != "bias" or not _is_matrix(headers.get(f"{name.removesuffix('bias')}weight")):
-            parts[path or kind, facts.parameters, is_embedding(name)] += 1
-    linears = [_linear(path, inputs, outputs, bias, count) for (path, inputs, outputs, bias), count in products.items()]
+            matrices[path, facts.shape[1], facts.shape[0], has_bias] += 1
+        elif tensor_kind != "bias" or not _is_matrix(headers.get(f"{name.removesuffix('bias')}weight")):
+            part_counts[path or tensor_kind, facts.parameters, is_embedding(name)] += 1
+    linears = [_linear(path, inputs, outputs, bias, count) for (path, inputs, outputs, bias), count in matrices.items()]
     # The head has the width of the embedding, which may be narrower than the layers (OPT).
-    tables = (facts.shape for name, facts in headers.items() if is_head(name) or is_embedding(name))
-    width = next((shape[1] for shape in tables if len(shape) == 2 and shape[0] == vocabulary), hidden)
-    head = _linear("lm_head", width, vocabulary, False, 1, is_head=True)
-    others = tuple(
+    table_shapes = (facts.shape for name, facts in headers.items() if is_head(name) or is_embedding(name))
+    head_inputs = next((shape[1] for shape in table_shapes if len(shape) == 2 and shape[0] == vocabulary), hidden)
+    head = _linear("lm_head", head_inputs, vocabulary, False, 1, is_head=True)
+    other_parts = tuple(
         ModelPart(path=path, parameters_each=size, count=count, is_embedding=is_table)
-        for (path, size, is_table), count in parts.items()
+        for (path, size, is_table), count in part_counts.items()
     )
-    return (*linears, head), others
+    return (*linears, head), other_parts
 
 
 def _linear(path: str, inputs: int, outputs: int, has_bias: bool, count: int, is_head: bool = False) -> Linear:

@@ -77,21 +77,21 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
     )
 
 
-def _gradients(model: ModelMemory, accumulation: int, activations: int) -> MemoryPart:
+def _gradients(model: ModelMemory, accumulation: int, activation_bytes: int) -> MemoryPart:
     """Return the memory of gradients. 16-bit copies of weights add nothing: each layer frees its own as gradients come.
 
     After the backward pass all 16-bit gradients are converted to fp32 at once, in memory that activations have left.
     With several passes this fp32 sum stays while the next activations and gradients are computed.
     """
     if model.has_masters:
-        copies = model.sum_bytes if accumulation > 1 else max(0, model.sum_bytes - activations)
+        copy_bytes = model.sum_bytes if accumulation > 1 else max(0, model.sum_bytes - activation_bytes)
         formula = "2 bytes x trained parameters, and fp32 copies of them where activations leave no room"
         if accumulation > 1:
             formula = "6 bytes x trained parameters: 4 for the sum in fp32, 2 for the next gradients"
-        return MemoryPart("gradients", model.gradient_bytes + copies, formula)
+        return MemoryPart("gradients", model.gradient_bytes + copy_bytes, formula)
     sets = 2 if accumulation > 1 else 1
-    tied = model.shape.tied_embeddings and model.setup.method == "full" and model.setup.trains_head
-    tied_copy = FLOAT * model.shape.vocabulary * model.shape.hidden_size if tied else 0
+    is_tied = model.shape.tied_embeddings and model.setup.method == "full" and model.setup.trains_head
+    tied_copy = FLOAT * model.shape.vocabulary * model.shape.hidden_size if is_tied else 0
     formula = f"{FLOAT * sets} bytes x trained parameters" + (" (the sum, and the next gradients)" if sets > 1 else "")
     if tied_copy:
         formula += ", counting a tied embedding twice: as head and as embedding"
@@ -100,40 +100,42 @@ def _gradients(model: ModelMemory, accumulation: int, activations: int) -> Memor
 
 def _activations(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     shape = model.shape
-    ends = 3 * FLOAT * model.tokens_at_ends(batch) * shape.hidden_size
+    end_bytes = 3 * FLOAT * model.tokens_at_ends(batch) * shape.hidden_size
     if model.setup.gradient_checkpointing:
-        stored = model.kept_layers * batch.tokens * model.layer_input
-        return MemoryPart("activations", stored + ends, "layers x tokens x bytes of a layer's input")
-    stored = model.kept_layers * batch.tokens * model.counted.kept
+        stored_bytes = model.kept_layers * batch.tokens * model.layer_input
+        return MemoryPart("activations", stored_bytes + end_bytes, "layers x tokens x bytes of a layer's input")
+    stored_bytes = model.kept_layers * batch.tokens * model.counted.kept
     formula = "layers x tokens x bytes kept for the backward pass"
-    return MemoryPart("activations", stored + ends, formula)
+    return MemoryPart("activations", stored_bytes + end_bytes, formula)
 
 
 def _temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     if not model.setup.gradient_checkpointing:
         return _plain_temporaries(model, batch)
     is_encoder = model.shape.head != CAUSAL
-    times = CHECKPOINTED_ENCODER_DECODER if is_encoder else CHECKPOINTED_LAYERS[model.weight_size]
-    formula = f"{times} x the results of one layer, which is computed twice"
-    size = int(times * batch.tokens * model.counted.largest_made)
+    results_factor = CHECKPOINTED_ENCODER_DECODER if is_encoder else CHECKPOINTED_LAYERS[model.weight_size]
+    formula = f"{results_factor} x the results of one layer, which is computed twice"
+    size = int(results_factor * batch.tokens * model.counted.largest_made)
     # In a model with few layers that would exceed the memory of all layers without checkpointing.
-    inputs = model.shape.layers * batch.tokens * model.layer_input
-    all_layers = model.shape.layers * batch.tokens * model.counted.kept + _plain_temporaries(model, batch).bytes
-    if all_layers - inputs < size:
-        size, formula = max(0, all_layers - inputs), "at most what layers store and compute without checkpointing"
+    input_bytes = model.shape.layers * batch.tokens * model.layer_input
+    plain_bytes = model.shape.layers * batch.tokens * model.counted.kept + _plain_temporaries(model, batch).bytes
+    if plain_bytes - input_bytes < size:
+        size, formula = max(0, plain_bytes - input_bytes), "at most what layers store and compute without checkpointing"
     return MemoryPart("temporaries", size, formula)
 
 
 def _plain_temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     layer_tokens = model.shape.layers * batch.tokens
     own, adapters = layer_tokens * model.own_temporaries, layer_tokens * model.adapter_temporaries(batch.row_tokens)
-    gradients = model.sum_bytes * (2 if batch.accumulation > 1 else 1)
-    share = CHAIN_TEMPORARY_SHARE if "t5" in model.shape.model_type else TEMPORARY_SHARE
-    size = share * own - FILLED_SHARE * min(own, gradients) + model.ADAPTER_SHARE[model.compute_size] * adapters
+    gradient_bytes = model.sum_bytes * (2 if batch.accumulation > 1 else 1)
+    kept_share = CHAIN_TEMPORARY_SHARE if "t5" in model.shape.model_type else TEMPORARY_SHARE
+    size_bytes = (
+        kept_share * own - FILLED_SHARE * min(own, gradient_bytes) + model.ADAPTER_SHARE[model.compute_size] * adapters
+    )
     is_mapped = FLOAT * model.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
     return MemoryPart(
         "temporaries",
-        0 if is_mapped else max(0, int(size)),
+        0 if is_mapped else max(0, int(size_bytes)),
         "layers x tokens x bytes of short-lived results, less the memory that gradients reuse",
     )
 
@@ -141,21 +143,21 @@ def _plain_temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
 def _backward(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     """Return the memory of the last layer's gradients: two of the MLP's width, or three of stored scores."""
     shape = model.shape
-    scores = 3 * shape.attention_heads * batch.row_tokens if model.keeps_scores else 0
-    size = batch.tokens * model.compute_size * max(2 * shape.mlp_size, scores)
-    return MemoryPart("backward pass", size, "tokens x bytes of one layer's gradients")
+    score_numbers = 3 * shape.attention_heads * batch.row_tokens if model.keeps_scores else 0
+    size_bytes = batch.tokens * model.compute_size * max(2 * shape.mlp_size, score_numbers)
+    return MemoryPart("backward pass", size_bytes, "tokens x bytes of one layer's gradients")
 
 
 def _loss(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
-    whole = model.loss(batch.labels)
+    whole_loss = model.loss(batch.labels)
     is_chunked = model.setup.chunks_loss(batch.labels)
     # glibc returns mapped blocks: the logits are freed before the gradients of head and embedding are computed.
-    matrix, logits = FLOAT * model.shape.vocabulary * model.shape.hidden_size, FLOAT * batch.labels * model.classes
-    trains = model.setup.method == "full" and model.setup.trains_head and batch.accumulation == 1
-    if is_chunked or not trains or min(matrix, logits) < MAPPED_BLOCK_BYTES:
-        return whole
-    formula = f"{whole.formula}, less the memory that gradients of embeddings reuse"
-    return MemoryPart(whole.name, max(0, whole.bytes - 2 * matrix), formula)
+    matrix, logit_bytes = FLOAT * model.shape.vocabulary * model.shape.hidden_size, FLOAT * batch.labels * model.classes
+    trains_head = model.setup.method == "full" and model.setup.trains_head and batch.accumulation == 1
+    if is_chunked or not trains_head or min(matrix, logit_bytes) < MAPPED_BLOCK_BYTES:
+        return whole_loss
+    formula = f"{whole_loss.formula}, less the memory that gradients of embeddings reuse"
+    return MemoryPart(whole_loss.name, max(0, whole_loss.bytes - 2 * matrix), formula)
 
 
 def _kernels(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
@@ -163,27 +165,27 @@ def _kernels(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
 
     The kernels of one length are part of the measured shares."""
     setup, shape = model.setup, model.shape
-    varies = setup.packed or 0 < setup.document_tokens < batch.row_tokens - 1
-    if not (setup.compiles_each_size and varies):
+    lengths_vary = setup.packed or 0 < setup.document_tokens < batch.row_tokens - 1
+    if not (setup.compiles_each_size and lengths_vary):
         return ()
-    trains = setup.method == "full"
-    kernels_each = _TRAINED_KERNELS if trains else _FROZEN_KERNELS
-    layers = {(x.inputs, x.outputs) for x in shape.linears if not x.is_head}
-    adapters = {(x.inputs, x.outputs) for x in setup.adapted(shape)} if setup.has_adapter else set()
-    kernels_per_size = _ATTENTION_KERNELS + kernels_each * len(layers) + 2 * _TRAINED_KERNELS * len(adapters)
-    head = _TRAINED_KERNELS if trains or setup.saves_head else _FROZEN_KERNELS
-    head_kernels = head * _LABEL_SIZES if shape.head not in CLASSIFYING else 0
-    sizes = coarse_sizes(batch.row_tokens) - coarse_sizes(max(setup.narrowest_pass, 1))
-    count = min(kernels_per_size * sizes + head_kernels, KERNELS_KEPT)
-    formula = f"{count} kernels of {format_bytes(KERNEL_BYTES)}, which oneDNN compiles for each row length"
-    return (MemoryPart(KERNELS, count * KERNEL_BYTES, formula),)
+    trains_all = setup.method == "full"
+    kernels_each = _TRAINED_KERNELS if trains_all else _FROZEN_KERNELS
+    layer_sizes = {(linear.inputs, linear.outputs) for linear in shape.linears if not linear.is_head}
+    adapter_sizes = {(linear.inputs, linear.outputs) for linear in setup.adapted(shape)} if setup.has_adapter else set()
+    kernels_per_size = _ATTENTION_KERNELS + kernels_each * len(layer_sizes) + 2 * _TRAINED_KERNELS * len(adapter_sizes)
+    head_kernels_each = _TRAINED_KERNELS if trains_all or setup.saves_head else _FROZEN_KERNELS
+    head_kernels = head_kernels_each * _LABEL_SIZES if shape.head not in CLASSIFYING else 0
+    row_length_count = coarse_sizes(batch.row_tokens) - coarse_sizes(max(setup.narrowest_pass, 1))
+    kernel_count = min(kernels_per_size * row_length_count + head_kernels, KERNELS_KEPT)
+    formula = f"{kernel_count} kernels of {format_bytes(KERNEL_BYTES)}, which oneDNN compiles for each row length"
+    return (MemoryPart(KERNELS, kernel_count * KERNEL_BYTES, formula),)
 
 
 def _evaluation(model: ModelMemory, batch: BatchSizes, step_bytes: int) -> MemoryPart:
     """Return the memory that an evaluation needs beyond a step: results of a layer, without dropout, and logits."""
-    adapters = model.adapter_temporaries(batch.row_tokens)
-    own = model.counted.evaluated - adapters
-    results = batch.eval_tokens * (EVALUATION_SHARE * own + model.EVALUATION_ADAPTER_SHARE * adapters)
-    needed = int(results) + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
+    adapter_bytes = model.adapter_temporaries(batch.row_tokens)
+    layer_bytes = model.counted.evaluated - adapter_bytes
+    result_bytes = batch.eval_tokens * (EVALUATION_SHARE * layer_bytes + model.EVALUATION_ADAPTER_SHARE * adapter_bytes)
+    needed_bytes = int(result_bytes) + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
     formula = "what an evaluation batch needs beyond the memory of a step's activations and gradients"
-    return MemoryPart("evaluation", max(0, needed - step_bytes), formula)
+    return MemoryPart("evaluation", max(0, needed_bytes - step_bytes), formula)

@@ -48,25 +48,25 @@ def measure_layer(
 
 def _deciding(setup: TrainingSetup) -> dict[str, Any]:
     """Return the fields of a setup that decide the memory of a layer: other fields must not change the cache key."""
-    values = asdict(setup)
+    value_by_name = asdict(setup)
     marks_by_name = {
-        name: getattr(hint, "__metadata__", ())
-        for name, hint in get_type_hints(TrainingSetup, include_extras=True).items()
+        name: getattr(annotation, "__metadata__", ())
+        for name, annotation in get_type_hints(TrainingSetup, include_extras=True).items()
     }
     return {
-        name: values[name]
-        for name, hint_marks in marks_by_name.items()
-        if LAYER_KEY in hint_marks or (RARE_LAYER_KEY in hint_marks and values[name])
+        name: value_by_name[name]
+        for name, marks in marks_by_name.items()
+        if LAYER_KEY in marks or (RARE_LAYER_KEY in marks and value_by_name[name])
     }
 
 
 def _lengths(has_answers: bool, max_positions: int | None) -> list[tuple[int, int]]:
     """Return pairs (tokens of a row, tokens of its answer) to count at: one pair for each coefficient of the fit."""
-    row = min(_ROW_TOKENS, max_positions or _ROW_TOKENS)
+    tokens = min(_ROW_TOKENS, max_positions or _ROW_TOKENS)
     if not has_answers:
-        return [(row, 0), (row // 2, 0)]
-    pairs = [(row, row), (row // 2, row), (row, row // 2), (row // 2, row // 2)]
-    return [*pairs, (row // 4, row), (row, row // 4)]
+        return [(tokens, 0), (tokens // 2, 0)]
+    length_pairs = [(tokens, tokens), (tokens // 2, tokens), (tokens, tokens // 2), (tokens // 2, tokens // 2)]
+    return [*length_pairs, (tokens // 4, tokens), (tokens, tokens // 4)]
 
 
 def _layer(
@@ -75,12 +75,12 @@ def _layer(
     """Return the bytes of one token and layer in rows of `row_tokens`, from a fit of the counts by least squares."""
     import numpy as np
 
-    def powers(row: int, answer: int) -> list[int]:
+    def terms(row: int, answer: int) -> list[int]:
         return [row, row**2, answer, answer**2, row * answer][: 5 if answer_tokens else 2]
 
     names = list(counted[0])
-    counts = [[count[name] / (1 if name.startswith("largest") else layers) for name in names] for count in counted]
-    weights, *_ = np.linalg.lstsq(np.array([powers(*pair) for pair in lengths], float), np.array(counts), rcond=None)
-    layer_bytes = np.array(powers(row_tokens, answer_tokens), float) @ weights / row_tokens
-    per_pair = weights[1][names.index("made")]
-    return LayerBytes(**dict(zip(names, map(round, layer_bytes), strict=True)), made_per_pair=round(per_pair))
+    count_rows = [[count[name] / (1 if name.startswith("largest") else layers) for name in names] for count in counted]
+    factors, *_ = np.linalg.lstsq(np.array([terms(*pair) for pair in lengths], float), np.array(count_rows), rcond=None)
+    layer_bytes = np.array(terms(row_tokens, answer_tokens), float) @ factors / row_tokens
+    bytes_per_pair = factors[1][names.index("made")]
+    return LayerBytes(**dict(zip(names, map(round, layer_bytes), strict=True)), made_per_pair=round(bytes_per_pair))

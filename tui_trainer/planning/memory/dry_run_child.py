@@ -41,21 +41,21 @@ def answer(question: dict[str, Any], _: Any) -> list[Bytes]:
     The keys are `kept`: saved by autograd; `made`: allocated by the forward pass; `wide`: allocated in fp32 and not
     saved; `evaluated`: allocated by an evaluation; `largest_kept` and `largest_made`: of the largest layer."""
     config, setup = question["config"], question["setup"]
-    lengths = [(row, answer) for row, answer in question["lengths"]]
+    lengths = [(row_tokens, answer_tokens) for row_tokens, answer_tokens in question["lengths"]]
     with suppress(Exception):  # a config may refuse another number of layers in any way
         # A regular expression may select layers by their number.
-        by_number = any(map(is_pattern, setup["lora_targets"]))
-        if not by_number and _layers_are_alike(json.dumps(config), setup["head"]):
+        are_numbered = any(map(is_pattern, setup["lora_targets"]))
+        if not are_numbered and _layers_are_alike(json.dumps(config), setup["head"]):
             counts = _by_depth(config, setup, lengths)
             # On a CPU glibc keeps the blocks of tensors that compiled layers do not save.
             if setup["compiled"] and setup["device"] != "cpu":
                 with suppress(Exception):  # a layer that torch cannot trace counts as uncompiled
-                    compiled = _compiled_row_bytes(config, setup, lengths)
-                    counts = [count | layer_count for count, layer_count in zip(counts, compiled, strict=True)]
+                    compiled_counts = _compiled_row_bytes(config, setup, lengths)
+                    counts = [count | layer_count for count, layer_count in zip(counts, compiled_counts, strict=True)]
             return counts
-    layers = language_config(model_config(config)).num_hidden_layers
+    layer_number = language_config(model_config(config)).num_hidden_layers
     counts = _row_bytes(config, setup, _WHOLE, lengths)
-    return [count | {f"largest_{name}": count[name] / layers for name in ("kept", "made")} for count in counts]
+    return [count | {f"largest_{name}": count[name] / layer_number for name in ("kept", "made")} for count in counts]
 
 
 @cache
@@ -66,45 +66,45 @@ def _layers_are_alike(config: str, head: Head) -> bool:
 
     with fake_tensors(head):
         model = empty_model(model_config(json.loads(config)), head)
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    inside = {id(part) for module in lists for layer in module for part in layer.modules()}
+    layer_lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    nested_ids = {id(part) for module in layer_lists for layer in module for part in layer.modules()}
 
-    def kind(layer: Any) -> list[Any]:
+    def description(layer: Any) -> list[Any]:
         weights = [(name, tuple(weight.shape)) for name, weight in layer.named_parameters()]
         return [*((name, type(part)) for name, part in layer.named_modules()), *weights]
 
-    kinds = ([kind(layer) for layer in module] for module in lists if id(module) not in inside)
-    return all(layer_kind == layer_kinds[-1] for layer_kinds in kinds for layer_kind in layer_kinds[1:])
+    descriptions = ([description(layer) for layer in module] for module in layer_lists if id(module) not in nested_ids)
+    return all(layer_kind == layer_kinds[-1] for layer_kinds in descriptions for layer_kind in layer_kinds[1:])
 
 
 def _by_depth(config: dict[str, Any], setup: dict[str, Any], lengths: Lengths) -> list[Bytes]:
     text = language_config(model_config(config))
-    shallow = _row_bytes(config, setup, (_FEW, _FEW), lengths)
-    per_layer = _per_layer(shallow, _row_bytes(config, setup, (_MANY, _FEW), lengths))
-    per_decoder = [dict.fromkeys(layer, 0.0) for layer in per_layer]
+    shallow_bytes = _row_bytes(config, setup, (_FEW, _FEW), lengths)
+    layer_bytes = _per_layer(shallow_bytes, _row_bytes(config, setup, (_MANY, _FEW), lengths))
+    decoder_bytes = [dict.fromkeys(layer, 0.0) for layer in layer_bytes]
     if setup["head"] == ENCODER_DECODER:
-        per_decoder = _per_layer(shallow, _row_bytes(config, setup, (_FEW, _MANY), lengths))
+        decoder_bytes = _per_layer(shallow_bytes, _row_bytes(config, setup, (_FEW, _MANY), lengths))
     return [
-        {name: text.num_hidden_layers * size + decoder_layers(text) * decoding[name] for name, size in layer.items()}
-        | {f"largest_{name}": max(layer[name], decoding[name]) for name in ("kept", "made")}
-        for layer, decoding in zip(per_layer, per_decoder, strict=True)
+        {name: text.num_hidden_layers * size + decoder_layers(text) * per_decoder[name] for name, size in layer.items()}
+        | {f"largest_{name}": max(layer[name], per_decoder[name]) for name in ("kept", "made")}
+        for layer, per_decoder in zip(layer_bytes, decoder_bytes, strict=True)
     ]
 
 
-def _per_layer(few: list[Bytes], many: list[Bytes]) -> list[Bytes]:
-    pairs = zip(few, many, strict=True)
-    return [{name: (more[name] - less[name]) / (_MANY - _FEW) for name in less} for less, more in pairs]
+def _per_layer(few_layers: list[Bytes], many: list[Bytes]) -> list[Bytes]:
+    byte_pairs = zip(few_layers, many, strict=True)
+    return [{name: (more[name] - smaller[name]) / (_MANY - _FEW) for name in smaller} for smaller, more in byte_pairs]
 
 
 def _row_bytes(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int], lengths: Lengths) -> list[Bytes]:
     counts = []
     with fake_tensors(setup["head"]), _gpu_kernels(setup):
         model = _model(config, setup, layers)
-        if output := model.get_output_embeddings():
+        if output_layer := model.get_output_embeddings():
             # Other parts of the plan count the logits.
-            output.register_forward_pre_hook(lambda module, inputs: (inputs[0][:, :1],))
-        for pair in lengths:
-            fewer_rows, more_rows = (_forward(model, setup, rows, pair) for rows in _ROWS)
+            output_layer.register_forward_pre_hook(lambda module, inputs: (inputs[0][:, :1],))
+        for length_pair in lengths:
+            fewer_rows, more_rows = (_forward(model, setup, rows, length_pair) for rows in _ROWS)
             counts.append({name: more_rows[name] - fewer_rows[name] for name in fewer_rows})
     return counts
 
@@ -114,21 +114,21 @@ def _compiled_row_bytes(config: dict[str, Any], setup: dict[str, Any], lengths: 
     import torch
     from torch import nn
 
-    counts, layers = [], language_config(model_config(config)).num_hidden_layers
+    counts, layer_total = [], language_config(model_config(config)).num_hidden_layers
     layer_inputs: list[Any] = []
     with fake_tensors(setup["head"]), torch.autocast("cpu", torch.bfloat16, enabled=setup["precision"] != "fp32"):
         model = _model(config, setup, (_MANY, _MANY)).train()
-        lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == _MANY)
-        layer = next(lists)[_FEW]
+        stacks = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == _MANY)
+        layer = next(stacks)[_FEW]
         layer.register_forward_pre_hook(lambda _, *arguments: layer_inputs.append(arguments), with_kwargs=True)
         for row_tokens, answer_tokens in lengths:
-            saved = []
+            saved_bytes = []
             for rows in _ROWS:
                 layer_inputs.clear()
                 model(**inputs_of(setup["head"], rows, row_tokens, answer_tokens))
-                saved.append(_saved_when_compiled(layer, layer_inputs[0]))
-            layer_bytes = float(saved[1] - saved[0])
-            counts.append({"kept": layers * layer_bytes, "largest_kept": layer_bytes})
+                saved_bytes.append(_saved_when_compiled(layer, layer_inputs[0]))
+            layer_bytes = float(saved_bytes[1] - saved_bytes[0])
+            counts.append({"kept": layer_total * layer_bytes, "largest_kept": layer_bytes})
     return counts
 
 
@@ -145,30 +145,30 @@ def _saved_when_compiled(layer: nn.Module, layer_input: tuple[tuple[Any, ...], d
     from torch.utils._pytree import tree_flatten, tree_unflatten
 
     names, weights = zip(*layer.named_parameters(), strict=True)
-    leaves, tree = tree_flatten(layer_input)
-    tensors = [leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    input_leaves, input_tree = tree_flatten(layer_input)
+    tensors = [leaf.detach() for leaf in input_leaves if isinstance(leaf, torch.Tensor)]
     tensors[0].requires_grad_()
-    autocast = torch.is_autocast_enabled("cpu")
+    uses_autocast = torch.is_autocast_enabled("cpu")
 
     def run(*flat_inputs: Tensor) -> tuple[Tensor]:
-        remaining = iter(flat_inputs[len(names) :])
-        arguments, named = tree_unflatten(
-            [next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], tree
+        remaining_inputs = iter(flat_inputs[len(names) :])
+        arguments, keyword_arguments = tree_unflatten(
+            [next(remaining_inputs) if isinstance(leaf, torch.Tensor) else leaf for leaf in input_leaves], input_tree
         )
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-            named_weights = dict(zip(names, flat_inputs, strict=False))
-            result = torch.func.functional_call(layer, named_weights, arguments, named)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=uses_autocast):
+            weights_by_name = dict(zip(names, flat_inputs, strict=False))
+            result = torch.func.functional_call(layer, weights_by_name, arguments, keyword_arguments)
         return (result[0] if isinstance(result, tuple) else result,)
 
-    joint: Any = aot_export_joint_simple(
+    joint_graph: Any = aot_export_joint_simple(
         run, (*weights, *tensors), trace_joint=True, decompositions=select_decomp_table()
     )
-    forward, _ = min_cut_rematerialization_partition(joint, [*weights, *tensors], num_fwd_outputs=1)
+    forward, _ = min_cut_rematerialization_partition(joint_graph, [*weights, *tensors], num_fwd_outputs=1)
     nodes = list(forward.graph.nodes)
-    inputs = [node for node in nodes if node.op == "placeholder"]
+    input_nodes = [node for node in nodes if node.op == "placeholder"]
     results = next(node for node in nodes if node.op == "output").args[0][1:]
     # The weights exist anyway, and inputs that all layers share are saved once for all of them.
-    excluded = {*inputs[: len(names)], *inputs[len(names) + 1 :]}
+    excluded = {*input_nodes[: len(names)], *input_nodes[len(names) + 1 :]}
     saved = [node.meta["val"] for node in results if node not in excluded and hasattr(node.meta.get("val"), "numel")]
     return sum({tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in saved}.values())
 
@@ -182,29 +182,29 @@ def _forward(model: Any, setup: dict[str, Any], rows: int, lengths: tuple[int, i
         # transformers builds this mask from the positions of documents.
         inputs["attention_mask"] = torch.ones(rows, 1, lengths[0], lengths[0], dtype=torch.bool)
         inputs["position_ids"] = torch.arange(lengths[0]).expand(rows, -1)
-    training, evaluation = _allocation_counter(), _allocation_counter()
-    saved: dict[int, Any] = {}
-    weights = {weight.untyped_storage()._cdata for weight in model.parameters()}
+    training_counter, evaluation_counter = _allocation_counter(), _allocation_counter()
+    saved_storages: dict[int, Any] = {}
+    weight_storages = {weight.untyped_storage()._cdata for weight in model.parameters()}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage._cdata not in weights:
-            saved[storage._cdata] = storage  # held so that no other storage gets its address
+        if storage._cdata not in weight_storages:
+            saved_storages[storage._cdata] = storage  # held so that no other storage gets its address
         return tensor
 
     autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=setup["precision"] != "fp32")
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-    with hooks, training, autocast:
+    with hooks, training_counter, autocast:
         results = model.train()(**inputs)
     del results
-    with torch.no_grad(), evaluation, autocast:
+    with torch.no_grad(), evaluation_counter, autocast:
         model.eval()(**inputs)
-    saved_wide = sum(storage.nbytes() for key, storage in saved.items() if key in training.wide)
+    saved_wide_bytes = sum(storage.nbytes() for key, storage in saved_storages.items() if key in training_counter.wide)
     return {
-        "kept": sum(storage.nbytes() for storage in saved.values()),
-        "made": training.bytes,
-        "wide": sum(training.wide.values()) - saved_wide,
-        "evaluated": evaluation.bytes,
+        "kept": sum(storage.nbytes() for storage in saved_storages.values()),
+        "made": training_counter.bytes,
+        "wide": sum(training_counter.wide.values()) - saved_wide_bytes,
+        "evaluated": evaluation_counter.bytes,
     }
 
 
@@ -214,20 +214,20 @@ def _model(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int
     from tui_trainer.config.sections import TuningSection
     from tui_trainer.tuning import find_method
 
-    cut = model_config(config)
+    cut_config = model_config(config)
     if layers != _WHOLE:
-        _cut(language_config(cut), layers)
-    attention = {"attn_implementation": "eager"} if setup["eager_attention"] else {}
-    model = empty_model(cut, setup["head"], dtype=getattr(torch, setup["weights"]), **attention)
-    parameters = setup.get("lora_parameters", ())
+        _cut(language_config(cut_config), layers)
+    attention_option = {"attn_implementation": "eager"} if setup["eager_attention"] else {}
+    model = empty_model(cut_config, setup["head"], dtype=getattr(torch, setup["weights"]), **attention_option)
+    tensor_names = setup.get("lora_parameters", ())
     tuning = TuningSection(
         # Layers with 4-bit weights compute and save the same as with LoRA.
         method="lora" if TUNING_METHODS[setup["method"]].in_four_bits else setup["method"],
         r=max(setup["lora_rank"], 1),
         lora_dropout=0.1 if setup["lora_dropout"] else 0.0,
         use_dora=setup.get("use_dora", False),
-        target_modules=",".join(setup["lora_targets"]) or ("" if parameters else "all-linear"),
-        target_parameters=",".join(parameters),
+        target_modules=",".join(setup["lora_targets"]) or ("" if tensor_names else "all-linear"),
+        target_parameters=",".join(tensor_names),
     )
     return find_method(tuning.method).apply(model, tuning, seed=0, autocast=setup["precision"] != "fp32")
 
@@ -239,8 +239,8 @@ def _cut(config: Any, layers: tuple[int, int]) -> None:
             setattr(config, name, layers[1])
     # Some configs derive the kinds from the number of layers and refuse to have them set.
     with suppress(AttributeError):
-        if kinds := list(getattr(config, "layer_types", None) or ()):
-            config.layer_types = (kinds * layers[0])[: layers[0]]
+        if layer_types := list(getattr(config, "layer_types", None) or ()):
+            config.layer_types = (layer_types * layers[0])[: layers[0]]
 
 
 @contextmanager
@@ -267,8 +267,8 @@ def _gpu_kernels(setup: dict[str, Any]) -> Iterator[None]:
             rows, heads, tokens, _ = query.shape
             # The layout is the one that the following matmul takes.
             result = query.new_empty((rows, tokens, heads, value.shape[-1])).transpose(1, 2)
-            sums = query.new_empty((rows, heads, tokens), dtype=torch.float32)
-            ctx.save_for_backward(query, key, value, mask, result, sums)
+            row_sums = query.new_empty((rows, heads, tokens), dtype=torch.float32)
+            ctx.save_for_backward(query, key, value, mask, result, row_sums)
             return result
 
     def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -308,10 +308,10 @@ def _allocation_counter() -> Any:
                 tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
                 return [(tensor, tensor.untyped_storage()) for tensor in tensors]
 
-            before = {storage._cdata for _, storage in storages((args, kwargs))}
+            storages_before = {storage._cdata for _, storage in storages((args, kwargs))}
             results = function(*args, **(kwargs or {}))
             for tensor, storage in storages(results):
-                if storage._cdata not in before:
+                if storage._cdata not in storages_before:
                     self.bytes += storage.nbytes()
                     if tensor.dtype == torch.float32:
                         self.wide[storage._cdata] = storage.nbytes()

@@ -37,19 +37,19 @@ def memory_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> 
     if setup.zero_stage:
         # On a CPU offloaded parts stay in the same memory.
         static = Static(shape, replace(setup, cpu_offload=False))
-        others = tuple(part for part in parts if part.name not in _SPLIT)
-        return (*zero_lasting(static), *zero_moment(static, others))
+        unsplit_parts = tuple(part for part in parts if part.name not in _SPLIT)
+        return (*zero_lasting(static), *zero_moment(static, unsplit_parts))
     return parts if setup.shards == 1 else tuple(_split(parts, shape, setup))
 
 
 def _split(parts: tuple[MemoryPart, ...], shape: ModelShape, setup: TrainingSetup) -> Iterator[MemoryPart]:
     """Split parts over processes on a CPU, and add what each gathers: the embedding, the head and two layers."""
     yield from (split_part(part, setup.shards) if part.name in _SPLIT else part for part in parts)
-    ends, layer = Static(shape, setup).end_numbers, Static(shape, setup).layer_numbers
+    ends, layer_numbers = Static(shape, setup).end_numbers, Static(shape, setup).layer_numbers
     number_size = FLOAT if setup.precision == "fp32" else HALF
     # The gradients of gathered weights are whole until they are summed over processes.
-    size = number_size * (ends + 2 * layer) + FLOAT * (ends + layer) * (setup.method == "full")
-    yield MemoryPart("gathered", size, "unsharded copies of embedding, head and two layers")
+    size_bytes = number_size * (ends + 2 * layer_numbers) + FLOAT * (ends + layer_numbers) * (setup.method == "full")
+    yield MemoryPart("gathered", size_bytes, "unsharded copies of embedding, head and two layers")
 
 
 def total_bytes(parts: tuple[MemoryPart, ...]) -> int:

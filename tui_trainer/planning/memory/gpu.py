@@ -29,22 +29,22 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
     """Return the parts of the peak memory of training, whose sum is the peak."""
     model = ModelMemory(shape, setup, batch.row_tokens)
     moments = _with_checkpoints(model, batch) if setup.gradient_checkpointing else _plain(model, batch)
-    lasting: Moment = (
+    lasting_parts: Moment = (
         *model.weight_parts(), *model.masters(), model.optimizer(), *model.adapted_experts(), *model.dora_norms(),
         *model.token_tables(batch.labels),
     )  # fmt: skip
     if setup.zero_stage:
-        lasting, moments = zero_lasting(model), tuple(zero_moment(model, moment) for moment in moments)
+        lasting_parts, moments = zero_lasting(model), tuple(zero_moment(model, peak_moment) for peak_moment in moments)
     elif setup.shards > 1 or setup.cpu_offload:
         moments = split_moments(model, moments)
-        lasting = () if setup.cpu_offload else tuple(split_part(part, setup.shards) for part in lasting)
-    moment = max(moments, key=lambda parts: sum(part.bytes for part in parts))
-    step_bytes = sum(part.bytes for part in moment)
-    parts = (*lasting, *moment, _evaluation(model, batch, step_bytes), *model.before_training(step_bytes))
-    allocated = sum(part.bytes for part in parts)
+        lasting_parts = () if setup.cpu_offload else tuple(split_part(part, setup.shards) for part in lasting_parts)
+    peak_moment = max(moments, key=lambda parts: sum(part.bytes for part in parts))
+    step_bytes = sum(part.bytes for part in peak_moment)
+    parts = (*lasting_parts, *peak_moment, _evaluation(model, batch, step_bytes), *model.before_training(step_bytes))
+    allocated_bytes = sum(part.bytes for part in parts)
     return (
         *parts,
-        MemoryPart("pieces", int(PIECES_SHARE * allocated), "3 % of the memory, which the allocator cannot use"),
+        MemoryPart("pieces", int(PIECES_SHARE * allocated_bytes), "3 % of the memory, which the allocator cannot use"),
         MemoryPart("context", CONTEXT_BYTES, "CUDA's context and kernels, 0.5 to 0.9 GiB"),
     )
 
@@ -57,38 +57,38 @@ def answering_bytes(shape: ModelShape, setup: TrainingSetup, weight_bytes: int, 
     labels = labels_per_row(shape.head, setup.target_tokens)
     results = _evaluation(model, BatchSizes(rows=1, eval_rows=1, row_tokens=row_tokens, labels_each=labels), 0).bytes
     cache_bytes = 2 * shape.key_value_heads * shape.head_size * (shape.layers + 2 * shape.decoder_layers) * row_tokens
-    allocated = weight_bytes + FLOAT // model.compute_size * results + FLOAT * cache_bytes
-    return int((1 + PIECES_SHARE) * allocated) + CONTEXT_BYTES
+    allocated_bytes = weight_bytes + FLOAT // model.compute_size * results + FLOAT * cache_bytes
+    return int((1 + PIECES_SHARE) * allocated_bytes) + CONTEXT_BYTES
 
 
 def _plain(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ...]:
-    saved = model.kept_layers * batch.tokens * model.counted.kept
-    ends, accumulates = _ends(model, batch), batch.accumulation > 1
+    saved_bytes = model.kept_layers * batch.tokens * model.counted.kept
+    end_bytes, has_sum = _ends(model, batch), batch.accumulation > 1
     formula = "layers x tokens x bytes kept for the backward pass"
-    at_loss = (
-        MemoryPart("activations", saved + ends, formula),
+    moment_of_loss = (
+        MemoryPart("activations", saved_bytes + end_bytes, formula),
         _casts(model),
         model.loss(batch.labels),
         *model.router_loss(batch.tokens),
         *_workspace(model, batch),
         *_sum_of_gradients(model, batch),
     )
-    return at_loss, (_gradients(model, with_sum=accumulates, with_new=True),), _update(model)
+    return moment_of_loss, (_gradients(model, with_sum=has_sum, with_new=True),), _update(model)
 
 
 def _with_checkpoints(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ...]:
-    inputs = model.kept_layers * batch.tokens * model.layer_input
-    gradient_sum = _sum_of_gradients(model, batch)
+    input_bytes = model.kept_layers * batch.tokens * model.layer_input
+    sum_parts = _sum_of_gradients(model, batch)
     formula = "layers x tokens x bytes of a layer's input"
-    stored = MemoryPart("activations", inputs + _ends(model, batch), formula)
+    input_part = MemoryPart("activations", input_bytes + _ends(model, batch), formula)
     layer = MemoryPart("one layer", batch.tokens * model.counted.largest_kept, "recomputed activations of one layer")
-    work = (layer, *_workspace(model, batch, always=True))
+    work_parts = (layer, *_workspace(model, batch, always=True))
     # Autocast keeps its copies to the end of the forward pass even with checkpoints. FSDP2 gathers 16-bit weights.
-    is_whole = model.setup.shards == 1 and not model.setup.cpu_offload
-    casts = (_casts(model),) if is_whole else ()
-    at_loss = (stored, *casts, model.loss(batch.labels), *model.router_loss(batch.tokens), *gradient_sum)
-    in_last_layer = (MemoryPart("activations", inputs, formula), *work, *gradient_sum)
-    in_first_layer = (_gradients(model, with_sum=batch.accumulation > 1, with_new=True), *work)
+    is_unsharded = model.setup.shards == 1 and not model.setup.cpu_offload
+    cast_parts = (_casts(model),) if is_unsharded else ()
+    at_loss = (input_part, *cast_parts, model.loss(batch.labels), *model.router_loss(batch.tokens), *sum_parts)
+    in_last_layer = (MemoryPart("activations", input_bytes, formula), *work_parts, *sum_parts)
+    in_first_layer = (_gradients(model, with_sum=batch.accumulation > 1, with_new=True), *work_parts)
     return at_loss, in_last_layer, in_first_layer, _update(model)
 
 
@@ -105,12 +105,12 @@ def _update(model: ModelMemory) -> Moment:
         return gradients, MemoryPart("update", int(optimizer.update_bytes * model.trained), formula)
     if optimizer.hidden_state_bytes is not None:
         # The mix of gradient and moment is fp32; the input and output of a matmul, and two squares, are bf16.
-        largest = max((x.inputs * x.outputs for x in model.shape.linears if not x.is_head), default=0)
-        return gradients, MemoryPart("update", 12 * largest, "12 bytes x elements of the largest hidden matrix")
+        largest_matrix = max((x.inputs * x.outputs for x in model.shape.linears if not x.is_head), default=0)
+        return gradients, MemoryPart("update", 12 * largest_matrix, "12 bytes x elements of the largest hidden matrix")
     if not optimizer.factored_state:
         return (gradients,)
-    size = 2 * FLOAT * min(largest_parameter(model.shape), model.trained)
-    return gradients, MemoryPart("update", size, "two fp32 copies of the largest parameter")
+    size_bytes = 2 * FLOAT * min(largest_parameter(model.shape), model.trained)
+    return gradients, MemoryPart("update", size_bytes, "two fp32 copies of the largest parameter")
 
 
 def _ends(model: ModelMemory, batch: BatchSizes) -> int:
@@ -128,14 +128,14 @@ def _gradients(model: ModelMemory, *, with_sum: bool, with_new: bool) -> MemoryP
 
     New gradients of fp32 weights are added to the sum one by one; 16-bit ones are added after the pass.
     """
-    size = with_sum * model.sum_bytes + with_new * model.gradient_bytes
-    formula = f"{size // max(model.trained, 1)} bytes x trained parameters"
+    size_bytes = with_sum * model.sum_bytes + with_new * model.gradient_bytes
+    formula = f"{size_bytes // max(model.trained, 1)} bytes x trained parameters"
     if with_sum and with_new and model.has_masters:
         formula += " (the sum in fp32, and the next gradients)"
     elif with_sum and with_new:
-        size = model.sum_bytes + FLOAT * min(largest_parameter(model.shape), model.trained)
+        size_bytes = model.sum_bytes + FLOAT * min(largest_parameter(model.shape), model.trained)
         formula = "4 bytes x trained parameters (the sum), and the largest of the next gradients"
-    return MemoryPart("gradients", size, formula)
+    return MemoryPart("gradients", size_bytes, formula)
 
 
 def _workspace(model: ModelMemory, batch: BatchSizes, always: bool = False) -> tuple[MemoryPart, ...]:
@@ -143,24 +143,26 @@ def _workspace(model: ModelMemory, batch: BatchSizes, always: bool = False) -> t
     is_chunked = model.setup.chunks_loss(batch.labels)
     if not (is_chunked or always):
         return ()
-    results = 4 if model.setup.method == "full" else 2
-    size = results * model.compute_size * model.shape.mlp_size * batch.tokens
-    work = MemoryPart("backward pass", size, f"{results} gradients as wide as the MLP")
+    gradient_count = 4 if model.setup.method == "full" else 2
+    size_bytes = gradient_count * model.compute_size * model.shape.mlp_size * batch.tokens
+    work_part = MemoryPart("backward pass", size_bytes, f"{gradient_count} gradients as wide as the MLP")
     if not model.setup.four_bits:
-        return (work,)
+        return (work_part,)
     formula = "the widest matrix in matmul precision, and a copy of the widest result"
-    return work, MemoryPart("unpacked", model.unpacking_bytes(batch.tokens), formula)
+    return work_part, MemoryPart("unpacked", model.unpacking_bytes(batch.tokens), formula)
 
 
 def _evaluation(model: ModelMemory, batch: BatchSizes, step_bytes: int) -> MemoryPart:
     """Return the memory that an evaluation needs beyond a step: results of a layer, logits, and a 16-bit weight."""
     adapters = model.adapter_temporaries(batch.row_tokens)
-    own = max(0, model.counted.evaluated - adapters)
+    own_bytes = max(0, model.counted.evaluated - adapters)
     # Scores count in full, because they may be a single result as large as all others together.
-    scores = min(own, model.counted.made_per_pair * batch.row_tokens)
-    each = model.layer_input + scores + EVALUATION_SHARE * (own - scores) + model.EVALUATION_ADAPTER_SHARE * adapters
-    results = int(batch.eval_tokens * each)
-    needed = results + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
-    needed += model.unpacking_bytes(batch.eval_tokens) if model.setup.four_bits else 0
+    scores = min(own_bytes, model.counted.made_per_pair * batch.row_tokens)
+    token_bytes = (
+        model.layer_input + scores + EVALUATION_SHARE * (own_bytes - scores) + model.EVALUATION_ADAPTER_SHARE * adapters
+    )
+    result_bytes = int(batch.eval_tokens * token_bytes)
+    needed_bytes = result_bytes + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
+    needed_bytes += model.unpacking_bytes(batch.eval_tokens) if model.setup.four_bits else 0
     formula = "what an evaluation batch and the copy of a weight need beyond a step's activations"
-    return MemoryPart("evaluation", max(0, needed - step_bytes), formula)
+    return MemoryPart("evaluation", max(0, needed_bytes - step_bytes), formula)

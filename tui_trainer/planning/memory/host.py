@@ -47,17 +47,17 @@ def host_memory(
     if processes > 1:
         parts = tuple(replace(part, bytes=processes * part.bytes) for part in parts)
         reason += f", in each of {processes} processes"
-    total = sum(part.bytes for part in parts)
-    return parts, estimated(total, reason)
+    total_bytes = sum(part.bytes for part in parts)
+    return parts, estimated(total_bytes, reason)
 
 
-def host_memory_problems(needed: Planned[int] | None, hardware: Hardware) -> list[Problem]:
+def host_memory_problems(needed_bytes: Planned[int] | None, hardware: Hardware) -> list[Problem]:
     """Return a problem if a run needs more host memory than the machine has or the container allows."""
-    total = hardware.memory_bytes
-    if needed is None or total is None or needed.value <= total:
+    total_bytes = hardware.memory_bytes
+    if needed_bytes is None or total_bytes is None or needed_bytes.value <= total_bytes:
         return []
-    message = f"the run needs about {format_bytes(needed.value)} of host memory in addition to GPU memory, "
-    message += f"but the machine has {format_bytes(total)}"
+    message = f"the run needs about {format_bytes(needed_bytes.value)} of host memory in addition to GPU memory, "
+    message += f"but the machine has {format_bytes(total_bytes)}"
     return [Problem(message=message, hint="raise the limit of the container or job, or use a machine with more memory")]
 
 
@@ -65,54 +65,54 @@ def _parts(
     shape: ModelShape, setup: TrainingSetup, config: ResolvedConfig, loader_workers: int
 ) -> Iterable[MemoryPart]:
     yield MemoryPart("libraries", LIBRARIES_BYTES, "torch, transformers and CUDA (assumed)")
-    loading, saving = _loading(shape, setup, config), _saving(shape, setup)
+    loading_part, saving_part = _loading(shape, setup, config), _saving(shape, setup)
     lasting: tuple[MemoryPart, ...] = (Static(shape, setup).towers(),) if setup.towers_on_host else ()
     if setup.cpu_offload:
         # These parts of one process exist for the whole training.
         static = Static(shape, setup)
-        sums = MemoryPart("gradients", static.sum_bytes, "4 bytes x trained parameters")
-        parts = (static.weights(), *static.masters(), sums, static.optimizer())
+        sum_part = MemoryPart("gradients", static.sum_bytes, "4 bytes x trained parameters")
+        parts = (static.weights(), *static.masters(), sum_part, static.optimizer())
         lasting = (zero_on_host(static),) if setup.zero_stage else tuple(split_part(x, setup.shards) for x in parts)
-    at_work = (*lasting, saving)
-    yield from at_work if sum(part.bytes for part in at_work) >= loading.bytes else (loading,)
+    training_parts = (*lasting, saving_part)
+    yield from training_parts if sum(part.bytes for part in training_parts) >= loading_part.bytes else (loading_part,)
     yield from Static(shape, setup).first_adapters()
     if loader_workers:
-        rows = pass_rows(setup, setup.most_rows or step_rows(config))
+        step_row_count = pass_rows(setup, setup.most_rows or step_rows(config))
         steps = loader_workers * config.dataloader.prefetch_factor
-        size = steps * rows * row_tokens(config, setup) * _TOKEN_BYTES
-        yield MemoryPart("batches", size, f"{steps} prefetched steps x tokens of a step x {_TOKEN_BYTES} bytes")
+        size_bytes = steps * step_row_count * row_tokens(config, setup) * _TOKEN_BYTES
+        yield MemoryPart("batches", size_bytes, f"{steps} prefetched steps x tokens of a step x {_TOKEN_BYTES} bytes")
 
 
 def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryPart:
     static = Static(shape, setup)
-    whole = shape.loaded_parameters * static.weight_size
+    whole_bytes = shape.loaded_parameters * static.weight_size
     if setup.zero_stage != 2 and (setup.shards > 1 or setup.cpu_offload):
-        merge = static.merge_bytes if setup.merged_parameters else 0
-        return MemoryPart("loading", whole + merge, "the whole model, before it is sharded")
+        merge_bytes = static.merge_bytes if setup.merged_parameters else 0
+        return MemoryPart("loading", whole_bytes + merge_bytes, "the whole model, before it is sharded")
     if config.model.text_only:
-        return MemoryPart("loading", whole, "the language model, which is extracted on the host")
+        return MemoryPart("loading", whole_bytes, "the language model, which is extracted on the host")
     if config.is_from_scratch:
-        return MemoryPart("loading", whole, "a model from scratch is created on the host, then copied")
+        return MemoryPart("loading", whole_bytes, "a model from scratch is created on the host, then copied")
     if setup.merged_parameters and setup.has_adapter:
         formula = "the whole model, with an adapter that is merged into it on the host"
-        return MemoryPart("loading", whole + static.merge_bytes, formula)
-    reading = _READERS * FLOAT * largest_parameter(shape)
-    if (adapter := FLOAT * setup.merged_parameters) > reading:
-        return MemoryPart("loading", adapter, "the update by the merged adapter, before it is copied to the GPU")
-    return MemoryPart("loading", reading, f"{_READERS} tensors at a time, each as large as the largest in fp32")
+        return MemoryPart("loading", whole_bytes + static.merge_bytes, formula)
+    reading_bytes = _READERS * FLOAT * largest_parameter(shape)
+    if (adapter_bytes := FLOAT * setup.merged_parameters) > reading_bytes:
+        return MemoryPart("loading", adapter_bytes, "the update by the merged adapter, before it is copied to the GPU")
+    return MemoryPart("loading", reading_bytes, f"{_READERS} tensors at a time, each as large as the largest in fp32")
 
 
 def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
     """Return the memory of saving, which writes one file at a time and never splits a tensor over two files."""
     static = Static(shape, setup)
-    state = sum(part.bytes for part in (static.optimizer(), *static.masters()))
-    whole = max(state, static.trained * (FLOAT if setup.has_adapter else static.weight_size))
-    largest = min(largest_parameter(shape), static.trained)
-    tensor_bytes = FLOAT * largest
+    state_size = sum(part.bytes for part in (static.optimizer(), *static.masters()))
+    whole_bytes = max(state_size, static.trained * (FLOAT if setup.has_adapter else static.weight_size))
+    largest_numbers = min(largest_parameter(shape), static.trained)
+    tensor_bytes = FLOAT * largest_numbers
     limit = SHARD_BYTES // setup.shards
     if setup.shards > 1:
         # A process saves its shard of the optimizer state, and whole weights.
-        tensor_bytes = max(tensor_bytes // setup.shards, static.weight_size * largest)
-    shard = min(max(limit, tensor_bytes), whole)
+        tensor_bytes = max(tensor_bytes // setup.shards, static.weight_size * largest_numbers)
+    shard_bytes = min(max(limit, tensor_bytes), whole_bytes)
     formula = f"2 x the largest shard ({format_bytes(limit)}, or one larger tensor), plus {format_bytes(PINNED_BYTES)}"
-    return MemoryPart("saving", _SAVED_COPIES * shard + PINNED_BYTES, f"{formula} of pinned memory")
+    return MemoryPart("saving", _SAVED_COPIES * shard_bytes + PINNED_BYTES, f"{formula} of pinned memory")

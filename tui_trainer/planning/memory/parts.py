@@ -101,9 +101,9 @@ class AdapterMemory:
         if not self.setup.has_adapter:
             return 0
         # Vectors that enter a matmul, for each token of the input.
-        vectors = {"source": 1.0, "target": self.setup.target_tokens / row_tokens, "row": 1 / row_tokens}
-        widened = (x.outputs * x.count * vectors[x.reads] for x in self.setup.adapted(self.shape))
-        return int(3 * self.compute_size * sum(widened) / self.shape.layers)
+        vectors_per_token = {"source": 1.0, "target": self.setup.target_tokens / row_tokens, "row": 1 / row_tokens}
+        widened_numbers = (x.outputs * x.count * vectors_per_token[x.reads] for x in self.setup.adapted(self.shape))
+        return int(3 * self.compute_size * sum(widened_numbers) / self.shape.layers)
 
     def adapted_experts(self) -> tuple[MemoryPart, ...]:
         """Return the copies of expert tensors that have an adapter: the sums of tensor and update, which peft keeps for
@@ -111,20 +111,20 @@ class AdapterMemory:
         tensors = self.setup.lora_experts
         if not tensors:
             return ()
-        layers = 1 if self.setup.gradient_checkpointing else max(tensor.count for tensor in tensors)
-        sums = sum(tensor.numbers // tensor.count * min(tensor.count, layers) for tensor in tensors)
-        gradient = max(tensor.numbers // tensor.count for tensor in tensors)
+        layers_at_once = 1 if self.setup.gradient_checkpointing else max(tensor.count for tensor in tensors)
+        sum_numbers = sum(tensor.numbers // tensor.count * min(tensor.count, layers_at_once) for tensor in tensors)
+        gradient_numbers = max(tensor.numbers // tensor.count for tensor in tensors)
         formula = f"{self.weight_size} bytes x tensors of experts with their updates, and the gradient of the largest"
-        return (MemoryPart("adapted experts", self.weight_size * (sums + gradient), formula),)
+        return (MemoryPart("adapted experts", self.weight_size * (sum_numbers + gradient_numbers), formula),)
 
     def dora_norms(self) -> tuple[MemoryPart, ...]:
         """Return the temporary tensors from which DoRA computes the norms of one layer: the update, the scaled update,
         the weight with the update, and an identity matrix. Source: `DoraLinearLayer.forward` of peft 0.21."""
         if not self.setup.use_dora:
             return ()
-        matrices = max((3 * x.inputs * x.outputs + x.inputs**2 for x in self.setup.adapted(self.shape)), default=0)
+        numbers = max((3 * x.inputs * x.outputs + x.inputs**2 for x in self.setup.adapted(self.shape)), default=0)
         formula = "4 bytes x three copies of the largest adapted matrix and an identity matrix, for DoRA's norms"
-        return (MemoryPart("DoRA norms", FLOAT * matrices, formula),)
+        return (MemoryPart("DoRA norms", FLOAT * numbers, formula),)
 
     def token_tables(self, labels: int) -> tuple[MemoryPart, ...]:
         """Return the memory of training the rows of new tokens; empty if none train.
@@ -134,21 +134,21 @@ class AdapterMemory:
         """
         if not self.setup.trained_tokens:
             return ()
-        table = self.shape.vocabulary * self.shape.hidden_size
-        casts = HALF * (self.setup.precision != "fp32" and self.weight_size == FLOAT)
-        each = self.weight_size * (1 if self.setup.chunks_loss(labels) else 2) + casts
-        return (MemoryPart("token tables", each * table, f"{each} bytes x embeddings with trainable new tokens"),)
+        numbers = self.shape.vocabulary * self.shape.hidden_size
+        cast_bytes = HALF * (self.setup.precision != "fp32" and self.weight_size == FLOAT)
+        each = self.weight_size * (1 if self.setup.chunks_loss(labels) else 2) + cast_bytes
+        return (MemoryPart("token tables", each * numbers, f"{each} bytes x embeddings with trainable new tokens"),)
 
     def first_adapters(self) -> Iterator[MemoryPart]:
-        if size := begun_bytes(self.setup):
-            yield MemoryPart("first adapters", size, "4 bytes x adapters: their initial values")
+        if size_bytes := begun_bytes(self.setup):
+            yield MemoryPart("first adapters", size_bytes, "4 bytes x adapters: their initial values")
 
     def _decomposition_bytes(self, linear: Linear) -> int:
         """Return the bytes of one matrix's singular value decomposition: a copy of the weight, and in fp32 the matrix,
         LAPACK's copy, the vectors of both sides and a workspace of 4 k^2 for the smaller side k (`LWORK` of gesdd)."""
-        least = min(linear.inputs, linear.outputs)
-        numbers = 2 * linear.inputs * linear.outputs + least * (linear.inputs + linear.outputs) + 4 * least**2
-        return FLOAT * numbers + self.weight_size * linear.inputs * linear.outputs
+        shorter = min(linear.inputs, linear.outputs)
+        number_count = 2 * linear.inputs * linear.outputs + shorter * (linear.inputs + linear.outputs) + 4 * shorter**2
+        return FLOAT * number_count + self.weight_size * linear.inputs * linear.outputs
 
     @property
     def merge_bytes(self) -> int:
@@ -156,7 +156,7 @@ class AdapterMemory:
         width."""
         number_bytes = 2 * self.weight_size + FLOAT
         return FLOAT * self.setup.merged_parameters + number_bytes * max(
-            (x.inputs * x.outputs for x in self.shape.linears), default=0
+            (linear.inputs * linear.outputs for linear in self.shape.linears), default=0
         )
 
 
@@ -165,10 +165,10 @@ class Static(AdapterMemory):
 
     @property
     def trained(self) -> int:
-        if counted := self.setup.trained_parameters:
-            return counted
-        is_whole = self.setup.method == "full"
-        return self.shape.parameters if is_whole else sum(map(prod, self.adapter_matrices()))
+        if trained_count := self.setup.trained_parameters:
+            return trained_count
+        trains_all = self.setup.method == "full"
+        return self.shape.parameters if trains_all else sum(map(prod, self.adapter_matrices()))
 
     @property
     def classes(self) -> int:
@@ -182,8 +182,8 @@ class Static(AdapterMemory):
 
     def tokens_at_ends(self, batch: BatchSizes) -> int:
         """Return the count of tokens at the embedding and the head: those of the input and of the decoder's answers."""
-        answers = self.setup.target_tokens if self.shape.decoder_layers else 0
-        return batch.tokens + batch.rows * answers
+        answer_tokens = self.setup.target_tokens if self.shape.decoder_layers else 0
+        return batch.tokens + batch.rows * answer_tokens
 
     @property
     def end_numbers(self) -> int:
@@ -193,35 +193,35 @@ class Static(AdapterMemory):
     @property
     def layer_numbers(self) -> int:
         """Count of the weights of one layer, on average."""
-        layers = max(self.shape.layers + self.shape.decoder_layers, 1)
-        return max(0, self.shape.parameters - self.end_numbers) // layers
+        layer_count = max(self.shape.layers + self.shape.decoder_layers, 1)
+        return max(0, self.shape.parameters - self.end_numbers) // layer_count
 
     def weights(self) -> MemoryPart:
         on_host = self.setup.towers_on_host
-        own = (self.shape.parameters if on_host else self.shape.loaded_parameters) * self.weight_size
+        own_bytes = (self.shape.parameters if on_host else self.shape.loaded_parameters) * self.weight_size
         if self.setup.method == "full":
-            return MemoryPart("weights", own, f"{self.weight_size} bytes x parameters")
+            return MemoryPart("weights", own_bytes, f"{self.weight_size} bytes x parameters")
         # Modules that train in full beside adapters have a 16-bit copy as well, which matmuls use.
-        saved = HALF * self.setup.saved_parameters if self.weight_size == HALF else 0
+        saved_bytes = HALF * self.setup.saved_parameters if self.weight_size == HALF else 0
         formula = f"{self.weight_size} bytes x frozen parameters, 4 bytes x trained ones"
         if four_bits := self.setup.four_bits:
-            packed = sum(x.matrix_parameters for x in quantised_linears(self.shape, four_bits))
-            own += int(packed * (four_bits.bits_per_weight / 8 - self.weight_size))
+            packed_weights = sum(linear.matrix_parameters for linear in quantised_linears(self.shape, four_bits))
+            own_bytes += int(packed_weights * (four_bits.bits_per_weight / 8 - self.weight_size))
             formula = f"{four_bits.bits_per_weight:.3f} bits x matrices inside the layers, {formula}"
-        return MemoryPart("weights", own + FLOAT * self.trained + saved, formula)
+        return MemoryPart("weights", own_bytes + FLOAT * self.trained + saved_bytes, formula)
 
     def towers(self) -> MemoryPart:
         """Return the weights of towers, for example of vision, which training on text does not use."""
-        own = sum(self.shape.towers.values()) * self.weight_size
+        tower_bytes = sum(self.shape.towers.values()) * self.weight_size
         formula = f"{self.weight_size} bytes x parameters of {' and '.join(self.shape.towers)}, which stay frozen"
-        return MemoryPart("towers", own, formula)
+        return MemoryPart("towers", tower_bytes, formula)
 
     def weight_parts(self) -> tuple[MemoryPart, ...]:
         """Return all weights, those of towers as a part of their own."""
-        whole, towers = self.weights(), self.towers()
-        if not towers.bytes or self.setup.towers_on_host:
-            return (whole,)
-        return replace(whole, bytes=whole.bytes - towers.bytes), towers
+        all_weights, tower_part = self.weights(), self.towers()
+        if not tower_part.bytes or self.setup.towers_on_host:
+            return (all_weights,)
+        return replace(all_weights, bytes=all_weights.bytes - tower_part.bytes), tower_part
 
     def masters(self) -> tuple[MemoryPart, ...]:
         """Return the fp32 copies of trained 16-bit weights; empty if the weights have other types."""
@@ -229,26 +229,26 @@ class Static(AdapterMemory):
         return (MemoryPart("master weights", FLOAT * self.trained, formula),) if self.has_masters else ()
 
     def optimizer(self) -> MemoryPart:
-        size = state_bytes(self.shape, self.setup, self.trained)
-        formula = f"{size / max(self.trained, 1):.3g} bytes x trained parameters ({self.setup.optim})"
-        return MemoryPart("optimizer", size, formula)
+        size_bytes = state_bytes(self.shape, self.setup, self.trained)
+        formula = f"{size_bytes / max(self.trained, 1):.3g} bytes x trained parameters ({self.setup.optim})"
+        return MemoryPart("optimizer", size_bytes, formula)
 
     def before_training(self, later_bytes: int) -> tuple[MemoryPart, ...]:
         """Return the memory that only the start needs, beyond the `later_bytes` of a step: decomposing a matrix,
         merging an adapter layer by layer, and loading towers for the host to the GPU with the weights."""
         later_bytes += self.optimizer().bytes + sum(part.bytes for part in self.masters())
-        needs: list[tuple[str, int, str]] = []
+        peaks: list[tuple[str, int, str]] = []
         if self.setup.mutates_weights:
-            largest = max(map(self._decomposition_bytes, self.setup.adapted(self.shape)), default=0)
-            needs.append(("decomposition", largest, "the decomposition of the largest matrix"))
+            largest_bytes = max(map(self._decomposition_bytes, self.setup.adapted(self.shape)), default=0)
+            peaks.append(("decomposition", largest_bytes, "the decomposition of the largest matrix"))
         if self.setup.merged_parameters and not self.setup.has_adapter:
-            needs.append(("merge", self.merge_bytes, "the adapter in fp32 and three copies of the largest matrix"))
+            peaks.append(("merge", self.merge_bytes, "the adapter in fp32 and three copies of the largest matrix"))
         if self.setup.towers_on_host and (self.setup.shards == 1 or self.setup.zero_stage == 2):
-            needs.append(("towers loaded", self.towers().bytes, "towers, before they are copied to the host"))
+            peaks.append(("towers loaded", self.towers().bytes, "towers, before they are copied to the host"))
         parts = []
-        for name, size, formula in needs:
-            parts.append(MemoryPart(name, max(0, size - later_bytes), f"{formula}, beyond the needs of a step"))
-            later_bytes = max(0, later_bytes - size)
+        for name, size_bytes, formula in peaks:
+            parts.append(MemoryPart(name, max(0, size_bytes - later_bytes), f"{formula}, beyond the needs of a step"))
+            later_bytes = max(0, later_bytes - size_bytes)
         return tuple(parts)
 
     @property
@@ -263,8 +263,8 @@ class Static(AdapterMemory):
             return 0
         if self.setup.has_adapter:
             return HALF * self.trained
-        matrices = sum(x.inputs * x.outputs * x.count for x in self.shape.linears)
-        return HALF * (min(matrices, self.trained) if self.setup.freezes_layers else matrices)
+        matrix_numbers = sum(linear.inputs * linear.outputs * linear.count for linear in self.shape.linears)
+        return HALF * (min(matrix_numbers, self.trained) if self.setup.freezes_layers else matrix_numbers)
 
     @property
     def largest_cast_bytes(self) -> int:
@@ -274,23 +274,23 @@ class Static(AdapterMemory):
         """
         if self.setup.precision == "fp32" or self.weight_size == HALF:
             return 0
-        return HALF * max((x.inputs * x.outputs for x in self.shape.linears), default=0)
+        return HALF * max((linear.inputs * linear.outputs for linear in self.shape.linears), default=0)
 
     def router_loss(self, tokens: int) -> tuple[MemoryPart, ...]:
         """Return the routers' logits and their softmax, which the model keeps for the backward pass."""
         if not self.setup.router_logits:
             return ()
-        size = 2 * FLOAT * tokens * self.setup.router_logits
-        return (MemoryPart("router loss", size, "8 bytes x tokens x experts x routers"),)
+        size_bytes = 2 * FLOAT * tokens * self.setup.router_logits
+        return (MemoryPart("router loss", size_bytes, "8 bytes x tokens x experts x routers"),)
 
     def unpacking_bytes(self, tokens: int) -> int:
         """Return the bytes of unpacking 4-bit weights: the largest matrix, and peft's copy of the widest result."""
         four_bits = self.setup.four_bits
-        packed = quantised_linears(self.shape, four_bits)
+        linears = quantised_linears(self.shape, four_bits)
         dtype = (four_bits.compute_dtype if four_bits else "") or self.setup.weights
         number_size = FLOAT if dtype == "float32" else HALF
-        matrix = max((x.inputs * x.outputs for x in packed), default=0)
-        return number_size * matrix + self.compute_size * tokens * max((x.outputs for x in packed), default=0)
+        matrix_numbers = max((x.inputs * x.outputs for x in linears), default=0)
+        return number_size * matrix_numbers + self.compute_size * tokens * max((x.outputs for x in linears), default=0)
 
     @property
     def sum_bytes(self) -> int:
@@ -305,14 +305,14 @@ class Static(AdapterMemory):
         copy or the slope of the cap (a fused kernel has only the copy), the gradients of the hidden states and, if the
         head trains, two of its weight: the chunk's, and the sum (fp32 if there are several chunks).
         """
-        chunk, vocabulary, width = self.setup.loss_chunk_tokens, self.classes, self.shape.hidden_size
+        chunk, vocabulary, hidden_size = self.setup.loss_chunk_tokens, self.classes, self.shape.hidden_size
         if not self.setup.chunks_loss(tokens):
             size = (12 + (self.compute_size if self._has_soft_cap else 0)) * tokens * vocabulary
             return MemoryPart("head and loss", size, "12 bytes x labels x vocabulary")
-        trains = self.setup.trains_head
-        sums = FLOAT if tokens > chunk else self.compute_size
-        head = (sums + self.compute_size) * vocabulary * width if trains else 0
-        size = min(chunk, tokens) * vocabulary * self._chunk_size + 2 * self.compute_size * tokens * width + head
+        trains_head = self.setup.trains_head
+        sum_bytes = FLOAT if tokens > chunk else self.compute_size
+        head = (sum_bytes + self.compute_size) * vocabulary * hidden_size if trains_head else 0
+        size = min(chunk, tokens) * vocabulary * self._chunk_size + 2 * self.compute_size * tokens * hidden_size + head
         return MemoryPart("head and loss", size, "logits of a chunk, gradients of the hidden states and of the head")
 
     @property
@@ -320,8 +320,8 @@ class Static(AdapterMemory):
         """Bytes of a chunk for each label and word of the vocabulary."""
         if self.setup.fused_loss:
             return self.compute_size
-        copies = 0 if self.compute_size == FLOAT else self.compute_size
-        return FLOAT + (FLOAT if self._has_soft_cap else copies)
+        copy_bytes = 0 if self.compute_size == FLOAT else self.compute_size
+        return FLOAT + (FLOAT if self._has_soft_cap else copy_bytes)
 
     @property
     def _has_soft_cap(self) -> bool:
@@ -329,11 +329,11 @@ class Static(AdapterMemory):
 
     def evaluation_logits(self, tokens: int) -> int:
         """Return the bytes of an evaluation's logits, of their fp32 copy if they have 16 bits, and of log-softmax."""
-        chunk, vocabulary = self.setup.loss_chunk_tokens, self.classes
-        copies = 0 if self.compute_size == FLOAT else self.compute_size
+        limit, vocabulary = self.setup.loss_chunk_tokens, self.classes
+        copy_bytes = 0 if self.compute_size == FLOAT else self.compute_size
         if not self.setup.chunks_loss(tokens):
-            return tokens * vocabulary * (2 * FLOAT + copies)
-        return min(tokens, chunk) * vocabulary * (self.compute_size if self.setup.fused_loss else FLOAT + copies)
+            return tokens * vocabulary * (2 * FLOAT + copy_bytes)
+        return min(tokens, limit) * vocabulary * (self.compute_size if self.setup.fused_loss else FLOAT + copy_bytes)
 
 
 @dataclass(frozen=True)
@@ -350,10 +350,10 @@ class ModelMemory(Static):
         arXiv:2205.05198, section 4.1."""
         if self.setup.counted:
             return self.setup.counted
-        setup, halves, heads = self.setup, self.compute_size / HALF, self.shape.attention_heads
+        setup, width_factor, head_count = self.setup, self.compute_size / HALF, self.shape.attention_heads
         has_scores = setup.eager_attention or setup.math_attention or self.shape.attention_dropout
-        scores = 5 * heads * self.row_tokens if has_scores else 0
-        saved = int(halves * (34 * self.shape.hidden_size + scores))
+        score_numbers = 5 * head_count * self.row_tokens if has_scores else 0
+        saved = int(width_factor * (34 * self.shape.hidden_size + score_numbers))
         return LayerBytes(kept=saved, made=2 * saved, evaluated=2 * saved, largest_kept=saved, largest_made=2 * saved)
 
     @property
@@ -372,15 +372,15 @@ class ModelMemory(Static):
 
         fp32 results (of norms) of a 16-bit model are left out, because later results reuse their memory.
         """
-        counted = self.counted
-        wide = counted.wide if self.weight_size == HALF and self.shape.head == CAUSAL else 0
-        return int(max(0, counted.made - counted.kept - self.adapter_temporaries(self.row_tokens) - wide))
+        layer_bytes = self.counted
+        wide_bytes = layer_bytes.wide if self.weight_size == HALF and self.shape.head == CAUSAL else 0
+        return int(max(0, layer_bytes.made - layer_bytes.kept - self.adapter_temporaries(self.row_tokens) - wide_bytes))
 
     @property
     def layer_input(self) -> int:
         """Bytes of a layer's input for one token, which gradient checkpointing stores in the weights' data type."""
-        layers = self.shape.layers + self.shape.decoder_layers * self._answer_share
-        return int(self.weight_size * self.shape.hidden_size * layers / self.shape.layers)
+        layer_count = self.shape.layers + self.shape.decoder_layers * self._answer_share
+        return int(self.weight_size * self.shape.hidden_size * layer_count / self.shape.layers)
 
     @property
     def _answer_share(self) -> float:
@@ -390,8 +390,8 @@ class ModelMemory(Static):
 
 def largest_parameter(shape: ModelShape) -> int:
     """Return the count of numbers in the largest matrix of the model."""
-    matrices = [linear.inputs * linear.outputs for linear in shape.linears]
-    return max([shape.vocabulary * shape.hidden_size, *matrices])
+    matrix_numbers = [linear.inputs * linear.outputs for linear in shape.linears]
+    return max([shape.vocabulary * shape.hidden_size, *matrix_numbers])
 
 
 def begun_bytes(setup: TrainingSetup) -> int:
@@ -403,19 +403,19 @@ def state_bytes(shape: ModelShape, setup: TrainingSetup, trained: int) -> int:
     """Return the bytes of the optimizer state of `trained` weights, both in memory and in a checkpoint."""
     optimizer = OPTIMIZERS[setup.optim]
     if optimizer.hidden_state_bytes is not None:
-        hidden = sum(linear.matrix_parameters for linear in shape.linears if not linear.is_head)
+        hidden_numbers = sum(linear.matrix_parameters for linear in shape.linears if not linear.is_head)
         # Hidden matrices are assumed to be the same share of the trained weights as of all weights.
-        hidden = hidden * trained // shape.parameters if setup.freezes_layers else hidden
-        return int(optimizer.hidden_state_bytes * hidden + optimizer.state_bytes * (trained - hidden))
+        hidden_numbers = hidden_numbers * trained // shape.parameters if setup.freezes_layers else hidden_numbers
+        return int(optimizer.hidden_state_bytes * hidden_numbers + optimizer.state_bytes * (trained - hidden_numbers))
     if not optimizer.factored_state:
         return int(optimizer.state_bytes * trained)
-    tensors = [*(AdapterMemory(shape, setup).adapter_matrices() if setup.has_adapter else _weights(shape))]
-    if setup.has_adapter and (saved := trained - sum(map(prod, tensors))):
+    tensor_sizes = [*(AdapterMemory(shape, setup).adapter_matrices() if setup.has_adapter else _weights(shape))]
+    if setup.has_adapter and (saved_numbers := trained - sum(map(prod, tensor_sizes))):
         # The other trained weights are modules saved in full, counted as one matrix as wide as the layers.
-        tensors.append((max(saved, 0) // shape.hidden_size, shape.hidden_size, 1))
-    size = FLOAT * sum(count * (rows + columns) for rows, columns, count in tensors)
+        tensor_sizes.append((max(saved_numbers, 0) // shape.hidden_size, shape.hidden_size, 1))
+    size_bytes = FLOAT * sum(count * (rows + columns) for rows, columns, count in tensor_sizes)
     # Sizes of the trained weights are assumed to be distributed as those of all weights.
-    return size * trained // shape.parameters if setup.freezes_layers else size
+    return size_bytes * trained // shape.parameters if setup.freezes_layers else size_bytes
 
 
 def _weights(shape: ModelShape) -> Iterator[tuple[int, int, int]]:

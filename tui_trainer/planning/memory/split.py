@@ -22,27 +22,29 @@ def split_part(part: MemoryPart, shards: int) -> MemoryPart:
 
 def split_moments(static: Static, moments: Sequence[Moment]) -> tuple[Moment, ...]:
     """Return the moments of a step in one process, with what is gathered at each; the last sums the gradients."""
-    at_loss, *in_layers, update = moments
-    shape, trains = static.shape, static.setup.method == "full"
-    size, ends, layer = static.compute_size, static.end_numbers, static.layer_numbers
-    in_layer = size * (ends + 2 * layer)
+    loss_moment, *inner, update_moment = moments
+    shape, trains_all = static.shape, static.setup.method == "full"
+    size, end_numbers, layer_numbers = static.compute_size, static.end_numbers, static.layer_numbers
+    layer_bytes = size * (end_numbers + 2 * layer_numbers)
     # The gradients of the head, and those of the layer with their fp32 sums.
-    in_layer += trains * (size * shape.vocabulary * shape.hidden_size + (size + FLOAT) * layer)
+    layer_bytes += trains_all * (size * shape.vocabulary * shape.hidden_size + (size + FLOAT) * layer_numbers)
     if static.setup.cpu_offload:
-        in_layer += static.weight_size * layer // static.setup.shards
+        layer_bytes += static.weight_size * layer_numbers // static.setup.shards
     result = [
-        (*_divided(static, at_loss), _gathered(size * ends, "unsharded copies of embedding and head")),
-        *((*_divided(static, moment), _gathered(in_layer, "embedding, head and two layers")) for moment in in_layers),
-        _divided(static, update),
+        (*_divided(static, loss_moment), _gathered(size * end_numbers, "unsharded copies of embedding and head")),
+        *((*_divided(static, moment), _gathered(layer_bytes, "embedding, head and two layers")) for moment in inner),
+        _divided(static, update_moment),
     ]
-    gradients = _divided(static, tuple(part for part in update if part.name == "gradients"))
+    gradient_parts = _divided(static, tuple(part for part in update_moment if part.name == "gradients"))
     # Shards of other processes arrive in a buffer and are copied from it, while the first layer is gathered already.
-    first_gather = size * (2 * ends + layer)
+    first_bytes = size * (2 * end_numbers + layer_numbers)
     if static.setup.cpu_offload:
-        first_gather += static.weight_size * ends // static.setup.shards
-    result.append((*gradients, _gathered(first_gather, "two unsharded copies of embedding and head, and a layer")))
-    if trains:
-        result.append((*gradients, _gathered((size + FLOAT) * ends, "gradients of embedding and head, and their sum")))
+        first_bytes += static.weight_size * end_numbers // static.setup.shards
+    result.append((*gradient_parts, _gathered(first_bytes, "two unsharded copies of embedding and head, and a layer")))
+    if trains_all:
+        result.append(
+            (*gradient_parts, _gathered((size + FLOAT) * end_numbers, "gradients of embedding and head, and their sum"))
+        )
     return tuple(result)
 
 
@@ -51,10 +53,10 @@ def _divided(static: Static, moment: Moment) -> Moment:
     or, with CPU offload, on the host."""
     if static.setup.cpu_offload:
         return tuple(part for part in moment if part.name not in ("gradients", "update"))
-    sums = MemoryPart("gradients", static.sum_bytes, "4 bytes x trained parameters")
+    sum_part = MemoryPart("gradients", static.sum_bytes, "4 bytes x trained parameters")
     shards = static.setup.shards
-    replaced = (sums if part.name == "gradients" else part for part in moment)
-    return tuple(split_part(part, shards) if part.name in ("gradients", "update") else part for part in replaced)
+    new_parts = (sum_part if part.name == "gradients" else part for part in moment)
+    return tuple(split_part(part, shards) if part.name in ("gradients", "update") else part for part in new_parts)
 
 
 def _gathered(count: int, formula: str) -> MemoryPart:

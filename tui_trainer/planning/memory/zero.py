@@ -17,41 +17,41 @@ BUCKET_NUMBERS = 50_000_000
 
 def zero_lasting(static: Static) -> Moment:
     """Return the parts that exist during the whole run: weights and optimizer state."""
-    setup, trained = static.setup, static.trained
-    own = static.shape.parameters * static.weight_size + (FLOAT * trained if setup.has_adapter else 0)
-    copies = 0 if setup.cpu_offload else -(-FLOAT * trained // setup.shards)
-    words = " of the process's shard" if setup.zero_stage == 2 else ""
-    formula = f"{static.weight_size} bytes x parameters, and a 4-byte copy{words}"
+    setup, trained_count = static.setup, static.trained
+    own = static.shape.parameters * static.weight_size + (FLOAT * trained_count if setup.has_adapter else 0)
+    copy_bytes = 0 if setup.cpu_offload else -(-FLOAT * trained_count // setup.shards)
+    shard_clause = " of the process's shard" if setup.zero_stage == 2 else ""
+    formula = f"{static.weight_size} bytes x parameters, and a 4-byte copy{shard_clause}"
     if setup.zero_stage == 3:
         own = 0 if setup.cpu_offload else -(-own // setup.shards)
-        head = static.shape.vocabulary * static.shape.hidden_size * static.weight_size
-        own, formula = own + head, f"{formula}, sharded over {setup.shards} processes, and the unsharded head"
-    weights = MemoryPart("weights", own + copies, formula)
+        head_bytes = static.shape.vocabulary * static.shape.hidden_size * static.weight_size
+        own, formula = own + head_bytes, f"{formula}, sharded over {setup.shards} processes, and the unsharded head"
+    weights = MemoryPart("weights", own + copy_bytes, formula)
     return (weights,) if setup.cpu_offload else (weights, split_part(static.optimizer(), setup.shards))
 
 
 def zero_moment(static: Static, moment: Moment) -> Moment:
     """Return the parts of a moment in one process, with sharded gradients, the bucket and the gathered layers."""
     setup = static.setup
-    others = tuple(part for part in moment if part.name not in ("gradients", "update"))
-    gradient_sums = 0 if setup.cpu_offload else 2 * -(-static.sum_bytes // setup.shards)
+    other_parts = tuple(part for part in moment if part.name not in ("gradients", "update"))
+    sum_bytes = 0 if setup.cpu_offload else 2 * -(-static.sum_bytes // setup.shards)
     # A gradient larger than the bucket is summed by itself.
-    largest = min(static.trained, largest_parameter(static.shape))
-    new_gradients = FLOAT * (min(BUCKET_NUMBERS, static.trained) + largest)
+    largest_numbers = min(static.trained, largest_parameter(static.shape))
+    new_bytes = FLOAT * (min(BUCKET_NUMBERS, static.trained) + largest_numbers)
     formula = f"2 x the sum of gradients / {setup.shards}, a bucket, and the largest gradient"
-    parts = (*others, MemoryPart("gradients", gradient_sums + new_gradients, formula))
+    parts = (*other_parts, MemoryPart("gradients", sum_bytes + new_bytes, formula))
     if setup.zero_stage == 2:
         return parts
-    embedding, layer = static.shape.vocabulary * static.shape.hidden_size, static.layer_numbers
-    whole = static.weight_size * (layer + max(layer, embedding))
-    return (*parts, MemoryPart("gathered", whole, "two layers, or the embedding and a layer"))
+    embedding_numbers, layer_numbers = static.shape.vocabulary * static.shape.hidden_size, static.layer_numbers
+    gathered_bytes = static.weight_size * (layer_numbers + max(layer_numbers, embedding_numbers))
+    return (*parts, MemoryPart("gathered", gathered_bytes, "two layers, or the embedding and a layer"))
 
 
 def zero_on_host(static: Static) -> MemoryPart:
     """Return a process's host memory: optimizer state and, for trained weights, their fp32 copy, the copy for the GPU,
     the sum of gradients and the sum that is being copied."""
-    setup, trained = static.setup, static.trained
-    size = static.optimizer().bytes + (3 * FLOAT + static.weight_size) * trained
-    size += static.shape.parameters * static.weight_size if setup.zero_stage == 3 else 0
+    setup, trained_count = static.setup, static.trained
+    size_bytes = static.optimizer().bytes + (3 * FLOAT + static.weight_size) * trained_count
+    size_bytes += static.shape.parameters * static.weight_size if setup.zero_stage == 3 else 0
     formula = f"optimizer state, fp32 weights and gradients, sharded over {setup.shards} processes"
-    return MemoryPart("offloaded", -(-size // setup.shards), formula)
+    return MemoryPart("offloaded", -(-size_bytes // setup.shards), formula)
