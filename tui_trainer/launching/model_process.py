@@ -57,7 +57,7 @@ def find_device(
         trained_model = TrainedModel.of(run, unfinished=True)
         shape, setup = trained_model.plan.model_shape(), trained_model.plan.training_setup
         row_tokens = trained_model.plan.config.data.max_length + tokens
-        size_bytes = models * answering_bytes(shape, setup, trained_model.loaded_bytes, row_tokens)
+        needed_bytes = models * answering_bytes(shape, setup, trained_model.loaded_bytes, row_tokens)
     except InputError as error:
         message = "the GPU memory that the model needs is unknown"
         return Place(words=f"{ON_THE_CPU.words}: {message}: {one_line(str(error), 200)}")
@@ -68,11 +68,11 @@ def find_device(
     free_bytes, claimed_bytes = free[card.index], claimed[card.index]
     claimed_text = f", besides {format_bytes(claimed_bytes)} reserved for runs on this GPU" if claimed_bytes else ""
     room_words = f"{format_bytes(max(free_bytes, 0))} free{claimed_text}"
-    if size_bytes > free_bytes:
+    if needed_bytes > free_bytes:
         return Place(
-            words=f"{ON_THE_CPU.words}: needs {format_bytes(size_bytes)}, but GPU {card.index} has {room_words}"
+            words=f"{ON_THE_CPU.words}: needs {format_bytes(needed_bytes)}, but GPU {card.index} has {room_words}"
         )
-    words = f"on GPU {card.index}: needs {format_bytes(size_bytes)} of {room_words}"
+    words = f"on GPU {card.index}: needs {format_bytes(needed_bytes)} of {room_words}"
     # The limit leaves the planned memory to the runs on this GPU.
     return Place(words=words, card_uuid=card.cuda_uuid, card_bytes=free_bytes - CONTEXT_BYTES)
 

@@ -261,11 +261,11 @@ def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) ->
 
 def report_changed_versions(plan: Plan, journal: JournalWriter, step: int) -> None:
     """Write to the journal which libraries changed since the run began, because results may then differ in bits."""
-    libraries = versions()
+    versions_now = versions()
     change_texts = [
-        f"{name} {old} is now {libraries.get(name, 'absent')}"
-        for name, old in plan.versions.items()
-        if libraries.get(name) != old
+        f"{name} {old_version} is now {versions_now.get(name, 'absent')}"
+        for name, old_version in plan.versions.items()
+        if versions_now.get(name) != old_version
     ]
     if change_texts:
         hint = "the run continues, but may not be bit-identical"
