@@ -218,7 +218,7 @@ class Overviews:
 
 
 def _unlisted(listed_roots: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:
-    """Return the folders directly in `runs_dirs` that are not in `listed_roots`, sorted by name, without hidden folders."""
+    """Return the folders directly in `runs_dirs` that are not in `listed_roots`, sorted, without hidden folders."""
     excluded_roots, unlisted_roots = set(listed_roots), list[Path]()
     for runs_dir in runs_dirs:
         with suppress(OSError, RuntimeError):
