@@ -97,12 +97,12 @@ def without_marks(text: str) -> str:
 def table_lines(texts: Mapping[str, str]) -> list[str]:
     """Return the lines of a TOML file with these settings. `texts` has the text after the `=` for each dotted key."""
     lines: list[str] = []
-    last_table = ""
+    last_table_name = ""
     for key in sorted(texts, key=list(all_settings()).index):
-        table, _, name = key.rpartition(".")
-        if table != last_table:
-            last_table = table
-            lines += ["", f"[{table}]"]
+        table_name, _, name = key.rpartition(".")
+        if table_name != last_table_name:
+            last_table_name = table_name
+            lines += ["", f"[{table_name}]"]
         lines.append(f"{name} = {texts[key]}")
     return lines
 
@@ -119,13 +119,13 @@ def save(document: ConfigDocument, path: Path, *, force: bool = False) -> None:
 def writing(document: ConfigDocument, path: Path, *, force: bool = False) -> Callable[[], tuple[str, dict[str, Any]]]:
     """Return a function that any thread may call to save the present values. It returns the digest and those values."""
     values, new_text, own_values = saved_values(document), document_text(document), document.own_values()
-    own_file, own_digest, where = document.file, document.digest, str(path)
+    document_file, document_digest, where = document.file, document.digest, str(path)
 
     def write() -> tuple[str, dict[str, Any]]:
         resolved_path = _resolve(path)
         digest = file_digest(resolved_path)
         if not force:
-            _refuse_to_overwrite(own_file, own_digest, resolved_path, digest, where)
+            _refuse_to_overwrite(document_file, document_digest, resolved_path, digest, where)
         text = _merged(resolved_path, values, where) if digest else new_text
         if digest != file_digest(resolved_path):
             raise ConfigError("was changed by another program just now", where=where, hint="save again")
@@ -151,13 +151,13 @@ def _resolve(path: Path) -> Path:
 
 
 def _refuse_to_overwrite(
-    own_file: Path | None, own_digest: str | None, path: Path, digest: str | None, where: str
+    document_file: Path | None, document_digest: str | None, path: Path, digest: str | None, where: str
 ) -> None:
-    is_own_file = own_file is not None and _resolve(own_file) == path
-    if is_own_file and digest not in (own_digest, None):
+    is_document_file = document_file is not None and _resolve(document_file) == path
+    if is_document_file and digest not in (document_digest, None):
         hint = "reload it, which keeps your edits, or overwrite it"
         raise OverwriteError("was changed by another program since it was read", where=where, hint=hint)
-    if not is_own_file and path.exists():
+    if not is_document_file and path.exists():
         raise OverwriteError("already exists", where=where, hint="overwrite it, or choose another name")
 
 

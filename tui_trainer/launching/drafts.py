@@ -114,8 +114,8 @@ def _owner() -> str:
 
 def _is_owned(path: Path) -> bool:
     """Return whether the process that owns a draft is still running."""
-    _, *owner = path.stem.split("-")
-    return len(owner) == 2 and is_running(int(owner[0]), float(owner[1]))
+    _, *owner_parts = path.stem.split("-")
+    return len(owner_parts) == 2 and is_running(int(owner_parts[0]), float(owner_parts[1]))
 
 
 def drafts_folder() -> Path:

@@ -81,12 +81,12 @@ def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
 def with_unread_noted(loaded: LoadedConfig, *, has_gpu: bool) -> LoadedConfig:
     """Return the config with a note on each setting that the user wrote and that has no effect in this run."""
     unread_keys = dict[tuple[str, str], list[str]]()
-    for key, why in unread_settings(loaded.config, has_gpu=has_gpu).items():
+    for key, reason in unread_settings(loaded.config, has_gpu=has_gpu).items():
         if loaded.origin(key).by_user and value_of(loaded.config, key) != all_settings()[key].default:
-            unread_keys.setdefault((loaded.where(key), why), []).append(key)
+            unread_keys.setdefault((loaded.where(key), reason), []).append(key)
     notes = (
-        f"{', '.join(keys)} ({where}) {'has' if len(keys) == 1 else 'have'} no effect: {why}"
-        for (where, why), keys in unread_keys.items()
+        f"{', '.join(keys)} ({where}) {'has' if len(keys) == 1 else 'have'} no effect: {reason}"
+        for (where, reason), keys in unread_keys.items()
     )
     return replace(loaded, notes=(*loaded.notes, *notes))
 

@@ -81,7 +81,7 @@ class GaugeWriter:
         usable_cores = min(usable_cores, cpu_limits.cores or usable_cores)
         cpu_seconds = self._cpu_seconds() + sum(sum(process.cpu_times()[:2]) for process in self._others)
         nvml = (self._nvml or nvml_room.session()) if self._gpu_uuids else None
-        gpus = [nvml.in_use(uuid, os.getpid()) for uuid in self._gpu_uuids] if nvml else []
+        gpu_usages = [nvml.in_use(uuid, os.getpid()) for uuid in self._gpu_uuids] if nvml else []
         return GaugesRead(
             process_memory_bytes=sum(process.memory_info().rss for process in (psutil.Process(), *self._others)),
             process_cpu_share=self._cpu_share("process", CpuTimes(cpu_seconds, self._now() * usable_cores)),
@@ -91,7 +91,7 @@ class GaugeWriter:
             disk_read_bytes=self._disk_reads.bytes(),
             io_stall_share=self._disk_reads.stall_share(),
             memory_available_bytes=memory_available_now(),
-            gpus=[_reading(*gpu) for gpu in gpus if gpu is not None],
+            gpus=[_reading(*gpu_usage) for gpu_usage in gpu_usages if gpu_usage is not None],
         )
 
     def _cpu_share(self, scope: str, now: CpuTimes) -> float | None:

@@ -159,8 +159,8 @@ def _data_files(folder: Path) -> Iterator[Choice]:
     for path in _entries(folder):
         form = form_of(path)
         with suppress(OSError):
-            if path.is_file() and form not in ("unsupported", "unknown") and (size := path.stat().st_size):
-                ranked_choices.append((int(form == "text"), Choice(value=str(path), note=format_bytes(size))))
+            if path.is_file() and form not in ("unsupported", "unknown") and (size_bytes := path.stat().st_size):
+                ranked_choices.append((int(form == "text"), Choice(value=str(path), note=format_bytes(size_bytes))))
             elif path.is_dir() and not _holds_model(path):
                 data_paths = [entry for entry in _entries(path) if form_of(entry) not in ("unsupported", "unknown")]
                 if data_paths:

@@ -63,9 +63,9 @@ def find_device(
         return Place(words=f"{ON_THE_CPU.words}: {message}: {one_line(str(error), 200)}")
     claims = list(_claims(run, seen_bytes))
     claimed = {each.index: sum(size for uuid, size in claims if uuid in (each.uuid, each.cuda_uuid)) for each in cards}
-    free = {each.index: int(GPU_SHARE * ((each.memory_free_bytes or 0) - claimed[each.index])) for each in cards}
-    card = max(cards, key=lambda each: free[each.index])
-    free_bytes, claimed_bytes = free[card.index], claimed[card.index]
+    room_bytes = {each.index: int(GPU_SHARE * ((each.memory_free_bytes or 0) - claimed[each.index])) for each in cards}
+    card = max(cards, key=lambda each: room_bytes[each.index])
+    free_bytes, claimed_bytes = room_bytes[card.index], claimed[card.index]
     claimed_text = f", besides {format_bytes(claimed_bytes)} reserved for runs on this GPU" if claimed_bytes else ""
     room_words = f"{format_bytes(max(free_bytes, 0))} free{claimed_text}"
     if needed_bytes > free_bytes:

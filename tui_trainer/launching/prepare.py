@@ -347,8 +347,8 @@ def _merged_bytes(plan: Plan) -> int | None:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and the libraries on which results depend, without importing the libraries."""
-    installed = read_versions(("tui-trainer", *RESULT_LIBRARIES))
-    return {"python": platform.python_version()} | {name: version for name, version in installed.items() if version}
+    all_versions = read_versions(("tui-trainer", *RESULT_LIBRARIES))
+    return {"python": platform.python_version()} | {name: version for name, version in all_versions.items() if version}
 
 
 def _announce_data(choices: int, data: PreparedData, started: float, journal: JournalWriter) -> None:

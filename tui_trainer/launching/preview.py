@@ -235,13 +235,13 @@ def _sizes(sample: ShownSample) -> str:
     return f"{documents_text}{_tokens(sample)}, +{sample.padding:,} padding{answer_text}"
 
 
-def _tokens(shown: ShownSample | ShownDocument) -> str:
+def _tokens(row: ShownSample | ShownDocument) -> str:
     """Return the tokens of a row or document as text: `12 tokens, 11 trained (92 %)`."""
-    parts = shown.documents if isinstance(shown, ShownSample) else (shown,)
-    tokens_text = quantity(shown.tokens, "token")
+    parts = row.documents if isinstance(row, ShownSample) else (row,)
+    tokens_text = quantity(row.tokens, "token")
     if parts and all(part.label for part in parts):
         return f"{tokens_text}, labelled"
-    return f"{tokens_text}, {shown.trained_tokens:,} trained ({shown.trained_tokens / max(shown.tokens, 1):.0%})"
+    return f"{tokens_text}, {row.trained_tokens:,} trained ({row.trained_tokens / max(row.tokens, 1):.0%})"
 
 
 def _document_words(document: ShownDocument, position: int, count: int) -> str:
@@ -282,10 +282,10 @@ def _part(piece: Piece, text: str) -> Piece:
 
 def _signed(pieces: Iterable[Piece | str], signs: Signs) -> Iterator[Marked]:
     """Yield the pieces as marked texts, with the signs for trained text around each group of trained pieces."""
-    for trained, group in groupby(pieces, key=lambda piece: isinstance(piece, Piece) and piece.trained):
-        if trained:
+    for is_trained, group_pieces in groupby(pieces, key=lambda piece: isinstance(piece, Piece) and piece.trained):
+        if is_trained:
             yield signs.trained[0], "trained"
-        for piece in group:
+        for piece in group_pieces:
             if isinstance(piece, str):
                 yield piece, "note"
             elif piece.special:
@@ -293,8 +293,8 @@ def _signed(pieces: Iterable[Piece | str], signs: Signs) -> Iterator[Marked]:
             else:
                 # A line break is shown and also breaks the line. Other control characters are only shown.
                 text = visible(piece.text).replace("\t", "    ").replace("\n", f"{signs.line_break}\n")
-                yield text, "trained" if trained else "text"
-        if trained:
+                yield text, "trained" if is_trained else "text"
+        if is_trained:
             yield signs.trained[1], "trained"
 
 
@@ -307,20 +307,20 @@ def _wrapped(marked: Sequence[Marked], width: int) -> Iterator[list[Marked]]:
     line: list[tuple[str, Mark]] = []
     used_cells = blank_end = 0
     for text, mark in marked:
-        for sign in text:
-            if sign == "\n":
+        for character in text:
+            if character == "\n":
                 yield _joined(line)
                 line, used_cells, blank_end = [], 0, 0
                 continue
-            cells = cell_len(sign)
+            cells = cell_len(character)
             if used_cells + cells > max(width, 8):
                 line_end = blank_end or len(line)
                 yield _joined(line[:line_end])
                 line = line[line_end:]
                 used_cells, blank_end = sum(cell_len(kept_sign) for kept_sign, _ in line), 0
-            line.append((sign, mark))
+            line.append((character, mark))
             used_cells += cells
-            if sign == " ":
+            if character == " ":
                 blank_end = len(line)
     if line:
         yield _joined(line)
@@ -332,21 +332,21 @@ def _joined(line: Sequence[Marked]) -> list[Marked]:
 
 def _tagged(pieces: Sequence[Piece], signs: Signs, width: int) -> Iterator[list[Marked]]:
     """Yield the lines of a row with tags: its words in columns, each above its tag."""
-    words: list[Marked] = []
-    tags: list[Marked] = []
+    word_cells: list[Marked] = []
+    tag_cells: list[Marked] = []
     used_cells = 0
     for piece in pieces:
         text = _special(piece, signs) if piece.special else one_line(piece.text).strip()
         tag = one_line(piece.tag, 40)
         cells = max(cell_len(text), cell_len(tag)) + 1
-        if words and used_cells + cells > width - _INDENT:
-            yield from _word_and_tag_lines(words, tags)
-            words, tags, used_cells = [], [], 0
+        if word_cells and used_cells + cells > width - _INDENT:
+            yield from _word_and_tag_lines(word_cells, tag_cells)
+            word_cells, tag_cells, used_cells = [], [], 0
         mark: Mark = "special" if piece.special else "trained" if piece.tag else "text"
-        words.append((text + " " * (cells - cell_len(text)), mark))
-        tags.append((tag + " " * (cells - cell_len(tag)), "note"))
+        word_cells.append((text + " " * (cells - cell_len(text)), mark))
+        tag_cells.append((tag + " " * (cells - cell_len(tag)), "note"))
         used_cells += cells
-    yield from _word_and_tag_lines(words, tags)
+    yield from _word_and_tag_lines(word_cells, tag_cells)
 
 
 def _word_and_tag_lines(words: list[Marked], tags: list[Marked]) -> Iterator[list[Marked]]:
@@ -358,11 +358,11 @@ def _word_and_tag_lines(words: list[Marked], tags: list[Marked]) -> Iterator[lis
 
 
 def legend(signs: Signs) -> list[Marked]:
-    trained, special = signs.trained, signs.special
+    trained_signs, special_signs = signs.trained, signs.special
     return [
-        (f"{trained[0]}trained{trained[1]}", "trained"),
+        (f"{trained_signs[0]}trained{trained_signs[1]}", "trained"),
         ("  not trained  ", "text"),
-        (f"{special[0]}special token{special[1]}", "special"),
+        (f"{special_signs[0]}special token{special_signs[1]}", "special"),
     ]
 
 

@@ -300,8 +300,8 @@ class GroupMessages:
                 self.tell_failing(reason)
             case {"rank": int(rank), "result": dict(result)}:
                 self.results[rank] = result
-            case {"rank": int(rank), "exit_code": int(code)}:
-                self.ended = {"rank": rank, "exit_code": code}
+            case {"rank": int(rank), "exit_code": int(exit_code)}:
+                self.ended = {"rank": rank, "exit_code": exit_code}
 
 
 def say(**words: Any) -> None:

@@ -33,7 +33,7 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
     thread, reported_reasons = RunThread(run), set[str]()
     with _Signals(thread.stop) as signals:
         follower = Follower(run.folder, as_json=as_json, greeting=greeting)
-        allocation, old_steps = slurm.Allocation.here(), steps_saved(run.folder.checkpoints)
+        allocation, steps_before = slurm.Allocation.here(), steps_saved(run.folder.checkpoints)
         if allocation:
             slurm.remember_job(run.folder, allocation.job)
         with patient("stdout"):
@@ -56,7 +56,7 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
         if outcome.failure:
             tell(outcome.failure)
     if allocation and signals.limit_is_near and outcome.exit_code == EXIT_STOPPED and not run.is_new:
-        new_steps = set(steps_saved(run.folder.checkpoints)) - set(old_steps)
+        new_steps = set(steps_saved(run.folder.checkpoints)) - set(steps_before)
         _queue_again(allocation, max(new_steps, default=0))
     return outcome.exit_code
 

@@ -300,10 +300,10 @@ def plan_lines(plan: Plan, data_lines: Sequence[str] = (), notes: Sequence[str] 
 def _figure_lines(plan: Plan) -> Iterator[str]:
     """Yield a line for each figure of a plan. A memory figure is followed by a line for each of its parts."""
     parts_of_figure = {"memory_bytes": plan.memory_parts, "host_memory_bytes": plan.host_memory_parts}
-    for name, figure, planned in plan.shown_figures():
-        text = plan_time(plan) if name == "duration_seconds" else figure_text(figure, planned.value)
-        text = "all" if name == "loss_chunk_tokens" and not planned.value else one_line(text)
-        yield f"{figure.title:<19} {text:>12} {'=' if planned.exact else '~'} {one_line(planned.reason)}"
+    for name, figure, planned_figure in plan.shown_figures():
+        text = plan_time(plan) if name == "duration_seconds" else figure_text(figure, planned_figure.value)
+        text = "all" if name == "loss_chunk_tokens" and not planned_figure.value else one_line(text)
+        yield f"{figure.title:<19} {text:>12} {'=' if planned_figure.exact else '~'} {one_line(planned_figure.reason)}"
         for part in parts_of_figure.get(name, ()):
             yield f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}"
 

@@ -66,8 +66,8 @@ def charts_of(state: RunState) -> list[Chart]:
         _single("Gradient norm", "gradient norm", _means(state, "grad_norms")),
         Chart(title="Step time, ms", x_unit="step", curves=part_curves, stacked=True),
     ]
-    resumed_at = _resumed_at(state)
-    charts = [*(replace(chart, resumed_at=resumed_at) for chart in charts), *_gauge_charts(state.gauge_summary)]
+    resume_steps = _resumed_at(state)
+    charts = [*(replace(chart, resumed_at=resume_steps) for chart in charts), *_gauge_charts(state.gauge_summary)]
     return [chart for chart in charts if any(curve.points for curve in chart.curves)]
 
 

@@ -234,7 +234,7 @@ def _doctor(facts: RunFacts) -> Iterator[Block]:
         yield sentence(verdict.healthy)
     if verdict.findings:
         pairs = [(finding, finding.found) for finding in verdict.findings]
-        rows = [(cause.cost_words, found.cause, found.evidence, cause.remedy_words or "--") for cause, found in pairs]
+        rows = [(cause.cost_words, fault.cause, fault.evidence, cause.remedy_words or "--") for cause, fault in pairs]
         yield Table(rows, ("costs", "cause", "evidence", "in the next run"))
 
 

@@ -30,12 +30,12 @@ def batch_words(plan: object) -> str:
 
 def trained_words(plan: object) -> str:
     """Return how much of a plan is trainable: `6.7 k of 818 k parameters (0.82 %)` or `all 818 k parameters`."""
-    trained_count, total_count = _figure(plan, "trained_parameters") or 0, _figure(plan, "parameters")
-    if trained_count >= total_count:
-        return f"all {format_count(total_count)} parameters"
-    percent = 100 * trained_count / total_count
-    share_text = f" ({percent:.0f} %)" if percent >= 10 else f" ({percent:.2g} %)" if trained_count else ""
-    return f"{format_count(trained_count)} of {format_count(total_count)} parameters{share_text}"
+    trained_parameters, all_parameters = _figure(plan, "trained_parameters") or 0, _figure(plan, "parameters")
+    if trained_parameters >= all_parameters:
+        return f"all {format_count(all_parameters)} parameters"
+    percent = 100 * trained_parameters / all_parameters
+    share_text = f" ({percent:.0f} %)" if percent >= 10 else f" ({percent:.2g} %)" if trained_parameters else ""
+    return f"{format_count(trained_parameters)} of {format_count(all_parameters)} parameters{share_text}"
 
 
 def rows_words(rows: int, tokens: int) -> str:
@@ -78,8 +78,8 @@ def plan_time_words(plan: object) -> str:
 
 def takes_words(plan: object) -> str:
     """Return the steps, memory and time of a plan: `1,200 steps of 64 rows, 1.2 GiB of memory, about 2 min`."""
-    steps, memory_bytes = _figure(plan, "total_steps"), _figure(plan, "memory_bytes")
-    steps_text = f"{quantity(steps, 'step')} of {batch_words(plan)}"
+    step_count, memory_bytes = _figure(plan, "total_steps"), _figure(plan, "memory_bytes")
+    steps_text = f"{quantity(step_count, 'step')} of {batch_words(plan)}"
     return f"{steps_text}, {format_bytes(memory_bytes)} of memory, {plan_time_words(plan)}"
 
 

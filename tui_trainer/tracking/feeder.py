@@ -77,7 +77,7 @@ class Feeder:
                 self._from_step = event.resumed_from_step or 0
 
     def _send(self, status: str = "") -> None:
-        seen_events = self._seen
+        seen_count = self._seen
         if not self._begun:
             self._begin()
         if self._rows:
@@ -85,7 +85,7 @@ class Feeder:
             self._rows = []
         if status:
             self.tracker.end(status)
-        self.sent_events, self._status = seen_events, status
+        self.sent_events, self._status = seen_count, status
         note = {"handed": self.sent_events, "status": self._status}
         write_atomically(self._note, json.dumps(note).encode(), durable=False)
 
