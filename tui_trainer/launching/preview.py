@@ -317,7 +317,7 @@ def _wrapped(marked: Sequence[Marked], width: int) -> Iterator[list[Marked]]:
                 line_end = blank_end or len(line)
                 yield _joined(line[:line_end])
                 line = line[line_end:]
-                used_cells, blank_end = sum(cell_len(kept_sign) for kept_sign, _ in line), 0
+                used_cells, blank_end = sum(cell_len(kept_character) for kept_character, _ in line), 0
             line.append((character, mark))
             used_cells += cells
             if character == " ":

@@ -445,11 +445,11 @@ def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> 
     The processes of this node are started whenever the first node starts a group. Set `stop` to stop the run from this
     node. Raises RunError if the first node does not begin or no longer responds, and InputError if this node cannot
     take part."""
-    last_attempt, journal_bytes, changed_at = "", -1, monotonic()
+    last_attempt, seen_bytes, changed_at = "", -1, monotonic()
     while True:
-        assignment, size_bytes = Assignment.current(folder), 0
+        assignment, journal_bytes = Assignment.current(folder), 0
         with suppress(OSError):
-            size_bytes = folder.journal.stat().st_size
+            journal_bytes = folder.journal.stat().st_size
         if assignment is not None and assignment.attempt not in ("", last_attempt):
             last_attempt = assignment.attempt
             _take_part(folder, node_rank, assignment, progress, stop)
@@ -459,9 +459,9 @@ def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> 
             if state.finished is None:
                 return EXIT_FAILED
             return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE
-        elif size_bytes != journal_bytes:
+        elif journal_bytes != seen_bytes:
             # The first node writes gauges every few seconds, so a journal that grows shows that it is alive.
-            journal_bytes, changed_at = size_bytes, monotonic()
+            seen_bytes, changed_at = journal_bytes, monotonic()
         elif monotonic() - changed_at > WAIT_SECONDS:
             waited_text = format_seconds(WAIT_SECONDS)
             problem = "no longer responds" if last_attempt else "has not started the run"

@@ -59,7 +59,7 @@ def _section(head: list[str], rows: list[list[str]], width: int) -> list[str]:
     lines = [head[0]] if head[0] else []
     for label, *values in rows:
         value_lines = (f"  {name:<{name_width}}  {value}" for name, value in zip(head[1:], values, strict=True))
-        lines += [label, *(one_line(pair, width) for pair in value_lines)]
+        lines += [label, *(one_line(line, width) for line in value_lines)]
     return lines
 
 
