@@ -164,17 +164,17 @@ def _evaluations(facts: RunFacts) -> Iterator[Block]:
 
 
 def _epochs(facts: RunFacts) -> Iterator[Block]:
-    planned, rows = format_seconds(planned_epoch_seconds(facts.state.plan)), []
+    planned_text, rows = format_seconds(planned_epoch_seconds(facts.state.plan)), []
     for event in facts.state.epochs:
-        rate = f"{event.samples_per_second:.1f}"
+        rate_text = f"{event.samples_per_second:.1f}"
         grade_text = grade(facts.state, event.samples_per_second) or "--"
         rows.append(
             (
                 f"{event.epoch:,}",
                 f"{event.mean_loss:.4f}",
                 format_seconds(event.seconds),
-                planned,
-                rate,
+                planned_text,
+                rate_text,
                 grade_text,
             )
         )
