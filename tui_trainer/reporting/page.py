@@ -164,19 +164,12 @@ def _evaluations(facts: RunFacts) -> Iterator[Block]:
 
 
 def _epochs(facts: RunFacts) -> Iterator[Block]:
-    planned_text, rows = format_seconds(planned_epoch_seconds(facts.state.plan)), []
+    plan_text, rows = format_seconds(planned_epoch_seconds(facts.state.plan)), []
     for event in facts.state.epochs:
-        rate_text = f"{event.samples_per_second:.1f}"
+        speed = f"{event.samples_per_second:.1f}"
         grade_text = grade(facts.state, event.samples_per_second) or "--"
         rows.append(
-            (
-                f"{event.epoch:,}",
-                f"{event.mean_loss:.4f}",
-                format_seconds(event.seconds),
-                planned_text,
-                rate_text,
-                grade_text,
-            )
+            (f"{event.epoch:,}", f"{event.mean_loss:.4f}", format_seconds(event.seconds), plan_text, speed, grade_text)
         )
     yield from _evenly_spaced(rows, ("epoch", "mean loss", "time of steps", "planned", "rows/s", "grade"), "epochs")
 
