@@ -27,9 +27,9 @@ Edits = Mapping[str, Any]
 def with_changes(section: S, patch: Patch) -> S:
     """Return a copy of a config or section with the values of the patch, which are not validated."""
     for key, value in patch.items():
-        name, _, rest = key.partition(".")
-        new = with_changes(getattr(section, name), {rest: value}) if rest else value
-        section = section.model_copy(update={name: new})
+        name, _, inner_key = key.partition(".")
+        new_value = with_changes(getattr(section, name), {inner_key: value}) if inner_key else value
+        section = section.model_copy(update={name: new_value})
     return section
 
 

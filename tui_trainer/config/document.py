@@ -113,9 +113,9 @@ class ConfigDocument:
 
     def unsaved(self) -> dict[str, Any]:
         """Return the user's values that are not saved. A saved value that was removed is PRESET."""
-        removed = {key: PRESET for key in self._saved if key not in self._own}
-        changed = {key: value for key, value in self._own.items() if not same(value, self._saved.get(key, PRESET))}
-        return removed | changed
+        removed_values = {key: PRESET for key in self._saved if key not in self._own}
+        new_values = {key: value for key, value in self._own.items() if not same(value, self._saved.get(key, PRESET))}
+        return removed_values | new_values
 
     def where(self, key: str) -> str:
         """Return the source of the value: `recipe quickstart`, `my.toml`, `edited here`, `default`."""
@@ -127,16 +127,16 @@ class ConfigDocument:
 
     def set_plan_problems(self, problems: tuple[Problem, ...]) -> None:
         """Set the problems that planning found, until the next change. One without a setting is put at `data.path`."""
-        new = [problem for problem in problems if problem not in self.own_problems]
-        with_keys = (problem if problem.key else Problem(key="data.path", message=str(problem)) for problem in new)
-        self.problems = (*self.own_problems, *with_keys)
+        new_problems = [problem for problem in problems if problem not in self.own_problems]
+        keyed = (problem if problem.key else Problem(key="data.path", message=str(problem)) for problem in new_problems)
+        self.problems = (*self.own_problems, *keyed)
 
-    def set_fitted(self, fitted: LoadedConfig, problems: Sequence[Problem] = ()) -> None:
-        """Set `loaded` to `fitted`, which is `plain` with unsuitable presets replaced, and the problems of `fitted`."""
+    def set_fitted(self, fitted_config: LoadedConfig, problems: Sequence[Problem] = ()) -> None:
+        """Set `loaded` to `fitted_config`, which is `plain` with unsuitable presets replaced, and its problems."""
         assert self.plain is not None, "nothing else is fitted"
-        replaced = _replaced_presets(self.plain, fitted)
-        self.revision += replaced != self._fitted
-        self.loaded, self._fitted, self._fitted_from = fitted, replaced, self.plain
+        replaced_presets = _replaced_presets(self.plain, fitted_config)
+        self.revision += replaced_presets != self._fitted
+        self.loaded, self._fitted, self._fitted_from = fitted_config, replaced_presets, self.plain
         self.own_problems = self.problems = (*self._written_problems, *problems)
 
     # Changes
@@ -147,15 +147,15 @@ class ConfigDocument:
 
     def patch(self, values: Mapping[str, Any], label: str) -> tuple[Problem, ...]:
         """Set several values as one step; PRESET resets a setting. If any is invalid, change nothing."""
-        checked: dict[str, Any] = {}
+        valid_values: dict[str, Any] = {}
         problems: list[Problem] = []
         for key, value in values.items():
-            checked[key] = value if value is PRESET else _check_value(key, value, self._choose_hardware, problems)
+            valid_values[key] = value if value is PRESET else _check_value(key, value, self._choose_hardware, problems)
         if problems:
             return tuple(problems)
-        edits = self._merge_edits(self._edits, checked)
+        edits = self._merge_edits(self._edits, valid_values)
         if edits != self._edits:
-            label = label or ", ".join(self._label(key, value) for key, value in checked.items())
+            label = label or ", ".join(self._label(key, value) for key, value in valid_values.items())
             self._done.append(Step(label=label, before=self._edits, after=edits))
             self._undone.clear()
             self._apply(edits)
@@ -172,34 +172,34 @@ class ConfigDocument:
 
     def choose_recipe(self, name: str, *, keep_own: bool = True) -> Problem | None:
         """Set the recipe as one step. With `keep_own` False, the step also resets all other settings."""
-        old, resets = self.recipe_name, {} if keep_own else dict.fromkeys(self.own_values(), PRESET)
-        return next(iter(self.patch({**resets, "profile": name}, f"recipe {old or 'none'} -> {name}")), None)
+        old_name, resets = self.recipe_name, {} if keep_own else dict.fromkeys(self.own_values(), PRESET)
+        return next(iter(self.patch({**resets, "profile": name}, f"recipe {old_name or 'none'} -> {name}")), None)
 
     def with_recipe(self, name: str, *, keep_own: bool = True) -> LoadedConfig | None:
         """Return `plain` for another recipe, with or without the user's values. The document does not change.
 
         Returns None if a value is invalid. Raises ConfigError if there is no such recipe.
         """
-        own = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
-        presets = self._presets_for({**own, "profile": name})
+        own_values = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
+        presets = self._presets_for({**own_values, "profile": name})
         if presets.problems:
             raise ConfigError(presets.problems)
-        return self._plain_of(presets, {**presets.layers, **{key: self._layer(key) for key in own}}, [])
+        return self._plain_of(presets, {**presets.layers, **{key: self._layer(key) for key in own_values}}, [])
 
     def preview_recipe(self, name: str, *, keep_own: bool = True, fit: Fit = lambda plain: plain) -> RecipePreview:
         """Return the changes that `choose_recipe` would make. `fit` replaces unsuitable presets. Raises ConfigError."""
         plain = self.with_recipe(name, keep_own=keep_own)
-        own = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
-        presets = self._presets_for({**own, "profile": name})
+        own_values = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
+        presets = self._presets_for({**own_values, "profile": name})
         keys = [key for key in all_settings() if key != "profile"]
         replaced_presets = _replaced_presets(plain, fit(plain)) if plain else {}
-        fitted = {key: layer.values[key] for key, layer in replaced_presets.items()}
-        new = {key: presets.value(key) for key in keys} | fitted | own
-        changed = [key for key in keys if not same(self.value(key), new[key])]
-        stays = [key for key in own if not same(own[key], presets.value(key))]
+        fitted_values = {key: layer.values[key] for key, layer in replaced_presets.items()}
+        new_values = {key: presets.value(key) for key in keys} | fitted_values | own_values
+        changed_keys = [key for key in keys if not same(self.value(key), new_values[key])]
+        kept_keys = [key for key in own_values if not same(own_values[key], presets.value(key))]
         return RecipePreview(
-            changes=tuple(Change(key=key, old=self.value(key), new=new[key]) for key in changed),
-            stays=tuple(Change(key=key, old=own[key], new=presets.value(key)) for key in stays),
+            changes=tuple(Change(key=key, old=self.value(key), new=new_values[key]) for key in changed_keys),
+            stays=tuple(Change(key=key, old=own_values[key], new=presets.value(key)) for key in kept_keys),
         )
 
     @property
@@ -238,25 +238,25 @@ class ConfigDocument:
         Raises ConfigError and changes nothing if the text or a value is invalid.
         """
         problems: list[Problem] = []
-        values = flatten(parse_toml(text, label), label, problems)
-        new = {key: value for key, value in values.items() if key not in without} | dict(also or {})
-        checked = {key: _check_value(key, value, self._choose_hardware, problems) for key, value in new.items()}
+        toml_values = flatten(parse_toml(text, label), label, problems)
+        edits = {key: value for key, value in toml_values.items() if key not in without} | dict(also or {})
+        valid_values = {key: _check_value(key, value, self._choose_hardware, problems) for key, value in edits.items()}
         if problems:
             raise ConfigError(problems)
         resets = dict.fromkeys(self.own_values(), PRESET)
-        self.patch(resets | checked, label)
+        self.patch(resets | valid_values, label)
 
     def restore(self, edits: Edits) -> int:
         """Apply the valid edits of an earlier session as one step. Returns how many edits were applied."""
-        valid = {}
+        valid_edits = {}
         for key, value in edits.items():
             problems: list[Problem] = []
             if value is not PRESET:
                 _check_value(key, value, self._choose_hardware, problems)
             if key in all_settings() and not problems:
-                valid[key] = value
-        self.patch(valid, f"{len(valid)} restored edits")
-        return len(valid)
+                valid_edits[key] = value
+        self.patch(valid_edits, f"{len(valid_edits)} restored edits")
+        return len(valid_edits)
 
     def reload(self) -> None:
         """Read the file again and apply the unsaved edits to it. This clears the undo history."""
@@ -283,25 +283,25 @@ class ConfigDocument:
 
     def _merge_edits(self, edits: Edits, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the edits with `values` merged in. A value equal to the file's is no edit; a preset becomes PRESET."""
-        own = {key: value for key, value in {**self._own, **values}.items() if value is not PRESET}
-        presets, merged = self._presets_for(own), dict(edits)
+        own_values = {key: value for key, value in {**self._own, **values}.items() if value is not PRESET}
+        presets, merged_edits = self._presets_for(own_values), dict(edits)
         for key, value in values.items():
-            base = self._base[key].values[key] if key in self._base else PRESET
+            base_value = self._base[key].values[key] if key in self._base else PRESET
             if key == "profile":
-                preset = self._default_recipe(own)
+                preset_value = self._default_recipe(own_values)
             else:
-                preset = self.preset_value(key) if key in self._fitted else presets.value(key)
-            new = PRESET if same(value, preset) and not same(value, base) else value
-            merged.pop(key, None)
-            if not same(new, base):
-                merged[key] = new
-        return merged
+                preset_value = self.preset_value(key) if key in self._fitted else presets.value(key)
+            new_value = PRESET if same(value, preset_value) and not same(value, base_value) else value
+            merged_edits.pop(key, None)
+            if not same(new_value, base_value):
+                merged_edits[key] = new_value
+        return merged_edits
 
     def _label(self, key: str, value: Any) -> str:
         setting = all_settings()[key]
-        preset = self._default_recipe(self._own) if key == "profile" else self.preset_value(key)
-        old, new = self.value(key), preset if value is PRESET else value
-        return f"{setting.name} {display_text(setting, old)} -> {display_text(setting, new)}"
+        preset_value = self._default_recipe(self._own) if key == "profile" else self.preset_value(key)
+        old_value, new_value = self.value(key), preset_value if value is PRESET else value
+        return f"{setting.name} {display_text(setting, old_value)} -> {display_text(setting, new_value)}"
 
     def _apply(self, edits: Edits) -> None:
         """Set the edits, and compute the document's presets, layers, configs and problems from them."""
@@ -310,8 +310,8 @@ class ConfigDocument:
         self._presets = self._presets_for(self._own)
         default_values = {"profile": self.recipe_name} if self.recipe_name else {}
         default_layer = Layer(origin=Origin.DEFAULT, where="default", values=default_values)
-        own = {key: self._layer(key) for key in self._own}
-        self._layers = {**dict.fromkeys(default_values, default_layer), **self._presets.layers, **own}
+        own_layers = {key: self._layer(key) for key in self._own}
+        self._layers = {**dict.fromkeys(default_values, default_layer), **self._presets.layers, **own_layers}
         problems = [*self._file_problems, *self._presets.problems]
         self.plain = self._plain_of(self._presets, self._layers, problems)
         self.loaded = self._with_former_fit(self.plain) if self.plain else None
@@ -328,23 +328,23 @@ class ConfigDocument:
 
         It is shown until the next `set_fitted`, so that values do not change back and forth.
         """
-        former = self._fitted_from.layers if self._fitted_from else {}
-        still_valid = {key: layer for key, layer in self._fitted.items() if former.get(key) == plain.layers.get(key)}
-        self._fitted = still_valid
-        config = with_changes(plain.config, {key: layer.values[key] for key, layer in still_valid.items()})
+        old_layers = self._fitted_from.layers if self._fitted_from else {}
+        layers = {key: layer for key, layer in self._fitted.items() if old_layers.get(key) == plain.layers.get(key)}
+        self._fitted = layers
+        config = with_changes(plain.config, {key: layer.values[key] for key, layer in layers.items()})
         columns = self.loaded.columns if self.loaded else {}
-        return replace(plain, config=config, layers={**plain.layers, **still_valid}, columns=columns)
+        return replace(plain, config=config, layers={**plain.layers, **layers}, columns=columns)
 
-    def _default_recipe(self, own: Mapping[str, Any]) -> str:
-        return default_recipe(self.request, [Layer(origin=Origin.EDITED, where=EDITED_HERE, values=dict(own))])
+    def _default_recipe(self, own_values: Mapping[str, Any]) -> str:
+        return default_recipe(self.request, [Layer(origin=Origin.EDITED, where=EDITED_HERE, values=dict(own_values))])
 
-    def _presets_for(self, own: Mapping[str, Any]) -> Presets:
-        requested = own.get("profile")
-        name = requested if isinstance(requested, str) else self._default_recipe(own)
-        profiles = (name, repr(own.get("hardware_profile")))
-        if profiles not in self._presets_cache:
-            self._presets_cache[profiles] = find_presets(name, own, self._choose_hardware)
-        return self._presets_cache[profiles]
+    def _presets_for(self, own_values: Mapping[str, Any]) -> Presets:
+        requested_name = own_values.get("profile")
+        name = requested_name if isinstance(requested_name, str) else self._default_recipe(own_values)
+        cache_key = (name, repr(own_values.get("hardware_profile")))
+        if cache_key not in self._presets_cache:
+            self._presets_cache[cache_key] = find_presets(name, own_values, self._choose_hardware)
+        return self._presets_cache[cache_key]
 
     def _layer(self, key: str) -> Layer:
         value = self._own[key]
@@ -355,8 +355,8 @@ class ConfigDocument:
         return Layer(origin=Origin.EDITED, where=EDITED_HERE, values={key: value})
 
 
-def _replaced_presets(plain: LoadedConfig, fitted: LoadedConfig) -> dict[str, Layer]:
-    return {key: layer for key, layer in fitted.layers.items() if plain.layers.get(key) is not layer}
+def _replaced_presets(plain: LoadedConfig, fitted_config: LoadedConfig) -> dict[str, Layer]:
+    return {key: layer for key, layer in fitted_config.layers.items() if plain.layers.get(key) is not layer}
 
 
 def _check_value(key: str, value: Any, choose_hardware: HardwareChoice, problems: list[Problem]) -> Any:

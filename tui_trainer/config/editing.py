@@ -61,8 +61,8 @@ def display_text(setting: Setting, value: Any) -> str:
 
 def _listed(setting: Setting, values: list[Any]) -> str:
     """Return a TOML list as the text with commas that the setting holds."""
-    words = (number_text(value) if isinstance(value, int | float) else str(value) for value in values)
-    return ", ".join(map(escaped, words) if setting.completes == "files" else words)
+    texts = (number_text(value) if isinstance(value, int | float) else str(value) for value in values)
+    return ", ".join(map(escaped, texts) if setting.completes == "files" else texts)
 
 
 def unit_text(setting: Setting, value: Any) -> str:
@@ -89,11 +89,11 @@ def refused_values(
 
     The hint suggests the first allowed value, followed by `otherwise`.
     """
-    for key, (value, allowed) in settings.items():
-        if value not in allowed:
-            hint = f"set it to {toml_text(allowed[0])}{otherwise}"
+    for key, (value, allowed_values) in settings.items():
+        if value not in allowed_values:
+            hint = f"set it to {toml_text(allowed_values[0])}{otherwise}"
             message = f"is {toml_text(value)}, which {why}"
-            yield Problem(message=message, key=key, hint=hint, suggested=allowed[0])
+            yield Problem(message=message, key=key, hint=hint, suggested=allowed_values[0])
 
 
 def parse(setting: Setting, text: str) -> Any:
@@ -102,23 +102,23 @@ def parse(setting: Setting, text: str) -> Any:
     Accepts `2e-4`, `1_000`, `8k` (8000), `8ki` (8192), `1.5M`, `10%`, `yes`, `off`, `none` if empty is allowed, and
     texts with or without quotes.
     """
-    bare = text.strip()
-    quoted = len(bare) >= 2 and bare[0] == bare[-1] and bare[0] in "\"'"
+    bare_text = text.strip()
+    is_quoted = len(bare_text) >= 2 and bare_text[0] == bare_text[-1] and bare_text[0] in "\"'"
     if str in setting.kinds:
-        return _text(setting, bare, quoted)
-    bare = bare[1:-1].strip() if quoted else bare
+        return _text(setting, bare_text, is_quoted)
+    bare_text = bare_text[1:-1].strip() if is_quoted else bare_text
     for choice in setting.choices:
-        if bare.lower() == str(choice).lower():
+        if bare_text.lower() == str(choice).lower():
             return choice
-    if bool in setting.kinds and bare.lower() in (*_TRUE, *_FALSE):
-        return bare.lower() in _TRUE
-    number = _number(bare) if {int, float} & set(setting.kinds) else None
+    if bool in setting.kinds and bare_text.lower() in (*_TRUE, *_FALSE):
+        return bare_text.lower() in _TRUE
+    number = _number(bare_text) if {int, float} & set(setting.kinds) else None
     if number is None:
-        return _problem(setting, f"{one_line(bare, 40)!r} is not valid" if bare else "no value was entered")
+        return _problem(setting, f"{one_line(bare_text, 40)!r} is not valid" if bare_text else "no value was entered")
     if float not in setting.kinds and int(number) != number:
-        return _problem(setting, f"{bare} is not a whole number")
+        return _problem(setting, f"{bare_text} is not a whole number")
     if complaint := setting.limits.complaint(number):
-        return _problem(setting, f"{bare} {complaint}")
+        return _problem(setting, f"{bare_text} {complaint}")
     return float(number) if float in setting.kinds else int(number)
 
 
@@ -132,43 +132,43 @@ def choices(setting: Setting) -> tuple[Any, ...]:
 def completions(setting: Setting, text: str, *, names: Iterable[str] = ()) -> list[str]:
     """Return up to 100 completions of a typed text: paths, profiles, choices, and the `names` given for the setting."""
     if setting.completes == "files":
-        before, last = last_path(text)
-        paths = [*(name for name in names if name.startswith(last)), *map(escaped, _paths(last, folders_only=False))]
-        return [before + path for path in paths[:MOST_COMPLETIONS]]
+        head, tail = last_path(text)
+        paths = [*(name for name in names if name.startswith(tail)), *map(escaped, _paths(tail, folders_only=False))]
+        return [head + path for path in paths[:MOST_COMPLETIONS]]
     matching_names = [name for name in names if name.startswith(text)]
     if setting.completes in ("file", "folder"):
         # Paths are offered only if no name matches, because files are rare for settings with names.
-        others = [] if matching_names else _paths(text, folders_only=setting.completes == "folder")
+        other_texts = [] if matching_names else _paths(text, folders_only=setting.completes == "folder")
     elif setting.completes == "recipe":
-        others = [name for name in profile_names("recipes") if name.startswith(text)]
+        other_texts = [name for name in profile_names("recipes") if name.startswith(text)]
     elif setting.completes == "hardware profile":
-        others = [name for name in ("auto", "none", *profile_names("hardware")) if name.startswith(text)]
+        other_texts = [name for name in ("auto", "none", *profile_names("hardware")) if name.startswith(text)]
     else:
-        others = [str(choice) for choice in setting.choices if str(choice).startswith(text.lower())]
-    return [*matching_names, *others][:MOST_COMPLETIONS]
+        other_texts = [str(choice) for choice in setting.choices if str(choice).startswith(text.lower())]
+    return [*matching_names, *other_texts][:MOST_COMPLETIONS]
 
 
 def _paths(text: str, *, folders_only: bool) -> list[str]:
     """Return paths that begin with the text, folders with a slash. Hidden files are included if the text has a dot."""
-    start, _, name = text.rpartition("/")
-    folder = f"{start}/" if "/" in text else ""
+    parent_text, _, name = text.rpartition("/")
+    folder = f"{parent_text}/" if "/" in text else ""
     try:
         entries = sorted((Path(folder).expanduser() if folder else Path()).iterdir(), key=lambda path: path.name)
-        names = [(path.name, path.is_dir()) for path in entries]
+        named_entries = [(path.name, path.is_dir()) for path in entries]
     except (OSError, ValueError, RuntimeError):
         return []
     paths = [
         f"{folder}{entry}{'/' if is_folder else ''}"
-        for entry, is_folder in names
+        for entry, is_folder in named_entries
         if entry.startswith(name) and (is_folder or not folders_only) and (name.startswith(".") or entry[0] != ".")
     ]
     return [path for path in paths if one_line(path) == path]
 
 
 def _number(text: str) -> float | None:
-    bare = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
-    match = _NUMBER.fullmatch(bare)
-    if not match or len(bare) > _LONGEST_NUMBER:
+    digits = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
+    match = _NUMBER.fullmatch(digits)
+    if not match or len(digits) > _LONGEST_NUMBER:
         return None
     try:
         # A float would not hold the largest seeds exactly.
@@ -180,12 +180,12 @@ def _number(text: str) -> float | None:
     return number if abs(number) != float("inf") else None
 
 
-def _text(setting: Setting, bare: str, quoted: bool) -> Any:
-    if quoted:
-        return _unquoted(bare)
-    if bare.lower() in ("", EMPTY) or (bare.lower() == "none" and setting.default == ""):
+def _text(setting: Setting, bare_text: str, is_quoted: bool) -> Any:
+    if is_quoted:
+        return _unquoted(bare_text)
+    if bare_text.lower() in ("", EMPTY) or (bare_text.lower() == "none" and setting.default == ""):
         return "" if setting.default == "" else _problem(setting, "it must not be empty")
-    return bare
+    return bare_text
 
 
 def _unquoted(text: str) -> str:
@@ -227,8 +227,8 @@ def bump(setting: Setting, value: Any, direction: Direction) -> Any:
         next_value: float = _first_above_zero(setting, is_whole)
     else:
         next_value = _SERIES[setting.step or ("+1" if is_whole else "1-2-5")](value, direction)
-    smallest = 1 if is_whole else _SMALLEST_SHARE
-    if setting.limits.low == 0 and next_value < smallest * 0.999:
+    smallest_value = 1 if is_whole else _SMALLEST_SHARE
+    if setting.limits.low == 0 and next_value < smallest_value * 0.999:
         next_value = 0
     if setting.limits.complaint(next_value):
         return setting.choices[0] if setting.choices and direction < 0 else _bound(setting, value, direction)
@@ -280,8 +280,8 @@ def _nines(value: float, direction: Direction) -> float:
 
 
 def _twentieth(value: float, direction: Direction) -> float:
-    steps = value * 20
-    return round((math.floor(steps + 1e-6) + 1 if direction > 0 else math.ceil(steps - 1e-6) - 1) / 20, 2)
+    twentieths = value * 20
+    return round((math.floor(twentieths + 1e-6) + 1 if direction > 0 else math.ceil(twentieths - 1e-6) - 1) / 20, 2)
 
 
 _SERIES: dict[str, Callable[[float, Direction], float]] = {

@@ -18,8 +18,8 @@ def find_settings(words: str) -> list[Setting]:
         if not words or key == words or key.startswith(f"{words}.") or key.rsplit(".", 1)[-1] == words
     ]
     if not matches:
-        similar = near_settings(words)
-        hint = f"did you mean {similar[0]}?" if similar else did_you_mean(words)
+        similar_names = near_settings(words)
+        hint = f"did you mean {similar_names[0]}?" if similar_names else did_you_mean(words)
         raise ConfigError(f"there is no setting {words!r}", hint=hint)
     return matches
 
@@ -27,9 +27,9 @@ def find_settings(words: str) -> list[Setting]:
 def near_settings(words: str) -> list[str]:
     """Return a list with the table or setting that an unknown name most likely means; empty if none is similar."""
     settings = all_settings()
-    tables = {key.split(".")[0] for key in settings}
-    similar = [] if "." in words or words in MEANT else get_close_matches(words, tables, n=1)
-    return similar or list(filter(None, [nearest_setting(words, settings)]))
+    table_names = {key.split(".")[0] for key in settings}
+    similar_tables = [] if "." in words or words in MEANT else get_close_matches(words, table_names, n=1)
+    return similar_tables or list(filter(None, [nearest_setting(words, settings)]))
 
 
 def describe(setting: Setting, loaded: LoadedConfig) -> list[str]:
@@ -39,8 +39,8 @@ def describe(setting: Setting, loaded: LoadedConfig) -> list[str]:
     lines.append(f"  default: {display_text(setting, setting.default)}{' ' + setting.unit if setting.unit else ''}")
     lines += [f"  memory:  {setting.memory}"] if setting.memory else []
     lines += [f"  speed:   {setting.speed}"] if setting.speed else []
-    now = display_text(setting, value_of(loaded.config, setting.key))
-    return [*lines, f"  now:     {now}  (from {loaded.where(setting.key)})"]
+    value_text = display_text(setting, value_of(loaded.config, setting.key))
+    return [*lines, f"  now:     {value_text}  (from {loaded.where(setting.key)})"]
 
 
 # One group for each TOML table, in the order in which a user decides. Other tables come last, under their own names.
@@ -67,12 +67,12 @@ TITLES = {
 @cache
 def groups() -> tuple[tuple[str, str, tuple[Setting, ...]], ...]:
     """Return (table, title, settings) of every table, basic settings first. Leaves out settings with only one value."""
-    by_table: dict[str, list[Setting]] = {table: [] for table in TITLES}
+    settings_of_table: dict[str, list[Setting]] = {table: [] for table in TITLES}
     for setting in all_settings().values():
         if setting.kinds or len(setting.choices) > 1:
-            by_table.setdefault(setting.table, []).append(setting)
+            settings_of_table.setdefault(setting.table, []).append(setting)
     return tuple(
         (table, TITLES.get(table, table), tuple(sorted(settings, key=lambda setting: setting.advanced)))
-        for table, settings in by_table.items()
+        for table, settings in settings_of_table.items()
         if settings
     )

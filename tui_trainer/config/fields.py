@@ -26,8 +26,8 @@ StepsOrShare = Annotated[float, Field(ge=0)]
 
 def with_commas(value: Any, each: Callable[[str], str] = str) -> Any:
     """Convert a list of texts to one text with commas; any other value stays unchanged. `each` converts each text."""
-    is_list = isinstance(value, list) and all(isinstance(text, str) for text in value)
-    return ", ".join(map(each, value)) if is_list else value
+    is_text_list = isinstance(value, list) and all(isinstance(text, str) for text in value)
+    return ", ".join(map(each, value)) if is_text_list else value
 
 
 # Names in one text, separated by commas. A TOML list of names is accepted too.
@@ -37,8 +37,8 @@ Names = Annotated[str, BeforeValidator(with_commas)]
 def _numbers_with_commas(value: Any) -> Any:
     """Convert a number or a list of numbers to one text with commas; any other value stays unchanged."""
     numbers = value if isinstance(value, list) else [value]
-    plain = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
-    return ", ".join(f"{number:.12g}" for number in numbers) if plain else with_commas(value)
+    are_numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
+    return ", ".join(f"{number:.12g}" for number in numbers) if are_numbers else with_commas(value)
 
 
 # Numbers in one text, separated by commas. The code that reads the setting checks them.
@@ -144,8 +144,8 @@ def option(
     """
     extra: dict[str, Any] = {"unit": unit, "memory": memory, "speed": speed, "step": step, "completes": completes}
     extra |= {"advanced": advanced, "in_step_key": in_step_key}
-    present = {name: value for name, value in extra.items() if value}
-    return Field(default, description=help, ge=low, gt=above, le=high, lt=below, json_schema_extra=present)
+    nonempty_values = {name: value for name, value in extra.items() if value}
+    return Field(default, description=help, ge=low, gt=above, le=high, lt=below, json_schema_extra=nonempty_values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,13 +203,13 @@ class Setting:
     @property
     def expected(self) -> str:
         """Allowed values as text: `a whole number, at least 1, or "auto"`."""
-        words = [_KIND_WORDS[kind] for kind in self.kinds]
-        if words and self.bounds:
-            words[-1] += f", {self.bounds}"
-        quoted = [json.dumps(choice) for choice in self.choices]
-        if not words:
-            return "one of " + ", ".join(quoted) if len(quoted) > 1 else quoted[0]
-        return ", or ".join(words + quoted)
+        kind_texts = [_KIND_WORDS[kind] for kind in self.kinds]
+        if kind_texts and self.bounds:
+            kind_texts[-1] += f", {self.bounds}"
+        quoted_choices = [json.dumps(choice) for choice in self.choices]
+        if not kind_texts:
+            return "one of " + ", ".join(quoted_choices) if len(quoted_choices) > 1 else quoted_choices[0]
+        return ", or ".join(kind_texts + quoted_choices)
 
 
 _KIND_WORDS: dict[type, str] = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -225,9 +225,9 @@ def _settings(
     model: type[BaseModel], prefix: str, schema: Mapping[str, Any], tables: Mapping[str, Any]
 ) -> Iterator[Setting]:
     for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from _settings(inner, f"{prefix}{name}.", tables[inner.__name__], tables)
+        field_type = field.annotation
+        if isinstance(field_type, type) and issubclass(field_type, BaseModel):
+            yield from _settings(field_type, f"{prefix}{name}.", tables[field_type.__name__], tables)
         else:
             yield _setting(f"{prefix}{name}", field, schema["properties"][name])
 
@@ -235,20 +235,20 @@ def _settings(
 def _setting(key: str, field: FieldInfo, schema: Mapping[str, Any]) -> Setting:
     """Return the Setting that a pydantic field declares. `schema` is the field's part of the JSON Schema."""
     kinds, choices, limits = list[type](), list[str | int](), dict[str, Any]()
-    for part in schema.get("anyOf", [schema]):
-        choices += part.get("enum", [part["const"]] if "const" in part else [])
-        kinds += [] if {"enum", "const"} & part.keys() else [_KINDS[part["type"]]]
-        for bound in _BOUNDS.keys() & part.keys():
-            limits[_BOUNDS[bound][0]] = part[bound]
-    bounds = [f"{word} {limits[name]}" for name, word in _BOUNDS.values() if name in limits]
+    for alternative in schema.get("anyOf", [schema]):
+        choices += alternative.get("enum", [alternative["const"]] if "const" in alternative else [])
+        kinds += [] if {"enum", "const"} & alternative.keys() else [_KINDS[alternative["type"]]]
+        for bound in _BOUNDS.keys() & alternative.keys():
+            limits[_BOUNDS[bound][0]] = alternative[bound]
+    bounds = [f"{bound_text} {limits[name]}" for name, bound_text in _BOUNDS.values() if name in limits]
     # A text with a required form shows it in place of bounds.
     bounds += [item.words for item in field.metadata if isinstance(item, Form) and not isinstance(item, NameIn)]
-    table = next((item.table for item in field.metadata if isinstance(item, NameIn)), {})
+    choice_rows = next((item.table for item in field.metadata if isinstance(item, NameIn)), {})
     return Setting(
         key=key,
         kinds=tuple(kinds),
         choices=tuple(choices),
-        choice_help=tuple(f"{name}: {row.label}, {row.help}" for name, row in table.items()),
+        choice_help=tuple(f"{name}: {row.label}, {row.help}" for name, row in choice_rows.items()),
         default=field.default,
         bounds=", ".join(bounds),
         limits=Limits(**limits),

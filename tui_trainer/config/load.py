@@ -106,8 +106,8 @@ class LoadedConfig:
 
     def placed(self, problem: Problem) -> Problem:
         """Return the problem with `where` filled in, if it is empty and the user wrote the setting's value."""
-        by_user = not problem.where and self.origin(problem.key).by_user
-        return replace(problem, where=self.where(problem.key)) if by_user else problem
+        needs_source = not problem.where and self.origin(problem.key).by_user
+        return replace(problem, where=self.where(problem.key)) if needs_source else problem
 
     def with_notes_of(self, layers: Iterable[Layer]) -> Self:
         """Return a copy of this config with the notes of the layers added."""
@@ -176,8 +176,8 @@ def all_settings() -> dict[str, Setting]:
 @cache
 def all_tables() -> frozenset[str]:
     """Return the names of all tables: `training`, `model`, `model.scratch`."""
-    parts = [key.split(".") for key in all_settings()]
-    return frozenset(".".join(part[:length]) for part in parts for length in range(1, len(part)))
+    split_keys = [key.split(".") for key in all_settings()]
+    return frozenset(".".join(key_parts[:length]) for key_parts in split_keys for length in range(1, len(key_parts)))
 
 
 def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
@@ -186,18 +186,18 @@ def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
     `choose_hardware(name)` returns the hardware profile, and the reason for choosing it.
     """
     problems: list[Problem] = []
-    written = user_layers(request, problems)
-    own = {key: layer for layer in written for key in layer.values}
-    recipe_name = _last("profile", written, default_recipe(request, written))
-    presets = find_presets(recipe_name, {key: layer.values[key] for key, layer in own.items()}, choose_hardware)
-    by_key = {**presets.layers, **own}
+    written_layers = user_layers(request, problems)
+    own_layers = {key: layer for layer in written_layers for key in layer.values}
+    recipe_name = _last("profile", written_layers, default_recipe(request, written_layers))
+    presets = find_presets(recipe_name, {key: layer.values[key] for key, layer in own_layers.items()}, choose_hardware)
+    layer_of_key = {**presets.layers, **own_layers}
     for problem in presets.problems:
-        where = by_key[problem.key].where if problem.key in by_key else ""
+        where = layer_of_key[problem.key].where if problem.key in layer_of_key else ""
         problems.append(problem if problem.where else replace(problem, where=where))
-    config = validate({key: layer.values[key] for key, layer in by_key.items()}, by_key, problems)
+    config = validate({key: layer.values[key] for key, layer in layer_of_key.items()}, layer_of_key, problems)
     if problems or config is None:
         raise ConfigError(problems)
-    return presets.loaded(with_absolute_paths(config), by_key).with_notes_of(written)
+    return presets.loaded(with_absolute_paths(config), layer_of_key).with_notes_of(written_layers)
 
 
 def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
@@ -211,20 +211,20 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
         problems.append(Problem(message="is data, not a config file", where=str(path), hint=hint))
     elif path is not None:
         try:
-            raw = read_toml(path)
+            tables = read_toml(path)
         except ConfigError as error:
             problems.extend(error.problems)
         else:
             where, notes = str(path), list[str]()
-            values = resolve_relative_paths(flatten(raw, where, problems, notes), path, notes)
+            values = resolve_relative_paths(flatten(tables, where, problems, notes), path, notes)
             layers.append(Layer(origin=Origin.FILE, where=where, values=values, notes=tuple(notes)))
     layers += [_option(key, value) for key, value in request.shortcuts.items()]
     notes = []
-    assigned = _assignments(request.assignments, problems, notes)
+    assigned_values = _assignments(request.assignments, problems, notes)
     for key, value in request.shortcuts.items():
-        if assigned.get(key, value) != value:
+        if assigned_values.get(key, value) != value:
             notes.append(f"{OPTIONS[key]} {one_line(value, 60)} is ignored, because --set {key} is given")
-    layers.append(Layer(origin=Origin.COMMAND_LINE, where="--set", values=assigned, notes=tuple(notes)))
+    layers.append(Layer(origin=Origin.COMMAND_LINE, where="--set", values=assigned_values, notes=tuple(notes)))
     return [*layers, _option("profile", request.profile)] if request.profile else layers
 
 
@@ -232,8 +232,8 @@ def _option(key: str, value: str) -> Layer:
     return Layer(origin=Origin.COMMAND_LINE, where=OPTIONS.get(key, "--set"), values={key: value})
 
 
-def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: HardwareChoice) -> Presets:
-    """Return the recipe and the hardware profile for the user's values `own`, with a problem if one does not exist."""
+def find_presets(recipe_name: str, own_values: Mapping[str, Any], choose_hardware: HardwareChoice) -> Presets:
+    """Return the recipe and the hardware profile for the user's values, with a problem if one does not exist."""
     problems: list[Problem] = []
     notes: list[str] = []
     layers: dict[str, Layer] = {}
@@ -244,7 +244,7 @@ def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: Hard
         layers.update(dict.fromkeys(values, layer))
 
     recipe = hardware = None
-    reason = ""
+    hardware_reason = ""
     try:
         if recipe_name:
             recipe = find_profile(recipe_name, "recipes")
@@ -252,9 +252,9 @@ def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: Hard
     except ConfigError as error:
         problems += [replace(problem, key="profile") for problem in error.problems]
     key = "hardware_profile"
-    candidates = [own.get(key), layers[key].values[key] if key in layers else None, "auto"]
+    candidate_names = [own_values.get(key), layers[key].values[key] if key in layers else None, "auto"]
     try:
-        hardware, reason = choose_hardware(next(name for name in candidates if isinstance(name, str)))
+        hardware, hardware_reason = choose_hardware(next(name for name in candidate_names if isinstance(name, str)))
         if hardware:
             add_layer(Origin.HARDWARE, hardware)
     except ConfigError as error:
@@ -263,7 +263,7 @@ def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: Hard
         recipe_name=recipe_name,
         recipe=recipe,
         hardware_profile=hardware,
-        hardware_reason=reason,
+        hardware_reason=hardware_reason,
         layers=layers,
         problems=tuple(problems),
         notes=tuple(notes),
@@ -296,8 +296,8 @@ def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: l
         else:
             value = _value(key, text.strip())
             if key in values and values[key] != value:
-                ignored = one_line(str(values[key]), 60)
-                notes.append(f"{key} is given twice with --set: the last value is used, {ignored} is ignored")
+                ignored_text = one_line(str(values[key]), 60)
+                notes.append(f"{key} is given twice with --set: the last value is used, {ignored_text} is ignored")
             values[key] = value
     return flatten(nest(values), "--set", problems, notes)
 
@@ -306,38 +306,38 @@ def _value(key: str, text: str) -> Any:
     """Return the TOML value that a text is, or the text itself if it is not exactly one TOML value."""
     try:
         # In a list, a comment or a line break within the text makes the TOML invalid.
-        parsed = parse_toml(f"value = [{text}, 0]", "")
+        parsed_table = parse_toml(f"value = [{text}, 0]", "")
     except ConfigError:
         return text
-    if len(parsed) > 1 or len(parsed["value"]) != 2:
+    if len(parsed_table) > 1 or len(parsed_table["value"]) != 2:
         return text
-    value = parsed["value"][0]
+    value = parsed_table["value"][0]
     is_text_only = key in REMOVED or all_settings()[key].kinds == (str,)
     return text if is_text_only and not isinstance(value, str | list) else value
 
 
 def flatten(raw: dict[str, Any], where: str, problems: list[Problem], notes: list[str] | None = None) -> dict[str, Any]:
     """Return the settings of nested tables by dotted key. Reports unknown and removed settings."""
-    flat: dict[str, Any] = {}
-    tables = all_tables()
+    flat_values: dict[str, Any] = {}
+    table_names = all_tables()
 
     def walk(table: dict[str, Any], prefix: str) -> None:
         for name, value in table.items():
             key = f"{prefix}{name}"
-            if key in tables and isinstance(value, dict):
+            if key in table_names and isinstance(value, dict):
                 walk(value, f"{key}.")
-            elif key in tables:
+            elif key in table_names:
                 problems.append(Problem(message="must be a table", where=where, key=key, hint=f"write [{key}]"))
             elif key in all_settings():
-                flat[key] = value
-            elif isinstance(value, dict) and (similar := get_close_matches(key, tables, n=1)):
-                hint = f"did you mean [{similar[0]}]?"
+                flat_values[key] = value
+            elif isinstance(value, dict) and (similar_tables := get_close_matches(key, table_names, n=1)):
+                hint = f"did you mean [{similar_tables[0]}]?"
                 problems.append(Problem(message="unknown table", where=where, key=key[:80], hint=hint))
             else:
                 problems.append(_unknown(key, where))
 
     walk(without_removed(raw, where, notes if notes is not None else [], problems), "")
-    return flat
+    return flat_values
 
 
 def _unknown(key: str, where: str) -> Problem:
@@ -346,8 +346,8 @@ def _unknown(key: str, where: str) -> Problem:
 
 def did_you_mean(key: str) -> str:
     """Return a hint for an unknown key: the setting with the most similar name, or the command that lists settings."""
-    similar = nearest_setting(key, all_settings())
-    return f"did you mean {similar}?" if similar else "`tui-trainer explain` lists all settings"
+    similar_key = nearest_setting(key, all_settings())
+    return f"did you mean {similar_key}?" if similar_key else "`tui-trainer explain` lists all settings"
 
 
 def option_for(word: str) -> str:
@@ -362,11 +362,11 @@ def option_for(word: str) -> str:
 
 def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Problem]) -> Config | None:
     """Return the Config with these values by dotted key. If values are invalid, add their problems and return None."""
-    unwritable = {key: value for key, value in values.items() if isinstance(value, str) and not is_utf8(value)}
-    for key, value in unwritable.items():
+    non_utf8_values = {key: value for key, value in values.items() if isinstance(value, str) and not is_utf8(value)}
+    for key, value in non_utf8_values.items():
         message, where = f"is not UTF-8: {as_bytes(value)}", layers[key].where if key in layers else ""
         problems.append(Problem(message=message, key=key, where=where, hint="rename the file or folder"))
-    if unwritable:
+    if non_utf8_values:
         return None
     try:
         return Config.model_validate(nest(values))
@@ -374,8 +374,8 @@ def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Pr
         keys = {_key_of(item["loc"]): None for item in error.errors()}
         for key in keys:
             # pydantic reports one error for each member of a union. The declaration gives one sentence for all.
-            invalid = values.get(key)
-            text = str(invalid).lower() if isinstance(invalid, bool) else one_line(repr(invalid), 60)
+            invalid_value = values.get(key)
+            text = str(invalid_value).lower() if isinstance(invalid_value, bool) else one_line(repr(invalid_value), 60)
             message = f"{text} is not valid; it must be {all_settings()[key].expected}"
             problems.append(Problem(message=message, where=layers[key].where if key in layers else "", key=key))
         return None

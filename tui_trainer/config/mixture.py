@@ -42,9 +42,9 @@ def split_at_commas(text: str) -> list[str]:
 
 def last_path(text: str) -> tuple[str, str]:
     """Split a text that is being typed after its last comma. Returns the text before unchanged, and the last path."""
-    comma = max((match.end() for match in _COMMA.finditer(text)), default=0)
-    last = text[comma:].lstrip()
-    return text[: len(text) - len(last)], last.replace("\\,", ",")
+    comma_end = max((match.end() for match in _COMMA.finditer(text)), default=0)
+    last_part = text[comma_end:].lstrip()
+    return text[: len(text) - len(last_part)], last_part.replace("\\,", ",")
 
 
 def joined(paths: Sequence[str]) -> str:
@@ -61,8 +61,8 @@ def weights_of(paths: Sequence[str], weights: str) -> tuple[float, ...]:
         sources = "1 source" if len(paths) == 1 else f"{len(paths)} sources"
         numbers = "1 number" if len(number_texts) == 1 else f"{len(number_texts)} numbers"
         raise _wrong(f"has {numbers}, but data.path has {sources}", "give one number for each, in the same order")
-    values = tuple(map(_weight, number_texts))
-    return () if all(value == 1 for value in values) else values
+    weight_values = tuple(map(_weight, number_texts))
+    return () if all(value == 1 for value in weight_values) else weight_values
 
 
 def _weight(word: str) -> float:

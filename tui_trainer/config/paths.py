@@ -21,9 +21,9 @@ _READ = (MODEL_KEY, DATA_KEY, "data.eval_path", "task.chat_template", "model.add
 
 def data_of(config: Config) -> ResolvedData:
     """Return the data that the settings of a config describe, without looking for the files."""
-    names = {"text_column", "name", "split", "eval_split", "revision", "streaming"}
+    field_names = {"text_column", "name", "split", "eval_split", "revision", "streaming"}
     data = config.data
-    return ResolvedData(paths=data.paths, eval_paths=data.eval_paths, **data.model_dump(include=names))
+    return ResolvedData(paths=data.paths, eval_paths=data.eval_paths, **data.model_dump(include=field_names))
 
 
 def with_absolute_paths(config: Config) -> Config:
@@ -33,7 +33,7 @@ def with_absolute_paths(config: Config) -> Config:
     """
     template = config.task.chat_template
     is_file = "/" in template or template.endswith(".jinja")
-    paths = {
+    absolute_values = {
         "task.chat_template": absolute(template) if is_file else template,
         DATA_KEY: _data(config.data.paths),
         "data.eval_path": _data(config.data.eval_paths),
@@ -42,8 +42,8 @@ def with_absolute_paths(config: Config) -> Config:
     }
     # A later check reports a file that cannot be read.
     with suppress(ConfigError):
-        paths["model.add_tokens"] = replace_token_file(config.model.add_tokens)
-    return with_changes(config, paths)
+        absolute_values["model.add_tokens"] = replace_token_file(config.model.add_tokens)
+    return with_changes(config, absolute_values)
 
 
 def resolve_relative_paths(values: Mapping[str, Any], file: Path, notes: list[str]) -> dict[str, Any]:
@@ -53,21 +53,21 @@ def resolve_relative_paths(values: Mapping[str, Any], file: Path, notes: list[st
     the folder of the config file. Adds a note for each path that was found in the folder of the config file.
     """
     folder, working_directory = from_the_root(str(file)).parent, from_the_root(".")
-    changed = dict(values)
+    resolved_values = dict(values)
     for key in _READ if folder != working_directory else ():
         value = values.get(key)
         texts: list[Any] = value if isinstance(value, list) else [value]
         if not all(isinstance(text, str) and text for text in texts):
             continue
         paths = [path for text in texts for path in (paths_in(text) if key.startswith("data.") else (text,))]
-        in_folder = [path for path in paths if not Path(path).is_absolute() and _is_in(folder, path)]
-        only_in_folder = [path for path in in_folder if not _is_in(working_directory, path)]
-        for path in in_folder:
-            verb = "read from" if path in only_in_folder else "read from the working directory, but is also in"
+        folder_paths = [path for path in paths if not Path(path).is_absolute() and _is_in(folder, path)]
+        folder_only_paths = [path for path in folder_paths if not _is_in(working_directory, path)]
+        for path in folder_paths:
+            verb = "read from" if path in folder_only_paths else "read from the working directory, but is also in"
             notes.append(f"{key}: {one_line(path, 80)} is {verb} the folder of {one_line(str(file), 120)}")
-        if only_in_folder:
-            changed[key] = joined([str(folder / path) if path in only_in_folder else path for path in paths])
-    return changed
+        if folder_only_paths:
+            resolved_values[key] = joined([str(folder / path) if path in folder_only_paths else path for path in paths])
+    return resolved_values
 
 
 def _is_in(folder: Path, path: str) -> bool:

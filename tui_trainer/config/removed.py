@@ -50,13 +50,13 @@ _ELSEWHERE = {
 MEANT = {name: key for names, key in _ELSEWHERE.items() for name in names.split()}
 
 
-def nearest_setting(key: str, known: Collection[str]) -> str:
-    """Return the setting of `known` that an unknown key most likely means; empty if no name is similar."""
+def nearest_setting(key: str, known_keys: Collection[str]) -> str:
+    """Return the setting of `known_keys` that an unknown key most likely means; empty if no name is similar."""
     name = key.rsplit(".", 1)[-1].lower().replace("-", "_")
-    if same_name := [setting for setting in known if setting.rsplit(".", 1)[-1] == name]:
-        return get_close_matches(key, same_name, n=1, cutoff=0.0)[0]
-    names = {setting.rsplit(".", 1)[-1]: setting for setting in reversed(list(known))} | MEANT
-    return next((names[near] for near in get_close_matches(name, names, n=1)), "")
+    if same_name_keys := [setting for setting in known_keys if setting.rsplit(".", 1)[-1] == name]:
+        return get_close_matches(key, same_name_keys, n=1, cutoff=0.0)[0]
+    key_of_name = {setting.rsplit(".", 1)[-1]: setting for setting in reversed(list(known_keys))} | MEANT
+    return next((key_of_name[similar_name] for similar_name in get_close_matches(name, key_of_name, n=1)), "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,31 +115,31 @@ def without_removed(
     """
 
     def walk(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-        remaining: dict[str, Any] = {}
+        remaining_values: dict[str, Any] = {}
         for name, value in table.items():
             key = f"{prefix}{name}"
-            removed = REMOVED.get(key)
+            removed_setting = REMOVED.get(key)
             if isinstance(value, dict):
-                remaining[name] = walk(value, f"{key}.")
-            elif removed is None or (removed.value is not None and value != removed.value):
-                remaining[name] = value
+                remaining_values[name] = walk(value, f"{key}.")
+            elif removed_setting is None or (removed_setting.value is not None and value != removed_setting.value):
+                remaining_values[name] = value
             else:
-                if removed.value is not None:
-                    remaining[name] = removed.instead
-                if value != removed.default:
-                    _report(key, value, removed, where, notes, problems, finished)
-        return remaining
+                if removed_setting.value is not None:
+                    remaining_values[name] = removed_setting.instead
+                if value != removed_setting.default:
+                    _report(key, value, removed_setting, where, notes, problems, finished)
+        return remaining_values
 
     return walk(config, "")
 
 
 def _report(
-    key: str, value: Any, removed: Removed, where: str, notes: list[str], problems: list[Problem], finished: bool
+    key: str, value: Any, setting: Removed, where: str, notes: list[str], problems: list[Problem], finished: bool
 ) -> None:
-    if removed.affects_training and not finished:
-        problems.append(Problem(message=removed.reason, where=where, key=key, hint=removed.hint))
+    if setting.affects_training and not finished:
+        problems.append(Problem(message=setting.reason, where=where, key=key, hint=setting.hint))
         return
     text = one_line(repr(value), 60) if isinstance(value, str) else str(value)
     prefix = f"{where}: " if where else ""
-    instead = f", and {removed.instead!r} is used instead" if removed.value is not None else ""
-    notes.append(f"{prefix}{key} = {text} is ignored{instead}: {removed.reason}")
+    instead_text = f", and {setting.instead!r} is used instead" if setting.value is not None else ""
+    notes.append(f"{prefix}{key} = {text} is ignored{instead_text}: {setting.reason}")

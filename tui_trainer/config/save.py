@@ -39,16 +39,16 @@ class OverwriteError(ConfigError):
 
 def to_toml(loaded: LoadedConfig) -> str:
     """Return TOML from which `load` returns the same Config on the same machine."""
-    flat: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+    flat_values: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
     if loaded.recipe:
         name = value_of(loaded.config, "profile") or loaded.recipe.name
-        flat["profile"] = absolute(name) if name.endswith(".toml") else name
+        flat_values["profile"] = absolute(name) if name.endswith(".toml") else name
     for key in all_settings():
         # A recipe may have a path relative to its own file, while the run's config has the absolute path.
-        from_recipe = key == "data.path" and any(map(os.path.isabs, loaded.config.data.paths))
-        if (loaded.origin(key).by_user or from_recipe) and key not in flat:
-            flat[key] = _plain(value_of(loaded.config, key))
-    return tomli_w.dumps(nest(flat))
+        is_recipe_path = key == "data.path" and any(map(os.path.isabs, loaded.config.data.paths))
+        if (loaded.origin(key).by_user or is_recipe_path) and key not in flat_values:
+            flat_values[key] = _plain(value_of(loaded.config, key))
+    return tomli_w.dumps(nest(flat_values))
 
 
 def _plain(value: Any) -> Any:
@@ -58,8 +58,8 @@ def _plain(value: Any) -> Any:
 
 def saved_values(document: ConfigDocument) -> dict[str, Any]:
     """Return the values to save for a document: the recipe and the user's values, with paths as they were written."""
-    named = {"profile": document.recipe_name} if document.recipe_name else {}
-    return {"schema_version": SCHEMA_VERSION, **named, **document.own_values()}
+    recipe_value = {"profile": document.recipe_name} if document.recipe_name else {}
+    return {"schema_version": SCHEMA_VERSION, **recipe_value, **document.own_values()}
 
 
 def document_text(document: ConfigDocument) -> str:
@@ -97,12 +97,12 @@ def without_marks(text: str) -> str:
 def table_lines(texts: Mapping[str, str]) -> list[str]:
     """Return the lines of a TOML file with these settings. `texts` has the text after the `=` for each dotted key."""
     lines: list[str] = []
-    last_table = ""
+    last_table_name = ""
     for key in sorted(texts, key=list(all_settings()).index):
-        table, _, name = key.rpartition(".")
-        if table != last_table:
-            last_table = table
-            lines += ["", f"[{table}]"]
+        table_name, _, name = key.rpartition(".")
+        if table_name != last_table_name:
+            last_table_name = table_name
+            lines += ["", f"[{table_name}]"]
         lines.append(f"{name} = {texts[key]}")
     return lines
 
@@ -119,24 +119,24 @@ def save(document: ConfigDocument, path: Path, *, force: bool = False) -> None:
 def writing(document: ConfigDocument, path: Path, *, force: bool = False) -> Callable[[], tuple[str, dict[str, Any]]]:
     """Return a function that any thread may call to save the present values. It returns the digest and those values."""
     values, new_text, own_values = saved_values(document), document_text(document), document.own_values()
-    own_file, own_digest, where = document.file, document.digest, str(path)
+    document_file, document_digest, where = document.file, document.digest, str(path)
 
     def write() -> tuple[str, dict[str, Any]]:
-        resolved = _resolve(path)
-        digest = file_digest(resolved)
+        resolved_path = _resolve(path)
+        digest = file_digest(resolved_path)
         if not force:
-            _refuse_to_overwrite(own_file, own_digest, resolved, digest, where)
-        text = _merged(resolved, values, where) if digest else new_text
-        if digest != file_digest(resolved):
+            _refuse_to_overwrite(document_file, document_digest, resolved_path, digest, where)
+        text = _merged(resolved_path, values, where) if digest else new_text
+        if digest != file_digest(resolved_path):
             raise ConfigError("was changed by another program just now", where=where, hint="save again")
         try:
-            _replace_file(resolved, text.encode())
+            _replace_file(resolved_path, text.encode())
         except OSError as error:
-            missing = not resolved.parent.is_dir()
-            hint = "create the folder first, or choose another name" if missing else "choose another name"
-            reason = f"the folder {resolved.parent} does not exist" if missing else system_reason(error)
+            is_folder_missing = not resolved_path.parent.is_dir()
+            hint = "create the folder first, or choose another name" if is_folder_missing else "choose another name"
+            reason = f"the folder {resolved_path.parent} does not exist" if is_folder_missing else system_reason(error)
             raise ConfigError(f"cannot be written: {reason}", where=where, hint=hint) from None
-        return file_digest(resolved) or "", own_values
+        return file_digest(resolved_path) or "", own_values
 
     return write
 
@@ -151,13 +151,13 @@ def _resolve(path: Path) -> Path:
 
 
 def _refuse_to_overwrite(
-    own_file: Path | None, own_digest: str | None, path: Path, digest: str | None, where: str
+    document_file: Path | None, document_digest: str | None, path: Path, digest: str | None, where: str
 ) -> None:
-    is_own = own_file is not None and _resolve(own_file) == path
-    if is_own and digest not in (own_digest, None):
+    is_document_file = document_file is not None and _resolve(document_file) == path
+    if is_document_file and digest not in (document_digest, None):
         hint = "reload it, which keeps your edits, or overwrite it"
         raise OverwriteError("was changed by another program since it was read", where=where, hint=hint)
-    if not is_own and path.exists():
+    if not is_document_file and path.exists():
         raise OverwriteError("already exists", where=where, hint="overwrite it, or choose another name")
 
 
@@ -177,20 +177,20 @@ def _merged(path: Path, values: dict[str, Any], where: str) -> str:
         reason = (str(error).splitlines() or ["?"])[0]
         raise ConfigError(f"cannot be updated: {reason}", where=where, hint=hint) from None
     # The result is checked, because tomlkit rewrites dotted keys and inline tables.
-    written = flatten(parse_toml(text, where), where, problems := list[Problem]())
+    written_values = flatten(parse_toml(text, where), where, problems := list[Problem]())
     if problems:
         raise ConfigError(problems)
-    if written.keys() != values.keys() or not all(same(written[key], values[key]) for key in values):
+    if written_values.keys() != values.keys() or not all(same(written_values[key], values[key]) for key in values):
         raise ConfigError("cannot be updated", where=where, hint=hint)
     return text
 
 
 def _remove_other_settings(tree: MutableMapping[str, Any], values: dict[str, Any]) -> None:
     for key in (*all_settings(), *REMOVED):
-        *tables, name = key.split(".")
+        *table_names, name = key.split(".")
         table: Any = tree
-        for part in tables:
-            table = table.get(part, {})
+        for table_name in table_names:
+            table = table.get(table_name, {})
         if key not in values and name in table:
             del table[name]
 
@@ -198,12 +198,12 @@ def _remove_other_settings(tree: MutableMapping[str, Any], values: dict[str, Any
 def _set_value(tree: MutableMapping[str, Any], key: str, value: Any) -> None:
     import tomlkit
 
-    *tables, name = key.split(".")
+    *table_names, name = key.split(".")
     table: Any = tree
-    for part in tables:
-        if part not in table:
-            table[part] = tomlkit.table(is_super_table=None)
-        table = table[part]
+    for table_name in table_names:
+        if table_name not in table:
+            table[table_name] = tomlkit.table(is_super_table=None)
+        table = table[table_name]
     # An equal value keeps its spelling, such as 0.001 for 1e-3.
     if name not in table or not same(table[name], value):
         table[name] = tomlkit.parse(f"x = {toml_text(value)}")["x"]
@@ -211,8 +211,8 @@ def _set_value(tree: MutableMapping[str, Any], key: str, value: Any) -> None:
 
 def _replace_file(path: Path, data: bytes) -> None:
     """Write a temporary file, sync it and rename it. Keeps the mode of an existing file. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    temporary_path = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    fd = os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(fd, "wb") as file:
             if path.exists():
@@ -220,8 +220,8 @@ def _replace_file(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        temporary_path.replace(path)
     except BaseException:
         with suppress(OSError):
-            temporary.unlink()
+            temporary_path.unlink()
         raise

@@ -658,10 +658,10 @@ class Config(SettingsSection):
 
         Libraries of attention and fused kernels are not included, because a run has a fallback without them.
         """
-        needed = [(METHOD_KEY, library) for library in TUNING_METHODS[self.tuning.method].libraries]
-        needed += [(OPTIMIZER_KEY, OPTIMIZERS[self.training.optim].library)]
-        needed += [("distributed.strategy", "deepspeed" * self.distributed.strategy.startswith("deepspeed"))]
-        return [(key, library) for key, library in needed if library]
+        needed_libraries = [(METHOD_KEY, library) for library in TUNING_METHODS[self.tuning.method].libraries]
+        needed_libraries += [(OPTIMIZER_KEY, OPTIMIZERS[self.training.optim].library)]
+        needed_libraries += [("distributed.strategy", "deepspeed" * self.distributed.strategy.startswith("deepspeed"))]
+        return [(key, library) for key, library in needed_libraries if library]
 
     @property
     def is_from_scratch(self) -> bool:

@@ -56,8 +56,8 @@ def replace_token_file(text: str) -> str:
 def _check_unique(tokens: list[str]) -> tuple[str, ...]:
     if not tokens:
         raise _problem("the setting has no tokens", "remove it, or list tokens separated by commas")
-    if repeated := next((token for token in tokens if tokens.count(token) > 1), ""):
-        raise _problem(f"the token {one_line(repeated, 40)!r} is listed twice", "list it once")
+    if repeated_token := next((token for token in tokens if tokens.count(token) > 1), ""):
+        raise _problem(f"the token {one_line(repeated_token, 40)!r} is listed twice", "list it once")
     return tuple(tokens)
 
 

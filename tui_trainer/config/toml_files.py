@@ -32,15 +32,15 @@ def read_config(path: Path, hint: str) -> str:
         if not path.is_file():
             raise ConfigError("is not a file" if path.exists() else "does not exist", where=where, hint=hint)
         with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot be read: {system_reason(error)}", where=where) from None
-    if len(raw) > MAX_BYTES:
+    if len(content) > MAX_BYTES:
         raise ConfigError(f"is larger than {MAX_BYTES // 1024} KiB, so it is not a config file", where=where)
     try:
-        return raw.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
+        line = content[: error.start].count(b"\n") + 1
         raise ConfigError(f"line {line} is not UTF-8", where=where, hint="save the file as UTF-8") from None
 
 
@@ -69,14 +69,14 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
         raise ConfigError(f"is not valid TOML: {reason}", where=where) from None
 
 
-def nest(flat: dict[str, Any]) -> dict[str, Any]:
+def nest(flat_values: dict[str, Any]) -> dict[str, Any]:
     """Return nested tables for dotted keys: `{"a": {"b": 1}}` for `{"a.b": 1}`."""
     nested: dict[str, Any] = {}
-    for key, value in flat.items():
-        *tables, name = key.split(".")
+    for key, value in flat_values.items():
+        *table_names, name = key.split(".")
         table = nested
-        for part in tables:
-            table = table.setdefault(part, {})
+        for table_name in table_names:
+            table = table.setdefault(table_name, {})
         table[name] = value
     return nested
 
@@ -150,8 +150,8 @@ def own_profiles() -> Path:
 def _files(kind: Kind) -> dict[str, Path]:
     """Return the files of all profiles by name. The user's profiles take precedence over those of the package."""
     package = Path(__file__).resolve().parent.parent
-    checkout = [package.parent / "profiles"] if (package.parent / "pyproject.toml").is_file() else []
-    folders = [package / "_profiles", *checkout, own_profiles()]
+    checkout_folders = [package.parent / "profiles"] if (package.parent / "pyproject.toml").is_file() else []
+    folders = [package / "_profiles", *checkout_folders, own_profiles()]
     return {path.stem: path for folder in folders for path in sorted((folder / kind).glob("*.toml"))}
 
 
@@ -172,8 +172,8 @@ def find_profile(name: str, kind: Kind) -> Profile:
     files = _files(kind)
     if name in files:
         return read_profile(files[name], kind)
-    similar = get_close_matches(name, files, n=1, cutoff=0.5)
-    hint = f"did you mean {similar[0]}?" if similar else "available: " + ", ".join(sorted(files))
+    similar_names = get_close_matches(name, files, n=1, cutoff=0.5)
+    hint = f"did you mean {similar_names[0]}?" if similar_names else "available: " + ", ".join(sorted(files))
     noun = "recipe" if kind == "recipes" else "hardware profile"
     raise ConfigError(f"no {noun} is named {name!r}", hint=hint)
 
@@ -190,18 +190,18 @@ def read_profile(path: Path, kind: Kind) -> Profile:
 @cache
 def _read_profile(path: Path, kind: Kind, _signature: tuple[int, int, int] | None) -> Profile:
     values = read_toml(path)
-    about, match = values.pop("about", {}), values.pop("match", {})
-    if not isinstance(about, dict) or not isinstance(match, dict):
+    about_table, match_table = values.pop("about", {}), values.pop("match", {})
+    if not isinstance(about_table, dict) or not isinstance(match_table, dict):
         raise ConfigError("[about] and [match] must be tables", where=str(path))
     batches = _batches(values.pop("batches", []), path) if kind == "hardware" else ()
     return Profile(
         name=path.stem,
         kind=kind,
         path=path,
-        title=str(about.get("title", path.stem)),
-        summary=str(about.get("summary", "")),
-        source=str(about.get("source", "")),
-        match=match,
+        title=str(about_table.get("title", path.stem)),
+        summary=str(about_table.get("summary", "")),
+        source=str(about_table.get("source", "")),
+        match=match_table,
         values=values,
         batches=batches,
     )
@@ -253,12 +253,12 @@ def _batches(tables: Any, path: Path) -> tuple[BatchSize, ...]:
         raise ConfigError(Problem(message="must be tables", where=where, key="batches", hint="write [[batches]]"))
     for number, table in enumerate(tables, start=1):
         mistakes = [(name, "is missing or invalid", hint) for name, hint in misfits(table, _BATCH_SHAPES, _REQUIRED)]
-        names = "available: " + ", ".join(_BATCH_SHAPES)
-        mistakes += [(one_line(name), "is unknown", names) for name in table if name not in _BATCH_SHAPES]
+        names_hint = "available: " + ", ".join(_BATCH_SHAPES)
+        mistakes += [(one_line(name), "is unknown", names_hint) for name in table if name not in _BATCH_SHAPES]
         if mistakes:
-            batch = f"in [[batches]] number {number}"
+            place_text = f"in [[batches]] number {number}"
             raise ConfigError(
-                Problem(message=f"{mistake} {batch}", where=where, key=f"batches.{name}", hint=hint)
+                Problem(message=f"{mistake} {place_text}", where=where, key=f"batches.{name}", hint=hint)
                 for name, mistake, hint in mistakes
             )
     return tuple(BatchSize(**table) for table in tables)

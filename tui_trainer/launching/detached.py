@@ -62,11 +62,11 @@ def resume_detached(
         except OSError as error:
             raise RunError(f"no background process could be started: {system_reason(error)}") from error
         files.callback(child.stop_reading)
-        until = monotonic() + _PATIENCE_SECONDS
+        deadline = monotonic() + _PATIENCE_SECONDS
         while not any(isinstance(event, RunStarted) for event in reader.read_new()):
-            if (code := child.exit_code) is not None:
-                raise RunError(f"the background process {ending(code)}: {child.last_words or 'no output'}")
-            if monotonic() > until:
+            if (exit_code := child.exit_code) is not None:
+                raise RunError(f"the background process {ending(exit_code)}: {child.last_words or 'no output'}")
+            if monotonic() > deadline:
                 child.close()
                 raise RunError(f"the background process did not start the run within {_PATIENCE_SECONDS:.0f} s")
             sleep(_POLL_SECONDS)

@@ -51,12 +51,12 @@ def draft_for(request: Request) -> Draft | None:
     """Take over the draft that an ended process left for this request, and return it; None if there is none."""
     own_path = _path(request.config_file, request)
     try:
-        same_subject = [] if own_path.exists() else own_path.parent.glob(f"{own_path.stem.partition('-')[0]}*.json")
-        if released := [path for path in same_subject if not _is_owned(path)]:
-            max(released, key=os.path.getmtime).replace(own_path)
-        raw = json.loads(read_plain_file(own_path, _LIMIT_BYTES))
-        edits = dict(raw["values"]) | {str(key): PRESET for key in raw["resets"]}
-        written_at, digest = str(raw["at"]), raw["digest"]
+        candidate_paths = [] if own_path.exists() else own_path.parent.glob(f"{own_path.stem.partition('-')[0]}*.json")
+        if released_paths := [path for path in candidate_paths if not _is_owned(path)]:
+            max(released_paths, key=os.path.getmtime).replace(own_path)
+        content = json.loads(read_plain_file(own_path, _LIMIT_BYTES))
+        edits = dict(content["values"]) | {str(key): PRESET for key in content["resets"]}
+        written_at, digest = str(content["at"]), content["digest"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     subject = ", ".join(f"{kind} {name}" for kind, name in _subject(request.config_file, request).items())
@@ -114,8 +114,8 @@ def _owner() -> str:
 
 def _is_owned(path: Path) -> bool:
     """Return whether the process that owns a draft is still running."""
-    _, *owner = path.stem.split("-")
-    return len(owner) == 2 and is_running(int(owner[0]), float(owner[1]))
+    _, *owner_parts = path.stem.split("-")
+    return len(owner_parts) == 2 and is_running(int(owner_parts[0]), float(owner_parts[1]))
 
 
 def drafts_folder() -> Path:
@@ -130,14 +130,14 @@ def _path(config_file: Path | None, request: Request) -> Path:
 def _subject(config_file: Path | None, request: Request) -> dict[str, str]:
     """Return what edits are made for: `{"recipe": "finetune", "model": "./llama"}`."""
     layers = user_layers(request, [])
-    command_line = [layer.values for layer in layers if layer.origin is Origin.COMMAND_LINE]
+    option_values = [layer.values for layer in layers if layer.origin is Origin.COMMAND_LINE]
     # A config file that was saved in this session contains the values that the command line named.
-    named = dict(ChainMap(*reversed(command_line))) if config_file == request.config_file else {}
+    values_by_key = dict(ChainMap(*reversed(option_values))) if config_file == request.config_file else {}
     if config_file:
         subject = {"file": str(config_file)}
     else:
         subject = {"recipe": request.profile or default_recipe(request, layers)}
-    return subject | {kind: str(named[key]) for kind, key in _NAMED.items() if named.get(key)}
+    return subject | {kind: str(values_by_key[key]) for kind, key in _NAMED.items() if values_by_key.get(key)}
 
 
 def _full_name(kind: str, name: str) -> str:

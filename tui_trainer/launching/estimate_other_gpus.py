@@ -61,10 +61,10 @@ def find_cards(names: str) -> list[Card]:
     `A100` finds three GPUs, `V100 32` one and its PCIe version, `all` every GPU. A name must find one (InputError).
     """
     selected: list[Card] = []
-    words = {card: _words(" ".join((card.title, *card.names, f"{card.memory_gib}gb"))) for card in CARDS}
+    words_of_card = {card: _words(" ".join((card.title, *card.names, f"{card.memory_gib}gb"))) for card in CARDS}
     for name in filter(None, (part.strip() for part in names.split(","))):
-        wanted = _words(name)
-        matches = [card for card in CARDS if wanted == {"all"} or wanted <= words[card]]
+        wanted_words = _words(name)
+        matches = [card for card in CARDS if wanted_words == {"all"} or wanted_words <= words_of_card[card]]
         if not matches:
             hint = name_hint(plain_name(name).upper(), dict.fromkeys(card.title for card in CARDS))
             raise InputError(f"there is no GPU {name!r} in the catalogue", hint=hint)
@@ -85,38 +85,38 @@ def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None
     The plans assume a torch that supports the GPU, the libraries that the config needs, and an empty GPU. Times come
     from the catalogue's rates. Raises InputError for problems of the config itself.
     """
-    local = probe()
+    machine = probe()
     facts = None
     for card in cards:
-        loaded, hardware = _loaded_on(request, local, card)
-        needed = dict.fromkeys(library for _, library in loaded.config.libraries)
-        assumed = tuple(library for library in needed if local.libraries.get(library, "") is None)
+        loaded, hardware = _loaded_on(request, machine, card)
+        needed_libraries = dict.fromkeys(library for _, library in loaded.config.libraries)
+        assumed_libraries = tuple(library for library in needed_libraries if machine.libraries.get(library, "") is None)
         # torch for a GPU brings triton.
-        libraries: dict[str, str | None] = dict.fromkeys((*assumed, "triton"), ASSUMED)
-        libraries |= {name: version for name, version in local.libraries.items() if version}
-        hardware = replace(hardware, libraries=libraries)
+        version_of_library: dict[str, str | None] = dict.fromkeys((*assumed_libraries, "triton"), ASSUMED)
+        version_of_library |= {name: version for name, version in machine.libraries.items() if version}
+        hardware = replace(hardware, libraries=version_of_library)
         if facts is None:
             facts = data_facts(loaded, progress)
         profile = loaded.hardware_profile.name if loaded.hardware_profile else ""
         try:
             plan, problem = make_plan(loaded, hardware, facts), ""
         except ConfigError as error:
-            first = error.problems[0]
-            plan, problem = None, "; ".join(filter(None, (first.message, first.hint)))
+            first_problem = error.problems[0]
+            plan, problem = None, "; ".join(filter(None, (first_problem.message, first_problem.hint)))
         yield CardPlan(
-            card=card, cards=len(hardware.gpus), plan=plan, problem=problem, profile=profile, assumed=assumed
+            card=card, cards=len(hardware.gpus), plan=plan, problem=problem, profile=profile, assumed=assumed_libraries
         )
 
 
-def _loaded_on(request: Request, local: Hardware, card: Card) -> tuple[LoadedConfig, Hardware]:
-    """Return the config for the GPU, and hardware like `local` with one such GPU for each process of the config."""
-    hardware = with_cards(local, card)
+def _loaded_on(request: Request, machine: Hardware, card: Card) -> tuple[LoadedConfig, Hardware]:
+    """Return the config for the GPU, and hardware like `machine` with one such GPU for each process of the config."""
+    hardware = with_cards(machine, card)
     loaded = load_config(request, hardware=hardware)
     processes = loaded.config.distributed.processes
-    return loaded, hardware if processes == "auto" else with_cards(local, card, processes)
+    return loaded, hardware if processes == "auto" else with_cards(machine, card, processes)
 
 
 def smallest_that_fits(plans: Sequence[CardPlan]) -> CardPlan | None:
     """Return the plan for the smallest GPU that can train, by memory, then speed; None if no GPU can."""
-    fitting = [row for row in plans if row.plan is not None and row.plan.device == "cuda"]
-    return min(fitting, key=lambda row: (row.card.memory_gib, max(row.card.teraflops.known().values())), default=None)
+    rows = [row for row in plans if row.plan is not None and row.plan.device == "cuda"]
+    return min(rows, key=lambda row: (row.card.memory_gib, max(row.card.teraflops.known().values())), default=None)

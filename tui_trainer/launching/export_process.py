@@ -39,30 +39,30 @@ class ExportChoice:
 
 def choices(run: RunFolder) -> tuple[ExportChoice, ...]:
     """Return all export formats for a run, sorted by name. Raises InputError if the run has no final model."""
-    trained = TrainedModel.of(run)
-    return tuple(_choice(trained, export_format) for export_format in all_formats())
+    trained_model = TrainedModel.of(run)
+    return tuple(_choice(trained_model, export_format) for export_format in all_formats())
 
 
 def _choice(trained: TrainedModel, export_format: Format) -> ExportChoice:
-    refusal = export_format.reason_against(trained)
+    refusal_reason = export_format.reason_against(trained)
     try:
         require_libraries(export_format)
-        if not refusal:
+        if not refusal_reason:
             target_of(trained, export_format, None)
     except InputError as error:
         problem = error.problems[0]
-        refusal = refusal or f"{problem.message}; {problem.hint}"
+        refusal_reason = refusal_reason or f"{problem.message}; {problem.hint}"
     folder = trained.run.exports / export_format.name
-    is_there = folder.is_dir()
+    already_exported = folder.is_dir()
     return ExportChoice(
         name=export_format.name,
         title=export_format.title,
-        size_bytes=folder_size(folder).bytes if is_there else export_format.size_bytes(trained),
+        size_bytes=folder_size(folder).bytes if already_exported else export_format.size_bytes(trained),
         needed_bytes=export_format.needed_bytes(trained),
         free_bytes=shutil.disk_usage(trained.run.root).free,
         expected_seconds=expected_seconds(trained, export_format),
-        refusal=one_line(refusal, _REASON_CHARACTERS),
-        is_there=is_there,
+        refusal=one_line(refusal_reason, _REASON_CHARACTERS),
+        is_there=already_exported,
     )
 
 
@@ -85,8 +85,8 @@ class ExportProcess(JsonProcess):
     @property
     def words(self) -> list[str]:
         """Lines of the export's certificate, or the reason why there is none."""
-        words = self.result["words"] if self.result else [self.reason]
-        return [one_line(str(line), _REASON_CHARACTERS) for line in words]
+        lines = self.result["words"] if self.result else [self.reason]
+        return [one_line(str(line), _REASON_CHARACTERS) for line in lines]
 
     def _take(self, fields: dict[str, Any]) -> None:
         self.result = fields | {"folder": one_line(fields["folder"], 4096)}

@@ -81,12 +81,12 @@ def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
 def with_unread_noted(loaded: LoadedConfig, *, has_gpu: bool) -> LoadedConfig:
     """Return the config with a note on each setting that the user wrote and that has no effect in this run."""
     unread_keys = dict[tuple[str, str], list[str]]()
-    for key, why in unread_settings(loaded.config, has_gpu=has_gpu).items():
+    for key, reason in unread_settings(loaded.config, has_gpu=has_gpu).items():
         if loaded.origin(key).by_user and value_of(loaded.config, key) != all_settings()[key].default:
-            unread_keys.setdefault((loaded.where(key), why), []).append(key)
+            unread_keys.setdefault((loaded.where(key), reason), []).append(key)
     notes = (
-        f"{', '.join(keys)} ({where}) {'has' if len(keys) == 1 else 'have'} no effect: {why}"
-        for (where, why), keys in unread_keys.items()
+        f"{', '.join(keys)} ({where}) {'has' if len(keys) == 1 else 'have'} no effect: {reason}"
+        for (where, reason), keys in unread_keys.items()
     )
     return replace(loaded, notes=(*loaded.notes, *notes))
 
@@ -95,8 +95,8 @@ def change_words(before: LoadedConfig, after: LoadedConfig) -> str:
     """Return which presets changed because the user chose another model or other data; empty if none did.
 
     Example: `the task is now sequence_classification, from the columns of x.csv; columns: text body, label kind`."""
-    followed = (_changed_recipe_and_task(before, after), *_changed_presets(before, after))
-    return "; ".join(filter(None, followed)) if _changed_sources(before, after) else ""
+    change_texts = (_changed_recipe_and_task(before, after), *_changed_presets(before, after))
+    return "; ".join(filter(None, change_texts)) if _changed_sources(before, after) else ""
 
 
 def _changed_sources(before: LoadedConfig, after: LoadedConfig) -> list[str]:
@@ -114,23 +114,23 @@ def _changed_presets(before: LoadedConfig, after: LoadedConfig) -> Iterator[str]
 
 def _changed_recipe_and_task(before: LoadedConfig, after: LoadedConfig) -> str:
     """Return how the recipe and the task changed, and why: `the task is now chat, ...`; empty if they did not."""
-    changed = _changed_sources(before, after)
-    old_recipe, recipe = (loaded.recipe.name if loaded.recipe else "none" for loaded in (before, after))
-    task, parts = after.config.task.type, list[str]()
-    if recipe != old_recipe and not after.origin("profile").by_user:
-        parts.append(f"the recipe is now {recipe}")
+    changed_keys = _changed_sources(before, after)
+    old_recipe_name, recipe_name = (loaded.recipe.name if loaded.recipe else "none" for loaded in (before, after))
+    task, texts = after.config.task.type, list[str]()
+    if recipe_name != old_recipe_name and not after.origin("profile").by_user:
+        texts.append(f"the recipe is now {recipe_name}")
     if task != before.config.task.type and not after.origin(_TASK).by_user:
-        parts.append(f"the task is now {task}")
-    if not parts:
+        texts.append(f"the task is now {task}")
+    if not texts:
         return ""
-    name, source = one_line(Path(value_of(after.config, DATA_KEY)).name, 40), f"from recipe {recipe}"
+    data_name, reason = one_line(Path(value_of(after.config, DATA_KEY)).name, 40), f"from recipe {recipe_name}"
     if after.fitted_because(_TASK) and task != before.config.task.type:
-        if len(parts) == 2:  # a shorter form, for the narrowest terminal
-            return f"now recipe {recipe} and task {task}, from model and {name}"
-        source = f"from {'the model and ' * (MODEL_KEY in changed)}the columns of {name}"
-    elif MODEL_KEY in changed:
-        source = "because a model is set" if value_of(after.config, MODEL_KEY) else "because no model is set"
-    return f"{' and '.join(parts)}, {source}"
+        if len(texts) == 2:  # a shorter form, for the narrowest terminal
+            return f"now recipe {recipe_name} and task {task}, from model and {data_name}"
+        reason = f"from {'the model and ' * (MODEL_KEY in changed_keys)}the columns of {data_name}"
+    elif MODEL_KEY in changed_keys:
+        reason = "because a model is set" if value_of(after.config, MODEL_KEY) else "because no model is set"
+    return f"{' and '.join(texts)}, {reason}"
 
 
 def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
@@ -140,9 +140,9 @@ def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
         return loaded
     if (run := run_of_model(Path(config.model.model_name_or_path))) and _task_of(run) == _CHARACTERS:
         return loaded.fitted(_TASK, _CHARACTERS, f"the run {run.name} is a character model")
-    parts = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
-    task, why = _task_that_fits(parts, loaded.data, _signature(loaded.data))
-    return loaded.fitted(_TASK, task, why) if task else loaded
+    relevant_config = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
+    task, reason = _task_that_fits(relevant_config, loaded.data, _signature(loaded.data))
+    return loaded.fitted(_TASK, task, reason) if task else loaded
 
 
 def with_columns_found(loaded: LoadedConfig) -> LoadedConfig:
@@ -170,8 +170,8 @@ def misfit(loaded: LoadedConfig) -> str:
     if problems := setting_problems(loaded):
         return problems[0].message
     is_named = loaded.origin(MODEL_KEY).by_user and config.model.model_name_or_path and not config.is_from_scratch
-    if is_named and (why := _refusal_of_model(config, task.name)):
-        return why
+    if is_named and (refusal := _refusal_of_model(config, task.name)):
+        return refusal
     if not loaded.origin(DATA_KEY).by_user:
         return ""
     if rows := _first_rows(loaded.data):
@@ -191,7 +191,7 @@ def _task_of(run: RunFolder) -> str:
 
 def _with_adapter_that_fits(loaded: LoadedConfig) -> LoadedConfig:
     """Return the config with the settings of an adapter that it continues, or `full` tuning if it merges it."""
-    model, method = loaded.config.model, METHOD_KEY
+    model, method_key = loaded.config.model, METHOD_KEY
     if not model.model_name_or_path or loaded.config.is_from_scratch:
         return loaded
     try:
@@ -200,17 +200,17 @@ def _with_adapter_that_fits(loaded: LoadedConfig) -> LoadedConfig:
         adapter, tuning = facts.adapter, loaded.config.tuning
         if adapter is None:
             return loaded
-        run, is_open = run_of_model(adapter.folder), not loaded.origin(method).by_user
-        owner = f"the adapter of the run {run.name}" if run else f"the adapter in {one_line(adapter.folder.name, 40)}"
-        if is_open and tuning.continue_adapter == "merge" and tuning.has_adapter:
-            return loaded.fitted(method, "full", f"{owner} is merged, and the whole model is trained")
-        if is_open and tuning.continue_adapter != "merge" and not tuning.has_adapter:
-            loaded = loaded.fitted(method, "lora", f"{owner} is continued")
+        run, may_choose_method = run_of_model(adapter.folder), not loaded.origin(method_key).by_user
+        source = f"the adapter of the run {run.name}" if run else f"the adapter in {one_line(adapter.folder.name, 40)}"
+        if may_choose_method and tuning.continue_adapter == "merge" and tuning.has_adapter:
+            return loaded.fitted(method_key, "full", f"{source} is merged, and the whole model is trained")
+        if may_choose_method and tuning.continue_adapter != "merge" and not tuning.has_adapter:
+            loaded = loaded.fitted(method_key, "lora", f"{source} is continued")
         if not goes_on(loaded.config.tuning) or not loaded.config.tuning.has_adapter:
             return loaded
         for key, value in adapter_settings(facts, adapter).items():
             if not loaded.origin(key).by_user and value_of(loaded.config, key) != value:
-                loaded = loaded.fitted(key, value, f"{owner} is continued")
+                loaded = loaded.fitted(key, value, f"{source} is continued")
     except ConfigError:  # reported later, with all other problems
         return loaded
     return loaded
@@ -244,10 +244,10 @@ def _with_classes_that_fit(loaded: LoadedConfig) -> LoadedConfig:
 
 def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:
     """Return the two columns of a text pair, keyed by setting; empty without a pair, or if a text column is named."""
-    is_open = config.data.text_column == AUTO and not config.data.text_pair_column
-    pair = pair_of_texts(rows) if is_open else None
-    pair = None if pair and config.data.label_column in pair else pair
-    return dict(zip((TEXT, SECOND_TEXT_KEY), pair, strict=True)) if pair else {}
+    may_choose = config.data.text_column == AUTO and not config.data.text_pair_column
+    column_pair = pair_of_texts(rows) if may_choose else None
+    column_pair = None if column_pair and config.data.label_column in column_pair else column_pair
+    return dict(zip((TEXT, SECOND_TEXT_KEY), column_pair, strict=True)) if column_pair else {}
 
 
 def _signature(data: ResolvedData) -> Hashable:
@@ -264,11 +264,11 @@ def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> 
     If no task can learn from the rows, return the task whose refusal has the clearest reason. The result is cached,
     because each edit asks again and the data may be on a slow disk."""
     refusals = {name: _refusal_of_model(config, name) for name in task_names()}
-    candidates = [name for name, why in refusals.items() if not why]
-    named = named_columns(config)
-    if reading_named := [name for name in candidates if set(named) <= set(find_task(name).reads_columns)]:
-        refusals |= {name: f"{name} does not use data.{named[-1]}" for name in candidates if name not in reading_named}
-        candidates = reading_named
+    candidates = [name for name, reason in refusals.items() if not reason]
+    keys = named_columns(config)
+    if reading_tasks := [name for name in candidates if set(keys) <= set(find_task(name).reads_columns)]:
+        refusals |= {name: f"{name} does not use data.{keys[-1]}" for name in candidates if name not in reading_tasks}
+        candidates = reading_tasks
     is_generative = any(not find_task(name).labels_rows for name in candidates)
     if is_generative:
         # A generative model writes its answers. Tasks that mark them in the text must be named.
@@ -277,30 +277,32 @@ def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> 
         return "", ""
     rows = _first_rows(data)
     kind = kind_of_rows(rows) if config.data.text_column == AUTO else None
-    if kind and (match := next((name for name in kind.tasks if name in candidates), "")):
-        best = match
+    if kind and (matching_task := next((name for name in kind.tasks if name in candidates), "")):
+        best_task = matching_task
         refusals[_ANY_MODEL] = refusals[_ANY_MODEL] or f"the rows are {kind.what}"
     else:
         # A decoder learns labels or tags only if the columns say so, or if the user names the task.
         if _ANY_MODEL in candidates:
             candidates = [name for name in candidates if name in (_ANY_MODEL, _CHAT)]
         trials = {name: _refusal_of_rows(config, name, rows) for name in candidates} if rows else {}
-        refusals |= {name: why for name, (why, _) in trials.items()}
+        refusals |= {name: reason for name, (reason, _) in trials.items()}
         # If the classifier needs to know the kind of labels, they must not be learnt as tags instead.
         needs_kind = _CLASSES in trials and not trials[_CLASSES][1] and holds_labels(rows)
-        readable = [name for name in candidates if not (refusals[name] or (needs_kind and name == _TAGS))]
-        with_columns = [name for name, (_, begins) in trials.items() if begins or (needs_kind and name == _CLASSES)]
+        readable_tasks = [name for name in candidates if not (refusals[name] or (needs_kind and name == _TAGS))]
+        by_columns = [
+            name for name, (_, has_columns) in trials.items() if has_columns or (needs_kind and name == _CLASSES)
+        ]
         is_question = kind is not None and kind.columns[0].strip().lower() in ("question", "query")
-        by_question = [name for name in candidates if find_task(name).is_only_by_columns == is_question]
-        if not (readable or is_generative) and kind and kind.tasks == (_CHAT,):
+        tasks_for_question = [name for name in candidates if find_task(name).is_only_by_columns == is_question]
+        if not (readable_tasks or is_generative) and kind and kind.tasks == (_CHAT,):
             return _CHAT, f"the rows are {kind.what}"  # chat then says why the model cannot learn them
-        best = [*readable, *with_columns, *by_question, *candidates][0]
-        if best == _ANY_MODEL and _CHAT in trials:
-            why, begins = trials[_CHAT]
-            is_clear = not why if begins else why != NO_CONVERSATIONS
-            if is_clear or (begins and refusals[_ANY_MODEL]):
-                best, refusals[_ANY_MODEL] = _CHAT, refusals[_ANY_MODEL] or "the rows are conversations"
-    return ("", "") if best == _ANY_MODEL else (best, refusals[_ANY_MODEL])
+        best_task = [*readable_tasks, *by_columns, *tasks_for_question, *candidates][0]
+        if best_task == _ANY_MODEL and _CHAT in trials:
+            reason, has_columns = trials[_CHAT]
+            is_clear = not reason if has_columns else reason != NO_CONVERSATIONS
+            if is_clear or (has_columns and refusals[_ANY_MODEL]):
+                best_task, refusals[_ANY_MODEL] = _CHAT, refusals[_ANY_MODEL] or "the rows are conversations"
+    return ("", "") if best_task == _ANY_MODEL else (best_task, refusals[_ANY_MODEL])
 
 
 def _first_rows(data: ResolvedData) -> Sequence[Row]:
@@ -361,7 +363,7 @@ def _with_length_that_fits(loaded: LoadedConfig) -> LoadedConfig:
         shape = find_task(loaded.config.task.type).model_shape(loaded.config, vocabulary=1)
     except ConfigError:  # reported later, with all other problems
         return loaded
-    limit = shape.max_position_embeddings
-    if limit is None or not length_problems(shape, loaded.config.data.max_length):
+    position_count = shape.max_position_embeddings
+    if position_count is None or not length_problems(shape, loaded.config.data.max_length):
         return loaded
-    return loaded.fitted(key, limit, f"this {shape.model_type} model has {limit} positions")
+    return loaded.fitted(key, position_count, f"this {shape.model_type} model has {position_count} positions")

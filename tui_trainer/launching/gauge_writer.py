@@ -75,23 +75,23 @@ class GaugeWriter:
             self.write()
 
     def _read(self) -> GaugesRead:
-        limits = read_limits()
+        cpu_limits = read_limits()
         # Usable cores by affinity, or by the quota of the container if that is smaller.
-        cores: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        cores = min(cores, limits.cores or cores)
+        usable_cores: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        usable_cores = min(usable_cores, cpu_limits.cores or usable_cores)
         cpu_seconds = self._cpu_seconds() + sum(sum(process.cpu_times()[:2]) for process in self._others)
         nvml = (self._nvml or nvml_room.session()) if self._gpu_uuids else None
-        gpus = [nvml.in_use(uuid, os.getpid()) for uuid in self._gpu_uuids] if nvml else []
+        gpu_usages = [nvml.in_use(uuid, os.getpid()) for uuid in self._gpu_uuids] if nvml else []
         return GaugesRead(
             process_memory_bytes=sum(process.memory_info().rss for process in (psutil.Process(), *self._others)),
-            process_cpu_share=self._cpu_share("process", CpuTimes(cpu_seconds, self._now() * cores)),
-            usable_cores=round(cores, 2),
-            machine_cpu_share=self._cpu_share("machine", cpu_times(limits, self._now)),
+            process_cpu_share=self._cpu_share("process", CpuTimes(cpu_seconds, self._now() * usable_cores)),
+            usable_cores=round(usable_cores, 2),
+            machine_cpu_share=self._cpu_share("machine", cpu_times(cpu_limits, self._now)),
             core_wait_share=self._core_waits.share(),
             disk_read_bytes=self._disk_reads.bytes(),
             io_stall_share=self._disk_reads.stall_share(),
             memory_available_bytes=memory_available_now(),
-            gpus=[_reading(*gpu) for gpu in gpus if gpu is not None],
+            gpus=[_reading(*gpu_usage) for gpu_usage in gpu_usages if gpu_usage is not None],
         )
 
     def _cpu_share(self, scope: str, now: CpuTimes) -> float | None:
@@ -101,12 +101,12 @@ class GaugeWriter:
 
 
 def _reading(gpu: Gpu, process_memory_bytes: int | None) -> GpuReading:
-    total, free = gpu.memory_bytes, gpu.memory_free_bytes
+    total_bytes, free_bytes = gpu.memory_bytes, gpu.memory_free_bytes
     return GpuReading(
         index=gpu.index,
         utilization_share=gpu.utilisation_share,
-        memory_used_bytes=None if total is None or free is None else total - free,
-        memory_bytes=total,
+        memory_used_bytes=None if total_bytes is None or free_bytes is None else total_bytes - free_bytes,
+        memory_bytes=total_bytes,
         process_memory_bytes=process_memory_bytes,
         power_watts=None if gpu.power_watts is None else round(gpu.power_watts, 1),
         temperature_celsius=gpu.temperature_celsius,

@@ -85,13 +85,13 @@ def first_rows(path: str) -> FirstRows:
             documents = source.documents(max_rows=_SHOWN_ROWS, max_chars=_TEXT_CHARACTERS)
             texts = tuple((_cell(document.text),) for document in documents)
             return FirstRows(what=one_line(source.description), columns=("text",), rows=texts)
-        head, _ = head_of(source.rows(ProblemList(), choices=ColumnChoices("auto")))
+        first_read_rows, _ = head_of(source.rows(ProblemList(), choices=ColumnChoices("auto")))
     except InputError as error:
         return FirstRows(what="", refusal=one_line(str(error.problems[0])))
     except OSError as error:
         return FirstRows(what="", refusal=system_reason(error))
-    columns = tuple(columns_of(head))
-    rows = tuple(tuple(_cell(row.values.get(name)) for name in columns) for row in head[:_SHOWN_ROWS])
+    columns = tuple(columns_of(first_read_rows))
+    rows = tuple(tuple(_cell(row.values.get(name)) for name in columns) for row in first_read_rows[:_SHOWN_ROWS])
     return FirstRows(what=one_line(source.description), columns=columns, rows=rows)
 
 
@@ -111,13 +111,13 @@ def plan_choice(data: str, model: str, columns: Mapping[str, str] = {}, *, gpu: 
     The call may count the parameters of the model, which takes seconds.
     """
     shortcuts = {key: value for key, value in ((DATA_KEY, data), (MODEL_KEY, model)) if value} | dict(columns)
-    first, loaded = first_rows(data), None
+    shown_rows, loaded = first_rows(data), None
     try:
         loaded = with_columns_found(load_config(Request(shortcuts=shortcuts), gpu=gpu))
         plan = estimated_plan(loaded, gpu=gpu)
     except InputError as error:
-        return PlannedChoice(loaded=loaded, problems=error.problems, first=first)
-    return PlannedChoice(loaded=loaded, plan=plan, problems=tuple(start_problems(loaded)), first=first)
+        return PlannedChoice(loaded=loaded, problems=error.problems, first=shown_rows)
+    return PlannedChoice(loaded=loaded, plan=plan, problems=tuple(start_problems(loaded)), first=shown_rows)
 
 
 def _cell(value: object) -> str:
@@ -140,8 +140,8 @@ def _used_before(key: str) -> Iterator[Choice]:
     """Yield the paths or names that the newest runs have for a setting, if they still exist."""
     for run in _newest_runs():
         with suppress(OSError, ValueError, RecursionError):
-            written = dotted_keys(tomllib.loads(read_plain_file(run.config, MIB).decode()))
-            value = written.get(key)
+            written_values = dotted_keys(tomllib.loads(read_plain_file(run.config, MIB).decode()))
+            value = written_values.get(key)
             if isinstance(value, str) and value and (not value.startswith("/") or is_here(value)):
                 yield Choice(value=value, note=f"used by run {one_line(run.name, 40)}")
 
@@ -155,17 +155,17 @@ def _entries(folder: Path) -> list[Path]:
 
 def _data_files(folder: Path) -> Iterator[Choice]:
     """Yield the data files in a folder: tables, then texts, then folders that contain tables or texts."""
-    ranked: list[tuple[int, Choice]] = []
+    ranked_choices: list[tuple[int, Choice]] = []
     for path in _entries(folder):
         form = form_of(path)
         with suppress(OSError):
-            if path.is_file() and form not in ("unsupported", "unknown") and (size := path.stat().st_size):
-                ranked.append((int(form == "text"), Choice(value=str(path), note=format_bytes(size))))
+            if path.is_file() and form not in ("unsupported", "unknown") and (size_bytes := path.stat().st_size):
+                ranked_choices.append((int(form == "text"), Choice(value=str(path), note=format_bytes(size_bytes))))
             elif path.is_dir() and not _holds_model(path):
-                inside = [entry for entry in _entries(path) if form_of(entry) not in ("unsupported", "unknown")]
-                if inside:
-                    ranked.append((2, Choice(value=f"{path}/", note=f"folder, data files: {len(inside)}")))
-    return iter(choice for _, choice in sorted(ranked, key=lambda pair: pair[0]))
+                data_paths = [entry for entry in _entries(path) if form_of(entry) not in ("unsupported", "unknown")]
+                if data_paths:
+                    ranked_choices.append((2, Choice(value=f"{path}/", note=f"folder, data files: {len(data_paths)}")))
+    return iter(choice for _, choice in sorted(ranked_choices, key=lambda pair: pair[0]))
 
 
 def _data_sets() -> Iterator[Choice]:
@@ -178,9 +178,9 @@ def _samples() -> Iterator[Choice]:
 
 def _model_folders(folder: Path) -> Iterator[Choice]:
     for path in _entries(folder):
-        for inside in (path, *_entries(path)):
-            if _holds_model(inside):
-                yield Choice(value=f"./{inside}", note=f"folder, {format_bytes(_weights_bytes(inside))}")
+        for subfolder in (path, *_entries(path)):
+            if _holds_model(subfolder):
+                yield Choice(value=f"./{subfolder}", note=f"folder, {format_bytes(_weights_bytes(subfolder))}")
 
 
 def _holds_model(folder: Path) -> bool:

@@ -37,8 +37,8 @@ def with_merged_base(loaded: LoadedConfig, run: RunFolder, progress: Progress) -
             ask("merge_base", {"config": config.model_dump(mode="json"), "folder": str(run.root)})
         except WorkerFailed as failure:
             raise RunError(f"the adapter could not be merged: the process {failure}") from None
-    why = "the adapter is merged into its model first"
-    return loaded.fitted(MODEL_KEY, str(run.base), why).fitted(CONTINUES_KEY, "auto", why)
+    reason = "the adapter is merged into its model first"
+    return loaded.fitted(MODEL_KEY, str(run.base), reason).fitted(CONTINUES_KEY, "auto", reason)
 
 
 def write_base(question: dict[str, Any], _: Any) -> dict[str, Any]:
@@ -54,23 +54,23 @@ def write_base(question: dict[str, Any], _: Any) -> dict[str, Any]:
     facts = find_model(config.model.model_name_or_path, config.model.revision, head=head)
     assert facts.adapter is not None
     folder, adapter = require_folder(facts), facts.adapter.folder
-    names = own_labels(facts.config) if head in CLASSIFYING else ()
-    labels = Labels(names, facts.config.get("problem_type") or "") if names else None
+    label_names = own_labels(facts.config) if head in CLASSIFYING else ()
+    labels = Labels(label_names, facts.config.get("problem_type") or "") if label_names else None
     model = load_pretrained(folder, config.model, getattr(torch, facts.dtype or "float32"), head=head, labels=labels)
-    merged = merge_adapter(model, adapter)
-    keep_plain_settings(merged)
-    unfinished = run.base.with_name(f".writing-{run.base.name}")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(mode=0o700)
-    merged.save_pretrained(unfinished, max_shard_size=shards.SHARD_BYTES)
-    save_tokenizer(load_tokenizer(facts.tokenizer_folder or folder, config.model.trust_remote_code), unfinished)
-    copy_processor_files(folder, unfinished)
-    for code in folder.glob("*.py") if config.model.trust_remote_code else ():
-        shutil.copyfile(code, unfinished / code.name)
-    if (generation := adapter / "generation_config.json").is_file():
+    merged_model = merge_adapter(model, adapter)
+    keep_plain_settings(merged_model)
+    unfinished_folder = run.base.with_name(f".writing-{run.base.name}")
+    shutil.rmtree(unfinished_folder, ignore_errors=True)
+    unfinished_folder.mkdir(mode=0o700)
+    merged_model.save_pretrained(unfinished_folder, max_shard_size=shards.SHARD_BYTES)
+    save_tokenizer(load_tokenizer(facts.tokenizer_folder or folder, config.model.trust_remote_code), unfinished_folder)
+    copy_processor_files(folder, unfinished_folder)
+    for code_file in folder.glob("*.py") if config.model.trust_remote_code else ():
+        shutil.copyfile(code_file, unfinished_folder / code_file.name)
+    if (generation_file := adapter / "generation_config.json").is_file():
         # The adapter may have other stop tokens than its model.
-        shutil.copyfile(generation, unfinished / generation.name)
-    write_ancestors(unfinished, ancestors_of(config))
-    make_durable(unfinished)
-    put_in_place(unfinished, run.base)
+        shutil.copyfile(generation_file, unfinished_folder / generation_file.name)
+    write_ancestors(unfinished_folder, ancestors_of(config))
+    make_durable(unfinished_folder)
+    put_in_place(unfinished_folder, run.base)
     return {}

@@ -48,29 +48,31 @@ def find_device(
 
     Counts the weights of `models` models, rows of `tokens` more tokens than in training, and the memory that active
     runs on the GPU may still take. `seen_bytes` is the peak GPU memory of this run so far."""
-    now = probe.with_memory_now(hardware)
-    asked_for = [card for card in usable_gpus(now) if gpu in (None, card.index)]
-    cards = [card for card in asked_for if card.cuda_uuid and card.memory_free_bytes is not None]
+    hardware_now = probe.with_memory_now(hardware)
+    allowed_cards = [card for card in usable_gpus(hardware_now) if gpu in (None, card.index)]
+    cards = [card for card in allowed_cards if card.cuda_uuid and card.memory_free_bytes is not None]
     if not cards:
         return ON_THE_CPU
     try:
-        trained = TrainedModel.of(run, unfinished=True)
-        shape, setup = trained.plan.model_shape(), trained.plan.training_setup
-        row = trained.plan.config.data.max_length + tokens
-        needed = models * answering_bytes(shape, setup, trained.loaded_bytes, row)
+        trained_model = TrainedModel.of(run, unfinished=True)
+        shape, setup = trained_model.plan.model_shape(), trained_model.plan.training_setup
+        row_tokens = trained_model.plan.config.data.max_length + tokens
+        needed_bytes = models * answering_bytes(shape, setup, trained_model.loaded_bytes, row_tokens)
     except InputError as error:
-        unknown = "the GPU memory that the model needs is unknown"
-        return Place(words=f"{ON_THE_CPU.words}: {unknown}: {one_line(str(error), 200)}")
+        message = "the GPU memory that the model needs is unknown"
+        return Place(words=f"{ON_THE_CPU.words}: {message}: {one_line(str(error), 200)}")
     claims = list(_claims(run, seen_bytes))
     claimed = {each.index: sum(size for uuid, size in claims if uuid in (each.uuid, each.cuda_uuid)) for each in cards}
-    free = {each.index: int(GPU_SHARE * ((each.memory_free_bytes or 0) - claimed[each.index])) for each in cards}
-    card = max(cards, key=lambda each: free[each.index])
-    free_bytes, claimed_bytes = free[card.index], claimed[card.index]
-    claimed_words = f", besides {format_bytes(claimed_bytes)} reserved for runs on this GPU" if claimed_bytes else ""
-    room_words = f"{format_bytes(max(free_bytes, 0))} free{claimed_words}"
-    if needed > free_bytes:
-        return Place(words=f"{ON_THE_CPU.words}: needs {format_bytes(needed)}, but GPU {card.index} has {room_words}")
-    words = f"on GPU {card.index}: needs {format_bytes(needed)} of {room_words}"
+    room_bytes = {each.index: int(GPU_SHARE * ((each.memory_free_bytes or 0) - claimed[each.index])) for each in cards}
+    card = max(cards, key=lambda each: room_bytes[each.index])
+    free_bytes, claimed_bytes = room_bytes[card.index], claimed[card.index]
+    claimed_text = f", besides {format_bytes(claimed_bytes)} reserved for runs on this GPU" if claimed_bytes else ""
+    room_words = f"{format_bytes(max(free_bytes, 0))} free{claimed_text}"
+    if needed_bytes > free_bytes:
+        return Place(
+            words=f"{ON_THE_CPU.words}: needs {format_bytes(needed_bytes)}, but GPU {card.index} has {room_words}"
+        )
+    words = f"on GPU {card.index}: needs {format_bytes(needed_bytes)} of {room_words}"
     # The limit leaves the planned memory to the runs on this GPU.
     return Place(words=words, card_uuid=card.cuda_uuid, card_bytes=free_bytes - CONTEXT_BYTES)
 
@@ -127,9 +129,9 @@ class ChildWriter:
     def __init__(self, process: ModelProcess, run: RunFolder, *, base: bool = False) -> None:
         """Load the run's final model or newest checkpoint; with `base`, its initial model. Raises RunError."""
         self._process, self._question = process, {"run": str(run.root), "base": base}
-        loaded = process.write(self._question)
-        self.source, self.continues = str(loaded["source"]), bool(loaded["continues"])
-        self.moved = bool(loaded["moved"])
+        answer = process.write(self._question)
+        self.source, self.continues = str(answer["source"]), bool(answer["continues"])
+        self.moved = bool(answer["moved"])
 
     def answer(self, text: str, sampling: Sampling) -> str:
         return str(self._ask(sampling, text=text)["text"])

@@ -117,9 +117,9 @@ def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoi
         lock.release()
         folder.discard()
         raise
-    remembered = registry.remember(folder.root) is None
+    is_indexed = registry.remember(folder.root) is None
     return OpenRun(
-        folder=folder, lock=lock, controls=controls, journal=journal, remembered=remembered, loaded=loaded, gpu=gpu
+        folder=folder, lock=lock, controls=controls, journal=journal, remembered=is_indexed, loaded=loaded, gpu=gpu
     )
 
 
@@ -139,42 +139,42 @@ def reopen_run(
         reports = [restore_plan_file(folder)]
         if message := rewriting_words(folder):
             reports += [RunProblem(kind="model gone", message=message)]
-        plan, moved_words = read_plan(folder, notes), ""
+        plan, moved_text = read_plan(folder, notes), ""
         if plan:
             reports += [edited_settings(folder, plan)]
             reports += [RunProblem(kind="setting not used", message=note) for note in notes]
-            if (pinned := with_own_commit(plan)) != plan:
-                write_plan_file(folder, plan := pinned)
+            if (pinned_plan := with_own_commit(plan)) != plan:
+                write_plan_file(folder, plan := pinned_plan)
             if problems := environment_problems(plan.config):
                 raise ConfigError(problems)
             hardware = with_memory_now(probe())
-            plan, moved_words = moved(plan, hardware, gpu)
-            plan, processes_words = in_processes(plan, hardware, processes, nodes)
-            moved_words = "; ".join(filter(None, (moved_words, processes_words)))
+            plan, moved_text = moved(plan, hardware, gpu)
+            plan, processes_text = in_processes(plan, hardware, processes, nodes)
+            moved_text = "; ".join(filter(None, (moved_text, processes_text)))
         loaded = None if plan else load_config(Request(config_file=folder.config), gpu=gpu)
         journal = JournalWriter(folder.journal)
     except BaseException:
         lock.release()
         raise
-    remembered = registry.remember(folder.root) is None
+    is_indexed = registry.remember(folder.root) is None
     return OpenRun(
-        folder=folder, lock=lock, controls=controls, journal=journal, remembered=remembered, loaded=loaded, gpu=gpu,
-        plan=plan, is_new=False, moved=moved_words, reports=tuple(filter(None, reports)),
+        folder=folder, lock=lock, controls=controls, journal=journal, remembered=is_indexed, loaded=loaded, gpu=gpu,
+        plan=plan, is_new=False, moved=moved_text, reports=tuple(filter(None, reports)),
     )  # fmt: skip
 
 
 def name_prefix(loaded: LoadedConfig) -> str:
     """Return the first part of a run's default name: data and model, or the recipe if that brings its own data."""
-    config, words = loaded.config, [loaded.recipe.name if loaded.recipe else loaded.config.task.type]
+    config, names = loaded.config, [loaded.recipe.name if loaded.recipe else loaded.config.task.type]
     if any(loaded.origin(key).by_user for key in (DATA_KEY, MODEL_KEY)):
-        data = short_name(paths_in(config.data.path)[0])
-        words = [data, short_name(config.model.model_name_or_path) or words[0]]
-    parts = ("".join("-" if check_name(f"a{sign}") else sign for sign in word)[:_PART_CHARACTERS] for word in words)
-    return "-".join(filter(None, (re.sub("-{2,}", "-", part).strip("-._") for part in parts))) or "run"
+        data_name = short_name(paths_in(config.data.path)[0])
+        names = [data_name, short_name(config.model.model_name_or_path) or names[0]]
+    pieces = ("".join("-" if check_name(f"a{char}") else char for char in word)[:_PART_CHARACTERS] for word in names)
+    return "-".join(filter(None, (re.sub("-{2,}", "-", part).strip("-._") for part in pieces))) or "run"
 
 
 def free_name(loaded: LoadedConfig) -> str:
     """Return the name that the user chose, else a free name like DATA-MODEL-HHMM, if necessary with a number."""
-    output, first = loaded.config.output, f"{name_prefix(loaded)}-{datetime.now():%H%M}"
-    names = chain([first], (f"{first}-{number}" for number in count(2)))
-    return output.name or next(name for name in names if not os.path.lexists(Path(output.runs_dir) / name))
+    output, first_name = loaded.config.output, f"{name_prefix(loaded)}-{datetime.now():%H%M}"
+    candidate_names = chain([first_name], (f"{first_name}-{number}" for number in count(2)))
+    return output.name or next(name for name in candidate_names if not os.path.lexists(Path(output.runs_dir) / name))

@@ -69,8 +69,8 @@ def data_facts(loaded: LoadedConfig, progress: Progress | None = None) -> DataFa
         problems = setting_problems(loaded, eval_rows=0)
         # Counting may fail because of a setting that is already reported, which is then not reported again.
         keys = {problem.key for problem in problems} - {""}
-        more = [loaded.placed(problem) for problem in error.problems if problem.key not in keys]
-        raise ConfigError([*problems, *more]) from None
+        other_problems = [loaded.placed(problem) for problem in error.problems if problem.key not in keys]
+        raise ConfigError([*problems, *other_problems]) from None
     if problems := setting_problems(loaded, facts.eval_rows):
         raise ConfigError(problems)
     return facts
@@ -89,10 +89,10 @@ def exact_plan(
 
     With `tunes`, the fastest micro-batch is measured first if the config asks for it. Raises InputError, and RunError
     if every measured micro-batch fails."""
-    task, started = find_task(loaded.config.task.type), monotonic()
+    task, started_at = find_task(loaded.config.task.type), monotonic()
     with fitted_task_named(loaded):
         data = task.prepare(loaded.config, loaded.data, prepared_data_folder(), progress)
-    _announce_data(task.choices(loaded.config, data), data, started, journal)
+    _announce_data(task.choices(loaded.config, data), data, started_at, journal)
 
     def make() -> Plan:
         return make_plan(
@@ -121,7 +121,7 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
     """Return the prepared data with which a run began, from the folder in its plan, or else prepared again.
 
     The run continues after `step`. Raises InputError if the model has changed, or if the rows would differ."""
-    config, sources, task, started = plan.config, data_of(plan.config), find_task(plan.config.task.type), monotonic()
+    config, sources, task, started_at = plan.config, data_of(plan.config), find_task(plan.config.task.type), monotonic()
     # Check the model first: with another tokenizer the rows would also differ, and the error would blame the data.
     if problem := changed_base(plan):
         raise ConfigError(problem)
@@ -130,31 +130,31 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
         with suppress(InputError):  # data that cannot be opened any more keeps the name that it was prepared under
             data = data.named(sources)
         data = replace(data, splits=plan.splits)
-        if changed := _changed_data(sources, data, config.data.path, progress):
+        if change_message := _changed_data(sources, data, config.data.path, progress):
             hint = "the run continues with the rows that were prepared when it started"
-            journal.append(RunProblem(step=step, kind="data changed", message=changed, hint=hint))
+            journal.append(RunProblem(step=step, kind="data changed", message=change_message, hint=hint))
     else:
-        now = compare_rows(sources, task.cut(config), plan.data_key, plan.data_fingerprint, progress)
-        if now == "of other data":
+        rows_difference = compare_rows(sources, task.cut(config), plan.data_key, plan.data_fingerprint, progress)
+        if rows_difference == "of other data":
             hint = "a resumed run would not continue the same loss curve; start a new run, or restore the old data"
             raise DataError("the data changed since this run started", where=config.data.path, hint=hint)
-        if now == "read otherwise":
+        if rows_difference == "read otherwise":
             message = "the rows of this run were prepared by an older version, and their folder is missing"
             hint = "this version would prepare other rows, so the loss curve would not be continued; start "
             hint += "a new run, restore the folder, or resume with the version that started the run"
             raise DataError(message, where=str(folder), hint=hint)
         data = task.prepare(config, sources, prepared_data_folder(), progress)
-    _announce_data(task.choices(config, data), data, started, journal)
+    _announce_data(task.choices(config, data), data, started_at, journal)
     return data
 
 
 def _changed_data(sources: ResolvedData, data: PreparedData, path: str, progress: Progress) -> str:
     """Return how the data files have changed since the rows were prepared from them; empty if they have not."""
     try:
-        changed = sources.fingerprint(progress) != data.fingerprint
+        has_changed = sources.fingerprint(progress) != data.fingerprint
     except DataError as error:
         return f"the data of this run can no longer be read: {one_line(str(error), 300)}"
-    return f"the data changed since this run started: {one_line(path, 200)}" if changed else ""
+    return f"the data changed since this run started: {one_line(path, 200)}" if has_changed else ""
 
 
 def restore_plan_file(folder: RunFolder) -> RunProblem | None:
@@ -182,13 +182,13 @@ def restore_plan_file(folder: RunFolder) -> RunProblem | None:
         folder.plan.unlink()
         hint = "no complete checkpoint is left: the run starts over with a new plan from config.toml"
         return RunProblem(kind="plan made again", message=damage, hint=hint)
-    name, content = saved_plan
+    folder_name, content = saved_plan
     if content is None:
-        message = f"{damage}, and the checkpoint {name}, which an earlier version wrote, has no copy of the plan"
+        message = f"{damage}, and the checkpoint {folder_name}, which an earlier version wrote, has no copy of the plan"
         hint = "a new plan from config.toml might differ, so the run cannot be resumed; "
         raise FolderError(message, where=str(folder.root), hint=hint + _new_run_hint(folder))
     folder.write_file(folder.plan, content)
-    return RunProblem(kind="plan put back", message=damage, hint=f"plan.json was restored from {name}")
+    return RunProblem(kind="plan put back", message=damage, hint=f"plan.json was restored from {folder_name}")
 
 
 def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
@@ -202,24 +202,24 @@ def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
     if config is None:
         message = f"config.toml was edited, but cannot be read: {one_line(str(problems[0]), 300)}"
     else:
-        config, recipes = with_absolute_paths(config), (plan.recipe, absolute(plan.config.profile))
-        decided = {EFFECTIVE: plan.effective_batch_is_auto, EPOCHS: plan.num_train_epochs is not None}
-        compared = {
+        config, recipe_names = with_absolute_paths(config), (plan.recipe, absolute(plan.config.profile))
+        is_auto_decided = {EFFECTIVE: plan.effective_batch_is_auto, EPOCHS: plan.num_train_epochs is not None}
+        value_pairs = {
             key: (value_of(config, key), value_of(plan.config, key))
             for key in values
-            if not (key == "profile" and values[key] in recipes)
+            if not (key == "profile" and values[key] in recipe_names)
             and not (key in MERGED and plan.config.model.model_name_or_path == str(folder.base))
-            and not (values[key] == "auto" and decided.get(key))
+            and not (values[key] == "auto" and is_auto_decided.get(key))
         }
-        edits = [
-            f"{key} = {json.dumps(now)} ({json.dumps(planned)} in this run)"
-            for key, (now, planned) in compared.items()
-            if not same(now, planned)
+        edit_texts = [
+            f"{key} = {json.dumps(file_value)} ({json.dumps(planned_value)} in this run)"
+            for key, (file_value, planned_value) in value_pairs.items()
+            if not same(file_value, planned_value)
         ]
-        edits += [f"{key} was removed" for key in plan.user_keys if key not in values]
-        if not edits:
+        edit_texts += [f"{key} was removed" for key in plan.user_keys if key not in values]
+        if not edit_texts:
             return None
-        message = f"config.toml was edited: {one_line('; '.join(edits), 600)}"
+        message = f"config.toml was edited: {one_line('; '.join(edit_texts), 600)}"
     hint = f"a run keeps its original settings; {_new_run_hint(folder)}"
     return RunProblem(kind="config edited", message=message, hint=hint)
 
@@ -248,26 +248,28 @@ def read_plan(folder: RunFolder, notes: list[str] | None = None) -> Plan | None:
 
 def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) -> Baselines | None:
     """Measure the losses and scores of simple models on the rows of evaluation, record them, and return them."""
-    chosen = evenly_spaced(data.counts.eval_rows, plan.eval_rows.value)
-    measured = find_task(plan.config.task.type).baselines(plan.config, data, chosen)
-    if measured is not None:
+    row_indices = evenly_spaced(data.counts.eval_rows, plan.eval_rows.value)
+    baselines = find_task(plan.config.task.type).baselines(plan.config, data, row_indices)
+    if baselines is not None:
         journal.append(
             BaselinesMeasured(
-                losses=measured.losses, eval_tokens=measured.eval_tokens, unit="token", scores=measured.scores
+                losses=baselines.losses, eval_tokens=baselines.eval_tokens, unit="token", scores=baselines.scores
             )
         )
-    return measured
+    return baselines
 
 
 def report_changed_versions(plan: Plan, journal: JournalWriter, step: int) -> None:
     """Write to the journal which libraries changed since the run began, because results may then differ in bits."""
-    now = versions()
-    changed = [
-        f"{name} {old} is now {now.get(name, 'absent')}" for name, old in plan.versions.items() if now.get(name) != old
+    versions_now = versions()
+    change_texts = [
+        f"{name} {old_version} is now {versions_now.get(name, 'absent')}"
+        for name, old_version in plan.versions.items()
+        if versions_now.get(name) != old_version
     ]
-    if changed:
+    if change_texts:
         hint = "the run continues, but may not be bit-identical"
-        journal.append(RunProblem(step=step, kind="versions changed", message=", ".join(changed), hint=hint))
+        journal.append(RunProblem(step=step, kind="versions changed", message=", ".join(change_texts), hint=hint))
 
 
 def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
@@ -275,12 +277,12 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
 
     A field of the event with the name of a field of the plan gets the plan's value.
     """
-    config, rates = plan.config, peak_rate(plan.config, plan.parameters.value)
+    config, learning_rates = plan.config, peak_rate(plan.config, plan.parameters.value)
     values = {field.name: _announced(plan, field.name) for field in fields(PlanMade) if hasattr(plan, field.name)}
-    declared = (name for name, figure in figures_of(Plan).items() if figure.in_journal)
+    figure_names = (name for name, figure in figures_of(Plan).items() if figure.in_journal)
     rows, seconds = min(plan.effective_batch_size.value, plan.train_rows.value), plan.step_seconds.value
     values |= {
-        "figures": {name: value for name in declared if (value := _announced(plan, name)) is not None},
+        "figures": {name: value for name in figure_names if (value := _announced(plan, name)) is not None},
         "command": command,
         "base_model": config.model.model_name_or_path if config.model.init == "pretrained" else "",
         "came_from": chain_words(plan.ancestors),
@@ -293,8 +295,8 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
         "torch_compile": config.training.torch_compile,
         "logging_steps": config.logging.logging_steps,
         "empty_cache_steps": config.training.empty_cache_steps,
-        "usual_learning_rate": rates.auto,
-        "most_learning_rate": rates.most,
+        "usual_learning_rate": learning_rates.auto,
+        "most_learning_rate": learning_rates.most,
         "kernel_bytes": sum(part.bytes for part in plan.memory_parts if part.name == KERNELS),
         "attention": plan.attention.words,
         "best_samples_per_second": rows / seconds if seconds and plan.step_grade == StepGrade.MEASURED else None,
@@ -324,9 +326,9 @@ def _precision_gain(plan: Plan) -> dict[str, Any]:
     Measured steps (`check --measure precision`) take precedence over measured matmuls (`diagnose --try`)."""
     if plan.best_precision in (None, "", plan.precision.value):
         return {}
-    gain = KeptGains.read(Measurable.of(plan)).find({MIXED: "auto"})
-    if gain and gain.speed_up:
-        return {"precision_gain": gain.speed_up, "precision_gain_of": "steps"}
+    kept_gain = KeptGains.read(Measurable.of(plan)).find({MIXED: "auto"})
+    if kept_gain and kept_gain.speed_up:
+        return {"precision_gain": kept_gain.speed_up, "precision_gain_of": "steps"}
     on_cpu = plan.device == "cpu"
     precisions = (kept_trial(probe(), "none" if on_cpu else None) or {}).get("precisions", {})
     used_precision = "tf32" if plan.precision.value == "fp32" and plan.config.training.tf32 and not on_cpu else "fp32"
@@ -345,8 +347,8 @@ def _merged_bytes(plan: Plan) -> int | None:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and the libraries on which results depend, without importing the libraries."""
-    installed = read_versions(("tui-trainer", *RESULT_LIBRARIES))
-    return {"python": platform.python_version()} | {name: version for name, version in installed.items() if version}
+    all_versions = read_versions(("tui-trainer", *RESULT_LIBRARIES))
+    return {"python": platform.python_version()} | {name: version for name, version in all_versions.items() if version}
 
 
 def _announce_data(choices: int, data: PreparedData, started: float, journal: JournalWriter) -> None:

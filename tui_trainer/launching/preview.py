@@ -79,8 +79,8 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
     with fitted_task_named(loaded):
         data = task.prepare(config, loaded.data, prepared_data_folder(), progress)
     hardware = with_memory_now(probe())
-    resolved, facts = with_rows_of_step(loaded, hardware, task.facts(config, data), gpu)
-    decisions = planning.decide(resolved, hardware, facts, gpu)
+    resolved_config, facts = with_rows_of_step(loaded, hardware, task.facts(config, data), gpu)
+    decisions = planning.decide(resolved_config, hardware, facts, gpu)
     rows = Rows(data.train_path)
     order = RowOrder(
         rows.lengths,
@@ -113,7 +113,7 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
         # Bad rows stand in a list of their own.
         notes=tuple(note for note in data.all_notes if not (bad_rows and str(bad_rows[0]) in note)),
         lengths=Lengths.of(rows.lengths),
-        padding=_padding(resolved, task, data, facts, decisions, rows),
+        padding=_padding(resolved_config, task, data, facts, decisions, rows),
         choice="packed" if decisions.packing.value else "grouped" if decisions.grouping.value else "padded",
         choice_reason=decisions.packing.reason if task.packs else "",
         dedup=config.data.dedup,
@@ -140,13 +140,13 @@ def _layout(
         is_new=config.model.init == "scratch" or not config.model.model_name_or_path,
         problem_type=str(data.details.get("problem_type", "")),
     )
-    widest, size_costs = longest_row(config, facts, decisions.packing.value), decisions.setup.compiles_each_size
+    widest_tokens, size_costs = longest_row(config, facts, decisions.packing.value), decisions.setup.compiles_each_size
     return RowLayout(
-        collate=task.collate_in_run(config, model, pad_token_id(tokenizer), widest, size_costs=size_costs),
-        collate_packed=task.collate_packed_in_run(pad_token_id(tokenizer), widest, size_costs=size_costs),
+        collate=task.collate_in_run(config, model, pad_token_id(tokenizer), widest_tokens, size_costs=size_costs),
+        collate_packed=task.collate_packed_in_run(pad_token_id(tokenizer), widest_tokens, size_costs=size_costs),
         rows=decisions.cut.micro,
-        packed_width=widest if decisions.packing.value else 0,
-        fixed_width=widest if config.training.torch_compile else 0,
+        packed_width=widest_tokens if decisions.packing.value else 0,
+        fixed_width=widest_tokens if config.training.torch_compile else 0,
     )
 
 
@@ -158,23 +158,25 @@ def _padding(
         return None
     unpacked = decisions
     if decisions.packing.value:
-        not_packed = with_settings(loaded, {"data.packing": False})
-        chosen: GpuChoice = decisions.target.gpu.index if decisions.target.gpu else "none"
-        unpacked = planning.decide(not_packed, with_memory_now(probe()), facts, chosen)
+        unpacked_config = with_settings(loaded, {"data.packing": False})
+        chosen_gpu: GpuChoice = decisions.target.gpu.index if decisions.target.gpu else "none"
+        unpacked = planning.decide(unpacked_config, with_memory_now(probe()), facts, chosen_gpu)
     # A model that learns the next token does not read the last token of a document.
-    inputs = rows.lengths - rows.documents if task.packs else rows.lengths
-    rounding = task.width_rounding(decisions.shape.model_type, size_costs=unpacked.setup.compiles_each_size)
-    shares = partial(padding_shares, capacity=data.max_length, rounding=rounding)
+    input_lengths = rows.lengths - rows.documents if task.packs else rows.lengths
+    width_multiple = task.width_rounding(decisions.shape.model_type, size_costs=unpacked.setup.compiles_each_size)
+    shares_of = partial(padding_shares, capacity=data.max_length, rounding=width_multiple)
     step_rows, row_documents = min(decisions.cut.effective, len(rows)), facts.row_documents
-    by_row = shares(np.maximum(inputs, 1), documents=step_rows, micro_batch=unpacked.cut.micro, packs=task.packs)
+    shares = shares_of(
+        np.maximum(input_lengths, 1), documents=step_rows, micro_batch=unpacked.cut.micro, packs=task.packs
+    )
     if row_documents == 1:
-        return by_row
+        return shares
     # The documents of a row stay together if packed; padded, each is a row of its own.
     lengths = np.maximum(rows.values(DOCUMENT_LENGTHS) - int(task.packs), 1)
-    padded = shares(
+    document_shares = shares_of(
         lengths, documents=step_rows * row_documents, micro_batch=unpacked.cut.micro * row_documents, packs=False
     )
-    return replace(padded, packed=by_row.packed)
+    return replace(document_shares, packed=shares.packed)
 
 
 # Brackets mark trained tokens and special tokens if there may be no colours. Text from the data passes `safe_text`.
@@ -228,26 +230,26 @@ def sample_lines(
 
 
 def _sizes(sample: ShownSample) -> str:
-    several = f"{len(sample.documents)} documents, " if len(sample.documents) > 1 else ""
-    answer = f", +{sample.answer_padding:,} padding in the answer" if sample.answer_padding else ""
-    return f"{several}{_tokens(sample)}, +{sample.padding:,} padding{answer}"
+    documents_text = f"{len(sample.documents)} documents, " if len(sample.documents) > 1 else ""
+    answer_text = f", +{sample.answer_padding:,} padding in the answer" if sample.answer_padding else ""
+    return f"{documents_text}{_tokens(sample)}, +{sample.padding:,} padding{answer_text}"
 
 
-def _tokens(shown: ShownSample | ShownDocument) -> str:
+def _tokens(row: ShownSample | ShownDocument) -> str:
     """Return the tokens of a row or document as text: `12 tokens, 11 trained (92 %)`."""
-    parts = shown.documents if isinstance(shown, ShownSample) else (shown,)
-    counted = quantity(shown.tokens, "token")
+    parts = row.documents if isinstance(row, ShownSample) else (row,)
+    tokens_text = quantity(row.tokens, "token")
     if parts and all(part.label for part in parts):
-        return f"{counted}, labelled"
-    return f"{counted}, {shown.trained_tokens:,} trained ({shown.trained_tokens / max(shown.tokens, 1):.0%})"
+        return f"{tokens_text}, labelled"
+    return f"{tokens_text}, {row.trained_tokens:,} trained ({row.trained_tokens / max(row.tokens, 1):.0%})"
 
 
 def _document_words(document: ShownDocument, position: int, count: int) -> str:
-    cut = {True: ", cut", False: ", whole", None: ""}[document.cut]
-    part = f", document {document.part} of this row" if document.part else ""
+    cut_text = {True: ", cut", False: ", whole", None: ""}[document.cut]
+    part_text = f", document {document.part} of this row" if document.part else ""
     if count == 1:
-        return f"row {document.number:,} of the training data{part}{cut}"
-    return f"document {position}: row {document.number:,}{part}, {_tokens(document)}{cut}"
+        return f"row {document.number:,} of the training data{part_text}{cut_text}"
+    return f"document {position}: row {document.number:,}{part_text}, {_tokens(document)}{cut_text}"
 
 
 def _flowing(pieces: Sequence[Piece], signs: Signs, width: int, most: int) -> Iterator[list[Marked]]:
@@ -257,8 +259,8 @@ def _flowing(pieces: Sequence[Piece], signs: Signs, width: int, most: int) -> It
 
 def _shortened(pieces: Sequence[Piece], most: int) -> Iterator[Piece | str]:
     """Yield the pieces of a text. Beyond `most` characters, a remark replaces the middle."""
-    total, offset = sum(len(piece.text) for piece in pieces), 0
-    gap = (most // 2, total - most // 2) if total > most else (total, total)
+    total_characters, offset = sum(len(piece.text) for piece in pieces), 0
+    gap = (most // 2, total_characters - most // 2) if total_characters > most else (total_characters, total_characters)
     for piece in pieces:
         start, end = offset, offset + len(piece.text)
         offset = end
@@ -280,10 +282,10 @@ def _part(piece: Piece, text: str) -> Piece:
 
 def _signed(pieces: Iterable[Piece | str], signs: Signs) -> Iterator[Marked]:
     """Yield the pieces as marked texts, with the signs for trained text around each group of trained pieces."""
-    for trained, group in groupby(pieces, key=lambda piece: isinstance(piece, Piece) and piece.trained):
-        if trained:
+    for is_trained, group_pieces in groupby(pieces, key=lambda piece: isinstance(piece, Piece) and piece.trained):
+        if is_trained:
             yield signs.trained[0], "trained"
-        for piece in group:
+        for piece in group_pieces:
             if isinstance(piece, str):
                 yield piece, "note"
             elif piece.special:
@@ -291,8 +293,8 @@ def _signed(pieces: Iterable[Piece | str], signs: Signs) -> Iterator[Marked]:
             else:
                 # A line break is shown and also breaks the line. Other control characters are only shown.
                 text = visible(piece.text).replace("\t", "    ").replace("\n", f"{signs.line_break}\n")
-                yield text, "trained" if trained else "text"
-        if trained:
+                yield text, "trained" if is_trained else "text"
+        if is_trained:
             yield signs.trained[1], "trained"
 
 
@@ -303,23 +305,23 @@ def _special(piece: Piece, signs: Signs) -> str:
 def _wrapped(marked: Sequence[Marked], width: int) -> Iterator[list[Marked]]:
     """Yield lines of at most `width` cells: cut at line breaks, else after the last blank, else anywhere."""
     line: list[tuple[str, Mark]] = []
-    used = last_blank = 0
+    used_cells = blank_end = 0
     for text, mark in marked:
-        for sign in text:
-            if sign == "\n":
+        for character in text:
+            if character == "\n":
                 yield _joined(line)
-                line, used, last_blank = [], 0, 0
+                line, used_cells, blank_end = [], 0, 0
                 continue
-            cells = cell_len(sign)
-            if used + cells > max(width, 8):
-                cut = last_blank or len(line)
-                yield _joined(line[:cut])
-                line = line[cut:]
-                used, last_blank = sum(cell_len(kept_sign) for kept_sign, _ in line), 0
-            line.append((sign, mark))
-            used += cells
-            if sign == " ":
-                last_blank = len(line)
+            cells = cell_len(character)
+            if used_cells + cells > max(width, 8):
+                line_end = blank_end or len(line)
+                yield _joined(line[:line_end])
+                line = line[line_end:]
+                used_cells, blank_end = sum(cell_len(kept_character) for kept_character, _ in line), 0
+            line.append((character, mark))
+            used_cells += cells
+            if character == " ":
+                blank_end = len(line)
     if line:
         yield _joined(line)
 
@@ -330,21 +332,21 @@ def _joined(line: Sequence[Marked]) -> list[Marked]:
 
 def _tagged(pieces: Sequence[Piece], signs: Signs, width: int) -> Iterator[list[Marked]]:
     """Yield the lines of a row with tags: its words in columns, each above its tag."""
-    words: list[Marked] = []
-    tags: list[Marked] = []
-    used = 0
+    word_cells: list[Marked] = []
+    tag_cells: list[Marked] = []
+    used_cells = 0
     for piece in pieces:
         text = _special(piece, signs) if piece.special else one_line(piece.text).strip()
         tag = one_line(piece.tag, 40)
         cells = max(cell_len(text), cell_len(tag)) + 1
-        if words and used + cells > width - _INDENT:
-            yield from _word_and_tag_lines(words, tags)
-            words, tags, used = [], [], 0
+        if word_cells and used_cells + cells > width - _INDENT:
+            yield from _word_and_tag_lines(word_cells, tag_cells)
+            word_cells, tag_cells, used_cells = [], [], 0
         mark: Mark = "special" if piece.special else "trained" if piece.tag else "text"
-        words.append((text + " " * (cells - cell_len(text)), mark))
-        tags.append((tag + " " * (cells - cell_len(tag)), "note"))
-        used += cells
-    yield from _word_and_tag_lines(words, tags)
+        word_cells.append((text + " " * (cells - cell_len(text)), mark))
+        tag_cells.append((tag + " " * (cells - cell_len(tag)), "note"))
+        used_cells += cells
+    yield from _word_and_tag_lines(word_cells, tag_cells)
 
 
 def _word_and_tag_lines(words: list[Marked], tags: list[Marked]) -> Iterator[list[Marked]]:
@@ -356,11 +358,11 @@ def _word_and_tag_lines(words: list[Marked], tags: list[Marked]) -> Iterator[lis
 
 
 def legend(signs: Signs) -> list[Marked]:
-    trained, special = signs.trained, signs.special
+    trained_signs, special_signs = signs.trained, signs.special
     return [
-        (f"{trained[0]}trained{trained[1]}", "trained"),
+        (f"{trained_signs[0]}trained{trained_signs[1]}", "trained"),
         ("  not trained  ", "text"),
-        (f"{special[0]}special token{special[1]}", "special"),
+        (f"{special_signs[0]}special token{special_signs[1]}", "special"),
     ]
 
 
@@ -377,27 +379,27 @@ def summary_lines(preview: Preview, signs: Signs) -> Iterator[str]:
 
 
 def _histogram(preview: Preview, signs: Signs) -> Iterator[str]:
-    most = max(rows for _, _, rows in preview.lengths.histogram)
-    digits = len(f"{preview.lengths.longest:,}")
+    most_rows = max(rows for _, _, rows in preview.lengths.histogram)
+    number_width = len(f"{preview.lengths.longest:,}")
     for low, high, rows in preview.lengths.histogram:
-        bar = signs.bar * (max(1, round(rows / most * _BAR)) if rows else 0)
-        yield f"{'':<{_LABEL}}{low:>{digits},} to {high:>{digits},}  {bar:<{_BAR}} {rows:,}"
+        bar = signs.bar * (max(1, round(rows / most_rows * _BAR)) if rows else 0)
+        yield f"{'':<{_LABEL}}{low:>{number_width},} to {high:>{number_width},}  {bar:<{_BAR}} {rows:,}"
 
 
 def _rows_of_numbers(preview: Preview) -> Iterator[tuple[str, str]]:
     counts, lengths = preview.counts, preview.lengths
     yield "read", _read(preview)
     yield "rows", f"{counts.train_rows:,} to train, {counts.eval_rows:,} held out, {preview.rows_left_out:,} skipped"
-    labels, tokens = f"{counts.train_labels:,}", f"{counts.train_tokens:,}"
+    labels_text, tokens_text = f"{counts.train_labels:,}", f"{counts.train_tokens:,}"
     match preview.learns:
         case "labels of rows":
-            often = "any number" if counts.train_labels > counts.train_rows else "one"
-            yield "labels", f"{often} per row{_classes(preview.class_rows)}"
+            labels_per_row = "any number" if counts.train_labels > counts.train_rows else "one"
+            yield "labels", f"{labels_per_row} per row{_classes(preview.class_rows)}"
         case "answers":
-            yield "trained", f"{labels} answer tokens for {tokens} input tokens"
+            yield "trained", f"{labels_text} answer tokens for {tokens_text} input tokens"
         case _:
             share = counts.train_labels / max(counts.train_tokens, 1)
-            yield "trained", f"{labels} of {tokens} tokens ({share:.0%})"
+            yield "trained", f"{labels_text} of {tokens_text} tokens ({share:.0%})"
     yield "lengths", f"median {lengths.median:,.0f}, 90 % up to {lengths.percent_90:,.0f}, longest {lengths.longest:,}"
 
 
@@ -405,33 +407,33 @@ def _read(preview: Preview) -> str:
     counts = preview.counts
     faults = f"{counts.bad_rows:,} bad, {counts.repeated_rows:,} duplicate, {counts.leaked_rows:,} leaked"
     if counts.rows_read:
-        lost = f"{counts.truncated_rows:,} truncated, {counts.untrained_rows:,} without a trained token"
-        return f"{quantity(counts.rows_read, 'row')}: {faults}, {lost}"
+        losses = f"{counts.truncated_rows:,} truncated, {counts.untrained_rows:,} without a trained token"
+        return f"{quantity(counts.rows_read, 'row')}: {faults}, {losses}"
     if counts.documents_read:
         pieces = f" into {counts.pieces:,} pieces" if counts.cut_documents else ""
         short = f"{counts.short_documents:,} shorter than two tokens"
         return f"{quantity(counts.documents_read, 'document')}: {faults}, {counts.cut_documents:,} cut{pieces}, {short}"
-    documents = counts.train_documents + counts.eval_documents
-    return f"{quantity(documents, 'document')}: one stream of text, cut at every {preview.max_length:,} tokens"
+    document_count = counts.train_documents + counts.eval_documents
+    return f"{quantity(document_count, 'document')}: one stream of text, cut at every {preview.max_length:,} tokens"
 
 
 def _classes(class_rows: Mapping[str, int]) -> str:
     if not class_rows:
         return ""
-    ordered = sorted(class_rows.items(), key=lambda item: -item[1])
-    shown = ", ".join(f"{one_line(name, 30)} {rows:,}" for name, rows in ordered[:_SHOWN_CLASSES])
-    more = f", and {len(ordered) - _SHOWN_CLASSES:,} more" if len(ordered) > _SHOWN_CLASSES else ""
-    return f": {shown}{more}"
+    classes = sorted(class_rows.items(), key=lambda item: -item[1])
+    classes_text = ", ".join(f"{one_line(name, 30)} {rows:,}" for name, rows in classes[:_SHOWN_CLASSES])
+    more_text = f", and {len(classes) - _SHOWN_CLASSES:,} more" if len(classes) > _SHOWN_CLASSES else ""
+    return f": {classes_text}{more_text}"
 
 
 def _padding_words(preview: Preview) -> str:
     shares = preview.padding
     if shares is None:
         return "none: rows are cut from one stream of text"
-    packed = "" if shares.packed is None else f", packed {shares.packed:.0%}"
-    takes = {"padded": "pads", "grouped": "groups by length", "packed": "packs"}[preview.choice]
+    packed_text = "" if shares.packed is None else f", packed {shares.packed:.0%}"
+    verb = {"padded": "pads", "grouped": "groups by length", "packed": "packs"}[preview.choice]
     why = f" ({preview.choice_reason})" if preview.choice_reason else ""
-    return f"padded {shares.padded:.0%}, grouped by length {shares.grouped:.0%}{packed}; the plan {takes}{why}"
+    return f"padded {shares.padded:.0%}, grouped by length {shares.grouped:.0%}{packed_text}; the plan {verb}{why}"
 
 
 # --------------------------------------------------------------------- JSON

@@ -83,11 +83,11 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
     # Other ranks write to a file in the logs: their events repeat those of rank 0 or concern only their machine.
     path = folder.journal if rank == 0 else folder.logs / f"rank-{rank}.jsonl"
     with JournalWriter(path, tell_failing=say_failing if rank == 0 else lambda reason: None) as journal:
-        own_host = socket.gethostname()
-        others = [
-            pid for host, pid in ranks.gathered((own_host, os.getpid())) if host == own_host and pid != os.getpid()
+        this_host = socket.gethostname()
+        other_pids = [
+            pid for host, pid in ranks.gathered((this_host, os.getpid())) if host == this_host and pid != os.getpid()
         ]
-        gauges = GaugeWriter(journal, others=others)
+        gauges = GaugeWriter(journal, others=other_pids)
         if rank == 0:
             gauges.watch_card_of(plan)
             gauges.start()
@@ -101,18 +101,18 @@ def _gpu_uuid(plan: Plan) -> str:
     """Return the UUID of this process's GPU; empty on a CPU. Raises RunError if this node has too few GPUs.
 
     The plan names the GPUs of the first node. Other nodes use their GPU with the most free memory, and GPUs like it."""
-    number = int(os.environ["LOCAL_RANK"])
+    local_rank = int(os.environ["LOCAL_RANK"])
     if plan.device == "cpu":
         return ""
     if os.environ.get("GROUP_RANK", "0") == "0":
-        return plan.gpu_uuids[number] if plan.gpu_uuids else plan.gpu_uuid
+        return plan.gpu_uuids[local_rank] if plan.gpu_uuids else plan.gpu_uuid
     hardware = probe()
-    first = choose_gpu(hardware, None)[0]
-    cards = cards_for(hardware, first) if first else []
-    if number >= len(cards):
-        has = f"{socket.gethostname()} has {len(cards)} usable {'GPU' if len(cards) == 1 else 'GPUs'}"
-        raise RunError(f"{has}, but each of {plan.processes_per_node} processes needs one")
-    return cards[number].cuda_uuid
+    first_card = choose_gpu(hardware, None)[0]
+    cards = cards_for(hardware, first_card) if first_card else []
+    if local_rank >= len(cards):
+        count_text = f"{socket.gethostname()} has {len(cards)} usable {'GPU' if len(cards) == 1 else 'GPUs'}"
+        raise RunError(f"{count_text}, but each of {plan.processes_per_node} processes needs one")
+    return cards[local_rank].cuda_uuid
 
 
 def _prepared(plan: Plan) -> PreparedData:

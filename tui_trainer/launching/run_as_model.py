@@ -62,5 +62,5 @@ def _run_named(name: str, revision: str) -> RunFolder | None:
     if find_shape(name) or cached_snapshot(name, revision):
         return None
     run_names = [run.name for run in registry.known_runs()]
-    is_known = name == "last" or any(run.startswith(name) for run in run_names)
-    return registry.find_run(name) if run_names and is_known else None
+    matches_run = name == "last" or any(run.startswith(name) for run in run_names)
+    return registry.find_run(name) if run_names and matches_run else None

@@ -80,16 +80,16 @@ _TRACKERS_LOG_NAME = "tracking.txt"
 
 def start_trackers(config: Config, folder: RunFolder, journal: JournalWriter) -> None:
     """Start the process that feeds the trackers named in the config. A failure is recorded and does not end the run."""
-    names = list(dict.fromkeys(names_in(config.logging.report_to)))
-    if not names:
+    tracker_names = list(dict.fromkeys(names_in(config.logging.report_to)))
+    if not tracker_names:
         return
-    command = [sys.executable, "-P", "-m", _MODULE, str(folder.root), *names]
+    command = [sys.executable, "-P", "-m", _MODULE, str(folder.root), *tracker_names]
     # The GPU belongs to the run: hide it from libraries that would use it.
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     try:
         with open_log(folder.logs / _TRACKERS_LOG_NAME) as log:
-            reader = Child(command, environment, errors=log)
-        Thread(target=_record_problems, args=(reader, journal), name="tui-trainer-trackers", daemon=True).start()
+            process = Child(command, environment, errors=log)
+        Thread(target=_record_problems, args=(process, journal), name="tui-trainer-trackers", daemon=True).start()
     except (OSError, RuntimeError) as error:
         hint = f"`tui-trainer track {shell_word(folder.name)}` uploads the run later"
         journal.append(RunProblem(kind="tracker", message=f"no tracker could be started: {error}", hint=hint))
@@ -217,11 +217,11 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> Reason:
     journal.append(PhaseChanged(phase="loading", step=step))
     versions = prepare.versions()
     job = Job(plan=plan, data=data, folder=run.folder, checkpoint=checkpoint, baselines=baselines, versions=versions)
-    started = monotonic()
+    started_at = monotonic()
     # On a CPU a later run reuses heap memory that an earlier run of this process took, so its peak says little.
     is_first = next(_EARLIER_RUNS) == 0
-    alone = plan.device == "cpu" and not is_busy(load_of_others(), plan.threads.value * plan.processes_per_node)
-    with shapes_worker.giving_way(), threads_spinning(alone=alone):
+    is_alone = plan.device == "cpu" and not is_busy(load_of_others(), plan.threads.value * plan.processes_per_node)
+    with shapes_worker.giving_way(), threads_spinning(alone=is_alone):
         if uses_other_processes(plan):
             # The first process of the group writes the journal, including the gauges.
             gauges.stop()
@@ -232,7 +232,7 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> Reason:
 
             result = train(job, journal, run.controls)
     if result.step_seconds is not None:
-        keep_step_seconds(plan, result.step_seconds, monotonic() - started)
+        keep_step_seconds(plan, result.step_seconds, monotonic() - started_at)
     if result.peak_memory_bytes and (is_first or plan.device == "cuda" or uses_other_processes(plan)):
         keep_peak(plan, result.peak_memory_bytes)
     return result.reason
@@ -266,13 +266,13 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
         hint = f"all processes restart after step {step}"
         event = RunProblem(step=step, kind="process ended", message=str(failure), hint=hint)
         if isinstance(failure, GroupOutOfMemory):
-            event = reduced = _halve_micro_batch(job.plan, event)
-            reason = f"{failure}, with {quantity(reduced.rows_before, 'row')}"
-            smaller = with_smaller_passes(job.plan, reduced, reason)
+            event = reduction = _halve_micro_batch(job.plan, event)
+            reason = f"{failure}, with {quantity(reduction.rows_before, 'row')}"
+            smaller_plan = with_smaller_passes(job.plan, reduction, reason)
             # If one process of a sharded model runs out of memory in an evaluation, the others wait for it forever.
-            eval_rows = min(reduced.rows, -(-smaller.per_device_eval_batch_size.value // 2))
+            eval_rows = min(reduction.rows, -(-smaller_plan.per_device_eval_batch_size.value // 2))
             changes = {"per_device_eval_batch_size": exact(eval_rows, "as in training")}
-            job = replace(job, plan=smaller.model_copy(update=changes))
+            job = replace(job, plan=smaller_plan.model_copy(update=changes))
             write_plan_file(job.folder, job.plan)
         if step > previous_step:
             tries_left = _MOST_RESTARTS
@@ -290,15 +290,15 @@ def last_answered(before: int, events: Iterable[Event]) -> int:
 
     It is the last request confirmed since the last start, else `before`. The next group must execute a pause that
     still holds."""
-    last: dict[str, int] = {}
+    last_id_of_action: dict[str, int] = {}
     for event in events:
         if isinstance(event, RunStarted):
-            last = {}
+            last_id_of_action = {}
         elif isinstance(event, ControlApplied):
-            last[event.action] = event.request_id
-    if last.get("pause", 0) > last.get("resume", 0):
-        return last["pause"] - 1
-    return max(last.values(), default=before)
+            last_id_of_action[event.action] = event.request_id
+    if last_id_of_action.get("pause", 0) > last_id_of_action.get("resume", 0):
+        return last_id_of_action["pause"] - 1
+    return max(last_id_of_action.values(), default=before)
 
 
 def _halve_micro_batch(plan: Plan, event: RunProblem) -> MicroBatchReduced:
@@ -322,9 +322,9 @@ def _halve_micro_batch(plan: Plan, event: RunProblem) -> MicroBatchReduced:
 
 def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> None:
     """Store the measured seconds of a step for later plans. `busy_seconds` is how long this process has trained."""
-    on_card, threads = plan.device == "cuda", plan.threads.value
-    load = None if on_card else load_of_others(load_of_threads(threads * plan.processes_per_node, busy_seconds))
-    device = device_key(plan.cpu_name, threads, plan.device_name if on_card else "")
+    is_on_gpu, threads = plan.device == "cuda", plan.threads.value
+    load = None if is_on_gpu else load_of_others(load_of_threads(threads * plan.processes_per_node, busy_seconds))
+    device = device_key(plan.cpu_name, threads, plan.device_name if is_on_gpu else "")
     # A plan of an earlier version may have a key in another format.
     if key := StepKey.read(plan.shape_key):
         keep_calibration(device, key, step_seconds=step_seconds, flops=plan.step_flops, busy=is_busy(load, threads))
@@ -332,9 +332,9 @@ def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> N
 
 def keep_peak(plan: Plan, peak_bytes: int) -> None:
     """Store the measured peak memory of a run for later plans."""
-    if key := Key.read(plan.memory_key):
+    if memory_key := Key.read(plan.memory_key):
         rows, eval_rows = plan.per_device_train_batch_size.value, plan.per_device_eval_batch_size.value
-        keep_measured_peak(key, rows, eval_rows, peak_bytes)
+        keep_measured_peak(memory_key, rows, eval_rows, peak_bytes)
 
 
 def _saved_step(folder: RunFolder) -> int:
@@ -352,11 +352,11 @@ def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointF
         journal.append(
             RunProblem(kind="leftovers", message=f"could not remove an unfinished checkpoint: {system_reason(error)}")
         )
-    damages: list[str] = []
-    checkpoint = newest_whole(folder.checkpoints, damages.append)
+    damage_messages: list[str] = []
+    checkpoint = newest_whole(folder.checkpoints, damage_messages.append)
     consequence = f"resumes from step {checkpoint.step}" if checkpoint else "starts over, as no checkpoint is left"
     hint = f"the run {consequence}; the damaged checkpoint is kept as damaged-step-N"
-    journal.append(*(RunProblem(kind="checkpoint damaged", message=damage, hint=hint) for damage in damages))
+    journal.append(*(RunProblem(kind="checkpoint damaged", message=damage, hint=hint) for damage in damage_messages))
     set_aside_after(folder.checkpoints, checkpoint.step if checkpoint else 0)
     return checkpoint
 

@@ -62,8 +62,8 @@ def limit_seconds(time: str) -> int | None:
     if match is None:
         return None
     if match["short"]:
-        parts = [int(part) for part in match["short"].split(":")]
-        hours, minutes, seconds = (0, *parts, 0)[:3] if len(parts) < 3 else parts
+        numbers = [int(part) for part in match["short"].split(":")]
+        hours, minutes, seconds = (0, *numbers, 0)[:3] if len(numbers) < 3 else numbers
         return hours * 3600 + minutes * 60 + seconds
     hours, minutes, seconds = (*(int(part) for part in match["hours"].split(":")), 0, 0)[:3]
     return int(match["days"]) * 86_400 + hours * 3600 + minutes * 60 + seconds
@@ -72,7 +72,7 @@ def limit_seconds(time: str) -> int | None:
 def script_text(root: Path, resources: Resources) -> str:
     limit = limit_seconds(resources.time) if resources.time else None
     # Slurm replaces what begins with %.
-    output = str(root / "logs" / "job-").replace("%", "%%") + "%j.txt"
+    log_pattern = str(root / "logs" / "job-").replace("%", "%%") + "%j.txt"
     options = [
         f"--job-name={root.name}",
         f"--nodes={resources.nodes}",
@@ -81,19 +81,19 @@ def script_text(root: Path, resources: Resources) -> str:
         *([f"--cpus-per-task={resources.cpus_per_node}"] if resources.cpus_per_node else []),
         *([f"--time={resources.time}"] if resources.time else []),
         *([f"--partition={resources.partition}"] if resources.partition else []),
-        f"--output={output if _PLAIN.fullmatch(output) else _quoted(output)}",
+        f"--output={log_pattern if _PLAIN.fullmatch(log_pattern) else _quoted(log_pattern)}",
         "--open-mode=append",
         "--requeue",
         *([] if limit == 0 else [f"--signal=B:USR1@{min(_SAVING_SECONDS, (limit or 4 * _SAVING_SECONDS) // 4)}"]),
         *resources.options,
     ]
-    train = program("resume", str(root), "--no-ui")
+    command = program("resume", str(root), "--no-ui")
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options)]
     if resources.nodes > 1:
         # Since Slurm 22.05, srun does not inherit the cores of sbatch.
         lines += ["export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"] if resources.cpus_per_node else []
-        train = ["srun", "--kill-on-bad-exit=1", f"--nodes={resources.nodes}", "--ntasks-per-node=1", *train]
-    return "\n".join([*lines, f"exec {shlex.join(train)}", ""])
+        command = ["srun", "--kill-on-bad-exit=1", f"--nodes={resources.nodes}", "--ntasks-per-node=1", *command]
+    return "\n".join([*lines, f"exec {shlex.join(command)}", ""])
 
 
 def _quoted(text: str) -> str:

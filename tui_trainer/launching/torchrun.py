@@ -118,22 +118,22 @@ def report_node(folder: RunFolder, node_rank: int, attempt: str, **report: Any) 
 
 def wait_for_nodes(folder: RunFolder, plan: Plan, attempt: str, progress: Progress) -> None:
     """Wait until all nodes have joined. Raises RunError if a node does not join, and any exception of `progress`."""
-    until, reported_at = monotonic() + WAIT_SECONDS, float("-inf")
-    while missing := [rank for rank in range(1, plan.nodes) if not _has_joined(folder, rank, attempt)]:
-        if monotonic() > until:
-            message = f"node {missing[0]} of {plan.nodes} (counted from 0) did not join within "
-            message += f"{format_seconds(WAIT_SECONDS)}: start `{join_command(folder, missing[0])}` there"
+    deadline, reported_at = monotonic() + WAIT_SECONDS, float("-inf")
+    while missing_ranks := [rank for rank in range(1, plan.nodes) if not _has_joined(folder, rank, attempt)]:
+        if monotonic() > deadline:
+            message = f"node {missing_ranks[0]} of {plan.nodes} (counted from 0) did not join within "
+            message += f"{format_seconds(WAIT_SECONDS)}: start `{join_command(folder, missing_ranks[0])}` there"
             raise RunError(message)
         if monotonic() - reported_at > 10 * POLL_SECONDS:
             reported_at = monotonic()
-            progress("waiting for the other nodes", plan.nodes - len(missing), plan.nodes, "nodes")
+            progress("waiting for the other nodes", plan.nodes - len(missing_ranks), plan.nodes, "nodes")
         sleep(POLL_SECONDS)
 
 
 def failure_on_other_node(folder: RunFolder, plan: Plan, attempt: str) -> dict[str, Any]:
     """Return the report of a process on another node that was killed, or of a torchrun that failed, else {}."""
-    until = monotonic() + (_REPORT_SECONDS if plan.nodes > 1 else 0)
-    while monotonic() < until:
+    deadline = monotonic() + (_REPORT_SECONDS if plan.nodes > 1 else 0)
+    while monotonic() < deadline:
         reports = [_node_report(folder, rank, attempt).get("ended") for rank in range(1, plan.nodes)]
         for report in filter(None, reports):
             if report.get("exit_code", 0) < 0 or report.get("rank") is None:
@@ -226,14 +226,14 @@ def torchrun_arguments(folder: RunFolder, plan: Plan, node_rank: int = 0, rendez
 def command_words(plan: Plan, folder: RunFolder) -> str:
     """Return the torchrun command as a user would type it; empty for a run of one process without Unsloth."""
     if plan.nodes > 1:
-        local_words = f"{plan.processes_per_node} {'process' if plan.processes_per_node == 1 else 'processes'} here"
+        local_text = f"{plan.processes_per_node} {'process' if plan.processes_per_node == 1 else 'processes'} here"
         if plan.nodes == 2:
-            return f"{local_words}, and on node 1 `{join_command(folder, 1)}`"
-        return f"{local_words}, and on each node K from 1 to {plan.nodes - 1} `{join_command(folder, 'K')}`"
+            return f"{local_text}, and on node 1 `{join_command(folder, 1)}`"
+        return f"{local_text}, and on each node K from 1 to {plan.nodes - 1} `{join_command(folder, 'K')}`"
     if unsloth.is_asked(plan.config):
-        variables = [f"{name}={value}" for name, value in unsloth.python_variables(plan.config).items()]
-        torchrun = [unsloth.python_path(plan.config), "-m", "torch.distributed.run"]
-        return shlex.join([*variables, *torchrun, *torchrun_arguments(folder, plan)])
+        assignments = [f"{name}={value}" for name, value in unsloth.python_variables(plan.config).items()]
+        torchrun_command = [unsloth.python_path(plan.config), "-m", "torch.distributed.run"]
+        return shlex.join([*assignments, *torchrun_command, *torchrun_arguments(folder, plan)])
     if not plan.is_group:
         return ""
     return shlex.join(["torchrun", *torchrun_arguments(folder, plan)])
@@ -300,8 +300,8 @@ class GroupMessages:
                 self.tell_failing(reason)
             case {"rank": int(rank), "result": dict(result)}:
                 self.results[rank] = result
-            case {"rank": int(rank), "exit_code": int(code)}:
-                self.ended = {"rank": rank, "exit_code": code}
+            case {"rank": int(rank), "exit_code": int(exit_code)}:
+                self.ended = {"rank": rank, "exit_code": exit_code}
 
 
 def say(**words: Any) -> None:
@@ -359,8 +359,8 @@ def _train_here(
             agent.process.kill()
     if agent.exit_code and not messages.ended:
         messages.ended = {"rank": None, "exit_code": agent.exit_code}
-    first = node_rank * plan.processes_per_node
-    _wait_for_ends(folder, range(first, first + plan.processes_per_node))
+    first_rank = node_rank * plan.processes_per_node
+    _wait_for_ends(folder, range(first_rank, first_rank + plan.processes_per_node))
 
 
 def hold_log(folder: RunFolder, rank: int) -> None:
@@ -381,12 +381,12 @@ def _wait_for_ends(folder: RunFolder, ranks: range) -> None:
     """Wait until the processes of a group have ended, and kill those that do not.
 
     Processes whose agent was killed exit by themselves, but may be in the middle of a write."""
-    until = monotonic() + LEAVE_SECONDS
+    deadline = monotonic() + LEAVE_SECONDS
     for rank in ranks:
         with suppress(FileNotFoundError), log_path(folder, rank).open("r+b") as log:
             # The wait is limited: even a kill does not end a process that waits for a disk.
-            while _is_held(log) and (now := monotonic()) < until + KILLED_SECONDS:
-                if now > until and (pid := read_fields(result_path(folder, rank)).get("pid")):
+            while _is_held(log) and (now := monotonic()) < deadline + KILLED_SECONDS:
+                if now > deadline and (pid := read_fields(result_path(folder, rank)).get("pid")):
                     # Kill the process only if it still belongs to a group, because the system reuses pids.
                     with suppress(psutil.Error):
                         if RANK in (process := psutil.Process(pid)).cmdline():
@@ -404,11 +404,11 @@ def _is_held(log: IO[bytes]) -> bool:
 
 def _result(folder: RunFolder, count: int, messages: GroupMessages) -> Result:
     """Return the result of rank 0, or raise the error that ended the group."""
-    ended = messages.ended
+    end_report = messages.ended
     reports = [messages.results.get(rank) or read_fields(result_path(folder, rank)) for rank in range(count)]
-    by_signal = ended.get("exit_code", 0) < 0
+    was_killed = end_report.get("exit_code", 0) < 0
     # If a process was killed, the processes that waited for it fail as a consequence.
-    for report in [] if by_signal else reports:
+    for report in [] if was_killed else reports:
         match report.get("kind"):
             case "input":
                 raise ConfigError(Problem(**problem) for problem in report["problems"])
@@ -416,27 +416,27 @@ def _result(folder: RunFolder, count: int, messages: GroupMessages) -> Result:
                 raise GroupOutOfMemory(report["message"])
             case "run":
                 raise RunError(report["message"])
-    if not ended and reports[0].get("kind") == "done":
+    if not end_report and reports[0].get("kind") == "done":
         del reports[0]["kind"]
         return Result(**reports[0])
-    raise RankEnded(_end_words(folder, ended))
+    raise RankEnded(_end_words(folder, end_report))
 
 
 def _end_words(folder: RunFolder, ended: dict[str, Any]) -> str:
     """Return as text why the group ended, with the last lines of the log."""
-    rank, code = ended.get("rank"), ended.get("exit_code", 0)
+    rank, exit_code = ended.get("rank"), ended.get("exit_code", 0)
     if rank is None:
-        node_words = f" on node {node}" if (node := ended.get("node")) else ""
-        log = _agent_log(folder, ended.get("node", 0))
-        return f"torchrun ended{node_words} ({exit_words(code)}); its log is {log}"
-    log = log_path(folder, rank)
+        node_text = f" on node {node}" if (node := ended.get("node")) else ""
+        log_file = _agent_log(folder, ended.get("node", 0))
+        return f"torchrun ended{node_text} ({exit_words(exit_code)}); its log is {log_file}"
+    log_file = log_path(folder, rank)
     with suppress(OSError):
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [line.strip() for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
         last_lines = " / ".join(one_line(line, 160) for line in lines[-_SHOWN_LINES:])
-        if last_lines and code > 0:
-            return f"process {rank} ended ({exit_words(code)}): {last_lines}; its log is {log}"
-    kill_hint = "; the system kills the largest process when memory runs out" if code == -signal.SIGKILL else ""
-    return f"process {rank} ended ({exit_words(code)}){kill_hint}; its log is {log}"
+        if last_lines and exit_code > 0:
+            return f"process {rank} ended ({exit_words(exit_code)}): {last_lines}; its log is {log_file}"
+    kill_hint = "; the system kills the largest process when memory runs out" if exit_code == -signal.SIGKILL else ""
+    return f"process {rank} ended ({exit_words(exit_code)}){kill_hint}; its log is {log_file}"
 
 
 def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> int:
@@ -445,11 +445,11 @@ def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> 
     The processes of this node are started whenever the first node starts a group. Set `stop` to stop the run from this
     node. Raises RunError if the first node does not begin or no longer responds, and InputError if this node cannot
     take part."""
-    last_attempt, journal_bytes, changed_at = "", -1, monotonic()
+    last_attempt, seen_bytes, changed_at = "", -1, monotonic()
     while True:
-        assignment, written = Assignment.current(folder), 0
+        assignment, journal_bytes = Assignment.current(folder), 0
         with suppress(OSError):
-            written = folder.journal.stat().st_size
+            journal_bytes = folder.journal.stat().st_size
         if assignment is not None and assignment.attempt not in ("", last_attempt):
             last_attempt = assignment.attempt
             _take_part(folder, node_rank, assignment, progress, stop)
@@ -459,13 +459,13 @@ def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> 
             if state.finished is None:
                 return EXIT_FAILED
             return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE
-        elif written != journal_bytes:
+        elif journal_bytes != seen_bytes:
             # The first node writes gauges every few seconds, so a journal that grows shows that it is alive.
-            journal_bytes, changed_at = written, monotonic()
+            seen_bytes, changed_at = journal_bytes, monotonic()
         elif monotonic() - changed_at > WAIT_SECONDS:
-            waited = format_seconds(WAIT_SECONDS)
+            waited_text = format_seconds(WAIT_SECONDS)
             problem = "no longer responds" if last_attempt else "has not started the run"
-            raise RunError(f"the first node {problem}: node {node_rank} has waited for {waited}")
+            raise RunError(f"the first node {problem}: node {node_rank} has waited for {waited_text}")
         sleep(POLL_SECONDS)
 
 
@@ -474,8 +474,8 @@ def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progre
     try:
         plan = read_plan(folder)
         if plan is None or not 0 < node_rank < plan.nodes:
-            has = f"this run has {plan.nodes if plan else 1} of them"
-            raise InputError(f"there is no node {node_rank}: nodes are counted from 0, and {has}")
+            count_text = f"this run has {plan.nodes if plan else 1} of them"
+            raise InputError(f"there is no node {node_rank}: nodes are counted from 0, and {count_text}")
         # Each node may have its own disk for prepared data. A node whose data differs is refused.
         with JournalWriter(folder.logs / f"node-{node_rank}.jsonl") as journal:
             planned_data(plan, journal, progress)
@@ -485,8 +485,8 @@ def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progre
     report_node(folder, node_rank, attempt)
 
     def is_over() -> bool:
-        now = Assignment.current(folder)
-        return now is None or now.attempt != attempt
+        current_assignment = Assignment.current(folder)
+        return current_assignment is None or current_assignment.attempt != attempt
 
     messages = GroupMessages()
     _train_here(folder, plan, assignment, messages, stop.is_set, node_rank, is_over)

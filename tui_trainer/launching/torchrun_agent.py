@@ -47,10 +47,10 @@ def main(arguments: list[str]) -> int:
     try:
         run.run(options)  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
-        first = error.get_first_failure()
+        first_failure = error.get_first_failure()
         # If a process was killed, those that wait for it fail. The agent itself ends the other processes by SIGTERM.
-        killed = [item for item in error.failures.items() if -signal.SIGTERM != item[1].exitcode < 0]
-        rank, failure = (*killed, first)[0]
+        killed_ranks = [item for item in error.failures.items() if -signal.SIGTERM != item[1].exitcode < 0]
+        rank, failure = (*killed_ranks, first_failure)[0]
         print(json.dumps({"rank": rank, "exit_code": failure.exitcode}), flush=True)
         return 1
     return 0

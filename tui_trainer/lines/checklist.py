@@ -49,10 +49,10 @@ def print_checks(
 
 def check_lines(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None) -> list[str]:
     """Return the lines about each check and its remedies, then the counts: `27 pass, 1 warn, 0 fail, 9 n/a`."""
-    width = max((len(finding.title) for finding in findings), default=0)
+    title_width = max((len(finding.title) for finding in findings), default=0)
     lines = []
     for finding in findings:
-        lines += _finding_lines(finding, width)
+        lines += _finding_lines(finding, title_width)
     count = counts(findings)
     lines += ["", ", ".join(f"{count[status]} {status}" for status in _STATUSES if count[status] or status != "error")]
     if fix is not None:
@@ -72,8 +72,8 @@ def _finding_lines(finding: Finding, width: int) -> list[str]:
     lines += [f"{indent}fix: {change.key} = {_shown(change.old)} -> {_shown(change.new)}" for change in finding.changes]
     lines += [f"{indent}do: {one_line(verdict.advice)}"] if verdict.advice else []
     if finding.fix:
-        published = f"; published: {finding.rule.published}" if finding.rule.published else ""
-        lines.append(f"{indent}gain: {finding.gain_words}{published}")
+        published_text = f"; published: {finding.rule.published}" if finding.rule.published else ""
+        lines.append(f"{indent}gain: {finding.gain_words}{published_text}")
     return lines
 
 
@@ -83,8 +83,8 @@ def _shown(value: Any) -> str:
 
 def _as_json(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None) -> str:
     objects = [_as_object(finding) for finding in findings]
-    written = {} if fix is None else {"fixed": changes, "written": str(fix)}
-    result = {"worst": worst(findings), "counts": counts(findings), "findings": objects, **written}
+    written_fields = {} if fix is None else {"fixed": changes, "written": str(fix)}
+    result = {"worst": worst(findings), "counts": counts(findings), "findings": objects, **written_fields}
     return json.dumps(finite(result), indent=1, allow_nan=False)
 
 

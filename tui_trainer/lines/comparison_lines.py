@@ -28,7 +28,7 @@ _ROWS: tuple[tuple[str, Callable[[ComparedRun], str]], ...] = (
 def comparison_lines(comparison: Comparison, width: int, signs: Sequence[str] = ()) -> list[str]:
     """Return the figures, scores and settings of the compared runs. `signs` replace run names as column titles."""
     runs = comparison.runs
-    rows = [[label, *map(words, runs)] for label, words in _ROWS]
+    rows = [[label, *map(cell_text, runs)] for label, cell_text in _ROWS]
     if all(run.metric == "loss" for run in runs):
         rows = [row for row in rows if row[0] not in ("metric", "best")]
     for name, figure in figures_of(ComparedRun).items():
@@ -38,17 +38,17 @@ def comparison_lines(comparison: Comparison, width: int, signs: Sequence[str] = 
     rows = [row for row in rows if {*row[1:]} != {"--"}]
     for name in dict.fromkeys(name for run in runs for name in run.scores):
         rows.append([plain(name), *(number(run.scores[name]) if name in run.scores else "--" for run in runs)])
-    settings = [
+    setting_rows = [
         [one_line(difference.key), *(one_line(value_words(value), _VALUE_WIDTH) for value in difference.values)]
         for difference in comparison.differences
     ]
-    heads = list(signs) or [one_line(run.name) for run in runs]
-    if len(set(heads)) < len(heads):
-        heads = [one_line(str(run.path)) for run in runs]
-    lines = _section(["", *heads], rows, width)
-    if not settings:
+    titles = list(signs) or [one_line(run.name) for run in runs]
+    if len(set(titles)) < len(titles):
+        titles = [one_line(str(run.path)) for run in runs]
+    lines = _section(["", *titles], rows, width)
+    if not setting_rows:
         return [*lines, "", "same settings"]
-    return [*lines, "", *_section(["different settings", *heads], settings, width)]
+    return [*lines, "", *_section(["different settings", *titles], setting_rows, width)]
 
 
 def _section(head: list[str], rows: list[list[str]], width: int) -> list[str]:
@@ -58,8 +58,8 @@ def _section(head: list[str], rows: list[list[str]], width: int) -> list[str]:
     name_width = max(map(len, head[1:]))
     lines = [head[0]] if head[0] else []
     for label, *values in rows:
-        pairs = (f"  {name:<{name_width}}  {value}" for name, value in zip(head[1:], values, strict=True))
-        lines += [label, *(one_line(pair, width) for pair in pairs)]
+        value_lines = (f"  {name:<{name_width}}  {value}" for name, value in zip(head[1:], values, strict=True))
+        lines += [label, *(one_line(line, width) for line in value_lines)]
     return lines
 
 

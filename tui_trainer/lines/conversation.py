@@ -28,35 +28,35 @@ def print_answer(writer: "Writer", prompt: str, sampling: "Sampling") -> None:
 
 def answer_lines(writer: "Writer", sampling: "Sampling") -> None:
     """Answer each line of standard input as a separate prompt. In a terminal, an empty line quits."""
-    interactive = sys.stdin.isatty()
-    if interactive:
+    is_interactive = sys.stdin.isatty()
+    if is_interactive:
         noun = "the beginning of a text" if writer.continues else "a text"
         print(f"type {noun}; an empty line or Ctrl+D quits", file=sys.stderr)
     while True:
         try:
-            line = input("> " if interactive else "")
+            line = input("> " if is_interactive else "")
         except (EOFError, KeyboardInterrupt):
             return
-        if not line and interactive:
+        if not line and is_interactive:
             return
         print_answer(writer, line, sampling)
 
 
 def hold_conversation(conversation: "ChatSession") -> None:
     """Hold a conversation, one turn for each line of standard input, until its end or /quit."""
-    interactive = sys.stdin.isatty()
-    if interactive:
+    is_interactive = sys.stdin.isatty()
+    if is_interactive:
         with suppress(ImportError):
             import readline  # noqa: F401  # gives `input` line editing and a history
     while True:
         try:
-            if not conversation.take(input("> " if interactive else "")):
+            if not conversation.take(input("> " if is_interactive else "")):
                 return
         except EOFError:
-            if interactive:
+            if is_interactive:
                 print(file=sys.stderr)
             return
         except KeyboardInterrupt:
-            if not interactive:
+            if not is_interactive:
                 raise
             print("\n(/quit or Ctrl+D quits)", file=sys.stderr)

@@ -30,19 +30,19 @@ def print_diagnosis(*, gpu: GpuChoice, as_json: bool) -> int:
     """Print the diagnosis. Return 1 if there is a serious problem, else 0. Raises InputError for an unknown GPU."""
     hardware = probe()
     diagnosis = diagnose(hardware, gpu)
-    chosen, reason = choose_hardware_profile("auto", hardware, gpu)
-    profile = (chosen.name if chosen else "", reason)
-    trial, kinds = kept_trial(hardware, gpu), count_kinds()
+    chosen_profile, reason = choose_hardware_profile("auto", hardware, gpu)
+    profile = (chosen_profile.name if chosen_profile else "", reason)
+    trial, kind_counts = kept_trial(hardware, gpu), count_kinds()
     if as_json:
-        measured = {
+        fields_of_kind = {
             kind.kind: {"records": kind.count, "newest_at": kind.newest_at, "newest": asdict(kind.newest)}
-            for kind in kinds
+            for kind in kind_counts
         }
-        document = as_document(hardware, diagnosis, profile) | {"tried": trial, "measured": measured}
+        document = as_document(hardware, diagnosis, profile) | {"tried": trial, "measured": fields_of_kind}
         print(json.dumps(document, indent=1))
     else:
         width = max(shutil.get_terminal_size((100, 24)).columns, _LEAST_WIDTH)
-        print("\n".join(diagnosis_lines(hardware, diagnosis, profile, width, trial, _record_rows(kinds))))
+        print("\n".join(diagnosis_lines(hardware, diagnosis, profile, width, trial, _record_rows(kind_counts))))
     return EXIT_FAILED if diagnosis.is_bad else EXIT_DONE
 
 
@@ -67,34 +67,34 @@ def diagnosis_lines(
 
 
 def _sections(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -> Iterator[tuple[str, list[Row]]]:
-    device = describe.device_rows(diagnosis, hardware, profile)
+    device_rows = describe.device_rows(diagnosis, hardware, profile)
     # The device comes first, because training on the CPU by accident is the most common mistake.
-    yield "training", device
-    none = [("none", "no problems found")]
-    yield "problems", list(_problem_rows(diagnosis.problems)) or none
+    yield "training", device_rows
+    empty_row = [("none", "no problems found")]
+    yield "problems", list(_problem_rows(diagnosis.problems)) or empty_row
     if hardware.gpus:
         yield "GPUs", [(f"GPU {gpu.index}", _gpu_words(gpu)) for gpu in hardware.gpus]
     if rows := describe.gpu_rows(diagnosis, hardware):
         yield f"GPU {diagnosis.gpu.index}" if diagnosis.gpu else "NVIDIA driver", rows
-    memory = f"{format_bytes(hardware.memory_available_bytes)} available of {format_bytes(hardware.memory_bytes)}"
-    yield "processor", [*describe.processor_rows(hardware), ("memory", memory)]
+    memory_text = f"{format_bytes(hardware.memory_available_bytes)} available of {format_bytes(hardware.memory_bytes)}"
+    yield "processor", [*describe.processor_rows(hardware), ("memory", memory_text)]
     yield (
         "disk",
         [(disk.label, f"{describe.room_words(disk)}, {describe.place_path(disk)}") for disk in hardware.places],
     )
-    if others := describe.other_process_rows(hardware, diagnosis.gpu):
-        yield "processes on the other GPUs", others
-    installed, missing = describe.library_words(hardware)
-    yield "libraries", [*installed, ("not installed", ", ".join(missing) or "none")]
+    if other_rows := describe.other_process_rows(hardware, diagnosis.gpu):
+        yield "processes on the other GPUs", other_rows
+    installed_rows, missing_names = describe.library_words(hardware)
+    yield "libraries", [*installed_rows, ("not installed", ", ".join(missing_names) or "none")]
     yield "system", describe.system_rows(hardware)
 
 
 def clear_measured(names: Sequence[str]) -> str:
     """Delete the stored measurements of these kinds, or of `all`, and return a message. Raises InputError."""
-    allowed = [*KINDS, _ALL]
+    allowed_names = [*KINDS, _ALL]
     for name in names:
-        if name not in allowed:
-            raise InputError(f"unknown kind of measurement {one_line(name, 40)!r}", hint=name_hint(name, allowed))
+        if name not in allowed_names:
+            raise InputError(f"unknown kind of measurement {one_line(name, 40)!r}", hint=name_hint(name, allowed_names))
     count = clear_records(KINDS if _ALL in names else names)
     return f"cleared {quantity(count, 'record')}: {', '.join(names)}"
 
@@ -104,9 +104,9 @@ def _record_rows(kinds: Sequence[KindCount]) -> list[Row]:
     rows = []
     for kind in kinds:
         subject = ", ".join(filter(None, (kind.newest.task, kind.newest.shape, kind.newest.device)))
-        time = kind.newest_at[:16].replace("T", " ")
-        records = quantity(kind.count, "record")
-        rows.append((kind.kind, one_line(f"{records}, latest {time} UTC: {subject}", 200)))
+        newest_time = kind.newest_at[:16].replace("T", " ")
+        count_text = quantity(kind.count, "record")
+        rows.append((kind.kind, one_line(f"{count_text}, latest {newest_time} UTC: {subject}", 200)))
     rows += [("damaged", f"the damaged file is kept as {one_line(str(path))}") for path in set_aside()]
     if find_spec("_sqlite3") is None:
         rows.append(("not kept", "this Python was built without sqlite3: measurements are not stored"))
@@ -123,24 +123,24 @@ def _problem_rows(problems: Iterable[HardwareProblem]) -> Iterator[Row]:
 def _gpu_words(gpu: Gpu) -> str:
     if gpu.problem:
         return f"{describe.full_name(gpu)}: {one_line(gpu.problem)}"
-    busy = "" if gpu.utilisation_share is None else f", {gpu.utilisation_share:.0%} busy"
-    hidden = "" if gpu.visible else ", hidden by CUDA_VISIBLE_DEVICES"
-    return f"{describe.full_name(gpu)}, {describe.memory_words(gpu)}{busy}{hidden}"
+    busy_text = "" if gpu.utilisation_share is None else f", {gpu.utilisation_share:.0%} busy"
+    hidden_text = "" if gpu.visible else ", hidden by CUDA_VISIBLE_DEVICES"
+    return f"{describe.full_name(gpu)}, {describe.memory_words(gpu)}{busy_text}{hidden_text}"
 
 
 def _section(title: str, rows: Iterable[Row], width: int) -> Iterator[str]:
     yield title
     for label, text in rows:
-        start = f"  {label:{_LABEL_WIDTH}} "
+        line_start = f"  {label:{_LABEL_WIDTH}} "
         yield from textwrap.wrap(
             text,
             width,
-            initial_indent=start,
-            subsequent_indent=" " * len(start),
+            initial_indent=line_start,
+            subsequent_indent=" " * len(line_start),
             # Commands and paths must stay whole, because users copy them.
             break_long_words=False,
             break_on_hyphens=False,
-        ) or [start.rstrip()]
+        ) or [line_start.rstrip()]
 
 
 _FACTS = (

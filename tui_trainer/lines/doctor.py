@@ -30,17 +30,17 @@ def print_verdict(folder: RunFolder, *, as_json: bool, fix: Path | None = None) 
     if fix is not None:
         refuse_existing(fix)
     state = read_run(folder)
-    verdict, damage = examine(state), state.journal_damage
+    verdict, damage_text = examine(state), state.journal_damage
     if fix is not None:
         if not verdict.fix:
             raise InputError(f"the doctor suggests no changes to the settings of {folder.name}", hint=verdict.words)
-        config = load_config(Request(config_file=folder.config))
-        write_new(fix, to_toml(patched(config, {**verdict.fix, "output.name": ""})))
+        loaded = load_config(Request(config_file=folder.config))
+        write_new(fix, to_toml(patched(loaded, {**verdict.fix, "output.name": ""})))
     if as_json:
-        document = _as_object(folder, state, verdict, fix) | {"journal_damage": damage}
+        document = _as_object(folder, state, verdict, fix) | {"journal_damage": damage_text}
         print(json.dumps(finite(document), indent=1, allow_nan=False))
     else:
-        print("\n".join([*verdict_lines(folder.name, state, verdict, fix), *filter(None, [damage])]))
+        print("\n".join([*verdict_lines(folder.name, state, verdict, fix), *filter(None, [damage_text])]))
 
 
 def verdict_lines(name: str, state: RunState, verdict: Examination, fix: Path | None = None) -> list[str]:
@@ -59,8 +59,8 @@ def verdict_lines(name: str, state: RunState, verdict: Examination, fix: Path | 
 
 def _finding_lines(cause: FoundCause) -> list[str]:
     finding, indent = cause.found, " " * (_COST_WIDTH + 2)
-    cost = "error" if finding.is_fault else percent(finding.share) if cause.matters else "note"
-    lines = [f"{cost:<{_COST_WIDTH}}  {one_line(finding.cause)}", f"{indent}{one_line(finding.evidence)}"]
+    cost_text = "error" if finding.is_fault else percent(finding.share) if cause.matters else "note"
+    lines = [f"{cost_text:<{_COST_WIDTH}}  {one_line(finding.cause)}", f"{indent}{one_line(finding.evidence)}"]
     lines += [f"{indent}set: {settings_words(finding.fix)}"] if finding.fix else []
     lines += [f"{indent}do: {one_line(finding.advice)}"] if finding.advice else []
     return [*lines, f"{indent}why: {cause.symptom.why}"]

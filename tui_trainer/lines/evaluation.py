@@ -14,14 +14,14 @@ _NAME_WIDTH, _TEXT_WIDTH, _ANSWER_WIDTH = 40, 100, 150
 def evaluation_lines(evaluation: Mapping[str, Any], width: int = 160) -> list[str]:
     """Return the table of the models, and the rows whose loss changed most. `evaluation` is as in `evaluate --json`."""
     reference, models = evaluation["reference"], evaluation["models"]
-    names = list(models[0]["scores"])
-    table = [["", "loss", *map(plain, names)]]
+    score_names = list(models[0]["scores"])
+    table = [["", "loss", *map(plain, score_names)]]
 
     def add(label: str, values: list[float], sign: str = "") -> None:
         table.append([label, *(f"{value:{sign}.4f}" for value in values)])
 
     def values(model: Mapping[str, Any]) -> list[float]:
-        return [float(model["loss"]), *(float(model["scores"][name]) for name in names)]
+        return [float(model["loss"]), *(float(model["scores"][name]) for name in score_names)]
 
     if reference:
         add(one_line(reference["name"], _NAME_WIDTH), values(reference))
@@ -36,8 +36,8 @@ def evaluation_lines(evaluation: Mapping[str, Any], width: int = 160) -> list[st
         old_name, new_name = (one_line(model["name"], _NAME_WIDTH) for model in (reference, models[0]))
         lines += ["", f"largest changes from {old_name} to {new_name}:"]
         for row in evaluation["changed"]:
-            losses = f"loss {row['loss_before']:.3f} -> {row['loss_after']:.3f}"
-            lines.append(f"  row {row['number']}: {losses}  {one_line(row['text'].strip(), _TEXT_WIDTH)}")
+            loss_text = f"loss {row['loss_before']:.3f} -> {row['loss_after']:.3f}"
+            lines.append(f"  row {row['number']}: {loss_text}  {one_line(row['text'].strip(), _TEXT_WIDTH)}")
             lines.append(f"    before {one_line(row['before'].strip(), _ANSWER_WIDTH)}")
             lines.append(f"    after  {one_line(row['after'].strip(), _ANSWER_WIDTH)}")
     return lines

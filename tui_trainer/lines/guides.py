@@ -30,9 +30,9 @@ def guides() -> dict[str, str]:
 @cache
 def sections(guide: str) -> tuple[GuideSection, ...]:
     """Return the sections of a guide in their order, without pictures."""
-    first, *others = re.split(r"^## ", _PICTURE.sub("", _text(guide)), flags=re.MULTILINE)
-    parts = [("", first.partition("\n")[2])]
-    parts += [(title.strip(), body) for title, _, body in (section.partition("\n") for section in others)]
+    introduction, *texts = re.split(r"^## ", _PICTURE.sub("", _text(guide)), flags=re.MULTILINE)
+    parts = [("", introduction.partition("\n")[2])]
+    parts += [(title.strip(), body) for title, _, body in (section.partition("\n") for section in texts)]
     return tuple(GuideSection(guide, title, body.strip()) for title, body in parts)
 
 

@@ -33,7 +33,7 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
     thread, reported_reasons = RunThread(run), set[str]()
     with _Signals(thread.stop) as signals:
         follower = Follower(run.folder, as_json=as_json, greeting=greeting)
-        allocation, saved_before = slurm.Allocation.here(), steps_saved(run.folder.checkpoints)
+        allocation, steps_before = slurm.Allocation.here(), steps_saved(run.folder.checkpoints)
         if allocation:
             slurm.remember_job(run.folder, allocation.job)
         with patient("stdout"):
@@ -43,8 +43,8 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
                 thread.join(_POLL_SECONDS)
                 signals.pass_on(follower.note)
                 if (reason := run.journal.failing) and reason not in reported_reasons:
-                    effect = "training continues, but its progress is not shown"
-                    follower.note(f"could not write the journal ({reason}): {effect}")
+                    effect_text = "training continues, but its progress is not shown"
+                    follower.note(f"could not write the journal ({reason}): {effect_text}")
                     reported_reasons.add(reason)
             is_read = follower.end(lambda: signals.stop_wanted)
         outcome = thread.outcome
@@ -56,7 +56,7 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
         if outcome.failure:
             tell(outcome.failure)
     if allocation and signals.limit_is_near and outcome.exit_code == EXIT_STOPPED and not run.is_new:
-        new_steps = set(steps_saved(run.folder.checkpoints)) - set(saved_before)
+        new_steps = set(steps_saved(run.folder.checkpoints)) - set(steps_before)
         _queue_again(allocation, max(new_steps, default=0))
     return outcome.exit_code
 
@@ -68,8 +68,8 @@ def _report_unread(folder: RunFolder) -> None:
 def _queue_again(allocation: slurm.Allocation, step: int) -> None:
     if not step:
         # Without a new checkpoint, the job would make no progress and be queued again forever.
-        words = "reached its time limit before it saved a new checkpoint: submit it with a longer --time"
-        tell(f"job {allocation.job} {words}")
+        message = "reached its time limit before it saved a new checkpoint: submit it with a longer --time"
+        tell(f"job {allocation.job} {message}")
         return
     # Printed before the requeue, because Slurm then ends this process.
     tell(f"job {allocation.job} is near its time limit: the run is saved at step {step}, and the job is queued again")
@@ -94,11 +94,11 @@ def join_run(folder: RunFolder, node_rank: int) -> int:
     with _Signals(request_stop) as signals, ThreadPoolExecutor(1) as pool:
         # The first node gets this signal too, and it stops the run.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        exit_code = pool.submit(join, folder, node_rank, show_progress, stop)
-        while not exit_code.done():
+        join_future = pool.submit(join, folder, node_rank, show_progress, stop)
+        while not join_future.done():
             sleep(_POLL_SECONDS)
             signals.pass_on(tell)
-    return exit_code.result()
+    return join_future.result()
 
 
 def watch(folder: RunFolder, *, as_json: bool) -> int:

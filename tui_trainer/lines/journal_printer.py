@@ -56,8 +56,8 @@ class Output:
     @property
     def seconds_of_this_wait(self) -> float:
         """Time that the present write has waited for the reader, in seconds; 0 without a write."""
-        start = self._waits_since
-        return 0.0 if start is None else monotonic() - start
+        wait_start = self._waits_since
+        return 0.0 if wait_start is None else monotonic() - wait_start
 
     @property
     def seconds_waited(self) -> float:
@@ -171,8 +171,8 @@ class Follower(threading.Thread):
     def _show_gauges(self, step: int) -> None:
         if line := lines.gauges_line(step, self._gauges):
             self.print(line)
-        if slowest := slowest_rank(self.state):
-            self.print(f"step {step}: {slowest.words}")
+        if slowest_process := slowest_rank(self.state):
+            self.print(f"step {step}: {slowest_process.words}")
         self._gauges = GaugeSummary()
 
     def _show_passing(self, line: str) -> None:
@@ -188,8 +188,8 @@ class Follower(threading.Thread):
             return
         if self.output.is_terminal:
             width = max(shutil.get_terminal_size().columns - 1, 1)
-            wrapped = "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in text.split("\n"))
-            self.output.write(f"\r\x1b[K{wrapped}\n")
+            wrapped_text = "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in text.split("\n"))
+            self.output.write(f"\r\x1b[K{wrapped_text}\n")
             self._shown_live = ""
         else:
             self.output.write(text + "\n")

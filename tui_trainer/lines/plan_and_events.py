@@ -85,31 +85,33 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return step_line(event, state)
         case events.EvalDone():
             weights = kept_weights(state)
-            note = weights.patience_words
+            note_text = weights.patience_words
             if event.best:
-                note = "best of the scheduled evaluations" if weights.requested_was_better else "best so far"
+                note_text = "best of the scheduled evaluations" if weights.requested_was_better else "best so far"
             elif not event.scheduled:
                 scope = "; the best is chosen from the scheduled evaluations only"
-                note = "requested" + scope * weights.requested_was_better
-            loss, targets = state.loss_smoothed, targets_summary(state)
+                note_text = "requested" + scope * weights.requested_was_better
+            recent_loss, targets_text = state.loss_smoothed, targets_summary(state)
             parts = [
-                f"step {event.step}: held-out loss {event.loss:.4f}" + (f" ({note})" if note else ""),
+                f"step {event.step}: held-out loss {event.loss:.4f}" + (f" ({note_text})" if note_text else ""),
                 scores_line(event.scores, state.baselines.scores if state.baselines else {}),
-                "" if loss is None else f"recent training loss {loss:.4f}",
+                "" if recent_loss is None else f"recent training loss {recent_loss:.4f}",
                 format_seconds(event.seconds),
-                targets and f"targets {targets}",
+                targets_text and f"targets {targets_text}",
             ]
             return ", ".join(filter(None, parts))
         case events.EpochDone():
-            rates = f"{format_rate(event.samples_per_second, 'rows')}, {format_rate(event.tokens_per_second, 'tokens')}"
-            time, planned = format_seconds(event.seconds), planned_epoch_seconds(state.plan)
-            time += "" if planned is None else f" ({format_seconds(planned)} planned)"
-            graded = grade(state, event.samples_per_second)
-            rates += f": {graded}" if graded else ""
-            return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {time}, {rates}"
+            speeds = (
+                f"{format_rate(event.samples_per_second, 'rows')}, {format_rate(event.tokens_per_second, 'tokens')}"
+            )
+            time_text, planned_seconds = format_seconds(event.seconds), planned_epoch_seconds(state.plan)
+            time_text += "" if planned_seconds is None else f" ({format_seconds(planned_seconds)} planned)"
+            grade_text = grade(state, event.samples_per_second)
+            speeds += f": {grade_text}" if grade_text else ""
+            return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {time_text}, {speeds}"
         case events.CheckpointSaved():
-            cost = f"{format_bytes(event.bytes)}, {format_seconds(event.seconds)}"
-            return f"step {event.step}: saved {event.path} ({cost})"
+            cost_text = f"{format_bytes(event.bytes)}, {format_seconds(event.seconds)}"
+            return f"step {event.step}: saved {event.path} ({cost_text})"
         case events.TextSampled():
             verb = "writes" if not labels_rows(state.task) else "reads"
             text = sample_words(event.prompt, event.text, _PROMPT_CHARACTERS)
@@ -122,9 +124,9 @@ def event_line(event: events.Event, state: RunState) -> str | None:
 
 
 def _baselines_line(event: events.BaselinesMeasured) -> str | None:
-    losses = ", ".join(f"{name} {loss:.4f}" for name, loss in event.losses.items())
-    counts = f"nats/{event.unit} (n-gram models, from counts of {event.unit} sequences)"
-    parts = [f"held-out loss {losses} {counts}"] if losses else []
+    losses_text = ", ".join(f"{name} {loss:.4f}" for name, loss in event.losses.items())
+    counts_text = f"nats/{event.unit} (n-gram models, from counts of {event.unit} sequences)"
+    parts = [f"held-out loss {losses_text} {counts_text}"] if losses_text else []
     parts += [one_line(baselines_line(event.scores))] if event.scores else []
     return f"to beat: {'; '.join(parts)}" if parts else None
 
@@ -139,13 +141,13 @@ def _plan_made_line(event: events.PlanMade) -> str:
 
 
 def _data_line(event: events.DataPrepared) -> str:
-    source = "read from the cache" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
-    held_out = held_out_words(event.eval_rows) + f" ({quantity(event.eval_documents, 'document')})" * bool(
+    source_text = "read from the cache" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
+    held_out_text = held_out_words(event.eval_rows) + f" ({quantity(event.eval_documents, 'document')})" * bool(
         event.eval_rows
     )
     line = (
         f"data: {rows_words(event.rows, event.tokens)} to train on ({quantity(event.documents, 'document')}), "
-        f"{held_out}, vocabulary {event.vocabulary:,}; {source}"
+        f"{held_out_text}, vocabulary {event.vocabulary:,}; {source_text}"
     )
     return "\n".join([line, *(f"data: {one_line(note)}" for note in event.notes)])
 
@@ -156,13 +158,13 @@ def step_line(event: events.StepDone, state: RunState) -> str:
     The loss is `RunState.loss_smoothed`, and the scores are means over up to 50 steps.
     """
     loss = state.loss_smoothed if state.loss_smoothed is not None else event.loss
-    rate = format_rate(state.tokens_per_second or event.tokens_per_second, "tokens")
-    seconds = eta_seconds(state)
-    eta = f"  ETA {format_seconds(seconds)}" if seconds else ""
+    rate_text = format_rate(state.tokens_per_second or event.tokens_per_second, "tokens")
+    seconds_left = eta_seconds(state)
+    eta_text = f"  ETA {format_seconds(seconds_left)}" if seconds_left else ""
     scores = "".join(f"  {one_line(plain(name), 40)} {number(mean)}" for name, mean in state.training_scores.items())
     return (
         f"step {event.step}/{state.total_steps}  loss {loss:.4f}{scores}  lr {event.lr:.1e}  "
-        f"grad {event.grad_norm:.2f}  {rate}{eta}"
+        f"grad {event.grad_norm:.2f}  {rate_text}{eta_text}"
     )
 
 
@@ -190,18 +192,18 @@ def gauges_words(summary: GaugeSummary) -> str:
     def text_or_empty(write: Callable[..., str], *values: float | None) -> str:
         return "" if None in values else write(*values)
 
-    gpu = [
+    gpu_texts = [
         text_or_empty(lambda share: f"{100 * share:.0f} %", mean("utilization_share")),
         text_or_empty(format_bytes_of, peak("memory_used_bytes"), peak("memory_bytes") or None),
         text_or_empty("{:.0f} W".format, mean("power_watts")),
         text_or_empty("{:.0f} \u00b0C".format, peak("temperature_celsius")),
     ]
-    process = [
+    process_texts = [
         text_or_empty(lambda memory_bytes: f"process {format_bytes(memory_bytes)}", peak("process_memory_bytes")),
         text_or_empty("CPU {:.1f} of {:g} cores".format, mean("busy_cores"), summary.usable_cores),
     ]
-    on_gpu = ", ".join(filter(None, gpu))
-    return "; ".join(filter(None, [on_gpu and f"GPU {on_gpu}", ", ".join(filter(None, process))]))
+    gpu_text = ", ".join(filter(None, gpu_texts))
+    return "; ".join(filter(None, [gpu_text and f"GPU {gpu_text}", ", ".join(filter(None, process_texts))]))
 
 
 REHEARSAL_SECONDS = 600.0
@@ -212,10 +214,10 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     """Return the lines to print when a run starts. The data is not prepared yet, so the plan is estimated."""
     from tui_trainer.planning.summary import place_words, tuning_words
 
-    profiles = ", ".join(
+    profiles_text = ", ".join(
         filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
     )
-    lines = [one_line(f"run {name} in {folder}"), profiles, f"trains {place_words(plan)}; {tuning_words(plan)}"]
+    lines = [one_line(f"run {name} in {folder}"), profiles_text, f"trains {place_words(plan)}; {tuning_words(plan)}"]
     if not plan.train_rows.exact:
         lines.append(f"about {takes_words(plan)} (estimated; exact once the data is prepared)")
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
@@ -225,20 +227,20 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
 
 def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -> list[str]:
     """Return the lines about the result of a run. `adapter_base` is the adapter's base model; empty without adapter."""
-    finished, name = state.finished, one_line(name)
-    if finished is None:
+    finish_event, name = state.finished, one_line(name)
+    if finish_event is None:
         return []
-    if finished.reason == "stopped":
-        verb = "resume" if finished.step else "start"
+    if finish_event.reason == "stopped":
+        verb = "resume" if finish_event.step else "start"
         return [f"{ending_words(state)}; {verb} with: tui-trainer resume {shell_word(name)}"]
     rows = []
-    if (loss := finished.eval_loss) is not None:
+    if (loss := finish_event.eval_loss) is not None:
         rows.append(("held-out loss", f"{loss:.4f}{loss_unit(state.task)}{kept_at_words(state)}"))
         losses = state.baselines.losses if state.baselines else {}
         rows += [(f"  {label:<15}", f"{value:.4f}  ({beaten_words(loss < value)})") for label, value in losses.items()]
     for score in scores_of(state):
-        baseline = f"  ({score.baseline_words}: {beaten_words(score.beaten)})" if score.baseline else ""
-        rows.append((one_line(score.name), number(score.value) + one_line(baseline)))
+        baseline_text = f"  ({score.baseline_words}: {beaten_words(score.beaten)})" if score.baseline else ""
+        rows.append((one_line(score.name), number(score.value) + one_line(baseline_text)))
     rows += [("target", f"{one_line(target.words)}: {target.verdict}") for target in targets_of(state)]
     rows += [(label, one_line(words, 400)) for label, words in speed_rows(state)]
     if words := gauges_words(state.gauge_summary):
@@ -248,9 +250,9 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         advice = "; set evaluation.early_stopping_patience = 3 to stop early and keep the best weights"
         advice = "" if state.plan and state.plan.early_stopping_patience else advice
         lines.append(f"{words}. This model has the weights of the last step{advice}")
-    if not finished.model_path:
+    if not finish_event.model_path:
         return lines
-    rows = [("adapter" if adapter_base else "model", f"{one_line(folder)}/{finished.model_path}")]
+    rows = [("adapter" if adapter_base else "model", f"{one_line(folder)}/{finish_event.model_path}")]
     if words := adapter_words(state):
         rows.append(("  size", f"{format_bytes(state.plan.merged_bytes if state.plan else None)} {words}"))
     if adapter_base:
@@ -264,10 +266,10 @@ def left_line(state: RunState, name: str, *, is_active: bool) -> str:
     """Return a line about a run after its screens were closed: its state, and the commands that show or stop it."""
     name = one_line(name)
     if not is_active:
-        how = ending_words(state) or gone_words(state)
-        return f"{name}: {how}; `tui-trainer attach {shell_word(name)}` shows it again"
-    where = f" at step {state.step:,} of {state.total_steps:,}" if state.steps else ""
-    return f"{name} is {state.status}{where}; {come_back_words(name)}"
+        ending_text = ending_words(state) or gone_words(state)
+        return f"{name}: {ending_text}; `tui-trainer attach {shell_word(name)}` shows it again"
+    step_text = f" at step {state.step:,} of {state.total_steps:,}" if state.steps else ""
+    return f"{name} is {state.status}{step_text}; {come_back_words(name)}"
 
 
 _ADDED = "what training needs in addition to the loaded libraries"
@@ -284,25 +286,25 @@ def plan_lines(plan: Plan, data_lines: Sequence[str] = (), notes: Sequence[str] 
         f"{plan.recipe or 'no recipe'}: {plan.config.task.type}, {model_words(plan)}",
         *(data_lines or [f"trains on {one_line(plan.config.data.path)}"]),
         *(f"  {one_line(source.words(exact=plan.train_rows.exact))}" for source in plan.sources),
-        *(f"  {one_line(use.words())}" for use in plan.splits),
+        *(f"  {one_line(split.words())}" for split in plan.splits),
         *(f"  {one_line(note)}" for note in plan.data_notes),
         f"trains {place_words(plan)}",
         f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
         *map(one_line, notes),
     ]
     lines += _figure_lines(plan)
-    memory = "GPU memory" if plan.device == "cuda" else _ADDED
-    return [*lines, "", f"~ estimated, = exact; memory is {memory}"]
+    memory_text = "GPU memory" if plan.device == "cuda" else _ADDED
+    return [*lines, "", f"~ estimated, = exact; memory is {memory_text}"]
 
 
 def _figure_lines(plan: Plan) -> Iterator[str]:
     """Yield a line for each figure of a plan. A memory figure is followed by a line for each of its parts."""
-    parts = {"memory_bytes": plan.memory_parts, "host_memory_bytes": plan.host_memory_parts}
-    for name, figure, planned in plan.shown_figures():
-        text = plan_time(plan) if name == "duration_seconds" else figure_text(figure, planned.value)
-        text = "all" if name == "loss_chunk_tokens" and not planned.value else one_line(text)
-        yield f"{figure.title:<19} {text:>12} {'=' if planned.exact else '~'} {one_line(planned.reason)}"
-        for part in parts.get(name, ()):
+    parts_of_figure = {"memory_bytes": plan.memory_parts, "host_memory_bytes": plan.host_memory_parts}
+    for name, figure, planned_figure in plan.shown_figures():
+        text = plan_time(plan) if name == "duration_seconds" else figure_text(figure, planned_figure.value)
+        text = "all" if name == "loss_chunk_tokens" and not planned_figure.value else one_line(text)
+        yield f"{figure.title:<19} {text:>12} {'=' if planned_figure.exact else '~'} {one_line(planned_figure.reason)}"
+        for part in parts_of_figure.get(name, ()):
             yield f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}"
 
 
@@ -316,38 +318,38 @@ def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
     """Return a table of the plans for several GPUs, and a line that names the smallest GPU that is large enough."""
     from tui_trainer.launching.estimate_other_gpus import smallest_that_fits
 
-    head = ("GPU", "memory", "step", "time", "precision", "rows/step", "lr", "profile")
-    rows = table_lines([head, *map(_card_row, plans)], width, right=("memory", "step", "time"))
+    titles = ("GPU", "memory", "step", "time", "precision", "rows/step", "lr", "profile")
+    rows = table_lines([titles, *map(_card_row, plans)], width, right=("memory", "step", "time"))
     rows += [f"{_cards_words(item)} does not fit: {one_line(item.problem)}" for item in plans if item.plan is None]
     best = smallest_that_fits(plans)
     result = f"smallest that fits: {_cards_words(best)}" if best else "the run does not fit on any of these GPUs"
-    rates = (
+    rates_note = (
         "step and time are estimated from the vendors' peak rates, not measured; `-` means that no rate is published"
     )
-    assumed = sorted({name for item in plans for name in item.assumed})
-    needed = [f"these plans assume libraries that are not installed here: {', '.join(assumed)}"] if assumed else []
-    return [*rows, "", result, rates, *needed]
+    names = sorted({name for item in plans for name in item.assumed})
+    library_notes = [f"these plans assume libraries that are not installed here: {', '.join(names)}"] if names else []
+    return [*rows, "", result, rates_note, *library_notes]
 
 
-def _cards_words(item: CardPlan) -> str:
-    return f"{item.cards} x {item.card.label}" if item.cards > 1 else item.card.label
+def _cards_words(card_plan: CardPlan) -> str:
+    return f"{card_plan.cards} x {card_plan.card.label}" if card_plan.cards > 1 else card_plan.card.label
 
 
-def _card_row(item: CardPlan) -> tuple[str, ...]:
-    if (plan := item.plan) is None:
-        return (_cards_words(item), "too large", "-", "-", "-", "-", "-", item.profile or "none")
-    on_card = plan.device == "cuda"
+def _card_row(card_plan: CardPlan) -> tuple[str, ...]:
+    if (plan := card_plan.plan) is None:
+        return (_cards_words(card_plan), "too large", "-", "-", "-", "-", "-", card_plan.profile or "none")
+    is_on_gpu = plan.device == "cuda"
     step_seconds, total_seconds = plan.step_seconds.value, plan.duration_seconds.value
     return (
-        _cards_words(item),
-        f"{format_bytes(plan.memory_bytes.value)} of {item.card.memory_gib} GiB" if on_card else "on the CPU",
-        "-" if step_seconds is None or not on_card else format_seconds(step_seconds),
-        "-" if step_seconds is None or total_seconds is None or not on_card else plan_time(plan),
+        _cards_words(card_plan),
+        f"{format_bytes(plan.memory_bytes.value)} of {card_plan.card.memory_gib} GiB" if is_on_gpu else "on the CPU",
+        "-" if step_seconds is None or not is_on_gpu else format_seconds(step_seconds),
+        "-" if step_seconds is None or total_seconds is None or not is_on_gpu else plan_time(plan),
         plan.precision.value,
         f"{plan.effective_batch_size.value}: "
         + split_words(plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value),
         f"{plan.learning_rate.value:g}",
-        item.profile or "none",
+        card_plan.profile or "none",
     )
 
 
@@ -377,16 +379,16 @@ def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> li
 
 def table_lines(rows: Sequence[Sequence[str]], width: int, right: Collection[str] = ()) -> list[str]:
     """Return a table with the titles `rows[0]`. Columns that do not fit are left out; `right` are aligned right."""
-    columns = [(max(map(cell_len, cells)), cells[0] in right) for cells in zip(*rows, strict=True)]
-    right_edges = list(accumulate(column_width + 2 for column_width, _ in columns))
+    column_formats = [(max(map(cell_len, cells)), cells[0] in right) for cells in zip(*rows, strict=True)]
+    right_edges = list(accumulate(column_width + 2 for column_width, _ in column_formats))
     visible_count = max(sum(end - 2 <= width for end in right_edges), 1)
 
     def aligned(cell: str, column_width: int, to_right: bool) -> str:
         blanks = " " * (column_width - cell_len(cell))
         return blanks + cell if to_right else cell + blanks
 
-    lines = [[aligned(cell, *column) for cell, column in zip(row, columns, strict=True)] for row in rows]
-    return ["  ".join(cells[:visible_count]).rstrip() for cells in lines]
+    aligned_rows = [[aligned(cell, *column) for cell, column in zip(row, column_formats, strict=True)] for row in rows]
+    return ["  ".join(cells[:visible_count]).rstrip() for cells in aligned_rows]
 
 
 def age_words(run: RunOverview, now: datetime) -> str:
@@ -397,8 +399,8 @@ def age_words(run: RunOverview, now: datetime) -> str:
 
 def steps_words(run: RunResult) -> str:
     """Return the steps of a run as `120/500`, or `40/102, kept 30` if the model has the weights of step 30."""
-    steps = f"{run.step}/{run.total_steps}" if run.total_steps else str(run.step or "--")
-    return steps if run.kept_step is None else f"{steps}, kept {run.kept_step}"
+    steps_text = f"{run.step}/{run.total_steps}" if run.total_steps else str(run.step or "--")
+    return steps_text if run.kept_step is None else f"{steps_text}, kept {run.kept_step}"
 
 
 def loss_words(loss: float | None) -> str:

@@ -41,33 +41,33 @@ class Chart:
 
 def charts_of(state: RunState) -> list[Chart]:
     """Return the charts of a run. A chart without any points is left out."""
-    losses = (
+    loss_curves = (
         Curve(name="training", points=[(point.step, point.loss) for point in train_curve(state, MOST_POINTS)]),
         Curve(name="held out", points=[(point.step, point.loss) for point in eval_curve(state, MOST_POINTS)]),
     )
-    names = dict.fromkeys(name for done in state.evals for name in done.scores)
+    names = dict.fromkeys(name for event in state.evals for name in event.scores)
     scores: dict[str, Points] = {
-        name: [(done.step, done.scores[name]) for done in state.evals if name in done.scores] for name in names
+        name: [(event.step, event.scores[name]) for event in state.evals if name in event.scores] for name in names
     }
-    training_scores = {name: means(state.steps, column, MOST_POINTS) for name, column in state.step_scores.items()}
+    points_in_training = {name: means(state.steps, column, MOST_POINTS) for name, column in state.step_scores.items()}
     levels = tuple((state.baselines.losses if state.baselines else {}).items())
-    parts = tuple(
+    part_curves = tuple(
         Curve(name=name, points=[(step, 1e3 * seconds) for step, seconds in _means(state, f"{name}_seconds")])
         for name in STEP_PARTS
     )
     charts = [
-        Chart(title="Loss", x_unit="step", curves=losses, levels=levels, from_zero=False),
+        Chart(title="Loss", x_unit="step", curves=loss_curves, levels=levels, from_zero=False),
         *(_single(f"Score: {plain(name)}", plain(name), points, from_zero=False) for name, points in scores.items()),
         *(
             _single(f"In training: {plain(name)}", plain(name), points, from_zero=False)
-            for name, points in training_scores.items()
+            for name, points in points_in_training.items()
         ),
         _single("Learning rate", "learning rate", _means(state, "lrs")),
         _single("Gradient norm", "gradient norm", _means(state, "grad_norms")),
-        Chart(title="Step time, ms", x_unit="step", curves=parts, stacked=True),
+        Chart(title="Step time, ms", x_unit="step", curves=part_curves, stacked=True),
     ]
-    resumed_at = _resumed_at(state)
-    charts = [*(replace(chart, resumed_at=resumed_at) for chart in charts), *_gauge_charts(state.gauge_summary)]
+    resume_steps = _resumed_at(state)
+    charts = [*(replace(chart, resumed_at=resume_steps) for chart in charts), *_gauge_charts(state.gauge_summary)]
     return [chart for chart in charts if any(curve.points for curve in chart.curves)]
 
 
@@ -94,15 +94,15 @@ _SHARED_TITLES: dict[Unit, str] = {"bytes": "Memory, GiB", "share": "Use, 0 to 1
 
 
 def _gauge_charts(gauges: GaugeSummary) -> Iterator[Chart]:
-    seconds = gauges.seconds[-1] if gauges.seconds else 0.0
-    unit = next((unit for unit, length in _UNITS.items() if seconds >= _LEAST_UNITS * length), "second")
+    total_seconds = gauges.seconds[-1] if gauges.seconds else 0.0
+    unit = next((unit for unit, seconds in _UNITS.items() if total_seconds >= _LEAST_UNITS * seconds), "second")
     xs = [value / _UNITS[unit] for value in gauges.seconds]
-    charts = dict[str, list[Curve]]()
+    curves_of_title = dict[str, list[Curve]]()
     for name, figure in GAUGES.items():
         values = [plotted(figure, value) for value in gauges.columns[name]]
         if points := means(xs, values, MOST_POINTS):
-            charts.setdefault(_SHARED_TITLES.get(figure.unit, figure.title), []).append(
+            curves_of_title.setdefault(_SHARED_TITLES.get(figure.unit, figure.title), []).append(
                 Curve(name=figure.title, points=points)
             )
-    for title, curves in charts.items():
+    for title, curves in curves_of_title.items():
         yield Chart(title=title, x_unit=unit, curves=tuple(curves))

@@ -51,28 +51,28 @@ class ReportedModel:
     baseline_scores: Mapping[str, float] = field(default_factory=dict)
 
     def loss_rows(self) -> Rows:
-        losses = [("training, last steps", self.train_loss), ("held out", self.eval_loss)]
-        losses += [(f"held out, {name}", loss) for name, loss in self.baseline_losses.items()]
-        return [(name, "--" if loss is None else f"{loss:.4f}") for name, loss in losses]
+        named_losses = [("training, last steps", self.train_loss), ("held out", self.eval_loss)]
+        named_losses += [(f"held out, {name}", loss) for name, loss in self.baseline_losses.items()]
+        return [(name, "--" if loss is None else f"{loss:.4f}") for name, loss in named_losses]
 
     def score_rows(self) -> Rows:
         """Return (name, value) of each score on the held-out rows; empty if the task has no scores besides the loss."""
         return [(score.name, score.words) for score in score_words(self.scores, self.baseline_scores)]
 
     def setting_rows(self, plan: Plan) -> Rows:
-        training, model, total = plan.config.training, plan.config.model, plan.total_steps.value
-        decay = f", decay {plan.decay_steps.value} steps, {training.decay_type}" if plan.decay_steps else ""
-        floor = f", down to {training.min_lr_rate:g} of the peak" if training.min_lr_rate else ""
-        threads = f", {plan.threads.value} threads" if plan.device == "cpu" else ""
-        best = " (the best evaluation)" if self.weights_step != self.step else ""
-        schedule = f"{training.lr_scheduler_type}, warm-up {plan.warmup_steps.value} steps"
-        alpha, router = training.neftune_noise_alpha, plan.router_aux_loss_coef
-        rows = {
-            "steps": f"{self.step} of {total}",
-            "ended": "" if self.step == self.weights_step == total else self.ending,
-            "weights of": f"step {self.weights_step}{best}",
+        training, model, total_steps = plan.config.training, plan.config.model, plan.total_steps.value
+        decay_text = f", decay {plan.decay_steps.value} steps, {training.decay_type}" if plan.decay_steps else ""
+        floor_text = f", down to {training.min_lr_rate:g} of the peak" if training.min_lr_rate else ""
+        threads_text = f", {plan.threads.value} threads" if plan.device == "cpu" else ""
+        best_text = " (the best evaluation)" if self.weights_step != self.step else ""
+        schedule_text = f"{training.lr_scheduler_type}, warm-up {plan.warmup_steps.value} steps"
+        noise_alpha, router_weight = training.neftune_noise_alpha, plan.router_aux_loss_coef
+        text_of_label = {
+            "steps": f"{self.step} of {total_steps}",
+            "ended": "" if self.step == self.weights_step == total_steps else self.ending,
+            "weights of": f"step {self.weights_step}{best_text}",
             "effective batch": f"{batch_words(plan)} of up to {plan.config.data.max_length} tokens",
-            "learning rate": f"{plan.learning_rate.value:g}, {schedule}{decay}{floor}",
+            "learning rate": f"{plan.learning_rate.value:g}, {schedule_text}{decay_text}{floor_text}",
             "tuning": _tuning_words(plan),
             "added tokens": _added_tokens(model),
             "positions": _positions(model.rope_scaling),
@@ -81,19 +81,19 @@ class ReportedModel:
             "optimizer": (
                 f"{training.optim}, weight decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}"
             ),
-            "noise": f"NEFTune, alpha {alpha:g}" if alpha else "",
-            "router loss": f"weight {router.value:g}" if router else "",
+            "noise": f"NEFTune, alpha {noise_alpha:g}" if noise_alpha else "",
+            "router loss": f"weight {router_weight.value:g}" if router_weight else "",
             "seed": str(training.seed),
-            "time": f"{format_seconds(self.training_seconds)} on {plan.device_name}{threads}",
+            "time": f"{format_seconds(self.training_seconds)} on {plan.device_name}{threads_text}",
         }
-        return [(label, words) for label, words in rows.items() if words]
+        return [(label, text) for label, text in text_of_label.items() if text]
 
 
 def _added_tokens(model: ModelSection) -> str:
     with suppress(ConfigError):  # older runs name a file of tokens, which may no longer exist
         if tokens := tokens_in(model.add_tokens):
-            shown = ", ".join(tokens[:_MOST_TOKENS]) + (", ..." if len(tokens) > _MOST_TOKENS else "")
-            return f"{len(tokens):,}: {one_line(shown, 160)}"
+            tokens_text = ", ".join(tokens[:_MOST_TOKENS]) + (", ..." if len(tokens) > _MOST_TOKENS else "")
+            return f"{len(tokens):,}: {one_line(tokens_text, 160)}"
     return ""
 
 
@@ -105,18 +105,18 @@ def _positions(rope: RopeScalingSection) -> str:
 def _tuning_words(plan: Plan) -> str:
     tuning = plan.config.tuning
     if not tuning.has_adapter:
-        chosen = f"weights chosen by trainable_layers = {tuning.trainable_layers}, the others frozen"
-        return chosen if tuning.trainable_layers else "all weights"
+        weights_text = f"weights chosen by trainable_layers = {tuning.trainable_layers}, the others frozen"
+        return weights_text if tuning.trainable_layers else "all weights"
     kind = "DoRA" if tuning.use_dora else "LoRA"
-    scale = ", rank-stabilised" if tuning.use_rslora else ""
-    scale += f", LoRA+ ratio {tuning.loraplus_lr_ratio:g}" if tuning.loraplus_lr_ratio != 1 else ""
-    saved = f", with {tuning.modules_to_save} trained in full" if tuning.modules_to_save else ""
-    quantized = f"; the frozen weights were quantized to 4 bits ({plan.config.quantization.bnb_4bit_quant_type})"
-    packed = quantized if tuning.in_four_bits else ""
-    initial = f", initialised by {tuning.init_lora_weights}" if tuning.init_lora_weights != "default" else ""
-    initial += f" and saved as LoRA of rank {2 * tuning.r} for the original weights" if tuning.mutates_weights else ""
-    adapter = f"{kind} of rank {tuning.r}, alpha {tuning.lora_alpha:g}{scale}, on {tuning.target_modules}"
-    return f"{adapter}{saved}{packed}{initial}"
+    scale_text = ", rank-stabilised" if tuning.use_rslora else ""
+    scale_text += f", LoRA+ ratio {tuning.loraplus_lr_ratio:g}" if tuning.loraplus_lr_ratio != 1 else ""
+    saved_text = f", with {tuning.modules_to_save} trained in full" if tuning.modules_to_save else ""
+    four_bit_text = f"; the frozen weights were quantized to 4 bits ({plan.config.quantization.bnb_4bit_quant_type})"
+    quantization_text = four_bit_text if tuning.in_four_bits else ""
+    init_text = f", initialised by {tuning.init_lora_weights}" if tuning.init_lora_weights != "default" else ""
+    init_text += f" and saved as LoRA of rank {2 * tuning.r} for the original weights" if tuning.mutates_weights else ""
+    adapter_text = f"{kind} of rank {tuning.r}, alpha {tuning.lora_alpha:g}{scale_text}, on {tuning.target_modules}"
+    return f"{adapter_text}{saved_text}{quantization_text}{init_text}"
 
 
 _FILE_LIMIT_BYTES = MIB
@@ -148,20 +148,20 @@ class RunFacts:
 def facts_of(folder: RunFolder) -> RunFacts:
     """Read all facts of a report. A journal of 100,000 steps takes about two seconds."""
     journal = FollowedJournal(folder)
-    about, state = overview(folder, journal), journal.state
-    plan, fault = _plan_of(folder)
+    run_overview, state = overview(folder, journal), journal.state
+    plan, plan_fault = _plan_of(folder)
     return RunFacts(
         folder=folder,
-        about=about,
+        about=run_overview,
         state=state,
         plan=plan,
-        plan_fault=fault,
+        plan_fault=plan_fault,
         changed_settings=tuple(_changed_settings(folder)),
         config_text=_text(folder.config),
         charts=tuple(charts_of(state)),
         disk_bytes=folder_size(folder.root).bytes,
         exports=certificates(folder),
-        model=_model_facts(about, state, plan),
+        model=_model_facts(run_overview, state, plan),
     )
 
 
@@ -221,7 +221,7 @@ def to_json(facts: RunFacts) -> str:
 
 def _object(facts: RunFacts) -> dict[str, Any]:
     state, plan, data = facts.state, facts.plan, facts.state.data
-    ended, best = state.failed or state.finished, best_before(state)
+    end_event, better_eval = state.failed or state.finished, best_before(state)
     return {
         "run": facts.folder.name,
         "folder": facts.folder.root,
@@ -229,13 +229,13 @@ def _object(facts: RunFacts) -> dict[str, Any]:
         "ending": facts.about.ending,
         "step": state.step,
         "total_steps": state.total_steps,
-        "ended": None if ended is None else asdict(ended),
-        "better_before": None if best is None else asdict(best),
+        "ended": None if end_event is None else asdict(end_event),
+        "better_before": None if better_eval is None else asdict(better_eval),
         "model": asdict(facts.model),
         "targets": [asdict(target) | {"met": target.met, "words": target.words} for target in targets_of(state)],
         "inference": None if state.inference is None else asdict(state.inference),
         "charts": [asdict(chart) for chart in facts.charts],
-        "evaluations": [asdict(done) for done in state.evals],
+        "evaluations": [asdict(evaluation) for evaluation in state.evals],
         "starts": [{**asdict(start), "seconds": start.seconds} for start in state.starts],
         "problems": [asdict(problem) for problem in state.problems],
         "settings": [
@@ -263,23 +263,23 @@ def costs_of(facts: RunFacts) -> list[Cost]:
 
     The name is empty if the JSON report omits the row, the title if the other reports omit it. Energy and power are
     those of the GPUs. GPU-hours include all starts."""
-    state, plan, seconds = facts.state, facts.state.plan, facts.state.seconds
+    state, plan, total_seconds = facts.state, facts.state.plan, facts.state.seconds
     processes = plan.processes if plan else 1
-    hours = seconds * processes / 3600 if state.device == "cuda" and seconds is not None else None
+    gpu_hours = total_seconds * processes / 3600 if state.device == "cuda" and total_seconds is not None else None
     joules = state.gauge_summary.energy_joules
     watts = None if joules is None else state.gauge_summary.mean("power_watts")
-    average = "" if watts is None else f", {watts:.0f} W on average"
-    evaluations, checkpoints = f" ({len(state.evals)})", f" ({len(state.checkpoints)})"
-    evaluation_seconds = sum(done.seconds for done in state.evals)
-    checkpoint_seconds = sum(done.seconds for done in state.checkpoints)
+    average_text = "" if watts is None else f", {watts:.0f} W on average"
+    eval_count_text, save_count_text = f" ({len(state.evals)})", f" ({len(state.checkpoints)})"
+    evaluation_seconds = sum(event.seconds for event in state.evals)
+    checkpoint_seconds = sum(event.seconds for event in state.checkpoints)
     return [
-        ("seconds", seconds, "time of the whole run", format_seconds),
+        ("seconds", total_seconds, "time of the whole run", format_seconds),
         ("step_seconds", facts.model.training_seconds, "steps", format_seconds),
-        ("evaluation_seconds", evaluation_seconds, "evaluations", lambda it: format_seconds(it) + evaluations),
-        ("checkpoint_seconds", checkpoint_seconds, "checkpoints", lambda it: format_seconds(it) + checkpoints),
+        ("evaluation_seconds", evaluation_seconds, "evaluations", lambda it: format_seconds(it) + eval_count_text),
+        ("checkpoint_seconds", checkpoint_seconds, "checkpoints", lambda it: format_seconds(it) + save_count_text),
         *(("", words, title, str) for title, words in speed_rows(state)),
-        ("gpu_hours", hours, "GPU-hours", "{:.2f}".format),
-        ("energy_joules", joules, "GPU energy", lambda joules: f"{joules / _JOULES_IN_KWH:.3g} kWh{average}"),
+        ("gpu_hours", gpu_hours, "GPU-hours", "{:.2f}".format),
+        ("energy_joules", joules, "GPU energy", lambda joules: f"{joules / _JOULES_IN_KWH:.3g} kWh{average_text}"),
         ("power_watts", watts, "", str),
         ("samples_per_second", state.samples_per_second, "rows per second", format_count),
         ("tokens_per_second", state.tokens_per_second, "tokens per second", format_count),

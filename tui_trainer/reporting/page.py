@@ -85,11 +85,11 @@ def key_figures(facts: RunFacts) -> Rows:
 
 
 def _outcome(facts: RunFacts) -> Iterator[Block]:
-    state, finished, failed = facts.state, facts.state.finished, facts.state.failed
-    if failed is not None:
-        log = f" The traceback is in {failed.log_path}." if failed.log_path else ""
-        yield f"The run failed: {failed.message}.{log}"
-    elif finished is None:
+    state, finish_event, failure_event = facts.state, facts.state.finished, facts.state.failed
+    if failure_event is not None:
+        log_text = f" The traceback is in {failure_event.log_path}." if failure_event.log_path else ""
+        yield f"The run failed: {failure_event.message}.{log_text}"
+    elif finish_event is None:
         message = "The process of the run stopped without an error message."
         yield message if facts.about.status == "interrupted" else "The run is active."
     else:
@@ -115,13 +115,13 @@ def _targets(facts: RunFacts) -> Iterator[Block]:
 def _settings(facts: RunFacts) -> Iterator[Block]:
     plan = facts.plan
     if plan is not None:
-        recipe = f"{plan.recipe or 'none'}, hardware profile {plan.hardware_profile or 'none'}"
+        recipe_text = f"{plan.recipe or 'none'}, hardware profile {plan.hardware_profile or 'none'}"
         yield Table(
             [
                 ("task", plan.config.task.type),
                 ("model", f"{model_words(plan)}; {tuning_words(plan)}"),
                 ("data", plan.config.data.path),
-                ("recipe", recipe),
+                ("recipe", recipe_text),
                 ("place", place_words(plan)),
             ]
         )
@@ -129,7 +129,10 @@ def _settings(facts: RunFacts) -> Iterator[Block]:
         yield f"The plan is not shown: {facts.plan_fault}."
     if facts.changed_settings:
         yield "Settings that differ from their defaults:"
-        rows = [(row.key, *(value_words(v)[:_VALUE_CHARACTERS] for v in row.values)) for row in facts.changed_settings]
+        rows = [
+            (row.key, *(value_words(value)[:_VALUE_CHARACTERS] for value in row.values))
+            for row in facts.changed_settings
+        ]
         yield Table(rows, ("setting", "value", "default"))
 
 
@@ -141,49 +144,51 @@ def _training(facts: RunFacts) -> Iterator[Block]:
 def _evenly_spaced(rows: Sequence[tuple[str, ...]], head: tuple[str, ...], noun: str) -> Iterator[Block]:
     """Yield a table of at most `_MOST_ROWS` rows, evenly spaced, and a note if rows are left out."""
     if rows:
-        chosen = [rows[end - 1] for end in spread_ends(len(rows), _MOST_ROWS)]
-        yield Table(chosen, head)
-        if len(rows) > len(chosen):
-            yield f"{len(chosen)} of {len(rows)} {noun}, evenly spaced."
+        chosen_rows = [rows[end - 1] for end in spread_ends(len(rows), _MOST_ROWS)]
+        yield Table(chosen_rows, head)
+        if len(rows) > len(chosen_rows):
+            yield f"{len(chosen_rows)} of {len(rows)} {noun}, evenly spaced."
 
 
 def _evaluations(facts: RunFacts) -> Iterator[Block]:
     evals, metric = facts.state.evals, facts.about.metric
-    names = tuple(dict.fromkeys(name for done in evals for name in done.scores))
-    best = max((done.step for done in evals if done.best), default=None)
+    score_names = tuple(dict.fromkeys(name for event in evals for name in event.scores))
+    best_step = max((event.step for event in evals if event.best), default=None)
     rows = []
-    for done in evals:
-        scores = (number(done.scores[name]) if name in done.scores else "--" for name in names)
-        rows.append((f"{done.step:,}" + (" (best)" if done.step == best else ""), f"{done.loss:.4f}", *scores))
-    yield from _evenly_spaced(rows, ("step", "held-out loss", *map(plain, names)), "evaluations")
+    for event in evals:
+        scores = (number(event.scores[name]) if name in event.scores else "--" for name in score_names)
+        rows.append((f"{event.step:,}" + (" (best)" if event.step == best_step else ""), f"{event.loss:.4f}", *scores))
+    yield from _evenly_spaced(rows, ("step", "held-out loss", *map(plain, score_names)), "evaluations")
     if evals and metric != "loss" and (value := metric_value(evals[-1], metric)) is not None:
         yield f"The best evaluation is chosen by {plain(metric)}; the last evaluation reached {number(value)}."
 
 
 def _epochs(facts: RunFacts) -> Iterator[Block]:
-    planned, rows = format_seconds(planned_epoch_seconds(facts.state.plan)), []
-    for done in facts.state.epochs:
-        rate = f"{done.samples_per_second:.1f}"
-        graded = grade(facts.state, done.samples_per_second) or "--"
-        rows.append((f"{done.epoch:,}", f"{done.mean_loss:.4f}", format_seconds(done.seconds), planned, rate, graded))
+    plan_text, rows = format_seconds(planned_epoch_seconds(facts.state.plan)), []
+    for event in facts.state.epochs:
+        speed = f"{event.samples_per_second:.1f}"
+        grade_text = grade(facts.state, event.samples_per_second) or "--"
+        rows.append(
+            (f"{event.epoch:,}", f"{event.mean_loss:.4f}", format_seconds(event.seconds), plan_text, speed, grade_text)
+        )
     yield from _evenly_spaced(rows, ("epoch", "mean loss", "time of steps", "planned", "rows/s", "grade"), "epochs")
 
 
 def _history(facts: RunFacts) -> Iterator[Block]:
     state, starts = facts.state, facts.state.starts
     if len(starts) > 1 or (starts and facts.about.status == "interrupted"):
-        silent = "killed" if facts.about.status == "interrupted" else "not yet"
+        silent_ending = "killed" if facts.about.status == "interrupted" else "not yet"
         rows = []
         for start in starts:
-            came_from = "new" if start.from_step is None else f"{start.from_step:,}"
+            origin = "new" if start.from_step is None else f"{start.from_step:,}"
             # A start without a recorded end was killed, unless it is the newest one.
-            ended = start.ending or (silent if start is starts[-1] else "killed")
-            taken = format_seconds(start.seconds)
-            rows.append((start.at[:19].replace("T", " "), came_from, f"{start.last_step:,}", taken, ended))
+            ending_text = start.ending or (silent_ending if start is starts[-1] else "killed")
+            duration = format_seconds(start.seconds)
+            rows.append((start.at[:19].replace("T", " "), origin, f"{start.last_step:,}", duration, ending_text))
         yield Table(rows, ("started (UTC)", "from step", "to step", "duration", "ended"))
     if problems := list(state.problems)[-_MOST_PROBLEMS:]:
-        texts = ("; ".join(filter(None, (fault.message, fault.hint))) for fault in problems)
-        fault_rows = [(f"{fault.step:,}", fault.kind, text) for fault, text in zip(problems, texts, strict=True)]
+        texts = ("; ".join(filter(None, (problem.message, problem.hint))) for problem in problems)
+        fault_rows = [(f"{problem.step:,}", problem.kind, text) for problem, text in zip(problems, texts, strict=True)]
         yield Table(fault_rows, ("step", "problem", "message"))
     if not starts:
         yield "The journal does not record the start of this run."
@@ -210,7 +215,7 @@ def _data(facts: RunFacts) -> Iterator[Block]:
 
 def _costs(facts: RunFacts) -> Iterator[Block]:
     if facts.state.started_at:
-        rows = [(title, show(value)) for _, value, title, show in costs_of(facts) if title and value is not None]
+        rows = [(title, text_of(value)) for _, value, title, text_of in costs_of(facts) if title and value is not None]
         yield Table([row for row in rows if row[1] != "--"])
 
 
@@ -222,7 +227,7 @@ def _doctor(facts: RunFacts) -> Iterator[Block]:
         yield sentence(verdict.healthy)
     if verdict.findings:
         pairs = [(finding, finding.found) for finding in verdict.findings]
-        rows = [(row.cost_words, found.cause, found.evidence, row.remedy_words or "--") for row, found in pairs]
+        rows = [(cause.cost_words, fault.cause, fault.evidence, cause.remedy_words or "--") for cause, fault in pairs]
         yield Table(rows, ("costs", "cause", "evidence", "in the next run"))
 
 
@@ -256,14 +261,14 @@ def _from_to(certificate: dict[str, Any], name: str, words: Callable[[float], st
 
 
 def _samples(facts: RunFacts) -> Iterator[Block]:
-    border = "" if labels_rows(facts.state.task) else "\u00b7"
+    separator = "" if labels_rows(facts.state.task) else "\u00b7"
     for sample in list(facts.state.samples)[-_MOST_SAMPLES:]:
         yield f"After step {sample.step:,}:"
-        lines = f"{sample.prompt}{border}{sample.text}".split("\n")
-        left_out = len(lines) - _MOST_SAMPLE_LINES
+        lines = f"{sample.prompt}{separator}{sample.text}".split("\n")
+        hidden_line_count = len(lines) - _MOST_SAMPLE_LINES
         yield Code("\n".join(lines[:_MOST_SAMPLE_LINES]))
-        if left_out > 0:
-            yield f"and {left_out:,} more lines."
+        if hidden_line_count > 0:
+            yield f"and {hidden_line_count:,} more lines."
 
 
 def _reproduction(facts: RunFacts) -> Iterator[Block]:
@@ -274,13 +279,13 @@ def _reproduction(facts: RunFacts) -> Iterator[Block]:
         yield f"{folder.config.name}:"
         yield Code(facts.config_text.rstrip())
     if plan is not None:
-        keys = [
+        key_rows = [
             ("prepared data", plan.data_key),
             ("base weights", plan.model_key),
             ("commit of the base model", plan.model_commit),
             ("GPU", plan.gpu_uuid),
         ]
-        yield Table([("seed", str(plan.config.training.seed)), *(pair for pair in keys if pair[1])])
+        yield Table([("seed", str(plan.config.training.seed)), *(pair for pair in key_rows if pair[1])])
     if facts.state.versions:
         yield Table(list(facts.state.versions.items()))
 
@@ -354,19 +359,19 @@ class _Frame:
 
 def chart_figure(chart: Chart) -> str:
     curves = [curve for curve in chart.curves if curve.points]
-    lines = _stacked(curves) if chart.stacked else [curve.points for curve in curves]
-    xs = [x for points in lines for x, _ in points]
-    values = [y for points in lines for _, y in points] + [value for _, value in chart.levels]
+    point_lists = _stacked(curves) if chart.stacked else [curve.points for curve in curves]
+    xs = [x for points in point_lists for x, _ in points]
+    values = [y for points in point_lists for _, y in points] + [value for _, value in chart.levels]
     y_ticks = nice_ticks(min(0.0, *values) if chart.from_zero else min(values), max(values))
     frame = _Frame(min(0.0, *xs), max(xs), y_ticks[0], y_ticks[-1])
     parts = [_axes(frame, y_ticks)]
     for name, value in chart.levels:
-        y, right = frame.y(value), _WIDTH - _RIGHT
-        parts.append(f'<path class="level" d="M{_LEFT} {y:.1f}H{right}"/>')
-        parts.append(f'<text x="{right}" y="{y - 4:.1f}" text-anchor="end">{as_html(name)}</text>')
+        y, right_x = frame.y(value), _WIDTH - _RIGHT
+        parts.append(f'<path class="level" d="M{_LEFT} {y:.1f}H{right_x}"/>')
+        parts.append(f'<text x="{right_x}" y="{y - 4:.1f}" text-anchor="end">{as_html(name)}</text>')
     parts += [f'<path class="level" d="M{frame.x(step):.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>' for step in chart.resumed_at]
-    drawn = [_curve(frame, lines, index, stacked=chart.stacked) for index in range(len(lines))]
-    name, picture = as_html(chart.title), "".join([*parts, *reversed(drawn)])
+    curve_shapes = [_curve(frame, point_lists, index, stacked=chart.stacked) for index in range(len(point_lists))]
+    name, picture = as_html(chart.title), "".join([*parts, *reversed(curve_shapes)])
     return (
         f'<figure><figcaption>{name} <span class="dim">by {as_html(chart.x_unit)}</span></figcaption>'
         f'<div class="legend">{_legend(chart, curves)}</div>'
@@ -377,8 +382,8 @@ def chart_figure(chart: Chart) -> str:
 def _curve(frame: _Frame, lines: Sequence[Points], index: int, *, stacked: bool) -> str:
     points, colour = lines[index], f"c{index % COLOURS}"
     if stacked:
-        floor = lines[index - 1] if index else [(x, frame.y_low) for x, _ in points]
-        return f'<polygon class="{colour}" points="{frame.path([*points, *reversed(floor)])}"/>'
+        floor_points = lines[index - 1] if index else [(x, frame.y_low) for x, _ in points]
+        return f'<polygon class="{colour}" points="{frame.path([*points, *reversed(floor_points)])}"/>'
     dots = points if len(points) <= 40 else points[-1:]
     marks = "".join(f'<circle class="{colour}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="2.5"/>' for x, y in dots)
     return f'<polyline class="{colour}" points="{frame.path(points)}"/>{marks}'
@@ -386,25 +391,25 @@ def _curve(frame: _Frame, lines: Sequence[Points], index: int, *, stacked: bool)
 
 def _stacked(curves: Sequence[Curve]) -> list[Points]:
     """Return the points of stacked curves: each curve is added to the sum of those before it. All have the same x."""
-    heights, lines = [0.0] * min(len(curve.points) for curve in curves), []
+    heights, point_lists = [0.0] * min(len(curve.points) for curve in curves), []
     for curve in curves:
         heights = [height + y for height, (_, y) in zip(heights, curve.points, strict=False)]
-        lines.append([(x, y) for (x, _), y in zip(curve.points, heights, strict=False)])
-    return lines
+        point_lists.append([(x, y) for (x, _), y in zip(curve.points, heights, strict=False)])
+    return point_lists
 
 
 def _axes(frame: _Frame, y_ticks: Sequence[float]) -> str:
-    right = _WIDTH - _RIGHT
+    right_x = _WIDTH - _RIGHT
     parts = []
     for tick in y_ticks:
         y = frame.y(tick)
-        parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}H{right}"/>')
+        parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}H{right_x}"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{axis_number(tick)}</text>')
-    bottom = _HEIGHT - _BOTTOM + 18
-    inside = [tick for tick in nice_ticks(frame.x_low, frame.x_high) if frame.x_low <= tick <= frame.x_high]
-    for tick in inside:
-        anchor = "end" if frame.x(tick) > right - 20 else "middle"
-        parts.append(f'<text x="{frame.x(tick):.1f}" y="{bottom}" text-anchor="{anchor}">{axis_number(tick)}</text>')
+    label_y = _HEIGHT - _BOTTOM + 18
+    x_ticks = [tick for tick in nice_ticks(frame.x_low, frame.x_high) if frame.x_low <= tick <= frame.x_high]
+    for tick in x_ticks:
+        anchor = "end" if frame.x(tick) > right_x - 20 else "middle"
+        parts.append(f'<text x="{frame.x(tick):.1f}" y="{label_y}" text-anchor="{anchor}">{axis_number(tick)}</text>')
     return "".join(parts)
 
 
@@ -430,8 +435,8 @@ def _legend(chart: Chart, curves: Sequence[Curve]) -> str:
     entries = [(f"c{i % COLOURS}", curve.name, short_number(curve.points[-1][1])) for i, curve in enumerate(curves)]
     entries += [("level", name, short_number(value)) for name, value in chart.levels]
     if chart.resumed_at:
-        shown = ", ".join(f"{step:,}" for step in chart.resumed_at[:_MOST_NAMED])
-        entries.append(("level", "resumed after", shown + " ..." * (len(chart.resumed_at) > _MOST_NAMED)))
+        steps_text = ", ".join(f"{step:,}" for step in chart.resumed_at[:_MOST_NAMED])
+        entries.append(("level", "resumed after", steps_text + " ..." * (len(chart.resumed_at) > _MOST_NAMED)))
     return "".join(
         f'<span><i class="{kind}"></i>{as_html(name)} <b>{value}</b></span>' for kind, name, value in entries
     )
@@ -456,9 +461,9 @@ def _markdown(block: Block) -> list[str]:
         case Chart():
             return _markdown(chart_summary(block))
         case Table(rows=rows, head=head):
-            cells = [head or ("", ""), *rows] if rows else []
-            lines = ["| " + " | ".join(map(as_markdown, row)) + " |" for row in cells]
-            return [*lines[:1], "| " + " | ".join(["---"] * len(cells[0])) + " |", *lines[1:], ""] if rows else []
+            table_rows = [head or ("", ""), *rows] if rows else []
+            lines = ["| " + " | ".join(map(as_markdown, row)) + " |" for row in table_rows]
+            return [*lines[:1], "| " + " | ".join(["---"] * len(table_rows[0])) + " |", *lines[1:], ""] if rows else []
         case Code(text=text):
             # The fence must be longer than any sequence of backticks in the text.
             fence = "`" * max(3, *(len(ticks) + 1 for ticks in _TICKS.findall(text)), 3)
@@ -480,10 +485,10 @@ _BAD = frozenset({"failed", "interrupted"})
 
 
 def to_html(facts: RunFacts) -> str:
-    name, state = as_html(facts.folder.name), as_html(facts.about.status_words)
-    figures = "".join(f"<div>{as_html(label)}<b>{as_html(value)}</b></div>" for label, value in key_figures(facts))
-    role = "bad" if facts.about.status in _BAD else "good" if facts.about.status == "finished" else "dim"
-    body = "".join(
+    run_name, status_text = as_html(facts.folder.name), as_html(facts.about.status_words)
+    figures_html = "".join(f"<div>{as_html(label)}<b>{as_html(value)}</b></div>" for label, value in key_figures(facts))
+    css_class = "bad" if facts.about.status in _BAD else "good" if facts.about.status == "finished" else "dim"
+    sections_html = "".join(
         f"<section><h2>{as_html(heading)}</h2>{_html_all(blocks)}</section>\n" for heading, blocks in sections(facts)
     )
     return (
@@ -491,8 +496,8 @@ def to_html(facts: RunFacts) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{as_html(title(facts))}</title><style>{_STYLE}{_COLOURS}</style></head>\n<body>"
-        f'<h1>{name} <b class="{role}">{state}</b></h1>\n<div class="figures">{figures}</div>\n'
-        f"{body}<footer>Written by tui-trainer from the journal of the run.</footer></body></html>\n"
+        f'<h1>{run_name} <b class="{css_class}">{status_text}</b></h1>\n<div class="figures">{figures_html}</div>\n'
+        f"{sections_html}<footer>Written by tui-trainer from the journal of the run.</footer></body></html>\n"
     )
 
 
@@ -507,12 +512,12 @@ def _html(block: Block) -> str:
         case Chart():
             return chart_figure(block)
         case Table(rows=rows, head=()):
-            cells = "".join(f"<tr><th>{as_html(name)}</th><td>{as_html(value)}</td></tr>" for name, value in rows)
-            return f'<div class="table"><table class="pairs">{cells}</table></div>'
+            cells_html = "".join(f"<tr><th>{as_html(name)}</th><td>{as_html(value)}</td></tr>" for name, value in rows)
+            return f'<div class="table"><table class="pairs">{cells_html}</table></div>'
         case Table(rows=rows, head=head):
-            titles = "".join(f"<th>{as_html(cell)}</th>" for cell in head)
-            cells = "".join(f"<tr>{''.join(f'<td>{as_html(cell)}</td>' for cell in row)}</tr>" for row in rows)
-            return f'<div class="table"><table><tr>{titles}</tr>{cells}</table></div>'
+            titles_html = "".join(f"<th>{as_html(cell)}</th>" for cell in head)
+            cells_html = "".join(f"<tr>{''.join(f'<td>{as_html(cell)}</td>' for cell in row)}</tr>" for row in rows)
+            return f'<div class="table"><table><tr>{titles_html}</tr>{cells_html}</table></div>'
         case Code(text=text):
             return f"<pre>{escape(visible(text))}</pre>"
         case str():

@@ -99,9 +99,9 @@ def compare_and_states(folders: Sequence[RunFolder]) -> tuple[Comparison, tuple[
     """Return the comparison of the runs and their states, from which further curves can be drawn."""
     if not LEAST_RUNS <= len(folders) <= MOST_RUNS:
         raise InputError(f"{LEAST_RUNS} to {MOST_RUNS} runs can be compared, not {len(folders)}")
-    repeated = next((folder.name for index, folder in enumerate(folders) if folder in folders[:index]), "")
-    if repeated:
-        raise InputError(f"{repeated} is named twice", hint="name different runs")
+    repeated_name = next((folder.name for index, folder in enumerate(folders) if folder in folders[:index]), "")
+    if repeated_name:
+        raise InputError(f"{repeated_name} is named twice", hint="name different runs")
     differences = differing([settings_of(folder) for folder in folders])
     journals = [FollowedJournal(folder) for folder in folders]
     runs = tuple(map(_compared, folders, journals))
@@ -110,12 +110,12 @@ def compare_and_states(folders: Sequence[RunFolder]) -> tuple[Comparison, tuple[
 
 def _compared(folder: RunFolder, journal: FollowedJournal) -> ComparedRun:
     run, state = overview(folder, journal), journal.state
-    lowest_loss, best, plan = best_by(state, "loss"), best_evaluation(state), state.plan
+    lowest_eval, best_eval, plan = best_by(state, "loss"), best_evaluation(state), state.plan
     return ComparedRun(
         **{item.name: getattr(run, item.name) for item in fields(RunResult)},
-        best_eval_loss=lowest_loss.loss if lowest_loss else None,
-        best_eval_step=lowest_loss.step if lowest_loss else None,
-        best_step=best.step if best else None,
+        best_eval_loss=lowest_eval.loss if lowest_eval else None,
+        best_eval_step=lowest_eval.step if lowest_eval else None,
+        best_step=best_eval.step if best_eval else None,
         seconds=sum(state.step_seconds) if state.steps else None,
         tokens=sum(state.token_counts),
         tokens_per_second=state.all_input_tokens / state.all_step_seconds if state.all_step_seconds else None,
@@ -139,29 +139,29 @@ def train_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
     if not step_count:
         return ()
     usable = [math.isfinite(loss) for loss in state.loss_sums]
-    losses = _prefix_sums(loss if use else 0.0 for loss, use in zip(state.loss_sums, usable, strict=True))
-    counted_tokens = _prefix_sums(count if use else 0 for count, use in zip(state.token_counts, usable, strict=True))
-    tokens, seconds = _prefix_sums(state.token_counts), _prefix_sums(state.step_seconds)
+    loss_totals = _prefix_sums(loss if use else 0.0 for loss, use in zip(state.loss_sums, usable, strict=True))
+    finite_tokens = _prefix_sums(count if use else 0 for count, use in zip(state.token_counts, usable, strict=True))
+    token_sums, second_sums = _prefix_sums(state.token_counts), _prefix_sums(state.step_seconds)
     points = min(points, step_count)
     curve = []
     for end in spread_ends(step_count, points):
         start = max(end - max(smoothing_window(end), step_count // points), 0)
-        if weight := counted_tokens[end] - counted_tokens[start]:
-            mean, step = (losses[end] - losses[start]) / weight, state.steps[end - 1]
-            curve.append(CurvePoint(step=step, tokens=int(tokens[end]), seconds=seconds[end], loss=mean))
+        if window_tokens := finite_tokens[end] - finite_tokens[start]:
+            mean_loss, step = (loss_totals[end] - loss_totals[start]) / window_tokens, state.steps[end - 1]
+            curve.append(CurvePoint(step=step, tokens=int(token_sums[end]), seconds=second_sums[end], loss=mean_loss))
     return tuple(curve)
 
 
 def eval_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
     """Return up to `points` of the held-out losses, evenly spread, the newest among them."""
-    evals = [evaluation for evaluation in state.evals if math.isfinite(evaluation.loss)]
-    tokens, seconds = _prefix_sums(state.token_counts), _prefix_sums(state.step_seconds)
+    finite_evals = [evaluation for evaluation in state.evals if math.isfinite(evaluation.loss)]
+    token_sums, second_sums = _prefix_sums(state.token_counts), _prefix_sums(state.step_seconds)
     curve = []
-    for evaluation in (evals[end - 1] for end in spread_ends(len(evals), points)):
+    for evaluation in (finite_evals[end - 1] for end in spread_ends(len(finite_evals), points)):
         # The index is found by step, because a journal that lost lines has fewer entries than steps.
         end = bisect_right(state.steps, evaluation.step)
         step, loss = evaluation.step, evaluation.loss
-        curve.append(CurvePoint(step=step, tokens=int(tokens[end]), seconds=seconds[end], loss=loss))
+        curve.append(CurvePoint(step=step, tokens=int(token_sums[end]), seconds=second_sums[end], loss=loss))
     return tuple(curve)
 
 
@@ -174,11 +174,11 @@ def settings_of(folder: RunFolder) -> dict[str, Any]:
     """Return a run's settings by dotted key. If the run has a plan, add the plan's exact values as `plan.KEY`."""
     plan = read_fields(folder.plan)
     if isinstance(plan.get("config"), dict):
-        derived = {
+        plan_values = {
             key: figure["value"] for key, figure in plan.items() if isinstance(figure, dict) and figure.get("exact")
         }
-        derived |= {key: plan[key] for key in ("hardware_profile", "device_name") if key in plan}
-        return dotted_keys(plan["config"]) | {f"plan.{key}": value for key, value in derived.items()}
+        plan_values |= {key: plan[key] for key in ("hardware_profile", "device_name") if key in plan}
+        return dotted_keys(plan["config"]) | {f"plan.{key}": value for key, value in plan_values.items()}
     with suppress(OSError, ValueError, RecursionError):
         return dotted_keys(tomllib.loads(read_plain_file(folder.config, _FILE_LIMIT_BYTES).decode("utf-8")))
     return {}
@@ -191,8 +191,8 @@ def differing(settings: Sequence[dict[str, Any]]) -> tuple[Difference, ...]:
     """
     differences = []
     for key in dict.fromkeys(key for config in settings for key in config if key not in _NO_DIFFERENCE):
-        values = {json.dumps(config[key], default=str, sort_keys=True) for config in settings if key in config}
-        if len(values) > 1:
+        json_values = {json.dumps(config[key], default=str, sort_keys=True) for config in settings if key in config}
+        if len(json_values) > 1:
             differences.append(Difference(key=key, values=tuple(config.get(key) for config in settings)))
     return tuple(differences)
 

@@ -40,16 +40,16 @@ def request(path: Path, action: Action) -> int:
         raise ValueError(f"no such action: {action}")
     try:
         with folder_lock(path.parent):
-            earlier = _read(path)
-            new = ControlRequest(id=_last_id(earlier) + 1, action=action, at=utc_now())
-            content = {"requests": [asdict(entry) for entry in [*earlier, new][-_KEPT:]]}
+            earlier_requests = _read(path)
+            new_request = ControlRequest(id=_last_id(earlier_requests) + 1, action=action, at=utc_now())
+            content = {"requests": [asdict(entry) for entry in [*earlier_requests, new_request][-_KEPT:]]}
             write_atomically(path, json.dumps(content).encode("ascii"), durable=False)
     except OSError as error:
         holder = owner(path.with_name("run.lock")) if action == "stop" else None
         hint = f"use `kill {holder.pid}` instead" if holder and holder.here else ""
         message = f"cannot request {action}: {system_reason(error)}"
         raise FolderError(message, where=one_line(str(path)), hint=hint) from error
-    return new.id
+    return new_request.id
 
 
 class Controls:
@@ -67,10 +67,10 @@ class Controls:
         self.is_stopped_here = False
         """Whether a thread or a signal handler of this process requested a stop."""
         self._has_returned_stop = False
-        present = self.wanted()
-        self.last_earlier_id = _last_id(present) if last_earlier_id is None else last_earlier_id
+        present_requests = self.wanted()
+        self.last_earlier_id = _last_id(present_requests) if last_earlier_id is None else last_earlier_id
         if last_earlier_id is not None:
-            self._waiting = [entry for entry in present if entry.id > last_earlier_id]
+            self._waiting = [entry for entry in present_requests if entry.id > last_earlier_id]
 
     def stop(self) -> None:
         """Request a stop from within this process, without the file."""
@@ -103,27 +103,27 @@ class Controls:
             status = os.stat(self._path)  # noqa: PTH116 - half the time of Path.stat
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
             if stamp != self._stamp:
-                new = [entry for entry in _read(Path(self._path)) if entry not in self._seen]
+                new_requests = [entry for entry in _read(Path(self._path)) if entry not in self._seen]
                 # The stamp is set after the reading, so that a failed reading (too many open files) is repeated.
                 self._stamp = stamp
-                self._seen.update(new)
-                self._waiting += new
+                self._seen.update(new_requests)
+                self._waiting += new_requests
         return self._waiting
 
 
 def _read(path: Path) -> list[ControlRequest]:
     """Return the valid requests of the file, sorted by id; an empty list if the file is missing or damaged."""
     try:
-        data = json.loads(read_plain_file(path, _LIMIT_BYTES))
+        content = json.loads(read_plain_file(path, _LIMIT_BYTES))
     except (FileNotFoundError, ValueError, RecursionError):
         return []
-    listed = data.get("requests") if isinstance(data, dict) else None
+    entries = content.get("requests") if isinstance(content, dict) else None
     requests = []
-    for entry in listed if isinstance(listed, list) else []:
+    for entry in entries if isinstance(entries, list) else []:
         match entry:
-            case {"id": int(number), "action": action} if type(number) is int and action in ACTIONS:
+            case {"id": int(request_id), "action": action} if type(request_id) is int and action in ACTIONS:
                 if isinstance(timestamp := entry.get("at", ""), str):
-                    requests.append(ControlRequest(id=number, action=action, at=timestamp))
+                    requests.append(ControlRequest(id=request_id, action=action, at=timestamp))
     return sorted(requests, key=lambda request: request.id)
 
 

@@ -48,14 +48,14 @@ def original_path(root: Path) -> Path:
 
 def bytes_to_free(root: Path) -> int:
     """Return how many bytes `delete` would free. Raises FolderError if `delete` would raise it."""
-    remains = deletion_path(root)
+    deletion_root = deletion_path(root)
     try:
-        if root != remains and os.path.lexists(root):
+        if root != deletion_root and os.path.lexists(root):
             _refuse_foreign_or_owned(RunFolder(root))
             refuse_queued(RunFolder(root))
             with folder_lock(root):
                 refuse_in_use(RunFolder(root))
-        return sum(folder_size(folder).freed_bytes for folder in {root, remains})
+        return sum(folder_size(folder).freed_bytes for folder in {root, deletion_root})
     except OSError as error:
         raise _refused("deleted", root, error) from error
 
@@ -67,24 +67,24 @@ def delete(root: Path) -> Deleted:
     the system. After such an error the run may be half deleted.
     """
     root = root.absolute()
-    remains, named = deletion_path(root), original_path(root)
+    deletion_root, original_root = deletion_path(root), original_path(root)
     freed_bytes = 0
     foreign_names: tuple[str, ...] = ()
     try:
-        if root != remains and os.path.lexists(root):
+        if root != deletion_root and os.path.lexists(root):
             refuse_queued(RunFolder(root))
             with _locked_out(RunFolder(root)):
-                freed_bytes += _remove(remains)
-                os.rename(root, remains)  # noqa: PTH104 - beside os.path.lexists, in the same words
+                freed_bytes += _remove(deletion_root)
+                os.rename(root, deletion_root)  # noqa: PTH104 - beside os.path.lexists, in the same words
                 sync_folder(root.parent)
-        freed_bytes += _remove(remains)
-        if os.path.lexists(remains):
-            foreign_names = tuple(sorted(entry.name for entry in remains.iterdir()))
-            os.rename(remains, named)  # noqa: PTH104
+        freed_bytes += _remove(deletion_root)
+        if os.path.lexists(deletion_root):
+            foreign_names = tuple(sorted(entry.name for entry in deletion_root.iterdir()))
+            os.rename(deletion_root, original_root)  # noqa: PTH104
     except OSError as error:
         raise _refused("deleted", root, error) from error
-    if foreign_names or not os.path.lexists(named):
-        registry.forget(named)
+    if foreign_names or not os.path.lexists(original_root):
+        registry.forget(original_root)
     return Deleted(freed_bytes=freed_bytes, kept=foreign_names)
 
 
@@ -140,16 +140,16 @@ def _refuse_foreign_or_owned(folder: RunFolder) -> None:
         raise FolderError(f"in use by {holder}", where=one_line(str(folder.root)), hint=hint)
 
 
-def _remove(remains: Path) -> int:
+def _remove(deletion_root: Path) -> int:
     """Remove the files of a run, then its folder unless foreign files are left. Returns the freed bytes."""
-    if not os.path.lexists(remains):
+    if not os.path.lexists(deletion_root):
         return 0
-    if remains.is_symlink():
-        raise FolderError("this is a link", where=one_line(str(remains)), hint="remove it by hand")
-    freed_bytes = folder_size(remains).freed_bytes
-    RunFolder(remains).remove_ours()
-    if not any(remains.iterdir()):
-        remains.rmdir()
+    if deletion_root.is_symlink():
+        raise FolderError("this is a link", where=one_line(str(deletion_root)), hint="remove it by hand")
+    freed_bytes = folder_size(deletion_root).freed_bytes
+    RunFolder(deletion_root).remove_ours()
+    if not any(deletion_root.iterdir()):
+        deletion_root.rmdir()
     return freed_bytes
 
 

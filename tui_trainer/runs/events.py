@@ -533,8 +533,8 @@ def _event(data: dict[str, Any]) -> Event:
 def _as_dict(event: Event) -> dict[str, Any]:
     """Return the event's fields in the order of a journal line: `event`, `at`, `step`, then the others."""
     if isinstance(event, Unknown):
-        rest = {key: value for key, value in event.data.items() if key not in ("event", "at", "step")}
-        return {"event": event.kind, "at": event.at, "step": event.step, **rest}
+        other_fields = {key: value for key, value in event.data.items() if key not in ("event", "at", "step")}
+        return {"event": event.kind, "at": event.at, "step": event.step, **other_fields}
     table = _TABLES[_NAMES[type(event)]]
     data = {"event": table.kind, **dict(zip(table.readers, table.values(event), strict=True))}
     for name in table.left_out_empty:
@@ -564,7 +564,7 @@ class _Table:
         self.values: Callable[[Event], tuple[Any, ...]] = attrgetter(*self.readers)
         self.left_out_empty = [item.name for item in fields(cls) if item.metadata.get("left_out_empty")]
         self.set_empty = [getattr(cls, name).__set__ for name in self.left_out_empty]
-        self.whole_numbers = [name for name, read in self.readers.items() if read is whole]
+        self.whole_numbers = [name for name, read_field in self.readers.items() if read_field is whole]
         self.setters: dict[tuple[Any, ...], list[Callable[[Event, Any], None]]] = {}
 
     def read(self, data: dict[str, Any], shape: tuple[Any, ...]) -> Event:
@@ -575,9 +575,9 @@ class _Table:
             event = self.cls(**values)
         except TypeError as error:
             raise ValueError(f"{self.kind}: {error}") from error
-        is_plain = all(key == "at" or isinstance(value, int | float) for key, value in data.items())
+        has_only_numbers = all(key == "at" or isinstance(value, int | float) for key, value in data.items())
         required_fields = self.readers.keys() - self.left_out_empty
-        if is_plain and data.keys() == required_fields and len(self.setters) < _SHAPES_LIMIT:
+        if has_only_numbers and data.keys() == required_fields and len(self.setters) < _SHAPES_LIMIT:
             self.setters[shape] = [getattr(self.cls, key).__set__ for key in data]
         return event
 

@@ -81,8 +81,8 @@ class RunFolder:
             make_private_folder(root)
             folder = cls(root, tuple(created_parents))
             write_atomically(root / MARKER, _MARKER_TEXT)
-            for inner in (folder.logs, folder.checkpoints):
-                make_private_folder(inner)
+            for subfolder in (folder.logs, folder.checkpoints):
+                make_private_folder(subfolder)
         except OSError as error:
             # If `folder` is None, another process may have created `root` since the check.
             if folder is not None:
@@ -138,8 +138,8 @@ class RunFolder:
 
     def remove_ours(self) -> None:
         """Remove the files of a run, last of all the marker, which permits the removal. Raises OSError."""
-        ours = [entry for entry in os.scandir(self.root) if _is_ours(entry.name)]
-        for entry in sorted(ours, key=lambda entry: entry.name == MARKER):
+        our_entries = [entry for entry in os.scandir(self.root) if _is_ours(entry.name)]
+        for entry in sorted(our_entries, key=lambda entry: entry.name == MARKER):
             if entry.name in _FOLDERS and entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)
             else:
@@ -163,32 +163,32 @@ def folder_size(root: Path) -> FolderSize:
 
     Hard links to one file count once. Removal does not free a file that has a hard link outside the run's own files.
     """
-    files: dict[tuple[int, int], os.stat_result] = {}
-    own_links: Counter[tuple[int, int]] = Counter()
+    statuses: dict[tuple[int, int], os.stat_result] = {}
+    own_link_counts: Counter[tuple[int, int]] = Counter()
     for status, is_own in _files_in(root):
-        files[status.st_dev, status.st_ino] = status
-        own_links[status.st_dev, status.st_ino] += is_own
-    freed = (status.st_size for inode, status in files.items() if own_links[inode] >= status.st_nlink)
-    return FolderSize(sum(status.st_size for status in files.values()), sum(freed))
+        statuses[status.st_dev, status.st_ino] = status
+        own_link_counts[status.st_dev, status.st_ino] += is_own
+    freed_sizes = (status.st_size for inode, status in statuses.items() if own_link_counts[inode] >= status.st_nlink)
+    return FolderSize(sum(status.st_size for status in statuses.values()), sum(freed_sizes))
 
 
 def _files_in(folder: str | Path, *, is_own: bool | None = None) -> Iterator[tuple[os.stat_result, bool]]:
     """Yield the status of each file, and whether a run created the file: `is_own`, or else by its name in `folder`."""
     with suppress(OSError):
         for entry in os.scandir(folder):
-            own = _is_ours(entry.name) if is_own is None else is_own
+            is_own_entry = _is_ours(entry.name) if is_own is None else is_own
             if entry.is_dir(follow_symlinks=False):
-                yield from _files_in(entry.path, is_own=own)
+                yield from _files_in(entry.path, is_own=is_own_entry)
                 continue
             with suppress(FileNotFoundError):
-                yield entry.stat(follow_symlinks=False), own
+                yield entry.stat(follow_symlinks=False), is_own_entry
 
 
 def check_name(name: str) -> Problem | None:
     """Return what is wrong with the name of a run; None for a valid name. Letters may be of any script."""
     # An identifier consists of letters, marks on them, digits and underscores.
-    is_plain = name[:1].isalnum() and f"a{re.sub('[.-]', '', name)}".isidentifier()
-    if is_plain and len(name) <= _NAME_CHARACTERS and len(name.encode()) <= _NAME_BYTES:
+    has_valid_characters = name[:1].isalnum() and f"a{re.sub('[.-]', '', name)}".isidentifier()
+    if has_valid_characters and len(name) <= _NAME_CHARACTERS and len(name.encode()) <= _NAME_BYTES:
         return None
     return Problem(message=f"{one_line(name, 80)!r} cannot be the name of a run", key="output.name", hint=_NAME_RULE)
 
@@ -227,8 +227,8 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 
     Replaces a link at `path` instead of following it. Raises OSError, and then leaves `path` unchanged.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    temporary_path = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    fd = os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
             os.fchmod(file.fileno(), 0o600)
@@ -236,10 +236,10 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-        os.replace(temporary, path)  # noqa: PTH105 - beside os.open, in the same words
+        os.replace(temporary_path, path)  # noqa: PTH105 - beside os.open, in the same words
     except BaseException:
         with suppress(OSError):
-            os.unlink(temporary)  # noqa: PTH108
+            os.unlink(temporary_path)  # noqa: PTH108
         raise
     if durable:
         sync_folder(path.parent)
@@ -278,18 +278,18 @@ def read_fields(path: Path) -> dict[str, Any]:
 
 def _make_parents(folder: Path) -> list[Path]:
     """Create the folder and its missing parents. Returns the created folders, outermost first."""
-    missing = [folder] if not folder.exists() else []
-    while missing and not missing[-1].parent.exists():
-        missing.append(missing[-1].parent)
-    created: list[Path] = []
+    missing_folders = [folder] if not folder.exists() else []
+    while missing_folders and not missing_folders[-1].parent.exists():
+        missing_folders.append(missing_folders[-1].parent)
+    created_folders: list[Path] = []
     try:
-        for path in reversed(missing):
+        for path in reversed(missing_folders):
             make_private_folder(path)
-            created.append(path)
+            created_folders.append(path)
     except OSError:
-        _remove_empty(created)
+        _remove_empty(created_folders)
         raise
-    return created
+    return created_folders
 
 
 def _remove_empty(folders: list[Path]) -> None:
@@ -330,11 +330,11 @@ def _raise(error: OSError) -> None:
 def put_in_place(new_folder: Path, target: Path) -> None:
     """Rename a complete folder to `target`. An existing `target` is moved aside first, and removed afterwards."""
     old_folder = target.with_name(f".removing-{target.name}")
-    if replaces := target.exists():
+    if target_existed := target.exists():
         shutil.rmtree(old_folder, ignore_errors=True)
         target.rename(old_folder)
     new_folder.rename(target)
-    if replaces:
+    if target_existed:
         shutil.rmtree(old_folder)
     sync_folder(target.parent)
 

@@ -138,9 +138,9 @@ class JournalWriter:
     def _write_pending(self) -> None:
         try:
             while self._pending:
-                written = os.write(self._fd, self._pending)
-                self._mid_line = self._pending[written - 1] != _NEWLINE
-                del self._pending[:written]
+                written_bytes = os.write(self._fd, self._pending)
+                self._mid_line = self._pending[written_bytes - 1] != _NEWLINE
+                del self._pending[:written_bytes]
             self._write_error = None
         except OSError as error:
             self._write_error = system_reason(error)

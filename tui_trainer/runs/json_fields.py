@@ -90,10 +90,10 @@ def _any_of(readers: list[Callable[[Any], Any]], value: Any) -> Any:
 
 def dotted_keys(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested tables to dotted keys: `{"training": {"seed": 1}}` becomes `{"training.seed": 1}`."""
-    flat: dict[str, Any] = {}
+    flat_table: dict[str, Any] = {}
     for name, value in table.items():
-        flat |= dotted_keys(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
+        flat_table |= dotted_keys(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat_table
 
 
 def parsed(line: bytes) -> Any:

@@ -36,9 +36,9 @@ def parsed_tags(text: str) -> tuple[str, ...]:
     """Parse the tags in a text, with or without `#`. Raises InputError if one is invalid or there are too many."""
     words = [word.strip("#").lower() for word in text.replace(",", " ").split()]
     tags = tuple(dict.fromkeys(filter(None, words)))
-    if wrong := next((tag for tag in tags if not _TAG.fullmatch(tag)), ""):
+    if invalid_tag := next((tag for tag in tags if not _TAG.fullmatch(tag)), ""):
         hint = "use up to 30 letters, digits and . _ - + : / ="
-        raise InputError(f"{one_line(wrong, 40)!r} cannot be a tag", hint=hint)
+        raise InputError(f"{one_line(invalid_tag, 40)!r} cannot be a tag", hint=hint)
     if len(tags) > _MOST_TAGS:
         raise InputError(f"a run can have up to {_MOST_TAGS} tags, not {len(tags)}")
     return tags
@@ -57,8 +57,8 @@ def labels_of(folder: RunFolder) -> RunLabels:
     content = read_fields(folder.labels)
     tags, note = content.get("tags"), content.get("note")
     valid_tags = [tag for tag in tags if isinstance(tag, str) and _TAG.fullmatch(tag)] if isinstance(tags, list) else []
-    text = one_line(note, _NOTE_CHARACTERS) if isinstance(note, str) else ""
-    return RunLabels(tags=tuple(valid_tags[:_MOST_TAGS]), note=text)
+    note_text = one_line(note, _NOTE_CHARACTERS) if isinstance(note, str) else ""
+    return RunLabels(tags=tuple(valid_tags[:_MOST_TAGS]), note=note_text)
 
 
 def label(root: Path, *, tags: tuple[str, ...] | None = None, note: str | None = None) -> RunLabels:

@@ -56,10 +56,10 @@ class LockOwner:
         try:
             process = psutil.Process(self.pid)
             if self.kernel_start:
-                is_same = _kernel_start(self.pid) == self.kernel_start
+                is_same_process = _kernel_start(self.pid) == self.kernel_start
             else:
-                is_same = abs(process.create_time() - self.process_started) < _START_TOLERANCE_SECONDS
-            return is_same and process.status() != psutil.STATUS_ZOMBIE
+                is_same_process = abs(process.create_time() - self.process_started) < _START_TOLERANCE_SECONDS
+            return is_same_process and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
 

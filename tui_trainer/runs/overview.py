@@ -122,8 +122,8 @@ class RunOverview(RunResult):
     @property
     def score(self) -> str:
         """A score as text: `macro F1 0.810`. It is `metric`, or else the first score; empty without scores."""
-        name = self.metric if self.metric in self.scores else next(iter(self.scores), "")
-        return metric_words(name, self.scores[name]) if name else ""
+        score_name = self.metric if self.metric in self.scores else next(iter(self.scores), "")
+        return metric_words(score_name, self.scores[score_name]) if score_name else ""
 
     @property
     def is_run(self) -> bool:
@@ -166,11 +166,11 @@ class Overviews:
         """
         roots = registry.listed_roots()
         runs = [run for root in reversed(roots) for run in self._of_root(root)]
-        unlisted = [run for root in _unlisted(roots, runs_dirs) for run in self._of_root(root)]
-        for run in sorted((run for run in unlisted if run.is_run), key=lambda run: run.started_at):
-            older = (index for index, other in enumerate(runs) if "" < other.started_at < run.started_at)
-            runs.insert(next(older, len(runs)), run)
-        runs += [run for run in unlisted if not run.is_run]
+        unlisted_runs = [run for root in _unlisted(roots, runs_dirs) for run in self._of_root(root)]
+        for run in sorted((run for run in unlisted_runs if run.is_run), key=lambda run: run.started_at):
+            older_indices = (index for index, other in enumerate(runs) if "" < other.started_at < run.started_at)
+            runs.insert(next(older_indices, len(runs)), run)
+        runs += [run for run in unlisted_runs if not run.is_run]
         paths = {run.path for run in runs}
         for cache in (self._overviews, self._followed, self._sizes, self._labels):
             for path in set(cache) - paths:
@@ -188,74 +188,74 @@ class Overviews:
         return size
 
     def _of_root(self, root: Path) -> Iterator[RunOverview]:
-        remains = deletion_path(root)
-        half_deleted = os.path.lexists(remains)
-        if half_deleted:
-            yield RunOverview(name=root.name, path=remains, status="half deleted")
-        if not (half_deleted and not os.path.lexists(root)):
+        deletion_root = deletion_path(root)
+        is_half_deleted = os.path.lexists(deletion_root)
+        if is_half_deleted:
+            yield RunOverview(name=root.name, path=deletion_root, status="half deleted")
+        if not (is_half_deleted and not os.path.lexists(root)):
             yield self._of_folder(RunFolder(root))
 
     def _of_folder(self, folder: RunFolder) -> RunOverview:
         # The owner is read first, so that a run that ends in between is shown as finished, not as interrupted.
-        alive, journal = _has_owner(folder.lock), _signature(folder.journal)
-        cached = self._overviews.get(folder.root)
-        if journal is None or cached is None or cached[0] != (alive, journal) or not cached[1].is_run:
-            followed = self._followed.pop(folder.root, None)
-            if alive and journal is not None:
-                followed = self._followed[folder.root] = followed or FollowedJournal(folder)
-            cached = self._overviews[folder.root] = (alive, journal), _overview(folder, alive, followed)
+        is_alive, signature = _has_owner(folder.lock), _signature(folder.journal)
+        entry = self._overviews.get(folder.root)
+        if signature is None or entry is None or entry[0] != (is_alive, signature) or not entry[1].is_run:
+            journal = self._followed.pop(folder.root, None)
+            if is_alive and signature is not None:
+                journal = self._followed[folder.root] = journal or FollowedJournal(folder)
+            entry = self._overviews[folder.root] = (is_alive, signature), _overview(folder, is_alive, journal)
         labels = self._labels_of(folder)
         # This is not cached, because the journal does not record the deletion of the model.
-        has_model = cached[1].status == "finished" and folder.model.is_dir()
-        return replace(cached[1], has_model=has_model, tags=labels.tags, note=labels.note)
+        has_model = entry[1].status == "finished" and folder.model.is_dir()
+        return replace(entry[1], has_model=has_model, tags=labels.tags, note=labels.note)
 
     def _labels_of(self, folder: RunFolder) -> RunLabels:
         signature = _signature(folder.labels)
-        cached = self._labels.get(folder.root)
-        if cached is None or cached[0] != signature:
-            cached = self._labels[folder.root] = signature, labels_of(folder) if signature else RunLabels()
-        return cached[1]
+        cached_entry = self._labels.get(folder.root)
+        if cached_entry is None or cached_entry[0] != signature:
+            cached_entry = self._labels[folder.root] = signature, labels_of(folder) if signature else RunLabels()
+        return cached_entry[1]
 
 
-def _unlisted(listed: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:
-    """Return the folders directly in `runs_dirs` that are not in `listed`, sorted by name, without hidden folders."""
-    excluded, unlisted = set(listed), list[Path]()
+def _unlisted(listed_roots: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:
+    """Return the folders directly in `runs_dirs` that are not in `listed_roots`, sorted, without hidden folders."""
+    excluded_roots, unlisted_roots = set(listed_roots), list[Path]()
     for runs_dir in runs_dirs:
         with suppress(OSError, RuntimeError):
             parent = runs_dir.expanduser().resolve()
             entries = islice(os.scandir(parent), _MOST_UNLISTED)
             # Most folders are listed. Removing them first avoids `resolve`, which reads the disk.
-            roots = {original_path(parent / entry.name) for entry in entries if entry.is_dir()} - excluded
+            roots = {original_path(parent / entry.name) for entry in entries if entry.is_dir()} - excluded_roots
             for root in sorted(roots, key=lambda root: (root.is_symlink(), root.name)):
-                if not root.name.startswith(".") and excluded.isdisjoint((root, root.resolve())):
-                    excluded.add(root)
-                    unlisted.append(root)
-    return unlisted
+                if not root.name.startswith(".") and excluded_roots.isdisjoint((root, root.resolve())):
+                    excluded_roots.add(root)
+                    unlisted_roots.append(root)
+    return unlisted_roots
 
 
-def overview(folder: RunFolder, followed: FollowedJournal | None = None) -> RunOverview:
-    """Return the overview of one run. A given `followed` is read to its end; else a valid saved summary is used."""
-    return _overview(folder, _has_owner(folder.lock), followed)
+def overview(folder: RunFolder, followed_journal: FollowedJournal | None = None) -> RunOverview:
+    """Return the overview of one run. A given `followed_journal` is read to its end; else a valid summary is used."""
+    return _overview(folder, _has_owner(folder.lock), followed_journal)
 
 
-def _overview(folder: RunFolder, alive: bool, followed: FollowedJournal | None) -> RunOverview:
-    unread = RunOverview(name=folder.name, path=folder.root, status="interrupted", alive=alive)
-    journal = _signature(folder.journal)
-    if journal is None:
-        return replace(unread, status=_status_without_journal(folder.root, alive))
-    plan = _signature(folder.plan)
-    source = _SUMMARY_VERSION, journal[0], plan[0] if plan else 0
-    saved = _read_summary(folder, source, alive)
-    if saved and followed is None:
-        return replace(saved, name=unread.name, path=unread.path, alive=alive)
-    is_shared, followed = followed is not None, followed or FollowedJournal(folder)
-    state = followed.read_new()
-    if followed.reader.failing:
-        # A caller that passed `followed` also shows the events that were read before the failure.
-        return replace(_of_state(unread, state, {}) if is_shared else unread, status="unreadable")
-    run = _of_state(unread, state, read_fields(folder.plan))
+def _overview(folder: RunFolder, alive: bool, followed_journal: FollowedJournal | None) -> RunOverview:
+    empty_overview = RunOverview(name=folder.name, path=folder.root, status="interrupted", alive=alive)
+    journal_signature = _signature(folder.journal)
+    if journal_signature is None:
+        return replace(empty_overview, status=_status_without_journal(folder.root, alive))
+    plan_signature = _signature(folder.plan)
+    source = _SUMMARY_VERSION, journal_signature[0], plan_signature[0] if plan_signature else 0
+    saved_run = _read_summary(folder, source, alive)
+    if saved_run and followed_journal is None:
+        return replace(saved_run, name=empty_overview.name, path=empty_overview.path, alive=alive)
+    is_shared, followed_journal = followed_journal is not None, followed_journal or FollowedJournal(folder)
+    state = followed_journal.read_new()
+    if followed_journal.reader.failing:
+        # A caller that passed `followed_journal` also shows the events that were read before the failure.
+        return replace(_of_state(empty_overview, state, {}) if is_shared else empty_overview, status="unreadable")
+    run = _of_state(empty_overview, state, read_fields(folder.plan))
     # `source` has sizes from before the reading, so a file that grew in between makes the summary invalid.
-    if not saved and (not alive or run.status in _ENDED):
+    if not saved_run and (not alive or run.status in _ENDED):
         with suppress(FolderError):  # without a summary (another user's folder) the journal is read again next time
             folder.write_file(folder.summary, _SUMMARIES.dump_json((source, run), indent=1))
     return run
@@ -270,24 +270,24 @@ def _read_summary(folder: RunFolder, source: tuple[int, int, int], alive: bool) 
 
 
 def _of_state(unread: RunOverview, state: RunState, plan: dict[str, Any]) -> RunOverview:
-    metric, data = "loss", ""
+    metric, data_path = "loss", ""
     with suppress(LookupError, TypeError):
         metric = str(plan["config"]["evaluation"]["metric_for_best_model"])
-        data = str(plan["config"]["data"]["path"])
+        data_path = str(plan["config"]["data"]["path"])
     # The state has only the last problems. plan.json counts the earlier reductions.
-    reductions = sum(isinstance(problem, MicroBatchReduced) for problem in state.problems)
+    recorded_reductions = sum(isinstance(problem, MicroBatchReduced) for problem in state.problems)
     planned_reductions = plan.get("out_of_memory_events")
-    best = best_evaluation(state)
-    ended = state.finished is not None or state.failed is not None
+    best_eval = best_evaluation(state)
+    has_ended = state.finished is not None or state.failed is not None
     return replace(
         unread,
-        status=state.status if ended or unread.alive else "interrupted",
+        status=state.status if has_ended or unread.alive else "interrupted",
         stopped_early=state.stopped_early,
         ending=ending_words(state),
         kept_step=kept_step(state),
         task=state.task,
         model=state.plan.base_model if state.plan else "",
-        data=data,
+        data=data_path,
         came_from=state.plan.came_from if state.plan else "",
         step=state.step,
         total_steps=state.total_steps,
@@ -297,8 +297,8 @@ def _of_state(unread: RunOverview, state: RunState, plan: dict[str, Any]) -> Run
         eval_loss=held_out_loss(state),
         scores=newest_scores(state),
         metric=metric,
-        best=metric_value(best, metric) if best else None,
-        out_of_memory_events=max(reductions, planned_reductions if type(planned_reductions) is int else 0),
+        best=metric_value(best_eval, metric) if best_eval else None,
+        out_of_memory_events=max(recorded_reductions, planned_reductions if type(planned_reductions) is int else 0),
         started_at=state.started_at,
         last_event_at=state.last_event_at,
     )

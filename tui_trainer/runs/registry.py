@@ -96,10 +96,10 @@ def find_run(reference: str) -> RunFolder:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        same_name = len({run.name for run in matches}) < len(matches)
-        candidates = [str(run.root) if same_name else run.name for run in matches]
+        has_equal_names = len({run.name for run in matches}) < len(matches)
+        candidate_names = [str(run.root) if has_equal_names else run.name for run in matches]
         message = f"{one_line(reference, 80)!r} matches {len(matches)} runs"
-        raise FolderError(message, hint=f"candidates: {one_line(', '.join(candidates), 600)}")
+        raise FolderError(message, hint=f"candidates: {one_line(', '.join(candidate_names), 600)}")
     raise _not_found(reference, [run.name for run in runs])
 
 
@@ -120,12 +120,12 @@ def _add_entry(entry: dict[str, str]) -> Problem | None:
 def list_problem() -> Problem | None:
     """Return the problem that would prevent writing the index, or None. Writes nothing."""
     folder = state_folder()
-    existing = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
-    reason = "" if os.access(existing, os.R_OK | os.W_OK | os.X_OK) else "it is not writable"
+    existing_path = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
+    reason = "" if os.access(existing_path, os.R_OK | os.W_OK | os.X_OK) else "it is not writable"
     # Path.is_dir may raise PermissionError.
-    if reason := reason if os.path.isdir(existing) else "it is not a folder":  # noqa: PTH112
+    if reason := reason if os.path.isdir(existing_path) else "it is not a folder":  # noqa: PTH112
         message, hint = f"cannot hold the list of runs: {reason}", "set TUI_TRAINER_HOME to a writable folder"
-        return Problem(message=message, where=one_line(str(existing)), hint=hint)
+        return Problem(message=message, where=one_line(str(existing_path)), hint=hint)
     return None
 
 
@@ -145,9 +145,9 @@ def _compact(path: Path) -> None:
     lines = _index_lines()
     if len(lines) < _LINES_BEFORE_COMPACTION:
         return
-    existing = [root for root in _listed(lines) if Path(root).is_dir()]
-    if len(existing) * 2 < len(lines):
-        text = "".join(json.dumps({"run": root, "at": utc_now()}) + "\n" for root in existing)
+    existing_roots = [root for root in _listed(lines) if Path(root).is_dir()]
+    if len(existing_roots) * 2 < len(lines):
+        text = "".join(json.dumps({"run": root, "at": utc_now()}) + "\n" for root in existing_roots)
         write_atomically(path, text.encode("ascii"))
 
 
@@ -175,7 +175,7 @@ def _listed(lines: Iterable[bytes]) -> list[str]:
                 roots.pop(root, None)
             case {"moved": str(root), "to": str(new_root)} if root in roots and "\0" not in new_root:
                 roots.pop(new_root, None)
-                roots = {new_root if listed == root else listed: None for listed in roots}
+                roots = {new_root if listed_root == root else listed_root: None for listed_root in roots}
     return list(roots)
 
 
@@ -185,5 +185,5 @@ def _not_found(reference: str, names: list[str]) -> FolderError:
     if not names:
         message = f"no run {one_line(reference, 80)!r}: the list of runs is empty"
         return FolderError(message, hint="give the path of a run folder; `tui-trainer --no-ui` starts a run")
-    similar = ", ".join(difflib.get_close_matches(reference, names, n=3, cutoff=0.4) or names[-3:])
-    return FolderError(f"no run {one_line(reference, 80)!r}", hint=f"existing runs: {one_line(similar, 300)}")
+    similar_names = ", ".join(difflib.get_close_matches(reference, names, n=3, cutoff=0.4) or names[-3:])
+    return FolderError(f"no run {one_line(reference, 80)!r}", hint=f"existing runs: {one_line(similar_names, 300)}")

@@ -56,8 +56,8 @@ def score_words(scores: Mapping[str, float], baselines: Mapping[str, float]) -> 
 
 def baselines_of(name: str, baselines: Mapping[str, float]) -> dict[str, float]:
     """Return the values of simple models for one score: `{"most frequent class": 0.31}`."""
-    titles = ((title.partition(_OF), value) for title, value in baselines.items())
-    return {model.removeprefix("the "): value for (score, of, model), value in titles if of and score == name}
+    split_titles = ((title.partition(_OF), value) for title, value in baselines.items())
+    return {model.removeprefix("the "): value for (score, mark, model), value in split_titles if mark and score == name}
 
 
 def less_is_better(name: str) -> bool:
@@ -71,11 +71,11 @@ def scores_line(scores: Mapping[str, float], baselines: Mapping[str, float]) -> 
 
 def baselines_line(baselines: Mapping[str, float]) -> str:
     """Return the baselines as text, grouped by model: `accuracy 0.31 and macro F1 0.06 of the most frequent class`."""
-    groups: dict[str, list[str]] = {}
+    texts_of_model: dict[str, list[str]] = {}
     for title, value in baselines.items():
         score, _, model = title.partition(_OF)
-        groups.setdefault(model, []).append(f"{plain(score)} {number(value)}")
-    return "; ".join(" and ".join(values) + (f" of {model}" if model else "") for model, values in groups.items())
+        texts_of_model.setdefault(model, []).append(f"{plain(score)} {number(value)}")
+    return "; ".join(" and ".join(texts) + (f" of {model}" if model else "") for model, texts in texts_of_model.items())
 
 
 def plain(name: str) -> str:
@@ -102,12 +102,12 @@ _GRADES = ((0.95, "excellent"), (_GOOD, "good"), (_SLOW, "acceptable"), (0.25, "
 
 def final_evaluation(state: RunState) -> EvalDone | None:
     """Return the evaluation of a finished run's final model; None before the end, and without an evaluation."""
-    finished = state.finished
-    if finished is None or finished.eval_loss is None:
+    finish_event = state.finished
+    if finish_event is None or finish_event.eval_loss is None:
         return None
     # Older journals do not record the step of the model, only its loss.
-    same_loss = [event for event in state.evals if event.loss == finished.eval_loss]
-    return next((event for event in reversed(same_loss) if finished.model_step in (None, event.step)), None)
+    same_loss_evals = [event for event in state.evals if event.loss == finish_event.eval_loss]
+    return next((event for event in reversed(same_loss_evals) if finish_event.model_step in (None, event.step)), None)
 
 
 def held_out_loss(state: RunState) -> float | None:
@@ -119,39 +119,39 @@ def held_out_loss(state: RunState) -> float | None:
 
 def newest_scores(state: RunState) -> dict[str, float]:
     """Return the scores of the run's final model, or of the last evaluation so far."""
-    finished, evaluation = state.finished, final_evaluation(state)
-    if finished is not None and finished.scores:
-        return dict(finished.scores)
-    if evaluation is None and (finished is None or finished.eval_loss is None):
+    finish_event, evaluation = state.finished, final_evaluation(state)
+    if finish_event is not None and finish_event.scores:
+        return dict(finish_event.scores)
+    if evaluation is None and (finish_event is None or finish_event.eval_loss is None):
         evaluation = state.evals[-1] if state.evals else None
     return dict(evaluation.scores) if evaluation else {}
 
 
 def kept_step(state: RunState) -> int | None:
     """Return the step whose weights early stopping restored; None if the final model has the last step's weights."""
-    finished = state.finished
-    if finished is None or finished.reason == "stopped":
+    finish_event = state.finished
+    if finish_event is None or finish_event.reason == "stopped":
         return None
-    step = finished.model_step
+    step = finish_event.model_step
     if step is None and (evaluation := final_evaluation(state)) and evaluation.best:  # an older journal
         step = evaluation.step
-    return None if step == finished.step else step
+    return None if step == finish_event.step else step
 
 
 def ending_words(state: RunState) -> str:
     """Return how a run ended: `stopped early at step 40; kept step 30: macro F1 0.810`. Empty before its end."""
-    finished = state.finished
+    finish_event = state.finished
     if state.failed is not None:
         return f"failed at step {state.step:,}{_of(state.step, state.total_steps)}"
-    if finished is None:
+    if finish_event is None:
         return ""
-    if finished.reason == "stopped" and not finished.step:
+    if finish_event.reason == "stopped" and not finish_event.step:
         return "stopped before the first step"
-    if finished.reason == "stopped":
-        return f"stopped at step {finished.step:,}{_of(finished.step, state.total_steps)}"
+    if finish_event.reason == "stopped":
+        return f"stopped at step {finish_event.step:,}{_of(finish_event.step, state.total_steps)}"
     metric = state.plan.metric if state.plan else "loss"
-    value = finished.eval_loss if metric == "loss" else newest_scores(state).get(metric)
-    return ended_words(finished.reason, finished.step, kept_step(state), metric, value)
+    value = finish_event.eval_loss if metric == "loss" else newest_scores(state).get(metric)
+    return ended_words(finish_event.reason, finish_event.step, kept_step(state), metric, value)
 
 
 def ended_words(reason: str, step: int, kept: int | None, metric: str, value: float | None) -> str:
@@ -202,8 +202,8 @@ def _lower_is_better(event: EvalDone, metric: str) -> float:
 
 def best_by(state: RunState, metric: str) -> EvalDone | None:
     """Return the evaluation with the best value of a metric, the first if several; None without finite values."""
-    finite = (event for event in state.evals if math.isfinite(_lower_is_better(event, metric)))
-    return min(finite, key=lambda event: _lower_is_better(event, metric), default=None)
+    finite_evals = (event for event in state.evals if math.isfinite(_lower_is_better(event, metric)))
+    return min(finite_evals, key=lambda event: _lower_is_better(event, metric), default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,22 +240,22 @@ class KeptWeights:
 
 def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
     """Return which weights the run keeps. `patience` is used if the journal does not contain the run's patience."""
-    plan, best = state.plan, best_evaluation(state)
+    plan, best_eval = state.plan, best_evaluation(state)
     metric = plan.metric if plan else "loss"
     if plan is not None and plan.early_stopping_patience is not None:
         patience = plan.early_stopping_patience
-    later_evals = state.evals[state.evals.index(best) + 1 :] if best else state.evals
-    requested_was_better = best is not None and any(
-        not event.scheduled and _lower_is_better(event, metric) < _lower_is_better(best, metric)
+    later_evals = state.evals[state.evals.index(best_eval) + 1 :] if best_eval else state.evals
+    requested_was_better = best_eval is not None and any(
+        not event.scheduled and _lower_is_better(event, metric) < _lower_is_better(best_eval, metric)
         for event in state.evals
     )
     patience_used = sum(event.scheduled and (metric == "loss" or metric in event.scores) for event in later_evals)
     step = state.step
     if state.finished is not None:
         step = kept_step(state) or state.step
-    elif patience and best is not None:
-        step = best.step
-    return KeptWeights(step=step, best=best, metric=metric, patience=patience or 0, patience_used=patience_used,
+    elif patience and best_eval is not None:
+        step = best_eval.step
+    return KeptWeights(step=step, best=best_eval, metric=metric, patience=patience or 0, patience_used=patience_used,
                        requested_was_better=requested_was_better)  # fmt: skip
 
 
@@ -264,18 +264,18 @@ def best_before(state: RunState) -> EvalDone | None:
 
     Returns None otherwise, and also if the final model is the best by `evaluation.metric_for_best_model`.
     """
-    finished, lowest, final = state.finished, best_by(state, "loss"), final_evaluation(state)
-    if finished is None or finished.reason != "done" or finished.eval_loss is None or lowest is None:
+    finish_event, lowest_eval, final_eval = state.finished, best_by(state, "loss"), final_evaluation(state)
+    if finish_event is None or finish_event.reason != "done" or finish_event.eval_loss is None or lowest_eval is None:
         return None
-    if kept_step(state) is not None or (final is not None and final.best):
+    if kept_step(state) is not None or (final_eval is not None and final_eval.best):
         return None
-    return None if finished.eval_loss <= lowest.loss * _CLEARLY_WORSE else lowest
+    return None if finish_event.eval_loss <= lowest_eval.loss * _CLEARLY_WORSE else lowest_eval
 
 
 def better_words(state: RunState) -> str:
     """Return a note if an earlier evaluation was clearly better than the one at the end of the run, else `""`."""
-    best = best_before(state)
-    return f"an earlier evaluation was better: held-out loss {best.loss:.4f} at step {best.step:,}" if best else ""
+    event = best_before(state)
+    return f"an earlier evaluation was better: held-out loss {event.loss:.4f} at step {event.step:,}" if event else ""
 
 
 def scores_of(state: RunState) -> list[ScoreWords]:
@@ -305,32 +305,34 @@ def rated_speed(state: RunState, samples_per_second: float | None = None) -> tup
     samples_per_second = _samples_per_second(state) if samples_per_second is None else samples_per_second
     if plan is None or samples_per_second <= 0:
         return "", False
-    if best := plan.best_samples_per_second:
-        return _graded(samples_per_second / best, f"the best earlier speed here ({format_rate(best, 'rows')})", state)
-    rates, achieved_flops = plan.compute_rates, _flops_per_second(samples_per_second, plan)
-    reference_flops = rates and (rates.maker if plan.cpu_threads is None else rates.measured)
-    if rates is None or achieved_flops is None or not reference_flops:
+    if best_rate := plan.best_samples_per_second:
+        return _graded(
+            samples_per_second / best_rate, f"the best earlier speed here ({format_rate(best_rate, 'rows')})", state
+        )
+    rates, achieved_flops_per_second = plan.compute_rates, _flops_per_second(samples_per_second, plan)
+    reference_flops_per_second = rates and (rates.maker if plan.cpu_threads is None else rates.measured)
+    if rates is None or achieved_flops_per_second is None or not reference_flops_per_second:
         return "", False
-    usual_flops = reference_flops * rates.usual_share
-    compute_seconds = rates.row_flops * plan.effective_batch_size / plan.processes / usual_flops
+    usual_flops_per_second = reference_flops_per_second * rates.usual_share
+    compute_seconds = rates.row_flops * plan.effective_batch_size / plan.processes / usual_flops_per_second
     launch_seconds = rates.starting_seconds * plan.gradient_accumulation_steps
     if launch_seconds > compute_seconds:
-        compared = f"overhead {format_seconds(launch_seconds)}, computing {format_seconds(compute_seconds)}"
-        return f"not rated: steps are so small that launch overhead dominates ({compared})", False
-    share = achieved_flops / reference_flops / rates.usual_share
+        times_text = f"overhead {format_seconds(launch_seconds)}, computing {format_seconds(compute_seconds)}"
+        return f"not rated: steps are so small that launch overhead dominates ({times_text})", False
+    share = achieved_flops_per_second / reference_flops_per_second / rates.usual_share
     return _graded(share, "the usual speed for this model width", state)
 
 
 def _graded(share: float, reference: str, state: RunState) -> tuple[str, bool]:
-    compared = f"{100 * share:.0f} % of" if share < _IN_PERCENT_UNTIL else f"{share:.1f} times"
-    graded = f"{next(word for lowest_share, word in _GRADES if share >= lowest_share)}, {compared} {reference}"
-    others = others_words(state) if state.plan and state.plan.cpu_threads else ""
-    if not others:
-        return graded, share < _SLOW
+    share_text = f"{100 * share:.0f} % of" if share < _IN_PERCENT_UNTIL else f"{share:.1f} times"
+    grade_text = f"{next(word for lowest_share, word in _GRADES if share >= lowest_share)}, {share_text} {reference}"
+    others_text = others_words(state) if state.plan and state.plan.cpu_threads else ""
+    if not others_text:
+        return grade_text, share < _SLOW
     # All threads wait for the slowest thread. With one other busy process on two cores, two threads reached 0.18 to 0.5
     # of their speed.
     is_explained = max(1 - _others_share(state), 0.0) ** _WAITING <= share < _GOOD
-    return (f"not rated: {others}", False) if is_explained else (f"{others}; {graded}", share < _SLOW)
+    return (f"not rated: {others_text}", False) if is_explained else (f"{others_text}; {grade_text}", share < _SLOW)
 
 
 def others_words(state: RunState) -> str:
@@ -341,8 +343,8 @@ def others_words(state: RunState) -> str:
 
 def _others_share(state: RunState) -> float:
     """Return the share of the usable cores that other programs used; 0 if it was not measured."""
-    others, cores = state.gauge_summary.mean("others_cores"), state.gauge_summary.usable_cores
-    return others / cores if others is not None and cores else 0.0
+    others_cores, usable_cores = state.gauge_summary.mean("others_cores"), state.gauge_summary.usable_cores
+    return others_cores / usable_cores if others_cores is not None and usable_cores else 0.0
 
 
 def _flops_per_second(samples_per_second: float, plan: PlanMade) -> float | None:
@@ -352,20 +354,20 @@ def _flops_per_second(samples_per_second: float, plan: PlanMade) -> float | None
 
 def computing_words(samples_per_second: float, plan: PlanMade | None) -> str:
     """Return the speed's shares of the compute rates: `48 % of the 130 GFLOP/s of fp32 matmuls here, 41 % of ...`."""
-    achieved_flops = _flops_per_second(samples_per_second, plan) if plan else None
-    if plan is None or achieved_flops is None or (rates := plan.compute_rates) is None:
+    achieved_flops_per_second = _flops_per_second(samples_per_second, plan) if plan else None
+    if plan is None or achieved_flops_per_second is None or (rates := plan.compute_rates) is None:
         return ""
     parts = []
     if rates.measured:
-        parts.append(f"{_share_of(achieved_flops, rates.measured)} of {rates.measured_of} here")
+        parts.append(f"{_share_of(achieved_flops_per_second, rates.measured)} of {rates.measured_of} here")
     if rates.maker:
-        parts.append(f"{_share_of(achieved_flops, rates.maker)} of {rates.maker_source}")
+        parts.append(f"{_share_of(achieved_flops_per_second, rates.maker)} of {rates.maker_source}")
     return ", ".join(parts)
 
 
-def _share_of(achieved_flops: float, flops: float) -> str:
-    scaled, unit = (flops / 1e12, "TFLOP/s") if flops >= 1e12 else (flops / 1e9, "GFLOP/s")
-    return f"{100 * achieved_flops / flops:.2g} % of the {scaled:.3g} {unit}"
+def _share_of(achieved_flops_per_second: float, flops: float) -> str:
+    scaled_rate, unit = (flops / 1e12, "TFLOP/s") if flops >= 1e12 else (flops / 1e9, "GFLOP/s")
+    return f"{100 * achieved_flops_per_second / flops:.2g} % of the {scaled_rate:.3g} {unit}"
 
 
 def throughput_words(state: RunState) -> str:
@@ -374,8 +376,8 @@ def throughput_words(state: RunState) -> str:
 
 
 def _samples_per_second(state: RunState) -> float:
-    seconds, rows = sum(state.step_seconds), state.plan.effective_batch_size if state.plan else 0
-    return state.samples_per_second or (len(state.steps) * rows / seconds if seconds else 0.0)
+    seconds, rows_per_step = sum(state.step_seconds), state.plan.effective_batch_size if state.plan else 0
+    return state.samples_per_second or (len(state.steps) * rows_per_step / seconds if seconds else 0.0)
 
 
 def planned_epoch_seconds(plan: PlanMade | None) -> float | None:
@@ -410,8 +412,8 @@ _TOLERANCE = 0.1
 
 def memory_excess_bytes(state: RunState) -> int:
     """Return by how many bytes the peak memory exceeds the plan; 0 if it does not, or if either is unknown."""
-    measured, plan = training_memory_bytes(state), state.plan
-    return 0 if measured is None or plan is None else max(measured - plan.memory_bytes, 0)
+    measured_bytes, plan = training_memory_bytes(state), state.plan
+    return 0 if measured_bytes is None or plan is None else max(measured_bytes - plan.memory_bytes, 0)
 
 
 def exceeds_plan(state: RunState, beside_bytes: int = 0) -> bool:
@@ -431,17 +433,17 @@ def memory_words(state: RunState) -> str:
         return f"{format_bytes(measured_bytes)}, {format_bytes(excess_bytes)} more than planned"
     if measured_bytes is not None:
         return f"{format_bytes_of(measured_bytes, planned_bytes)} planned"
-    process = f", {format_bytes(state.last_step.peak_memory_bytes)} used by the process" if state.last_step else ""
-    return f"{format_bytes(planned_bytes)} planned{process}"
+    process_text = f", {format_bytes(state.last_step.peak_memory_bytes)} used by the process" if state.last_step else ""
+    return f"{format_bytes(planned_bytes)} planned{process_text}"
 
 
 def in_use_words(state: RunState) -> str:
     """Return what a run uses: `memory 2.1 of 2.4 GiB planned, CPU 1.4 of 2 threads`; empty before the first step."""
-    plan, summary = state.plan, state.gauge_summary
+    plan, gauge_summary = state.plan, state.gauge_summary
     if plan is None or not state.steps:
         return ""
     parts = [f"memory {memory_words(state)}"]
-    busy_cores, gpu_share = summary.mean("busy_cores"), summary.mean("utilization_share")
+    busy_cores, gpu_share = gauge_summary.mean("busy_cores"), gauge_summary.mean("utilization_share")
     if plan.cpu_threads is not None and busy_cores is not None:
         threads = plan.cpu_threads * plan.processes
         parts.append(f"CPU {busy_cores:.1f} of {quantity(threads, 'thread')} planned")
@@ -479,48 +481,48 @@ class Target:
     @property
     def words(self) -> str:
         """Value and target as text: `samples/s 28.3 (at least 20)`."""
-        show = format_bytes if self.setting.endswith("_gib") else number
-        measured = "--" if self.measured is None else show(self.measured)
+        text_of = format_bytes if self.setting.endswith("_gib") else number
+        measured_text = "--" if self.measured is None else text_of(self.measured)
         bound = "at most" if self.at_most else "at least"
-        return f"{self.label} {measured}{self.beside and f', {self.beside}'} ({bound} {show(self.requested)})"
+        return f"{self.label} {measured_text}{self.beside and f', {self.beside}'} ({bound} {text_of(self.requested)})"
 
 
 def targets_of(state: RunState) -> list[Target]:
-    requested = state.plan.targets if state.plan else {}
-    metric = plain(state.plan.metric) if state.plan else ""
+    requested_values = state.plan.targets if state.plan else {}
+    metric_name = plain(state.plan.metric) if state.plan else ""
     return [
         Target(
             setting=name,
-            label=metric if name == "score" else label,
-            requested=requested[name] * (GIB if name.endswith("_gib") else 1),
+            label=metric_name if name == "score" else label,
+            requested=requested_values[name] * (GIB if name.endswith("_gib") else 1),
             measured=measure(state),
             at_most=at_most,
             beside=_BESIDE[name](state) if name in _BESIDE else "",
         )
         for name, (label, at_most, measure) in _TARGETS.items()
-        if requested.get(name)
+        if requested_values.get(name)
     ]
 
 
 def targets_summary(state: RunState) -> str:
     """Return how many targets are met: `2 of 3 met`; empty if none is set."""
     targets = targets_of(state)
-    unknown = sum(target.met is None for target in targets)
-    met = f"{sum(target.met is True for target in targets)} of {len(targets)} met"
-    return "" if not targets else met + (f", {unknown} unknown yet" if unknown else "")
+    unknown_count = sum(target.met is None for target in targets)
+    met_text = f"{sum(target.met is True for target in targets)} of {len(targets)} met"
+    return "" if not targets else met_text + (f", {unknown_count} unknown yet" if unknown_count else "")
 
 
 def _score(state: RunState) -> float | None:
     """Return the value of the run's metric for the final model, or before the end at the best evaluation so far."""
     metric = state.plan.metric if state.plan else ""
-    best = best_evaluation(state)
-    scores = newest_scores(state) if state.finished or best is None else best.scores
+    best_eval = best_evaluation(state)
+    scores = newest_scores(state) if state.finished or best_eval is None else best_eval.scores
     return scores.get(metric)
 
 
 def _loss(state: RunState) -> float | None:
-    lowest = best_by(state, "loss")
-    loss = held_out_loss(state) if state.finished else lowest.loss if lowest else None
+    lowest_eval = best_by(state, "loss")
+    loss = held_out_loss(state) if state.finished else lowest_eval.loss if lowest_eval else None
     return None if loss is None else loss if math.isfinite(loss) else math.inf
 
 
@@ -534,10 +536,10 @@ def _model_bytes(state: RunState) -> float | None:
 
 def adapter_words(state: RunState) -> str:
     """Return a note to a merged model's size: `merged; the adapter alone 12.0 MiB`; empty if there is no such size."""
-    finished, plan = state.finished, state.plan
-    if plan is None or plan.merged_bytes is None or finished is None or finished.model_bytes is None:
+    finish_event, plan = state.finished, state.plan
+    if plan is None or plan.merged_bytes is None or finish_event is None or finish_event.model_bytes is None:
         return ""
-    return f"merged; the adapter alone {format_bytes(finished.model_bytes)}"
+    return f"merged; the adapter alone {format_bytes(finish_event.model_bytes)}"
 
 
 _BESIDE: dict[str, Callable[[RunState], str]] = {

@@ -53,18 +53,18 @@ def is_here(command: str = "sbatch") -> bool:
 
 def submit(script: Path) -> str:
     """Submit the script and return the id of its job. Raises RunError with Slurm's message."""
-    done = _run("sbatch", "--parsable", str(script))
-    number = done.stdout.strip().partition(";")[0]
-    if done.returncode or not number.isdigit():
-        raise RunError(f"sbatch refused the job: {_error_text(done)}")
-    return number
+    result = _run("sbatch", "--parsable", str(script))
+    job_id = result.stdout.strip().partition(";")[0]
+    if result.returncode or not job_id.isdigit():
+        raise RunError(f"sbatch refused the job: {_error_text(result)}")
+    return job_id
 
 
 def cancel(job: str) -> None:
     """Cancel a job. Raises RunError with Slurm's message."""
-    done = _run("scancel", job)
-    if done.returncode:
-        raise RunError(f"job {job} was not cancelled: {_error_text(done)}")
+    result = _run("scancel", job)
+    if result.returncode:
+        raise RunError(f"job {job} was not cancelled: {_error_text(result)}")
 
 
 def requeue(job: str) -> None:
@@ -72,21 +72,21 @@ def requeue(job: str) -> None:
 
     Exit codes are not used for this, because the administrator of a cluster chooses them (RequeueExit).
     """
-    done = _run("scontrol", "requeue", job)
-    if done.returncode:
-        raise RunError(f"job {job} was not requeued: {_error_text(done)}; submit it again")
+    result = _run("scontrol", "requeue", job)
+    if result.returncode:
+        raise RunError(f"job {job} was not requeued: {_error_text(result)}; submit it again")
 
 
 def queue_state(job: str) -> QueueState | None:
     """Return the state of a job according to squeue; None if squeue fails."""
     try:
-        done = _run("squeue", "--noheader", "--states=all", "--format=%T|%r", "--jobs", job)
+        result = _run("squeue", "--noheader", "--states=all", "--format=%T|%r", "--jobs", job)
     except RunError:
         return None
-    if done.returncode:
+    if result.returncode:
         # Slurm forgets a job some minutes after its end.
-        return ENDED if "Invalid job id" in done.stderr else None
-    state, _, reason = (done.stdout.strip().splitlines() or [""])[0].partition("|")
+        return ENDED if "Invalid job id" in result.stderr else None
+    state, _, reason = (result.stdout.strip().splitlines() or [""])[0].partition("|")
     return QueueState(state=one_line(state, 40), reason=one_line(reason, 80))
 
 
@@ -183,8 +183,8 @@ class Allocation:
         if _number("SLURM_LOCALID"):
             hint = "use srun --ntasks-per-node=1: tui-trainer starts a process for each GPU itself"
             raise InputError("Slurm has started several tasks on this node", hint=hint)
-        nodes, names = max(1, _number("SLURM_STEP_NUM_NODES")), os.environ.get("SLURM_STEP_NODELIST", "")
-        return replace(allocation, nodes=nodes, node_rank=_number("SLURM_NODEID"), node_list=names)
+        nodes, node_list = max(1, _number("SLURM_STEP_NUM_NODES")), os.environ.get("SLURM_STEP_NODELIST", "")
+        return replace(allocation, nodes=nodes, node_rank=_number("SLURM_NODEID"), node_list=node_list)
 
     @property
     def identity(self) -> str:
@@ -193,10 +193,10 @@ class Allocation:
 
     def first_host(self) -> str:
         """Return the host name of the node with rank 0. Raises RunError."""
-        done = _run("scontrol", "show", "hostnames", self.node_list)
-        if done.returncode or not done.stdout.split():
-            raise RunError(f"scontrol does not list the nodes {self.node_list}: {_error_text(done)}")
-        return done.stdout.split()[0]
+        result = _run("scontrol", "show", "hostnames", self.node_list)
+        if result.returncode or not result.stdout.split():
+            raise RunError(f"scontrol does not list the nodes {self.node_list}: {_error_text(result)}")
+        return result.stdout.split()[0]
 
 
 def has_ended(identity: str) -> bool:

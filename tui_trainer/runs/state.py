@@ -173,10 +173,10 @@ class StepTimes:
     _marks: deque[StepSums] = field(default_factory=lambda: deque([StepSums()], maxlen=_MARKS))
 
     def add(self, done: StepDone) -> None:
-        whole, last = self.whole, self._marks[-1]
-        whole.add(done)
-        if whole.steps - last.steps >= _MARK_STEPS and whole.step_seconds - last.step_seconds >= _MARK_SECONDS:
-            self._marks.append(replace(whole))
+        sums, mark = self.whole, self._marks[-1]
+        sums.add(done)
+        if sums.steps - mark.steps >= _MARK_STEPS and sums.step_seconds - mark.step_seconds >= _MARK_SECONDS:
+            self._marks.append(replace(sums))
 
     def add_between(self, event: BetweenSteps) -> None:
         self.between_steps += event.steps
@@ -209,9 +209,9 @@ def means(xs: Sequence[float], values: Sequence[float], max_points: int) -> list
     """Reduce a curve to up to `max_points` points: the last x of each section and the mean of its finite values."""
     points, start = [], 0
     for end in spread_ends(min(len(xs), len(values)), max_points):
-        finite = [value for value in values[start:end] if math.isfinite(value)]
-        if finite:
-            points.append((xs[end - 1], sum(finite) / len(finite)))
+        finite_values = [value for value in values[start:end] if math.isfinite(value)]
+        if finite_values:
+            points.append((xs[end - 1], sum(finite_values) / len(finite_values)))
         start = end
     return points
 
@@ -423,8 +423,8 @@ class RunState:
     @property
     def loss(self) -> float | None:
         """Training loss in nats per token: as recorded at the end of the run, before the end `loss_smoothed`."""
-        finished = self.finished
-        return self.loss_smoothed if finished is None or finished.loss is None else finished.loss
+        finish_event = self.finished
+        return self.loss_smoothed if finish_event is None or finish_event.loss is None else finish_event.loss
 
     @property
     def share_done(self) -> float | None:
@@ -434,12 +434,12 @@ class RunState:
     @property
     def tokens_per_second(self) -> float | None:
         """Tokens per second over up to 50 recent steps. The first two of a start count only if there are no others."""
-        return self._per_second(sum(done.input_tokens or done.tokens for done in self.recent))
+        return self._per_second(sum(event.input_tokens or event.tokens for event in self.recent))
 
     @property
     def samples_per_second(self) -> float | None:
         """Samples per second over the same steps as `tokens_per_second`."""
-        return self._per_second(sum(done.samples for done in self.recent))
+        return self._per_second(sum(event.samples for event in self.recent))
 
     @property
     def padding_share(self) -> Annotated[float | None, PADDING]:
@@ -447,8 +447,8 @@ class RunState:
 
         None if the share is less than a thousandth, for example if only the last row of a text is shorter.
         """
-        whole = self.times.whole
-        share = 1 - whole.input_tokens / whole.positions if whole.positions else 0.0
+        whole_sums = self.times.whole
+        share = 1 - whole_sums.input_tokens / whole_sums.positions if whole_sums.positions else 0.0
         return share if share >= 0.001 else None
 
     @property
@@ -459,13 +459,13 @@ class RunState:
     @property
     def training_scores(self) -> dict[str, float]:
         """Mean of each training score over the same steps as `tokens_per_second`; empty without scores."""
-        last = self.recent[-1].sums if self.recent else {}
-        totals = {name: sum(done.sums.get(name, 0.0) for done in self.recent) for name in last}
-        counts = {name: sum(done.counts.get(name, 0) for done in self.recent) for name in last}
+        last_sums = self.recent[-1].sums if self.recent else {}
+        totals = {name: sum(event.sums.get(name, 0.0) for event in self.recent) for name in last_sums}
+        counts = {name: sum(event.counts.get(name, 0) for event in self.recent) for name in last_sums}
         return {name: total / counts[name] for name, total in totals.items() if counts[name]}
 
     def _per_second(self, count: int) -> float | None:
-        seconds = sum(done.step_seconds for done in self.recent)
+        seconds = sum(event.step_seconds for event in self.recent)
         return count / seconds if seconds > 0 else None
 
     def _start(self, event: events.RunStarted) -> None:
@@ -489,13 +489,13 @@ class RunState:
         self.first_steps.clear()
 
     def _drop_after(self, step: int) -> None:
-        length = bisect_right(self.steps, step)
+        kept_length = bisect_right(self.steps, step)
         for column in (*vars(self).values(), *self.step_scores.values()):
             if isinstance(column, array):
-                del column[length:]
-        self.evals = [done for done in self.evals if done.step <= step]
-        self.epochs = [done for done in self.epochs if done.step <= step]
-        self.checkpoints = [done for done in self.checkpoints if done.step <= step]
+                del column[kept_length:]
+        self.evals = [event for event in self.evals if event.step <= step]
+        self.epochs = [event for event in self.epochs if event.step <= step]
+        self.checkpoints = [event for event in self.checkpoints if event.step <= step]
         self.samples = deque((sample for sample in self.samples if sample.step <= step), maxlen=SAMPLES_KEPT)
         if self.last_step is not None and self.last_step.step > step:
             self.last_step = None
@@ -550,11 +550,11 @@ def training_loss(loss_sums: Sequence[float], token_counts: Sequence[int], steps
     The sequences end with the last step, and only their last `WINDOW_STEPS` values are needed. Steps whose loss is not
     finite are skipped. Returns None if no step is left.
     """
-    length = smoothing_window(steps)
-    window = zip(loss_sums[-length:], token_counts[-length:], strict=True)
-    finite = [(loss_sum, tokens) for loss_sum, tokens in window if math.isfinite(loss_sum)]
-    tokens = sum(tokens for _, tokens in finite)
-    return sum(loss_sum for loss_sum, _ in finite) / tokens if tokens else None
+    window_steps = smoothing_window(steps)
+    step_pairs = zip(loss_sums[-window_steps:], token_counts[-window_steps:], strict=True)
+    finite_pairs = [(loss_sum, tokens) for loss_sum, tokens in step_pairs if math.isfinite(loss_sum)]
+    tokens = sum(tokens for _, tokens in finite_pairs)
+    return sum(loss_sum for loss_sum, _ in finite_pairs) / tokens if tokens else None
 
 
 def fold(events: Iterable[events.Event], state: RunState | None = None) -> RunState:
@@ -604,11 +604,11 @@ class SlowestRank:
     @property
     def words(self) -> str:
         """Text for display: `slowest: rank 3, makes each step 14 % longer (12 ms), communication 6 %`."""
-        rest = self.step_seconds - self.lag_seconds
-        lag_share = self.lag_seconds / rest if rest > 0 else 0.0
-        lag = f"makes each step {100 * lag_share:.0f} % longer ({format_seconds(self.lag_seconds)})"
-        share = min(self.communication_seconds / self.step_seconds, 1.0) if self.step_seconds > 0 else 0.0
-        return f"slowest: rank {self.rank}, {lag}, communication {100 * share:.0f} %"
+        other_seconds = self.step_seconds - self.lag_seconds
+        lag_share = self.lag_seconds / other_seconds if other_seconds > 0 else 0.0
+        lag_text = f"makes each step {100 * lag_share:.0f} % longer ({format_seconds(self.lag_seconds)})"
+        communication_share = min(self.communication_seconds / self.step_seconds, 1.0) if self.step_seconds > 0 else 0.0
+        return f"slowest: rank {self.rank}, {lag_text}, communication {100 * communication_share:.0f} %"
 
 
 def slowest_rank(state: RunState) -> SlowestRank | None:
@@ -617,13 +617,13 @@ def slowest_rank(state: RunState) -> SlowestRank | None:
     if not readings or not state.recent:
         return None
     # Use only readings with the present number of processes.
-    comparable = [reading for reading in readings if len(reading) == len(readings[-1])]
-    mean_seconds = [sum(column) / len(comparable) for column in zip(*comparable, strict=True)]
-    slowest = min(range(len(mean_seconds)), key=mean_seconds.__getitem__)
-    others_seconds = median(seconds for rank, seconds in enumerate(mean_seconds) if rank != slowest)
+    comparable_readings = [reading for reading in readings if len(reading) == len(readings[-1])]
+    mean_seconds = [sum(column) / len(comparable_readings) for column in zip(*comparable_readings, strict=True)]
+    slowest_index = min(range(len(mean_seconds)), key=mean_seconds.__getitem__)
+    others_seconds = median(seconds for rank, seconds in enumerate(mean_seconds) if rank != slowest_index)
     return SlowestRank(
-        rank=slowest,
-        lag_seconds=others_seconds - mean_seconds[slowest],
-        communication_seconds=mean_seconds[slowest],
-        step_seconds=sum(done.step_seconds for done in state.recent) / len(state.recent),
+        rank=slowest_index,
+        lag_seconds=others_seconds - mean_seconds[slowest_index],
+        communication_seconds=mean_seconds[slowest_index],
+        step_seconds=sum(step.step_seconds for step in state.recent) / len(state.recent),
     )

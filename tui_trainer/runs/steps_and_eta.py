@@ -63,12 +63,12 @@ _LEAST_MEASURED_STEPS: Final = 20
 
 def whole_seconds(state: RunState) -> float | None:
     """Return the estimated seconds of the whole run, past and remaining; None as long as `eta_seconds` is."""
-    remaining = 0.0 if state.finished else eta_seconds(state)
-    if remaining is None:
+    remaining_seconds = 0.0 if state.finished else eta_seconds(state)
+    if remaining_seconds is None:
         return None
-    between = sum(done.seconds for done in state.evals if done.step > 0)
-    between += sum(done.seconds for done in state.checkpoints if done.step > 0)
-    return sum(state.step_seconds) + between + sum(done.seconds for done in state.samples) + remaining
+    between_seconds = sum(event.seconds for event in state.evals if event.step > 0)
+    between_seconds += sum(event.seconds for event in state.checkpoints if event.step > 0)
+    return sum(state.step_seconds) + between_seconds + sum(event.seconds for event in state.samples) + remaining_seconds
 
 
 def time_words(state: RunState) -> str:
@@ -91,27 +91,27 @@ def time_words(state: RunState) -> str:
 
 def step_words(state: RunState) -> str:
     """Return the mean time of a step: `125 ms/step, planned 195 ms: numpy matmuls reach ...`; empty if unknown."""
-    plan, whole, steps = state.plan, state.times.whole, state.step_seconds
+    plan, sums, durations = state.plan, state.times.whole, state.step_seconds
     # The first two steps count only if there are no others.
-    seconds, count = (whole.step_seconds, whole.steps) if whole.steps else (sum(steps), len(steps))
-    if plan is None or plan.step_seconds is None or not count:
+    total_seconds, step_count = (sums.step_seconds, sums.steps) if sums.steps else (sum(durations), len(durations))
+    if plan is None or plan.step_seconds is None or not step_count:
         return ""
     reason = f": {plan.step_seconds_reason}" if plan.step_seconds_reason else ""
-    return f"{format_seconds(seconds / count)}/step, planned {format_seconds(plan.step_seconds)}{reason}"
+    return f"{format_seconds(total_seconds / step_count)}/step, planned {format_seconds(plan.step_seconds)}{reason}"
 
 
 def speed_rows(state: RunState) -> list[tuple[str, str]]:
     """Return labels and texts for the speed, the time and the resource use of a run, each compared with the plan."""
     rows = [("throughput", throughput_words(state)), ("time", time_words(state)), ("in use", in_use_words(state))]
-    return [(label, words) for label, words in (*rows, *figure_rows(state)) if words and state.steps]
+    return [(label, text) for label, text in (*rows, *figure_rows(state)) if text and state.steps]
 
 
 def figure_rows(state: RunState) -> list[tuple[str, str]]:
     """Return the title and the text of each measured figure. The text has the planned value: `5.1%, 12.0% planned`."""
-    planned, rows = state.plan.figures if state.plan else {}, list[tuple[str, str]]()
+    planned_figures, rows = state.plan.figures if state.plan else {}, list[tuple[str, str]]()
     for name, value in measured_figures(state).items():
         figure = figures_of(RunState)[name]
-        planned_text = f", {figure_text(figure, planned[name])} planned" if name in planned else ""
+        planned_text = f", {figure_text(figure, planned_figures[name])} planned" if name in planned_figures else ""
         rows.append((figure.title, f"{figure_text(figure, value)}{planned_text}"))
     return rows
 
@@ -128,31 +128,31 @@ def _between_seconds_left(state: RunState) -> float:
     """Return the seconds of the remaining evaluations, checkpoints and text samples."""
     plan, rows_per_second = state.plan, state.samples_per_second
     # Evaluations and checkpoints at step 0 happen only once.
-    evals = [(done.step, done.seconds) for done in state.evals if done.scheduled and done.step > 0]
-    saves = [(done.step, done.seconds) for done in state.checkpoints if done.step > 0]
+    eval_costs = [(event.step, event.seconds) for event in state.evals if event.scheduled and event.step > 0]
+    save_costs = [(event.step, event.seconds) for event in state.checkpoints if event.step > 0]
     if plan is None:
-        return _seconds_left(state, evals) + _seconds_left(state, saves)
-    eval_guess = (plan.eval_rows or 0) * EVALUATION_SHARE / rows_per_second if rows_per_second else 0.0
-    save_guess = _CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters / _SAVE_BYTES_PER_SECOND
-    seconds = _seconds_left(state, evals, None if plan.eval_rows is None else plan.eval_every_steps, eval_guess)
-    seconds += _seconds_left(state, saves, plan.save_every_steps, save_guess)
+        return _seconds_left(state, eval_costs) + _seconds_left(state, save_costs)
+    eval_seconds = (plan.eval_rows or 0) * EVALUATION_SHARE / rows_per_second if rows_per_second else 0.0
+    save_seconds = _CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters / _SAVE_BYTES_PER_SECOND
+    seconds = _seconds_left(state, eval_costs, None if plan.eval_rows is None else plan.eval_every_steps, eval_seconds)
+    seconds += _seconds_left(state, save_costs, plan.save_every_steps, save_seconds)
     if plan.sample_every_steps:
-        costs = [done.seconds for done in state.samples if done.seconds > 0]
+        sample_seconds = [event.seconds for event in state.samples if event.seconds > 0]
         sample_count = state.total_steps // plan.sample_every_steps - state.step // plan.sample_every_steps
-        seconds += sample_count * (fmean(costs) if costs else _SAMPLE_SECONDS)
+        seconds += sample_count * (fmean(sample_seconds) if sample_seconds else _SAMPLE_SECONDS)
     return seconds
 
 
 def _seconds_left(
-    state: RunState, costs: list[tuple[int, float]], every_steps: int | None = None, guess: float = 0.0
+    state: RunState, costs: list[tuple[int, float]], every_steps: int | None = None, guessed_seconds: float = 0.0
 ) -> float:
     """Return the seconds that a repeated action, such as evaluation, will still take.
 
-    `costs` has the step and the seconds of each action so far, and `guess` the seconds of one if there is none yet.
+    `costs` has the step and the seconds of each action so far, and `guessed_seconds` is used if there is none yet.
     Without an interval, as in older journals, the remaining steps take as much per step as the steps so far.
     """
     if every_steps is None:
-        per_step = sum(seconds for _, seconds in costs) / costs[-1][0] if costs else 0.0
-        return max(state.total_steps - state.step, 0) * per_step
-    mean_seconds = fmean(seconds for _, seconds in costs) if costs else guess
+        seconds_per_step = sum(seconds for _, seconds in costs) / costs[-1][0] if costs else 0.0
+        return max(state.total_steps - state.step, 0) * seconds_per_step
+    mean_seconds = fmean(seconds for _, seconds in costs) if costs else guessed_seconds
     return times(state.total_steps, every_steps, after=state.step) * mean_seconds

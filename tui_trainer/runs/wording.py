@@ -9,9 +9,9 @@ from tui_trainer.units import format_bytes, format_count, format_seconds, quanti
 
 def split_words(rows: int, passes: int, processes: int = 1, *, width_tokens: int = 0) -> str:
     """Return how a batch is split as text: `4 rows x 8`, `1 row of 512 tokens x 8 x 2 processes`."""
-    width = f" of {quantity(width_tokens, 'token')}" if width_tokens else ""
-    group = f" x {processes} processes" if processes > 1 else ""
-    return f"{quantity(rows, 'row')}{width} x {passes}{group}"
+    width_text = f" of {quantity(width_tokens, 'token')}" if width_tokens else ""
+    processes_text = f" x {processes} processes" if processes > 1 else ""
+    return f"{quantity(rows, 'row')}{width_text} x {passes}{processes_text}"
 
 
 def _figure(plan: object, name: str) -> Any:
@@ -22,20 +22,20 @@ def _figure(plan: object, name: str) -> Any:
 
 def batch_words(plan: object) -> str:
     """Return the effective batch as text, and how it is split, if it is: `64 rows (4 rows x 8 x 2 processes)`."""
-    names = ("per_device_train_batch_size", "gradient_accumulation_steps", "processes")
-    effective, parts = _figure(plan, "effective_batch_size"), [_figure(plan, name) for name in names]
-    rows = quantity(effective, "row")
-    return f"{rows} ({split_words(*parts)})" if max(parts[1:]) > 1 else rows
+    figure_names = ("per_device_train_batch_size", "gradient_accumulation_steps", "processes")
+    effective_rows, split_values = _figure(plan, "effective_batch_size"), [_figure(plan, name) for name in figure_names]
+    rows_text = quantity(effective_rows, "row")
+    return f"{rows_text} ({split_words(*split_values)})" if max(split_values[1:]) > 1 else rows_text
 
 
 def trained_words(plan: object) -> str:
     """Return how much of a plan is trainable: `6.7 k of 818 k parameters (0.82 %)` or `all 818 k parameters`."""
-    trained, total = _figure(plan, "trained_parameters") or 0, _figure(plan, "parameters")
-    if trained >= total:
-        return f"all {format_count(total)} parameters"
-    percent = 100 * trained / total
-    share = f" ({percent:.0f} %)" if percent >= 10 else f" ({percent:.2g} %)" if trained else ""
-    return f"{format_count(trained)} of {format_count(total)} parameters{share}"
+    trained_parameters, all_parameters = _figure(plan, "trained_parameters") or 0, _figure(plan, "parameters")
+    if trained_parameters >= all_parameters:
+        return f"all {format_count(all_parameters)} parameters"
+    percent = 100 * trained_parameters / all_parameters
+    share_text = f" ({percent:.0f} %)" if percent >= 10 else f" ({percent:.2g} %)" if trained_parameters else ""
+    return f"{format_count(trained_parameters)} of {format_count(all_parameters)} parameters{share_text}"
 
 
 def rows_words(rows: int, tokens: int) -> str:
@@ -62,8 +62,8 @@ def planned_time(seconds: float | None, *, is_measured: bool) -> str:
 
 def planned_time_words(seconds: float | None, *, is_measured: bool) -> str:
     """Return the planned time for use in a sentence: `about 2 min 05 s`, `time unknown`."""
-    time = planned_time(seconds, is_measured=is_measured)
-    return "time unknown" if seconds is None else time if time == UNDER_A_MINUTE else f"about {time}"
+    time_text = planned_time(seconds, is_measured=is_measured)
+    return "time unknown" if seconds is None else time_text if time_text == UNDER_A_MINUTE else f"about {time_text}"
 
 
 def plan_time(plan: object) -> str:
@@ -78,20 +78,20 @@ def plan_time_words(plan: object) -> str:
 
 def takes_words(plan: object) -> str:
     """Return the steps, memory and time of a plan: `1,200 steps of 64 rows, 1.2 GiB of memory, about 2 min`."""
-    steps, memory_bytes = _figure(plan, "total_steps"), _figure(plan, "memory_bytes")
-    batches = f"{quantity(steps, 'step')} of {batch_words(plan)}"
-    return f"{batches}, {format_bytes(memory_bytes)} of memory, {plan_time_words(plan)}"
+    step_count, memory_bytes = _figure(plan, "total_steps"), _figure(plan, "memory_bytes")
+    steps_text = f"{quantity(step_count, 'step')} of {batch_words(plan)}"
+    return f"{steps_text}, {format_bytes(memory_bytes)} of memory, {plan_time_words(plan)}"
 
 
 def gone_words(state: RunState, key: str = "") -> str:
     """Return how an interrupted run ended, as text. With a `key`, add what it does: `; p resumes from step 100`."""
-    time = f"at step {state.step:,}" if state.step else "before the first step"
-    words = f"the process stopped {time} without an error"
+    moment_text = f"at step {state.step:,}" if state.step else "before the first step"
+    message = f"the process stopped {moment_text} without an error"
     if not key:
-        return words
+        return message
     if not state.checkpoints:
-        return f"{words}; {key} starts over: no checkpoint was saved"
-    return f"{words}; {key} resumes from step {state.checkpoints[-1].step:,}"
+        return f"{message}; {key} starts over: no checkpoint was saved"
+    return f"{message}; {key} resumes from step {state.checkpoints[-1].step:,}"
 
 
 def sample_words(prompt: str, text: str, characters: int) -> str:
@@ -100,15 +100,15 @@ def sample_words(prompt: str, text: str, characters: int) -> str:
     An incomplete last character of the text, which the tokenizer decodes as U+FFFD, is removed.
     """
     if len(prompt) > characters:
-        end = prompt[-characters:]
-        prompt = f"... {end.partition(' ')[2].lstrip() or end}"
+        prompt_end = prompt[-characters:]
+        prompt = f"... {prompt_end.partition(' ')[2].lstrip() or prompt_end}"
     return f"{prompt.rstrip()} -> {text.rstrip(_INCOMPLETE)}"
 
 
 def come_back_words(name: str) -> str:
     """Return a text with the commands that show and stop a run which trains in another process."""
-    run = shell_word(name)
-    return f"`tui-trainer attach {run}` shows it, `tui-trainer stop {run}` saves and stops it"
+    run_word = shell_word(name)
+    return f"`tui-trainer attach {run_word}` shows it, `tui-trainer stop {run_word}` saves and stops it"
 
 
 def sentence(words: str) -> str:

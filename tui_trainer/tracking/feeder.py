@@ -77,7 +77,7 @@ class Feeder:
                 self._from_step = event.resumed_from_step or 0
 
     def _send(self, status: str = "") -> None:
-        seen = self._seen
+        seen_count = self._seen
         if not self._begun:
             self._begin()
         if self._rows:
@@ -85,7 +85,7 @@ class Feeder:
             self._rows = []
         if status:
             self.tracker.end(status)
-        self.sent_events, self._status = seen, status
+        self.sent_events, self._status = seen_count, status
         note = {"handed": self.sent_events, "status": self._status}
         write_atomically(self._note, json.dumps(note).encode(), durable=False)
 
@@ -120,8 +120,8 @@ class Feeder:
     def _failed(self, error: Exception) -> None:
         """Schedule the next attempt after an error. Report the first error, and finally that the upload is given up."""
         self._failures += 1
-        pause = min(_FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1), _LONGEST_PAUSE_SECONDS)
-        self._try_again_at = monotonic() + pause
+        pause_seconds = min(_FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1), _LONGEST_PAUSE_SECONDS)
+        self._try_again_at = monotonic() + pause_seconds
         reason = one_line(str(error), 200) or type(error).__name__
         hint = f"`tui-trainer track {self.folder.name} --to {self.tracker.name}` uploads the data later"
         if self._failures == 1 < self.most_failures:
@@ -161,8 +161,8 @@ def metrics_of(event: Event) -> Metrics | None:
                     values[f"gauges/{prefix}{name.replace('_bytes', '_gib')}"] = plotted(figure, value)
         case _:
             return None
-    finite = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
-    return Metrics(step=event.step, seconds=_seconds(event.at), values=finite) if finite else None
+    finite_values = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+    return Metrics(step=event.step, seconds=_seconds(event.at), values=finite_values) if finite_values else None
 
 
 def _seconds(at: str) -> float:

@@ -35,8 +35,8 @@ def main(arguments: Sequence[str]) -> None:
     with suppress(FileExistsError):
         make_private_folder(tracking_folder)
     # Wait for the reader of an earlier start of the run, which may still be sending.
-    lock = os.open(tracking_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock_fd = os.open(tracking_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(lock_fd, fcntl.LOCK_EX)
     for problem in tracker_problems(names):
         tell(problem.message, problem.hint)
     feeders = [Feeder(folder, find_tracker(name), tell) for name in names if not tracker_problems([name])]
@@ -55,10 +55,10 @@ def follow(
     last_seconds: float = _LAST_SECONDS,
 ) -> None:
     """Send events to all trackers until the run has ended, then what is left, for at most `last_seconds`."""
-    over = threading.Event()
+    end_event = threading.Event()
 
     def work(feeder: Feeder) -> None:
-        while not over.wait(poll_seconds):
+        while not end_event.wait(poll_seconds):
             feeder.feed()
         while not feeder.end(status()):
             sleep(poll_seconds)
@@ -66,15 +66,15 @@ def follow(
     threads = [threading.Thread(target=work, args=(feeder,), daemon=True) for feeder in feeders]
     for thread in threads:
         thread.start()
-    reported, deadline = set[str](), float("inf")
+    reported_names, deadline = set[str](), float("inf")
     while any(thread.is_alive() for thread in threads) and monotonic() < deadline:
-        if not over.is_set() and not is_alive():
-            over.set()
+        if not end_event.is_set() and not is_alive():
+            end_event.set()
             deadline = monotonic() + last_seconds
         for feeder in feeders:
-            name, since = feeder.tracker.name, feeder.busy_since
-            if name not in reported and since is not None and monotonic() - since > hangs_after_seconds:
-                reported.add(name)
+            name, busy_since = feeder.tracker.name, feeder.busy_since
+            if name not in reported_names and busy_since is not None and monotonic() - busy_since > hangs_after_seconds:
+                reported_names.add(name)
                 feeder.tell(f"{name} does not answer", "training continues without it")
         for thread in threads:
             thread.join(poll_seconds / len(threads))

@@ -25,9 +25,9 @@ class MlflowTracker:
         runs_dir = run.folder.parent.parent.parent
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir}/mlflow.db"
         self._client = client = MlflowClient(tracking_uri=uri)
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _EXPERIMENT)
-        experiment = client.get_experiment_by_name(name)
-        experiment_id = experiment.experiment_id if experiment else client.create_experiment(name)
+        experiment_name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _EXPERIMENT)
+        experiment = client.get_experiment_by_name(experiment_name)
+        experiment_id = experiment.experiment_id if experiment else client.create_experiment(experiment_name)
         runs = client.search_runs([experiment_id], filter_string=f"tags.`{_TAG}` = '{run.run_id}'")
         if runs:
             self._run_id = runs[0].info.run_id

@@ -33,8 +33,8 @@ class WandbTracker:
         self._run.define_metric("*", step_metric=_STEP)
         if mode != "offline":
             return ""
-        send = f"wandb sync {run.folder}/wandb/offline-*"
-        return f"wandb data stays on this machine; to upload it later, log in, go online and run {send}"
+        sync_command = f"wandb sync {run.folder}/wandb/offline-*"
+        return f"wandb data stays on this machine; to upload it later, log in, go online and run {sync_command}"
 
     def _begin(self, wandb: Any, run: TrackedRun, mode: str) -> Any:
         # wandb would measure the system metrics of this process, not those of the training process.
