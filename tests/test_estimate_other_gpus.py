@@ -4,13 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from tui_trainer.launching.estimate_other_gpus import find_cards
 
 from tui_trainer.cli import main
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.gpu_models import CARDS
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching import estimate_other_gpus
+from tui_trainer.launching.estimate_other_gpus import find_cards
 from tui_trainer.units import GIB
 
 A100S = ["A100 40 GB", "A100 80 GB", "A100 80 GB PCIe"]
