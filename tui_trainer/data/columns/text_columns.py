@@ -262,10 +262,12 @@ def _note_of_choice(column: str, others: Sequence[str], files: Sequence[str], pa
 
 def pair_of_texts(head: Sequence[Row]) -> tuple[str, str] | None:
     """Return the first usual pair of text columns. None if there is none, or if a column `text` would be left out."""
-    found = {name.strip().lower(): name for name in reversed(columns_of(head))}
+    by_name = {name.strip().lower(): name for name in reversed(columns_of(head))}
     for names in TEXT_PAIRS:
-        if all(name in found and any(isinstance(row.values.get(found[name]), str) for row in head) for name in names):
-            return None if "text" in found and "text" not in names else (found[names[0]], found[names[1]])
+        if all(
+            name in by_name and any(isinstance(row.values.get(by_name[name]), str) for row in head) for name in names
+        ):
+            return None if "text" in by_name and "text" not in names else (by_name[names[0]], by_name[names[1]])
     return None
 
 
