@@ -353,11 +353,11 @@ class PairColumns:
         pair = self.pair
         inputs = " and ".join(f"'{one_line(name, 40)}'" for name in (pair.source, *pair.beside))
         other_columns = [name for name in names if name not in (*pair.columns, TRANSLATION)]
-        unread = f" (not read: {listed(other_columns)})" if other_columns else ""
-        of_file = f" of {label}" if label else ""
+        unread_note = f" (not read: {listed(other_columns)})" if other_columns else ""
+        where = f" of {label}" if label else ""
         is_guess = TRANSLATION in names and self._text == self._target == AUTO
-        advice = "; to translate in another direction, set data.text_column and data.target_column" if is_guess else ""
-        self._notes[label] = f"the input is {inputs}{of_file}, the answer '{one_line(pair.target, 40)}'{unread}{advice}"
+        tip = "; to translate in another direction, set data.text_column and data.target_column" if is_guess else ""
+        self._notes[label] = f"the input is {inputs}{where}, the answer '{one_line(pair.target, 40)}'{unread_note}{tip}"
 
     def choose_input(self, head: Sequence[Row]) -> None:
         """Choose the input columns of rows that may lack answers: by their usual names, or else the text column."""
