@@ -117,8 +117,8 @@ def excerpt_of(row: Mapping[str, object], message: str) -> str:
     """Return a row as JSON that is short and safe to show: first the columns and list items that `message` names."""
     names = sorted(row, key=lambda name: f"'{name}'" not in message)
     item = _ITEM.search(message)
-    first = int(item[1]) - 1 if item else 0
-    excerpt = {str(name): _shortened(row[name], first) for name in names[:_SHOWN_ITEMS]} | _mark_of_cut(names)
+    item_index = int(item[1]) - 1 if item else 0
+    excerpt = {str(name): _shortened(row[name], item_index) for name in names[:_SHOWN_ITEMS]} | _mark_of_cut(names)
     return one_line(json.dumps(excerpt, ensure_ascii=False, default=str), _EXCERPT)
 
 

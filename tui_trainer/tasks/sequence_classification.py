@@ -422,12 +422,14 @@ def refuse_settings(config: Config, kind: Kind) -> None:
 
 def _prediction(probabilities: Sequence[float], names: Mapping[int, str], *, is_multi_label: bool) -> dict[str, Any]:
     class_order = sorted(range(len(probabilities)), key=lambda number: -probabilities[number])
-    likely = [names[number] for number in class_order if probabilities[number] > 0.5]
-    shown = {names[number]: round(probabilities[number], 6) for number in class_order[: max(MOST_CLASSES, len(likely))]}
+    likely_names = [names[number] for number in class_order if probabilities[number] > 0.5]
+    shown_probabilities = {
+        names[number]: round(probabilities[number], 6) for number in class_order[: max(MOST_CLASSES, len(likely_names))]
+    }
     if is_multi_label:
-        return {"labels": likely, "probabilities": shown}
+        return {"labels": likely_names, "probabilities": shown_probabilities}
     best_name = names[class_order[0]]
-    return {"label": best_name, "probability": shown[best_name], "probabilities": shown}
+    return {"label": best_name, "probability": shown_probabilities[best_name], "probabilities": shown_probabilities}
 
 
 def _words_of(prediction: Mapping[str, Any], limit: int) -> list[str]:

@@ -45,11 +45,13 @@ class RowOrder:
         """Sort rows by length within groups of batches, then shuffle the batches."""
         group_rows = self._effective_batch * MEGABATCH
         groups = [order[start : start + group_rows] for start in range(0, len(order), group_rows)]
-        grouped = np.concatenate([group[np.argsort(-self._lengths[group], kind="stable")] for group in groups])
-        count = len(order) // self._effective_batch
-        batches = grouped[: count * self._effective_batch].reshape(count, self._effective_batch)
+        sorted_rows = np.concatenate([group[np.argsort(-self._lengths[group], kind="stable")] for group in groups])
+        batch_count = len(order) // self._effective_batch
+        batches = sorted_rows[: batch_count * self._effective_batch].reshape(batch_count, self._effective_batch)
         # A last batch with fewer rows stays the last.
-        return np.concatenate([batches[random.permutation(count)].ravel(), grouped[count * self._effective_batch :]])
+        return np.concatenate(
+            [batches[random.permutation(batch_count)].ravel(), sorted_rows[batch_count * self._effective_batch :]]
+        )
 
 
 def steps_per_epoch(rows: int, effective_batch: int) -> int:

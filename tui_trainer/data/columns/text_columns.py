@@ -262,10 +262,12 @@ def _note_of_choice(column: str, others: Sequence[str], files: Sequence[str], pa
 
 def pair_of_texts(head: Sequence[Row]) -> tuple[str, str] | None:
     """Return the first usual pair of text columns. None if there is none, or if a column `text` would be left out."""
-    found = {name.strip().lower(): name for name in reversed(columns_of(head))}
+    by_name = {name.strip().lower(): name for name in reversed(columns_of(head))}
     for names in TEXT_PAIRS:
-        if all(name in found and any(isinstance(row.values.get(found[name]), str) for row in head) for name in names):
-            return None if "text" in found and "text" not in names else (found[names[0]], found[names[1]])
+        if all(
+            name in by_name and any(isinstance(row.values.get(by_name[name]), str) for row in head) for name in names
+        ):
+            return None if "text" in by_name and "text" not in names else (by_name[names[0]], by_name[names[1]])
     return None
 
 
@@ -351,11 +353,11 @@ class PairColumns:
         pair = self.pair
         inputs = " and ".join(f"'{one_line(name, 40)}'" for name in (pair.source, *pair.beside))
         other_columns = [name for name in names if name not in (*pair.columns, TRANSLATION)]
-        unread = f" (not read: {listed(other_columns)})" if other_columns else ""
-        of_file = f" of {label}" if label else ""
+        unread_note = f" (not read: {listed(other_columns)})" if other_columns else ""
+        where = f" of {label}" if label else ""
         is_guess = TRANSLATION in names and self._text == self._target == AUTO
-        advice = "; to translate in another direction, set data.text_column and data.target_column" if is_guess else ""
-        self._notes[label] = f"the input is {inputs}{of_file}, the answer '{one_line(pair.target, 40)}'{unread}{advice}"
+        tip = "; to translate in another direction, set data.text_column and data.target_column" if is_guess else ""
+        self._notes[label] = f"the input is {inputs}{where}, the answer '{one_line(pair.target, 40)}'{unread_note}{tip}"
 
     def choose_input(self, head: Sequence[Row]) -> None:
         """Choose the input columns of rows that may lack answers: by their usual names, or else the text column."""

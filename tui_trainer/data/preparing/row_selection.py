@@ -148,9 +148,13 @@ def chunks_of(spooled: Sequence[SpooledRows], lengths: NDArray[np.int64]) -> lis
     while start < len(lengths):
         used_characters = int(ends[start] - lengths[start])
         end = min(start + CHUNK_ROWS, int(np.searchsorted(ends, used_characters + CHUNK_CHARACTERS)) + 1, len(lengths))
-        first, last = np.searchsorted(row_ends, [start, end - 1], side="right").tolist()
+        first_spool, last_spool = np.searchsorted(row_ends, [start, end - 1], side="right").tolist()
         chunks.append(
-            Chunk(tuple(spooled[first : last + 1]), start - int(row_ends[first] - spooled[first].rows), end - start)
+            Chunk(
+                tuple(spooled[first_spool : last_spool + 1]),
+                start - int(row_ends[first_spool] - spooled[first_spool].rows),
+                end - start,
+            )
         )
         start = end
     return chunks

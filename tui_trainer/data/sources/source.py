@@ -811,28 +811,32 @@ def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> It
     held_out_rows = [_rows_by_path(part) for part in held_parts]
     evaluated_paths = {path for rows in held_out_rows for path in rows}
     read_paths = evaluated_paths | {path for rows in rows_of_parts for path in rows}
-    held_sources = {other.path: other for other in held_parts} if named_by == "data.eval_split" else {}
+    held_out_sources = {other.path: other for other in held_parts} if named_by == "data.eval_split" else {}
     for part, rows in zip(source.parts, rows_of_parts, strict=True):
-        evaluated = [other for other in part.others if evaluated_paths >= {file.path.resolve() for file in other.files}]
-        unread = [other for other in part.others if other not in evaluated]
+        evaluated_splits = [
+            other for other in part.others if evaluated_paths >= {file.path.resolve() for file in other.files}
+        ]
+        unread_splits = [other for other in part.others if other not in evaluated_splits]
         notes = [part.remark]
-        if (held_source := held_sources.get(part.path)) and held_source.split:
-            evaluated_labels = {other.label for other in held_source.split.several}
-            evaluated = [held_source.split]
-            unread = [other for other in part.others if not {other.label, other.split} & evaluated_labels]
-        unread = [other for other in unread if not any(file.path.resolve() in read_paths for file in other.files)]
+        if (held_out_source := held_out_sources.get(part.path)) and held_out_source.split:
+            evaluated_labels = {other.label for other in held_out_source.split.several}
+            evaluated_splits = [held_out_source.split]
+            unread_splits = [other for other in part.others if not {other.label, other.split} & evaluated_labels]
+        unread_splits = [
+            other for other in unread_splits if not any(file.path.resolve() in read_paths for file in other.files)
+        ]
         if part.split and part.split.split in ("validation", "test"):
             setting = "data.split" if part.split.several else "data.path"
             notes.append(
                 f"it is trained on because {setting} lists it, although its name is that of a {part.split.split} split"
             )
-        if named_by and any(other.split == "validation" for other in unread):
+        if named_by and any(other.split == "validation" for other in unread_splits):
             notes.append(f"the held-out data comes from {named_by}")
         split_use = SplitUse(
             source=one_line(part.path, 200),
             trains=_with_files(part.split) if part.split else "",
-            evaluates=", ".join(map(_with_files, evaluated)),
-            left_alone=_unread_names(unread, part.beside),
+            evaluates=", ".join(map(_with_files, evaluated_splits)),
+            left_alone=_unread_names(unread_splits, part.beside),
             note="; ".join(filter(None, notes)),
             shares_rows=any(
                 first < end and start < last
@@ -848,9 +852,11 @@ def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> It
         return
     reported_paths = {part.path for part in source.parts}
     for part in held_parts:
-        unread = [other for other in part.others if not any(file.path.resolve() in read_paths for file in other.files)]
-        if part.split and unread and part.path not in reported_paths:
-            left_alone = _unread_names(unread, part.beside)
+        unread_splits = [
+            other for other in part.others if not any(file.path.resolve() in read_paths for file in other.files)
+        ]
+        if part.split and unread_splits and part.path not in reported_paths:
+            left_alone = _unread_names(unread_splits, part.beside)
             yield SplitUse(source=one_line(part.path, 200), evaluates=_with_files(part.split), left_alone=left_alone)
 
 
