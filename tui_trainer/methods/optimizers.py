@@ -151,12 +151,12 @@ def _muon(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Op
 
     class Muon(torch.optim.Optimizer):
         def __init__(self) -> None:
-            hidden = [group for group in groups if group.get(HIDDEN)]
-            others = [group for group in groups if not group.get(HIDDEN)]
+            hidden_groups = [group for group in groups if group.get(HIDDEN)]
+            other_groups = [group for group in groups if not group.get(HIDDEN)]
             # Both optimizers share one table of states.
             self.parts: list[torch.optim.Optimizer] = [
-                torch.optim.Muon(hidden, lr=lr, adjust_lr_fn="match_rms_adamw"),
-                torch.optim.AdamW(others, lr=lr, **_adam(training), fused=True),
+                torch.optim.Muon(hidden_groups, lr=lr, adjust_lr_fn="match_rms_adamw"),
+                torch.optim.AdamW(other_groups, lr=lr, **_adam(training), fused=True),
             ]
             super().__init__([group for part in self.parts for group in part.param_groups], {})
             for part in self.parts:
@@ -177,11 +177,11 @@ def _by_library(module: str, class_name: str) -> Build:
 
     def build(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Optimizer:
         try:
-            loaded = import_module(module)
+            library_module = import_module(module)
         except ImportError as error:
             library = module.partition(".")[0]
             raise RunError(f"training.optim needs {library}, which cannot be loaded: {error}") from None
-        optimizer: Optimizer = getattr(loaded, class_name)(groups, lr=lr, **_adam(training))
+        optimizer: Optimizer = getattr(library_module, class_name)(groups, lr=lr, **_adam(training))
         return optimizer
 
     return build
