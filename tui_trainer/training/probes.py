@@ -49,12 +49,12 @@ def difference(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) ->
         control = reference.distance(numbers(run, batch))
     switch()
     distances = reference.distance(numbers(run, batch))
-    for name, far, rounding, whole in zip(
+    for name, distance, allowed_distance, reference_values in zip(
         ("logits", "gradients"), distances, control, (reference.logits, reference.gradients), strict=True
     ):
         # Not `>`: NaN is no agreement either.
-        if not far <= rounding:
-            return f"{name} differ by {far / max(float(whole.norm()), 1e-30):.1%}"
+        if not distance <= allowed_distance:
+            return f"{name} differ by {distance / max(float(reference_values.norm()), 1e-30):.1%}"
     return ""
 
 
@@ -118,15 +118,15 @@ def _one_rounding_off(run: Trainable) -> Iterator[None]:
     """Return a context that changes outputs of embeddings and layers by one rounding, alternately up and down."""
     step = _step(run)
 
-    def off(_module: nn.Module, _args: Any, output: Any) -> Any:
+    def shift_output(_module: nn.Module, _args: Any, output: Any) -> Any:
         x = output[0] if isinstance(output, tuple) else output
         signs = torch.ones(x.shape[-1], dtype=torch.float32)
         signs[::2] = -1
-        moved = (x.float() * (1 + step * signs.to(x.device))).to(x.dtype)
-        return (moved, *output[1:]) if isinstance(output, tuple) else moved
+        shifted_x = (x.float() * (1 + step * signs.to(x.device))).to(x.dtype)
+        return (shifted_x, *output[1:]) if isinstance(output, tuple) else shifted_x
 
     modules = [run.model.get_input_embeddings(), *decoder_layers(run.model)]
-    handles = [module.register_forward_hook(off) for module in modules]
+    handles = [module.register_forward_hook(shift_output) for module in modules]
     try:
         yield
     finally:
@@ -166,8 +166,8 @@ def packing_leaks(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> st
     packed_rows = _documents(run, rows)
     # All rows get the width of the longest, because a CPU compiles kernels for each width. The padding has no effect.
     width = max(len(document) - 1 for row in packed_rows for document in row)
-    each = [_pass(run, [[document]], packed=False, width=width) for row in packed_rows for document in row]
-    alone = Numbers(torch.cat([x.logits for x in each]), torch.cat([x.gradients for x in each]))
+    document_numbers = [_pass(run, [[document]], packed=False, width=width) for row in packed_rows for document in row]
+    alone = Numbers(torch.cat([x.logits for x in document_numbers]), torch.cat([x.gradients for x in document_numbers]))
     packed = _pass(run, packed_rows, packed=True, by_lengths=by_lengths)
     control = _pass(run, packed_rows, packed=False)
     return _difference(alone, packed, control, coarse=_is_coarse(run))
@@ -176,10 +176,10 @@ def packing_leaks(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> st
 def _difference(alone: Numbers, packed: Numbers, control: Numbers, *, coarse: bool) -> str | None:
     """Return how packed and separate documents differ; None if their logits and gradients agree within tolerances."""
     scale = max(1.0, float(alone.logits.abs().max()))
-    logits, without = (float((x.logits - alone.logits).abs().max()) for x in (packed, control))
+    logit_difference, without = (float((x.logits - alone.logits).abs().max()) for x in (packed, control))
     # Not `>`: NaN is no agreement either.
-    if not logits <= (_MOST_SHARE_OF_CONTROL * without if coarse else _MOST_DIFFERENCE * scale):
-        return f"logits differ by {logits:.2g} from those of unpacked rows"
+    if not logit_difference <= (_MOST_SHARE_OF_CONTROL * without if coarse else _MOST_DIFFERENCE * scale):
+        return f"logits differ by {logit_difference:.2g} from those of unpacked rows"
     norm = float(alone.gradients.norm())
     gradient, without = (float((x.gradients - alone.gradients).norm()) for x in (packed, control))
     if not gradient <= (_MOST_GRADIENT_SHARE_OF_CONTROL * without if coarse else _MOST_GRADIENT_SHARE * norm):
@@ -189,12 +189,12 @@ def _difference(alone: Numbers, packed: Numbers, control: Numbers, *, coarse: bo
 
 def _documents(run: Trainable, rows: Rows) -> list[list[Document]]:
     """Return two rows of documents made of the data's tokens. Each row has a document longer than a kernel's block."""
-    most = getattr(language_config(run.model.config), "max_position_embeddings", None) or _WIDTH
-    width = min(_WIDTH, most)
-    short = max(1, width // 16)
-    long = max(1, width - 2 * short)
+    most_positions = getattr(language_config(run.model.config), "max_position_embeddings", None) or _WIDTH
+    width = min(_WIDTH, most_positions)
+    short_length = max(1, width // 16)
+    long_length = max(1, width - 2 * short_length)
     # A document of N inputs has N + 1 tokens.
-    lengths = np.array([short, long, short, long, 2 * short]) + 1
+    lengths = np.array([short_length, long_length, short_length, long_length, 2 * short_length]) + 1
     token_rows: list[Document] = []
     for index in range(len(rows)):
         token_rows.append(rows.row(index))
@@ -207,8 +207,8 @@ def _documents(run: Trainable, rows: Rows) -> list[list[Document]]:
 
 def _is_coarse(run: Trainable) -> bool:
     """Return whether matmuls round to fewer bits than fp32 has."""
-    tf32 = run.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
-    return tf32 or run.mixed_precision.is_coarse or any(p.dtype != torch.float32 for p in run.model.parameters())
+    uses_tf32 = run.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
+    return uses_tf32 or run.mixed_precision.is_coarse or any(p.dtype != torch.float32 for p in run.model.parameters())
 
 
 def _pass(
