@@ -108,12 +108,12 @@ class Evaluator:
             config_limit = trained.config.evaluation.max_eval_rows
             row_limit = rows or (0 if config_limit == "auto" else config_limit)
             chosen_rows = evenly_spaced(len(stored_rows), row_limit or len(stored_rows))
-            measured = MeasuredRows(trained, data, stored_rows, chosen_rows, self.device, self.progress)
+            measurer = MeasuredRows(trained, data, stored_rows, chosen_rows, self.device, self.progress)
             compares = reference is not None and changed > 0
-            before = measured.measure(reference, keeps=compares) if reference else None
-            first = measured.measure(candidates[0], keeps=compares)
-            pairs = measured.changed(reference, candidates[0], before, first, changed) if before and reference else ()
-            results = (first, *(measured.measure(candidate) for candidate in candidates[1:]))
+            before = measurer.measure(reference, keeps=compares) if reference else None
+            result = measurer.measure(candidates[0], keeps=compares)
+            pairs = measurer.changed(reference, candidates[0], before, result, changed) if before and reference else ()
+            results = (result, *(measurer.measure(candidate) for candidate in candidates[1:]))
             return ModelEvaluation(
                 rows=len(chosen_rows),
                 data=data.source if file else f"held-out data of {self.trained.run.name}",
@@ -200,24 +200,24 @@ class MeasuredRows:
         self, reference: Candidate, candidate: Candidate, before: MeasuredModel, after: MeasuredModel, limit: int
     ) -> list[ChangedRow]:
         """Return the rows whose losses differ most between two models, with the output of each."""
-        pairs = list(zip(before.row_losses, after.row_losses, strict=True))
-        order = sorted(range(len(pairs)), key=lambda i: -abs(pairs[i][0] - pairs[i][1]))[:limit]
+        losses = list(zip(before.row_losses, after.row_losses, strict=True))
+        order = sorted(range(len(losses)), key=lambda i: -abs(losses[i][0] - losses[i][1]))[:limit]
         # The model that was measured last comes first.
-        now, old_samples = (self._samples(model, order) for model in (candidate, reference)) if order else ([], [])
+        new_texts, old_texts = (self._samples(model, order) for model in (candidate, reference)) if order else ([], [])
         return [
-            ChangedRow(number=i, text=text, loss_before=pairs[i][0], loss_after=pairs[i][1], before=old, after=new)
-            for i, (text, old), (_, new) in zip(order, old_samples, now, strict=True)
+            ChangedRow(number=i, text=text, loss_before=losses[i][0], loss_after=losses[i][1], before=old, after=new)
+            for i, (text, old), (_, new) in zip(order, old_texts, new_texts, strict=True)
         ]
 
     def _samples(self, candidate: Candidate, indices: Sequence[int]) -> list[tuple[str, str]]:
         model, tokenizer = self._load(candidate), load_tokenizer(self.trained)
-        sample, samples = self.trained.task.sample, []
+        write, texts = self.trained.task.sample, []
         with torch.inference_mode():
             for index in indices:
                 torch.manual_seed(_SEED)
                 row = self.rows.example(self.chosen[index])
-                samples.append(sample(self.trained.config, self.data, model, tokenizer, row, new_tokens=SAMPLE_TOKENS))
-        return samples
+                texts.append(write(self.trained.config, self.data, model, tokenizer, row, new_tokens=SAMPLE_TOKENS))
+        return texts
 
     def _load(self, candidate: Candidate) -> Any:
         dtype = self.trained.compared_dtype if self.device.type == "cpu" else "auto"

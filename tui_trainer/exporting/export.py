@@ -82,10 +82,10 @@ class Certificate:
         score_words = "".join(
             f", {plain(name)} {number(value)} -> {number(after.scores[name])}" for name, value in before.scores.items()
         )
-        logits = f"differ by {self.logit_difference:.1e} of the largest logit (allowed {self.tolerance.logits:.0e})"
+        words = f"differ by {self.logit_difference:.1e} of the largest logit (allowed {self.tolerance.logits:.0e})"
         return [
             f"reloaded in a fresh process and compared on {self.rows} held-out rows:",
-            f"  logits {logits}",
+            f"  logits {words}",
             f"  held-out loss {before.loss:.4f} -> {after.loss:.4f}{score_words}",
             f"  {format_bytes(before.bytes)} -> {format_bytes(after.bytes)}, "
             f"{format_number(1e3 * before.seconds_per_row, 2)} -> {format_number(1e3 * after.seconds_per_row, 2)} "

@@ -97,9 +97,9 @@ class Writer:
     def _write(self, context: list[int], new_tokens: int, sampling: Sampling, show: Callable[[str], None]) -> list[int]:
         settings = replace(sampling, max_new_tokens=new_tokens).settings()
         # The best of several beams is known only at the end, so transformers then accepts no streamer.
-        streamer = {"streamer": _Pieces(self._tokenizer, show)} if sampling.num_beams == 1 else {}
-        ids: list[int] = generate_ids(self._model, self._tokenizer, [context], **streamer, **settings)[0][0].tolist()
-        if not streamer:
+        options = {"streamer": _Pieces(self._tokenizer, show)} if sampling.num_beams == 1 else {}
+        ids: list[int] = generate_ids(self._model, self._tokenizer, [context], **options, **settings)[0][0].tolist()
+        if not options:
             show(str(self._tokenizer.decode(ids, skip_special_tokens=True)))
         return ids
 

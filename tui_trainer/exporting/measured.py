@@ -37,8 +37,8 @@ def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -
     if prepared := read_entry(prepared_data_folder() / trained.plan.data_key):
         return prepared
     if trained.config is not trained.plan.config:
-        name = one_line(trained.plan.config.model.model_name_or_path, 200)
-        message = f"the prepared data of {trained.run.name} is gone, and preparing it again needs the model {name}"
+        model = one_line(trained.plan.config.model.model_name_or_path, 200)
+        message = f"the prepared data of {trained.run.name} is gone, and preparing it again needs the model {model}"
         command = f"tui-trainer evaluate {shell_word(trained.run.name)} --data FILE"
         hint = f"restore the model, or use `{command}`, which needs only a file with rows"
         raise InputError(f"{message}, which is not on this disk", hint=hint)
@@ -127,7 +127,7 @@ def _base_model_values(
         examples = {id(example): (example, index) for index in row_numbers for example in [rows.example(index)]}
         for passed in layout.passes([example for example, _ in examples.values()]):
             values = row_pass.values(micro_batch(layout.batch(passed)).to(model.device))
-            row_values[[examples[id(row)][1] for together in passed for row in together]] = values.float().cpu().numpy()
+            row_values[[examples[id(row)][1] for group in passed for row in group]] = values.float().cpu().numpy()
     return row_values
 
 

@@ -301,8 +301,8 @@ def predict_file(
     with predicted_file.held(source.files, overwrite=request.overwrite):
         rows = InputRows(source, trained.task.input_reader(config, load_tokenizer(trained)))
         row_count = rows.count(request.field, skips_bad_rows=request.skips_bad_rows, progress=progress)
-        other = (f"the data has several splits; only this one is used: {source.description}",) if source.others else ()
-        notes, rows_before = (*other, *rows.problems.notes()), predicted_file.rows_before()
+        hints = (f"the data has several splits; only this one is used: {source.description}",) if source.others else ()
+        notes, rows_before = (*hints, *rows.problems.notes()), predicted_file.rows_before()
         progress("loading the model", 0, None, "")
         predictor = load_predictor(trained, device(), sampling, request.batch_size)
         speed = _Speed(row_count, rows_before, progress)
@@ -344,9 +344,9 @@ class _Speed:
 
     def add(self, rows: int) -> None:
         self._done += rows
-        rate = (self._done - self._before) / max(self.seconds, 1e-9)
-        left_words = format_seconds((self._rows - self._done) / rate) if rate else "--"
-        self._progress("predicting", self._done, self._rows, f"rows, {format_rate(rate, 'rows')}, {left_words} left")
+        speed = (self._done - self._before) / max(self.seconds, 1e-9)
+        left_words = format_seconds((self._rows - self._done) / speed) if speed else "--"
+        self._progress("predicting", self._done, self._rows, f"rows, {format_rate(speed, 'rows')}, {left_words} left")
 
 
 def load_predictor(trained: TrainedModel, device: torch.device, sampling: Sampling, batch_size: int = 0) -> Predictor:

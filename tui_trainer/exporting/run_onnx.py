@@ -94,8 +94,8 @@ class Graphs:
         if decoder_input_ids.shape[1] == 1:
             return self.run("decoder", {**values, "decoder_input_ids": decoder_input_ids})[0]
         first_logits, cache = self.run("decoder", {**values, "decoder_input_ids": decoder_input_ids[:, :-1]})
-        last, _ = self.run("decoder_with_past", {**values, "decoder_input_ids": decoder_input_ids[:, -1:]}, cache)
-        return np.concatenate([first_logits, last], axis=1)
+        end_logits, _ = self.run("decoder_with_past", {**values, "decoder_input_ids": decoder_input_ids[:, -1:]}, cache)
+        return np.concatenate([first_logits, end_logits], axis=1)
 
     def _encoded(self, input_ids: Any, attention_mask: Any) -> Any:
         return self.run("encoder", {"input_ids": input_ids, "attention_mask": attention_mask})[0]
@@ -213,9 +213,9 @@ def marked(graphs: Graphs, tokenizer: Any, question: str, context: str) -> str:
         starts, ends = (logits[0] for logits in graphs.places(**inputs(graphs, window)))
         no_answer_score = min(no_answer_score, starts[0] + ends[0])
         context_tokens = [index for index, sequence in enumerate(window.sequence_ids) if sequence == 1]
-        for first, last_token in product(context_tokens, context_tokens):
-            if first <= last_token < first + max_answer_tokens and starts[first] + ends[last_token] > best_span[0]:
-                best_span = starts[first] + ends[last_token], window.offsets[first][0], window.offsets[last_token][1]
+        for start, end in product(context_tokens, context_tokens):
+            if start <= end < start + max_answer_tokens and starts[start] + ends[end] > best_span[0]:
+                best_span = starts[start] + ends[end], window.offsets[start][0], window.offsets[end][1]
     if config.get("version_2_with_negative") and no_answer_score >= best_span[0]:
         return ""
     return str(context[best_span[1] : best_span[2]].strip())

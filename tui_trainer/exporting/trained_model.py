@@ -79,10 +79,8 @@ def final_model(run: RunFolder) -> Path:
     if not any(run.model.glob("*.safetensors")):
         message = f"the folder `{run.model.name}` of this run contains no weights"
         raise FolderError(message, where=run.name, hint=_moved_away(run))
-    if finished and (changed := _changed_files(run, finished)):
-        message = (
-            f"the folder `{run.model.name}` has changed since the run wrote it: {one_line(', '.join(changed), 200)}"
-        )
+    if finished and (names := _changed_files(run, finished)):
+        message = f"the folder `{run.model.name}` has changed since the run wrote it: {one_line(', '.join(names), 200)}"
         raise FolderError(message, where=run.name, hint=f"restore the original files, or {_moved_away(run)}")
     return run.model
 

@@ -139,7 +139,7 @@ def waits(batch: MicroBatch) -> bool:
 
 
 def _without_padding(should_ignore: Callable[..., Any], padding_mask: Any = None, *args: Any, **more: Any) -> Any:
-    """Return `should_ignore` for rows without padding: whether the mask can be left out. Windows and caches may need one."""
+    """Return `should_ignore` without padding: whether the mask can be left out. Windows and caches may need one."""
     return should_ignore(None, *args, **more)
 
 

@@ -95,10 +95,10 @@ class TensorWriter:
         metadata: dict[str, str] | None = None,
     ) -> dict[str, list[str]]:
         """Write whole tensors into several files, or into the file `single`. Return the tensor names, keyed by file."""
-        rank_count, total = self._ranks.count, sum(tensor.nbytes for tensor in tensors.values())
+        rank_count, size = self._ranks.count, sum(tensor.nbytes for tensor in tensors.values())
         # The copies of all processes together take as much host memory as one process alone would.
-        limit = total if in_one_file else min(shards.SHARD_BYTES, max(total, LEAST_BYTES * rank_count)) / rank_count
-        files = shards.split({name: tensor.nbytes for name, tensor in tensors.items()}, single, limit)
+        limit_bytes = size if in_one_file else min(shards.SHARD_BYTES, max(size, LEAST_BYTES * rank_count)) / rank_count
+        files = shards.split({name: tensor.nbytes for name, tensor in tensors.items()}, single, limit_bytes)
         remaining_files = iter(files.items())
         own_tensors: dict[str, Tensor] = {}
         while turn_files := list(islice(remaining_files, rank_count)):
@@ -259,7 +259,7 @@ class SavedTensors:
             common_box = tuple(slice(start, max(start, end)) for start, end in zip(starts, ends, strict=True))
             if result is None:
                 dtype = file.get_slice(name)[tuple(slice(0, 0) for _ in box)].dtype
-                result = torch.empty([along.stop - along.start for along in box], dtype=dtype)
+                result = torch.empty([span.stop - span.start for span in box], dtype=dtype)
             if common_count := _count(common_box):
                 result[_within(box, common_box)] = file.get_slice(name)[_within(part_box, common_box)]
                 missing_count -= common_count
@@ -380,11 +380,11 @@ def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Pos
     Raises CheckpointError if the checkpoint does not fit the model.
     """
     load_weights(checkpoint.path, components)
-    with SavedTensors(shards.all_files_of(checkpoint.path, OPTIMIZER)) as saved:
-        trained = components.optimizer.trained_by_name
-        of_parameters = groupby(sorted(saved.names, key=_parameter_of), key=_parameter_of)
+    with SavedTensors(shards.all_files_of(checkpoint.path, OPTIMIZER)) as files:
+        tensors = components.optimizer.trained_by_name
+        groups = groupby(sorted(files.names, key=_parameter_of), key=_parameter_of)
         components.optimizer.load_shards(
-            {name: saved.like(name, trained.get(parameter)) for name in names} for parameter, names in of_parameters
+            {name: files.like(name, tensors.get(parameter)) for name in names} for parameter, names in groups
         )
     random_states = load_file(checkpoint.path / RANDOM)
     restore_random(random_states, components.ranks.number)
@@ -410,9 +410,9 @@ def load_weights(folder: Path, components: Components) -> None:
             fill(weights[name], saved_tensors.like(name, weights[name]))
         odd_names = saved_tensors.names ^ weights.keys()
     if odd_names:
-        more = f" and {len(odd_names) - 1} more" if len(odd_names) > 1 else ""
+        others = f" and {len(odd_names) - 1} more" if len(odd_names) > 1 else ""
         raise CheckpointError(
-            f"{folder.name} does not have the weights of this model: only one of the two has {min(odd_names)}{more}"
+            f"{folder.name} does not have the weights of this model: only one of the two has {min(odd_names)}{others}"
         )
     components.together.weights_were_loaded()
 
@@ -494,8 +494,8 @@ class Checkpoints:
 
     def _host_copy(self) -> HostCopy | None:
         """Return a host copy from which to write in the background; None if training must wait for the checkpoint."""
-        wanted, device = self.job.plan.config.checkpoint.save_in_background, self.components.device
-        if wanted is False or self.components.ranks.host is not None or (wanted == "auto" and device.type != "cuda"):
+        setting, device = self.job.plan.config.checkpoint.save_in_background, self.components.device
+        if setting is False or self.components.ranks.host is not None or (setting == "auto" and device.type != "cuda"):
             return None
         sources = (self.components.weights, self.components.optimizer.tensors)
         needed_bytes = sum(tensor.nbytes for tensors in sources for tensor in tensors().values())

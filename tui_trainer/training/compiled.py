@@ -132,13 +132,13 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
 
     The key-value cache depends on the layer's number, so each layer would be compiled separately.
     """
-    compiled = [(part, part._compiled_call_impl) for part in model.modules() if part._compiled_call_impl is not None]
-    for part, _ in compiled:
+    saved_calls = [(part, part._compiled_call_impl) for part in model.modules() if part._compiled_call_impl is not None]
+    for part, _ in saved_calls:
         part._compiled_call_impl = None
     try:
         yield
     finally:
-        for part, call in compiled:
+        for part, call in saved_calls:
             part._compiled_call_impl = call
 
 
@@ -166,8 +166,8 @@ def _passes_of_two_sizes(run: Trainable) -> list[MicroBatch]:
     batches = run.batches
     row_count = min(run.plan.effective_batch_size.value, len(batches.rows))
     documents = [batches.rows.example(index) for index in range(row_count)]
-    whole, part_batch = (next(batches.layout.window(some)) for some in (documents, documents[: -(-row_count // 2)]))
-    return [whole.to(run.device), part_batch.to(run.device)]
+    full, half = (next(batches.layout.window(rows)) for rows in (documents, documents[: -(-row_count // 2)]))
+    return [full.to(run.device), half.to(run.device)]
 
 
 def _try_one_pass(run: Trainable, batch: MicroBatch) -> None:

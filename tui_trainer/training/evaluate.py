@@ -107,7 +107,7 @@ def passes_of_all(
 ) -> Iterator[tuple[T, bool]]:
     """Yield (pass, whether it is from `own_items`).
 
-    If the model is sharded, all processes must make equally many passes: a process that has used up `own_items` gets passes
+    If the model is sharded, all processes must make equally many passes: after its `own_items`, a process gets passes
     from `spare`. Raises EvaluationGivenUp if a process was stopped.
     """
     remaining_items, splits = iter(own_items), components.together.splits_weights

@@ -30,21 +30,21 @@ def write_final_model(job: Job, plan: Plan, components: Components, position: Po
     """Write the folder `model/` under a temporary name, sync it and rename it, so that it is never incomplete."""
     facts = model_facts(position, job.baselines, plan.config)
     target = job.folder.model
-    unfinished = target.with_name(f".writing-{target.name}")
-    if unfinished.exists():
-        shutil.rmtree(unfinished)
-    unfinished.mkdir(mode=0o700)
-    components.method.save_model(components.model, unfinished)
-    save_tokenizer(components.tokenizer, unfinished)
+    folder = target.with_name(f".writing-{target.name}")
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(mode=0o700)
+    components.method.save_model(components.model, folder)
+    save_tokenizer(components.tokenizer, folder)
     model_type = components.model.config.model_type
     if has_towers(model_type):
         copy_processor_files(
-            require_folder(find_model(plan.config.model.model_name_or_path, plan.config.model.revision)), unfinished
+            require_folder(find_model(plan.config.model.model_name_or_path, plan.config.model.revision)), folder
         )
     card = model_card(plan, facts, job.data.source, job.versions, model_type)
-    (unfinished / "README.md").write_text(card, encoding="utf-8")
-    make_durable(unfinished)
-    put_in_place(unfinished, target)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    make_durable(folder)
+    put_in_place(folder, target)
 
 
 def model_facts(position: Position, baselines: Baselines | None, config: Config) -> ReportedModel:
@@ -99,8 +99,8 @@ def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str
 
 def _metadata(plan: Plan) -> dict[str, Any]:
     """Return the metadata that a model hub reads from a card. Source: the hub's documentation, "Model Cards"."""
-    base = published_name(_first_model(plan))
-    base_field = {} if plan.config.is_from_scratch or not base or not is_hub_name(base) else {"base_model": base}
+    name = published_name(_first_model(plan))
+    base_field = {} if plan.config.is_from_scratch or not name or not is_hub_name(name) else {"base_model": name}
     return {
         "library_name": "peft" if plan.config.tuning.has_adapter else "transformers",
         "pipeline_tag": find_task(plan.config.task.type).pipeline_tag,
@@ -128,17 +128,17 @@ def _published(source: str, config: Config) -> str:
 
 
 def _origin(plan: Plan) -> str:
-    size = format_count(plan.parameters.value)
+    count = format_count(plan.parameters.value)
     if plan.config.is_from_scratch:
-        return f"A model with {size} parameters, trained from scratch with tui-trainer."
+        return f"A model with {count} parameters, trained from scratch with tui-trainer."
     name = as_markdown(chain_words(plan.ancestors) or published_name(plan.config.model.model_name_or_path))
     if plan.config.tuning.has_adapter:
         trained = format_count(plan.trained_parameters.value)
-        return f"An adapter with {trained} parameters for {name} ({size} parameters), trained with tui-trainer."
+        return f"An adapter with {trained} parameters for {name} ({count} parameters), trained with tui-trainer."
     if plan.config.tuning.trainable_layers:
         trained = format_count(plan.trained_parameters.value)
-        return f"Based on {name}, a model with {size} parameters; {trained} of them were fine-tuned with tui-trainer."
-    return f"Based on {name}, a model with {size} parameters; all of them were fine-tuned with tui-trainer."
+        return f"Based on {name}, a model with {count} parameters; {trained} of them were fine-tuned with tui-trainer."
+    return f"Based on {name}, a model with {count} parameters; all of them were fine-tuned with tui-trainer."
 
 
 def _use(plan: Plan, model_type: str = "") -> list[str]:
@@ -147,10 +147,10 @@ def _use(plan: Plan, model_type: str = "") -> list[str]:
     kind, has_adapter = auto_class_name(head, model_type), config.tuning.has_adapter
     # The config of the base model has no label names.
     has_labels, writes = has_adapter and kind.endswith("Classification"), head not in CLASSIFYING
-    names = ["AutoConfig"] * has_labels + [kind, "AutoTokenizer"] + ["GenerationConfig"] * (has_adapter and writes)
+    imports = ["AutoConfig"] * has_labels + [kind, "AutoTokenizer"] + ["GenerationConfig"] * (has_adapter and writes)
     code = [
         *["from peft import PeftModel"] * has_adapter,
-        f"from transformers import {', '.join(names)}",
+        f"from transformers import {', '.join(imports)}",
         "",
         'tokenizer = AutoTokenizer.from_pretrained("path/of/this/folder")',
     ]
@@ -184,14 +184,14 @@ def _question_code(config: Config, head: Head) -> list[str]:
     pair_code = ', "the second text"' if config.data.text_pair_column else ""
     match head:
         case "question_answering":
-            call = 'tokenizer("a question?", "a text with the answer", truncation="only_second", return_tensors="pt")'
-            return [f"inputs = {call}", "outputs = model(**inputs)  # start_logits and end_logits of each token"]
+            code = 'tokenizer("a question?", "a text with the answer", truncation="only_second", return_tensors="pt")'
+            return [f"inputs = {code}", "outputs = model(**inputs)  # start_logits and end_logits of each token"]
         case "token_classification":
-            call = 'tokenizer(["some", "words"], is_split_into_words=True, truncation=True, return_tensors="pt")'
-            return [f"inputs = {call}", "logits = model(**inputs).logits  # the first token of each word has its tag"]
+            code = 'tokenizer(["some", "words"], is_split_into_words=True, truncation=True, return_tensors="pt")'
+            return [f"inputs = {code}", "logits = model(**inputs).logits  # the first token of each word has its tag"]
         case "sequence_classification":
-            call = f'tokenizer("a text"{pair_code}, truncation=True, return_tensors="pt")'
-            return [f"inputs = {call}", "logits = model(**inputs).logits"]
+            code = f'tokenizer("a text"{pair_code}, truncation=True, return_tensors="pt")'
+            return [f"inputs = {code}", "logits = model(**inputs).logits"]
     index_code = "[0]" if head == ENCODER_DECODER else '[0, inputs["input_ids"].shape[1] :]'
     if find_task(config.task.type).holds_conversations:
         call_start = (

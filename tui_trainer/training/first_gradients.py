@@ -51,17 +51,17 @@ class FirstGradients:
         if self._steps < STEPS or self._largest is None:
             return None
         norms, self._largest = self._largest.tolist(), None
-        without = [name for name, norm in zip(self._trained, norms, strict=True) if norm == 0]
-        if not without:
+        names = [name for name, norm in zip(self._trained, norms, strict=True) if norm == 0]
+        if not names:
             return None
-        named = ", ".join(without[:_NAMED]) + (f" and {len(without) - _NAMED:,} more" if len(without) > _NAMED else "")
-        if len(without) == len(norms):
+        listing = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
+        if len(names) == len(norms):
             message = f"no gradient reaches any of the {len(norms):,} trained matrices in {STEPS} steps"
             return (
                 message,
                 "nothing is trained: check the labels with `tui-trainer preview`, and dropout (1 drops everything)",
             )
-        message = f"no gradient reaches {len(without):,} of {len(norms):,} trained matrices in {STEPS} steps: {named}"
-        if all(_OF_ADDED_TOKENS in name for name in without):
+        message = f"no gradient reaches {len(names):,} of {len(norms):,} trained matrices in {STEPS} steps: {listing}"
+        if all(_OF_ADDED_TOKENS in name for name in names):
             return message, "no row so far has a token of model.add_tokens: remove the token, or add rows that have it"
         return message, "these matrices are not trained: check tuning.target_modules and tuning.modules_to_save"

@@ -242,5 +242,5 @@ def _forward(layer: Any, base: Any, lora_a: nn.Linear, lora_b: nn.Linear, x: Ten
     if args or more or layer.disable_adapters or layer.merged or layer_dtype != adapter_dtype:
         separate_output: Tensor = type(layer).forward(layer, x, *args, **more)
         return separate_output
-    fused: Tensor = _LoraLinear.apply(x, autocast or x.dtype, base, a, b, _scaling(layer), attributes.get(_COPIES))
-    return fused
+    output: Tensor = _LoraLinear.apply(x, autocast or x.dtype, base, a, b, _scaling(layer), attributes.get(_COPIES))
+    return output

@@ -92,9 +92,9 @@ class HostMemoryWatch:
             end_words = f"used up in {format_seconds(seconds_left)}"
             phrases.append(f"falling by {format_bytes(60 * falling)} per minute{step_words}, and will be {end_words}")
         phrases.append(f"this run uses {format_bytes(memory.process_bytes)}")
-        growth = memory.process_bytes - first.memory.process_bytes
-        if growth > 0 and seconds_left is not None:
-            phrases[-1] += f", {format_bytes(growth)} more than {format_seconds(last.seconds - first.seconds)} ago"
+        grown_bytes = memory.process_bytes - first.memory.process_bytes
+        if grown_bytes > 0 and seconds_left is not None:
+            phrases[-1] += f", {format_bytes(grown_bytes)} more than {format_seconds(last.seconds - first.seconds)} ago"
         if memory.swap_used_bytes:
             phrases.append(f"swap in use {format_bytes(memory.swap_used_bytes)}")
         return "; ".join([", ".join(phrases[:2]), *phrases[2:]])

@@ -161,10 +161,10 @@ class RunOptimizer:
             raise
 
     def _half_done(self) -> str:
-        less = " or ".join([*(f'training.optim = "{name}"' for name in self.spec.smaller), 'tuning.method = "lora"'])
+        remedy = " or ".join([*(f'training.optim = "{name}"' for name in self.spec.smaller), 'tuning.method = "lora"'])
         return (
             f"out of memory in the {self.name} update: some weights may have changed and others not, so they are "
-            f"not saved. The last checkpoint is kept; to use less memory, start a new run with {less}"
+            f"not saved. The last checkpoint is kept; to use less memory, start a new run with {remedy}"
         )
 
     def _step(self, is_finite: Tensor) -> None:
@@ -245,8 +245,8 @@ class RunOptimizer:
     def _copy_state(self, name: str, begun: dict[str, Any], saved: dict[str, Tensor]) -> None:
         """Copy the saved state of one parameter into `begun`, the state that the optimizer has allocated for it."""
         state, begun = begun, _in_parts(begun)
-        if odd := sorted(begun.keys() ^ saved.keys()):
-            raise CheckpointError(f"the optimizer state of {name} does not match: only one side has {', '.join(odd)}")
+        if keys := sorted(begun.keys() ^ saved.keys()):
+            raise CheckpointError(f"the optimizer state of {name} does not match: only one side has {', '.join(keys)}")
         for key, value in saved.items():
             if key in self.spec.number_keys:
                 state[key] = value.item()
@@ -290,9 +290,9 @@ def hidden_matrices(model: Any) -> frozenset[str]:
     """
     output_layer: Any = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     modules: dict[str, Any] = dict(model.named_modules())
-    ends: list[Any] = [part for part in modules.values() if part is output_layer or isinstance(part, nn.Embedding)]
+    edges: list[Any] = [part for part in modules.values() if part is output_layer or isinstance(part, nn.Embedding)]
     heads = tuple(f"{path}." for path in head_paths(model)) if hasattr(model, "config") else ()
-    end_ids = {id(weight) for part in ends for weight in part.parameters()}
+    end_ids = {id(weight) for part in edges for weight in part.parameters()}
     product_names = {id(part.weight): f"{path}.weight" for path, part in modules.items() if is_linear_layer(part)}
     names = {id(weight): name for name, weight in model.named_parameters()}
     inside_ids = (i for i, name in product_names.items() if i not in end_ids and not name.startswith(heads or ("\n",)))

@@ -136,11 +136,11 @@ def _one_rounding_off(run: Trainable) -> Iterator[None]:
 
 def _step(run: Trainable) -> float:
     """Return the relative distance of neighbouring numbers in the coarsest precision that the model computes in."""
-    steps = [_LEAST_STEP, torch.finfo(run.mixed_precision.dtype).eps]
-    steps += [torch.finfo(dtype).eps for dtype in {p.dtype for p in run.model.parameters()} if dtype.is_floating_point]
+    sizes = [_LEAST_STEP, torch.finfo(run.mixed_precision.dtype).eps]
+    sizes += [torch.finfo(dtype).eps for dtype in {p.dtype for p in run.model.parameters()} if dtype.is_floating_point]
     if run.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
-        steps.append(_TF32_STEP)
-    return float(max(steps))
+        sizes.append(_TF32_STEP)
+    return float(max(sizes))
 
 
 # Packed documents must not see each other.
@@ -176,14 +176,14 @@ def packing_leaks(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> st
 def _difference(alone: Numbers, packed: Numbers, control: Numbers, *, coarse: bool) -> str | None:
     """Return how packed and separate documents differ; None if their logits and gradients agree within tolerances."""
     scale = max(1.0, float(alone.logits.abs().max()))
-    logit_difference, without = (float((x.logits - alone.logits).abs().max()) for x in (packed, control))
+    logit_difference, baseline = (float((x.logits - alone.logits).abs().max()) for x in (packed, control))
     # Not `>`: NaN is no agreement either.
-    if not logit_difference <= (_MOST_SHARE_OF_CONTROL * without if coarse else _MOST_DIFFERENCE * scale):
+    if not logit_difference <= (_MOST_SHARE_OF_CONTROL * baseline if coarse else _MOST_DIFFERENCE * scale):
         return f"logits differ by {logit_difference:.2g} from those of unpacked rows"
     norm = float(alone.gradients.norm())
-    gradient, without = (float((x.gradients - alone.gradients).norm()) for x in (packed, control))
-    if not gradient <= (_MOST_GRADIENT_SHARE_OF_CONTROL * without if coarse else _MOST_GRADIENT_SHARE * norm):
-        return f"gradients differ by {gradient / max(norm, 1e-30):.0%} from those of unpacked rows"
+    distance, baseline = (float((x.gradients - alone.gradients).norm()) for x in (packed, control))
+    if not distance <= (_MOST_GRADIENT_SHARE_OF_CONTROL * baseline if coarse else _MOST_GRADIENT_SHARE * norm):
+        return f"gradients differ by {distance / max(norm, 1e-30):.0%} from those of unpacked rows"
     return None
 
 

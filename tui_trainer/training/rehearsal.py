@@ -200,8 +200,8 @@ class Rehearsal:
                 break
         step_seconds = read_run(session.job.folder).step_seconds
         measured = step_seconds[WARM_UP_STEPS:] or step_seconds
-        least, _, most = quantiles([*measured, *measured], n=4)
-        return {"steps": len(measured), "step_seconds": median(measured), "least_seconds": least, "most_seconds": most}
+        low, _, high = quantiles([*measured, *measured], n=4)
+        return {"steps": len(measured), "step_seconds": median(measured), "least_seconds": low, "most_seconds": high}
 
     def _evaluation(self) -> dict[str, Any]:
         """Evaluate the largest batch, in smaller passes if memory runs out, and then time some typical passes."""
@@ -209,9 +209,9 @@ class Rehearsal:
         if session.job.data.eval_path is None:
             return {"skipped": "there is no held-out data"}
         rows = Rows(session.job.data.eval_path)
-        numbers = evenly_spaced(len(rows), session.plan.eval_rows.value)
-        planned_layout, lengths = components.eval_layout, rows.lengths[np.asarray(numbers)]
-        longest_first = [numbers[index] for index in np.argsort(-lengths, kind="stable")]
+        indices = evenly_spaced(len(rows), session.plan.eval_rows.value)
+        planned_layout, lengths = components.eval_layout, rows.lengths[np.asarray(indices)]
+        longest_first = [indices[index] for index in np.argsort(-lengths, kind="stable")]
         figures: dict[str, Any] = {"longest": int(lengths.max()), "row": int(longest_first[0]) + 1}
         while True:
             layout = components.eval_layout
@@ -224,10 +224,10 @@ class Rehearsal:
             if smaller_layout is None:
                 return figures | {"failed": f"out of memory ({result.words})", "is_memory": True}
             components.eval_layout = smaller_layout
-        timed_numbers = [numbers[index] for index in evenly_spaced(len(numbers), layout.rows * _EVALUATION_PASSES)]
+        timed_numbers = [indices[index] for index in evenly_spaced(len(indices), layout.rows * _EVALUATION_PASSES)]
         evaluation = evaluate(components, windows(rows, timed_numbers, layout))
         assert evaluation is not None, "an evaluation is abandoned only by `go_on`"
-        figures["evaluation_seconds"] = evaluation.seconds * len(numbers) / len(timed_numbers)
+        figures["evaluation_seconds"] = evaluation.seconds * len(indices) / len(timed_numbers)
         if layout is planned_layout:
             return figures
         return figures | _smaller_works(EVAL_BATCH, planned_layout.rows, layout.rows)

@@ -133,9 +133,9 @@ class RowReader:
             documents = [self._rows.example(int(index)) for index in self._block]
             smaller_layout = self._layout.halved(documents)
             if smaller_layout is None:
-                longest = max(map(len, documents))
+                tokens = max(map(len, documents))
                 message = f"out of memory while {self._pass.what}, with one row per pass ({result.words})"
-                raise RunError(f"{message}: the longest row has {longest:,} tokens. Lower data.max_length in a new run")
+                raise RunError(f"{message}: the longest row has {tokens:,} tokens. Lower data.max_length in a new run")
             self._layout = smaller_layout
 
     def _read_left(self, numbers: list[int]) -> bool:
@@ -160,10 +160,10 @@ class RowReader:
         for number in numbers:
             self._block = self._blocks[number]
             documents = [self._rows.example(int(index)) for index in self._block]
-            places = {id(document): index for index, document in enumerate(documents)}
+            indices = {id(document): index for index, document in enumerate(documents)}
             values = np.empty((len(documents), self._pass.width), dtype=np.float32)
-            for passed in self._layout.passes(documents):
-                yield self._layout.micro_batch(passed), [places[id(row)] for rows in passed for row in rows], values
+            for group in self._layout.passes(documents):
+                yield self._layout.micro_batch(group), [indices[id(row)] for rows in group for row in rows], values
             self._keep(number, values)
             self._done += len(documents)
             self._report()

@@ -317,13 +317,13 @@ class Session:
                 self.ranks.hears_news = True
                 return None
             documents = [rows.example(index) for index in self._eval_chosen]
-            smaller = layout.halved(documents)
-            if smaller is None:
+            halved = layout.halved(documents)
+            if halved is None:
                 self._give_up_evaluation(scheduled, max(map(len, documents)), shortage)
                 return None
-            components.eval_layout = smaller
-            split, new_passes = SmallerPasses.of(layout, documents), SmallerPasses.of(smaller, documents)
-            self._follow(reduction("evaluation", self.position.step, split, new_passes, documents, shortage), smaller)
+            components.eval_layout = halved
+            split, new_passes = SmallerPasses.of(layout, documents), SmallerPasses.of(halved, documents)
+            self._follow(reduction("evaluation", self.position.step, split, new_passes, documents, shortage), halved)
 
     def _give_up_evaluation(self, scheduled: bool, tokens: int, shortage: Shortage) -> None:
         """Report an evaluation that does not fit in memory. Early stopping ignores it."""

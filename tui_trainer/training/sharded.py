@@ -43,7 +43,7 @@ class Sharded(Collectives):
     ) -> None:
         """Shard the model, so that each of `layers` is gathered only while it computes, and the rest for a whole pass.
 
-        The processes form `copy_count` groups of neighbours, and each group has all shards. With `offloads` shards are on
+        The processes form `copy_count` groups of neighbours, each with all shards. With `offloads` shards are on
         the host. With `towers_on_host` each process has whole image towers on the host."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard

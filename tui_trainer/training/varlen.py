@@ -137,7 +137,7 @@ def _takes(kernel: Kernel) -> frozenset[str]:
 
 def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
     """Return an attention function for transformers that calls the kernel."""
-    takes = _takes(kernel)
+    names = _takes(kernel)
 
     def attend(
         module: nn.Module,
@@ -164,9 +164,9 @@ def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
             key_BKTD, value_BKTD = (x.repeat_interleave(groups, dim=1) for x in (key_BKTD, value_BKTD))
         # Norms with fp32 weights return queries and keys in fp32, which the kernel refuses.
         tensors = (x.to(value_BKTD.dtype) for x in (query_BHTD, key_BKTD, value_BKTD))
-        flat = [x.transpose(1, 2).reshape(batch * tokens, x.shape[1], x.shape[3]) for x in tensors]
-        options, flat[0] = _settings(takes, scaling, flat[0], gqa=groups > 1, window=kwargs.get("sliding_window"))
-        result = kernel.function(*flat, cu_seq_lens, cu_seq_lens, longest_tokens, longest_tokens, **options)
+        inputs = [x.transpose(1, 2).reshape(batch * tokens, x.shape[1], x.shape[3]) for x in tensors]
+        options, inputs[0] = _settings(names, scaling, inputs[0], gqa=groups > 1, window=kwargs.get("sliding_window"))
+        result = kernel.function(*inputs, cu_seq_lens, cu_seq_lens, longest_tokens, longest_tokens, **options)
         output: Tensor = result[0] if isinstance(result, tuple) else result
         return output.reshape(batch, tokens, heads, -1), None
 

@@ -41,17 +41,17 @@ class Merged(Format):
 
     def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:
         assert trained.base is not None, "refusal() rejects models without an adapter"
-        result = _MergedTensors(_adapted_without_weights(trained), trained.base)
-        missing = [name for name in result.names if name not in result.facts and name not in result.own]
-        if missing or result.adapts_experts:
+        tensors = _MergedTensors(_adapted_without_weights(trained), trained.base)
+        missing = [name for name in tensors.names if name not in tensors.facts and name not in tensors.own]
+        if missing or tensors.adapts_experts:
             reason = f"{missing[0]} has another name in the base model's files" if missing else "experts are adapted"
             progress(f"loading the whole model, because {reason}", 0, None, "")
             trained.load(merge=True).save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
         else:
             if trained.writes:
-                result.inner.generation_config = _generation_settings(trained)
-                trained.task.set_generation(trained.config, result.inner, load_tokenizer(trained))
-            _write_shards(result, folder, progress)
+                tensors.inner.generation_config = _generation_settings(trained)
+                trained.task.set_generation(trained.config, tensors.inner, load_tokenizer(trained))
+            _write_shards(tensors, folder, progress)
             if trained.config.model.trust_remote_code:
                 # `config.save_pretrained()` copies only the code file of the config's class.
                 for code_file in trained.base.glob("*.py"):
@@ -81,9 +81,9 @@ def _adapted_without_weights(trained: TrainedModel) -> Any:
             setattr(module, name, torch.nn.Parameter(torch.zeros(()).expand(weight.shape), requires_grad=False))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        adapted = get_peft_model(model, PeftConfig.from_pretrained(str(trained.folder)))
-    set_peft_model_state_dict(adapted, load_peft_weights(str(trained.folder), device="cpu"), low_cpu_mem_usage=True)
-    return adapted.eval()
+        peft_model = get_peft_model(model, PeftConfig.from_pretrained(str(trained.folder)))
+    set_peft_model_state_dict(peft_model, load_peft_weights(str(trained.folder), device="cpu"), low_cpu_mem_usage=True)
+    return peft_model.eval()
 
 
 def _generation_settings(trained: TrainedModel) -> Any:

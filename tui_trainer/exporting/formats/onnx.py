@@ -37,9 +37,9 @@ class Onnx(Format):
     def refusal(self, trained: TrainedModel) -> str:
         from packaging.version import Version
 
-        if Version(installed := version("transformers")) < Version(_LEAST_TRANSFORMERS):
+        if Version(found_version := version("transformers")) < Version(_LEAST_TRANSFORMERS):
             command = f"`uv pip install 'transformers>={_LEAST_TRANSFORMERS}'`"
-            return f"transformers {installed} cannot export models to ONNX; install a newer version with {command}"
+            return f"transformers {found_version} cannot export models to ONNX; install a newer version with {command}"
         return ""
 
     def size_bytes(self, trained: TrainedModel) -> int:
