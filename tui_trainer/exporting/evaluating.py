@@ -110,14 +110,14 @@ class Evaluator:
             chosen_rows = evenly_spaced(len(stored_rows), row_limit or len(stored_rows))
             measurer = MeasuredRows(trained, data, stored_rows, chosen_rows, self.device, self.progress)
             compares = reference is not None and changed > 0
-            before = measurer.measure(reference, keeps=compares) if reference else None
+            base = measurer.measure(reference, keeps=compares) if reference else None
             result = measurer.measure(candidates[0], keeps=compares)
-            pairs = measurer.changed(reference, candidates[0], before, result, changed) if before and reference else ()
+            pairs = measurer.changed(reference, candidates[0], base, result, changed) if base and reference else ()
             results = (result, *(measurer.measure(candidate) for candidate in candidates[1:]))
             return ModelEvaluation(
                 rows=len(chosen_rows),
                 data=data.source if file else f"held-out data of {self.trained.run.name}",
-                reference=before,
+                reference=base,
                 models=results,
                 changed=tuple(pairs),
                 notes=tuple(self.notes),

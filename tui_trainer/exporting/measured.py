@@ -34,8 +34,8 @@ from tui_trainer.worker.questions import Report
 
 def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -> PreparedData:
     """Return the prepared data of a run. Raises InputError if it is gone and the same data cannot be prepared again."""
-    if prepared := read_entry(prepared_data_folder() / trained.plan.data_key):
-        return prepared
+    if entry := read_entry(prepared_data_folder() / trained.plan.data_key):
+        return entry
     if trained.config is not trained.plan.config:
         model = one_line(trained.plan.config.model.model_name_or_path, 200)
         message = f"the prepared data of {trained.run.name} is gone, and preparing it again needs the model {model}"
@@ -89,10 +89,10 @@ def scored(
             terms = term_sums.means()
         for batch in _passes(rows, parts, layout):
             started_at = perf_counter()
-            batch_sums, observed = NamedLossSums.of(objective), observe(replace(batch.to(device), terms=terms))
+            batch_sums, observed_losses = NamedLossSums.of(objective), observe(replace(batch.to(device), terms=terms))
             for loss_sums in (batch_sums, sums):
                 loss_sums.count([batch])
-                loss_sums.add(observed)
+                loss_sums.add(observed_losses)
             loss = float(batch_sums.loss_sum)  # waits for the device, so that the seconds include its work
             seen(batch, loss, batch_sums.label_count, perf_counter() - started_at)
     named_means = {name: float(mean) for name, mean in sums.means().items()} if sums.has_names else {}
@@ -125,9 +125,9 @@ def _base_model_values(
     row_values = np.full((len(rows), row_pass.width), np.nan, dtype=np.float32)
     for row_numbers in parts:
         examples = {id(example): (example, index) for index in row_numbers for example in [rows.example(index)]}
-        for passed in layout.passes([example for example, _ in examples.values()]):
-            values = row_pass.values(micro_batch(layout.batch(passed)).to(model.device))
-            row_values[[examples[id(row)][1] for group in passed for row in group]] = values.float().cpu().numpy()
+        for batch in layout.passes([example for example, _ in examples.values()]):
+            values = row_pass.values(micro_batch(layout.batch(batch)).to(model.device))
+            row_values[[examples[id(row)][1] for group in batch for row in group]] = values.float().cpu().numpy()
     return row_values
 
 

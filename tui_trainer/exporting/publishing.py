@@ -175,7 +175,7 @@ def _files(folder: RunFolder, source: Path) -> tuple[list[PublishedFile], list[s
         if _TOKEN.search(text):
             raise InputError(f"{name} contains what looks like an access token; nothing was published")
         clean_text, replacements = _without_paths(text, folder)
-        notes += [f"{name}: {one_line(old)} is replaced by {one_line(new)}" for old, new in replacements]
+        notes += [f"{name}: {one_line(old_path)} is replaced by {one_line(new)}" for old_path, new in replacements]
         other_paths = dict.fromkeys(_OTHER_PATH.findall(clean_text))
         notes += [f"{name} contains the path {one_line(other_path, 120)}" for other_path in other_paths]
         content = clean_text.encode("utf-8", "surrogateescape")
@@ -188,20 +188,20 @@ def _without_paths(text: str, folder: RunFolder) -> tuple[str, list[tuple[str, s
     base_name = str(settings_of(folder).get("model.model_name_or_path") or "")
     replacements = {str(folder.root): folder.name, str(folder.root.parent): "runs", str(Path.home()): "~"}
     if base_name.startswith(("/", "~", ".")):
-        resolved = str(Path(base_name).expanduser().absolute())
-        replacements |= {base_name: published_name(base_name), resolved: published_name(base_name)}
+        absolute_base = str(Path(base_name).expanduser().absolute())
+        replacements |= {base_name: published_name(base_name), absolute_base: published_name(base_name)}
     used_pairs = []
-    for old, new in sorted(replacements.items(), key=lambda pair: -len(pair[0])):
-        if len(old) < 2:
+    for old_path, new_path in sorted(replacements.items(), key=lambda pair: -len(pair[0])):
+        if len(old_path) < 2:
             continue
         # A path may be written as plain text, in Markdown, or in JSON with or without escapes of non-ASCII letters.
-        spellings = [(old, new), (as_markdown(old), as_markdown(new))]
-        spellings += [(_in_json(old, is_ascii), _in_json(new, is_ascii)) for is_ascii in (True, False)]
+        spellings = [(old_path, new_path), (as_markdown(old_path), as_markdown(new_path))]
+        spellings += [(_in_json(old_path, is_ascii), _in_json(new_path, is_ascii)) for is_ascii in (True, False)]
         text_before = text
         for spelling, word in dict.fromkeys(spellings):
             text = re.sub(rf"{re.escape(spelling)}(?![\w-])", lambda _, word=word: word, text)  # type: ignore[misc]
         if text != text_before:
-            used_pairs.append((old, new))
+            used_pairs.append((old_path, new_path))
     return text, used_pairs
 
 

@@ -54,23 +54,23 @@ def weights_of(run: RunFolder) -> Path:
     return _final_checkpoint(run, checkpoint)[0] if finish_of(run) else checkpoint.path
 
 
-def _final_checkpoint(run: RunFolder, newest: CheckpointFolder) -> tuple[Path, str]:
+def _final_checkpoint(run: RunFolder, newest_checkpoint: CheckpointFolder) -> tuple[Path, str]:
     """Return (folder, description) of the checkpoint that has the weights of a finished run's final model."""
-    best_number = best_step(newest.path) if plan_of(run).config.evaluation.early_stopping_patience else 0
-    if best_number in (0, newest.step):
-        return newest.path, f"{newest.path.name} (last step)"
-    folder = newest.path.with_name(f"step-{best_number}")
+    best_number = best_step(newest_checkpoint.path) if plan_of(run).config.evaluation.early_stopping_patience else 0
+    if best_number in (0, newest_checkpoint.step):
+        return newest_checkpoint.path, f"{newest_checkpoint.path.name} (last step)"
+    folder = newest_checkpoint.path.with_name(f"step-{best_number}")
     if damage := damage_of(folder, best_number):
         reason = f"{folder.name} with the best evaluation is damaged: {damage}"
-        return newest.path, f"{newest.path.name} (last step), because {reason}"
+        return newest_checkpoint.path, f"{newest_checkpoint.path.name} (last step), because {reason}"
     return folder, f"{folder.name} (best evaluation)"
 
 
 def final_model(run: RunFolder) -> Path:
     """Return the folder of the final model. Raises FolderError if it is missing or has changed since the run."""
-    finished = finish_of(run)
+    finish = finish_of(run)
     if not run.model.is_dir():
-        if finished is None:
+        if finish is None:
             hint = f"resume it with `tui-trainer resume {shell_word(run.name)}`"
             raise FolderError("this run has no final model yet", where=run.name, hint=hint)
         raise FolderError(
@@ -79,7 +79,7 @@ def final_model(run: RunFolder) -> Path:
     if not any(run.model.glob("*.safetensors")):
         message = f"the folder `{run.model.name}` of this run contains no weights"
         raise FolderError(message, where=run.name, hint=_moved_away(run))
-    if finished and (names := _changed_files(run, finished)):
+    if finish and (names := _changed_files(run, finish)):
         message = f"the folder `{run.model.name}` has changed since the run wrote it: {one_line(', '.join(names), 200)}"
         raise FolderError(message, where=run.name, hint=f"restore the original files, or {_moved_away(run)}")
     return run.model
@@ -88,12 +88,12 @@ def final_model(run: RunFolder) -> Path:
 def finish_of(run: RunFolder) -> RunFinished | None:
     """Return the event of a finished run; None for an unfinished run. Raises FolderError for an unreadable journal."""
     try:
-        finished = fold(last_events(run.journal)).finished
+        finish = fold(last_events(run.journal)).finished
     except FileNotFoundError:
         return None
     except OSError as error:
         raise FolderError(f"the journal of this run cannot be read: {system_reason(error)}", where=run.name) from None
-    return finished if finished and finished.reason != "stopped" else None
+    return finish if finish and finish.reason != "stopped" else None
 
 
 def _changed_files(run: RunFolder, finished: RunFinished) -> list[str]:
@@ -112,8 +112,8 @@ def _changed_files(run: RunFolder, finished: RunFinished) -> list[str]:
 def rewriting_words(run: RunFolder) -> str:
     """Return a sentence about how a finished run's missing final model is written again; '' if it is not missing.
     Raises FolderError if there is no checkpoint."""
-    finished = finish_of(run)
-    if run.model.exists() or finished is None:
+    finish = finish_of(run)
+    if run.model.exists() or finish is None:
         return ""
     try:
         newest_checkpoint = newest_whole(run.checkpoints, lambda damage: None)
@@ -122,8 +122,8 @@ def rewriting_words(run: RunFolder) -> str:
     if newest_checkpoint is None:
         raise FolderError(f"the folder `{run.model.name}` of this run is gone", where=run.name, hint=_NOTHING_LEFT)
     beginning = f"the run is finished, but its folder `{run.model.name}` is gone. The model is written again from"
-    if newest_checkpoint.step < finished.step:
-        again_words = f"after training steps {newest_checkpoint.step + 1} to {finished.step} again"
+    if newest_checkpoint.step < finish.step:
+        again_words = f"after training steps {newest_checkpoint.step + 1} to {finish.step} again"
         return f"{beginning} {newest_checkpoint.path.name}, the latest intact checkpoint, {again_words}"
     return f"{beginning} {_final_checkpoint(run, newest_checkpoint)[1]}"
 

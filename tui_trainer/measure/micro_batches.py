@@ -95,7 +95,7 @@ class MicroBatches:
     @property
     def largest(self) -> int:
         """Largest size that survived, in rows; 0 if none did."""
-        return max((tried.rows for tried in self.tried.values() if not tried.failed), default=0)
+        return max((trial.rows for trial in self.tried.values() if not trial.failed), default=0)
 
     @property
     def fastest(self) -> TriedMicroBatch | None:
@@ -169,7 +169,7 @@ def try_micro_batches(
     with time_limit, tempfile.TemporaryDirectory(prefix=".tries-", dir=runs_folder) as folder:
         while True:
             left_seconds = time_limit.require()
-            outcomes = {rows: not tried.failed for rows, tried in tries.tried.items()}
+            outcomes = {rows: not trial.failed for rows, trial in tries.tried.items()}
             is_timing_done = not timed or not tries.largest or tries.fastest is not None
             if next_rows(sizes, outcomes) is None and is_timing_done:
                 return tries
@@ -215,11 +215,11 @@ def tune_micro_batch(loaded: LoadedConfig, plan: Plan, gpu: GpuChoice, progress:
         request = Request(config_file=config_file)
         tries = try_micro_batches(request, plan, gpu, seconds=_TUNE_SECONDS, notify=notify, timed=True)
     if not tries.largest:
-        failure = next((tried.failed for tried in tries.tried.values() if tried.failed), tries.cut_short)
+        failure = next((trial.failed for trial in tries.tried.values() if trial.failed), tries.cut_short)
         hint = "run `tui-trainer rehearse` to try settings that use less memory"
         raise RunError(f"no micro-batch could be measured: {failure}; {hint}")
     # If no size was timed, the largest that survived is used.
     rows = tries.fastest.rows if tries.fastest else tries.largest
-    times = {size: tried.step_seconds for size, tried in tries.tried.items() if tried.step_seconds and not tried.failed}
+    times = {size: trial.step_seconds for size, trial in tries.tried.items() if trial.step_seconds and not trial.failed}
     if key := Key.read(plan.untuned_key):
         keep_micro_batch(key, rows, tries.step_rows, times)

@@ -136,19 +136,19 @@ class TrainingBench:
         yield self._variant(BASELINE, {})
         switch_variants = [(switch, self._switched(switch)) for switch in _SWITCHES]
         small_patch, lack = self._smaller_model()
-        added: dict[str, Any] = {}
+        patch: dict[str, Any] = {}
         first_name = ""
         for switch, variant in switch_variants:
             if switch.cumulates and not variant.reason:
                 first_name = first_name or switch.name
-                added |= variant.patch
-                yield self._variant(f"+ {switch.name}", added)
+                patch |= variant.patch
+                yield self._variant(f"+ {switch.name}", patch)
         if first_name:
-            yield self._accumulated("+ ", added)
-        larger_patch = {**added, EFFECTIVE: 2 * self.batch, MICRO: 2 * self.batch}
+            yield self._accumulated("+ ", patch)
+        larger_patch = {**patch, EFFECTIVE: 2 * self.batch, MICRO: 2 * self.batch}
         variant = self._variant("+ larger batch", larger_patch)
         yield variant
-        yield self._variant("+ smaller model", {**(added if variant.reason else larger_patch), **small_patch}, lack)
+        yield self._variant("+ smaller model", {**(patch if variant.reason else larger_patch), **small_patch}, lack)
         for switch, variant in switch_variants:
             yield replace(variant, reason=f"the same as + {first_name}") if switch.name == first_name else variant
         yield Variant(name="cuDNN autotune", reason=why_no_autotune(self._baseline.model_shape().model_type))

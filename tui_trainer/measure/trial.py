@@ -229,8 +229,8 @@ def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
     """Return (label, result in words) of each part, with the maker's figure beside that of a GPU."""
     gpu = next((gpu for gpu in hardware.gpus if gpu.name == trial.get("name")), None)
     card = gpu.card if gpu and trial.get("device") == "cuda" else None
-    when, torch_version = str(trial.get("at", ""))[:16].replace("T", " "), one_line(str(trial.get("torch")), 40)
-    rows = [("tried", f"{when} UTC, torch {torch_version}")]
+    date_words, torch_version = str(trial.get("at", ""))[:16].replace("T", " "), one_line(str(trial.get("torch")), 40)
+    rows = [("tried", f"{date_words} UTC, torch {torch_version}")]
     if figures_by_precision := _figures_of(trial, "precisions"):
         rate_words = [_rate_words(name, precision, card) for name, precision in figures_by_precision.items()]
         rows.append(("matmuls", "; ".join(filter(None, rate_words))))

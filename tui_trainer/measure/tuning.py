@@ -162,7 +162,7 @@ def _lengths(plan: Plan) -> Iterator[Alternative]:
 def _cuts(plan: Plan, tries: MicroBatches) -> Iterator[Alternative]:
     """Yield other micro-batch sizes: the largest that survived, some smaller ones, and the smallest that failed."""
     current_rows = plan.per_device_train_batch_size.value
-    sizes = [rows for rows, tried in tries.tried.items() if not tried.failed]
+    sizes = [rows for rows, trial in tries.tried.items() if not trial.failed]
     larger_sizes = sizes_to_time(rows for rows in sizes if rows > current_rows)
     smaller_sizes = sizes_to_time(rows for rows in sizes if rows <= current_rows // 2 or current_rows > tries.largest)
     for rows in larger_sizes[:_LARGER_CUTS]:
@@ -172,7 +172,7 @@ def _cuts(plan: Plan, tries: MicroBatches) -> Iterator[Alternative]:
     for rows in smaller_sizes[:_SMALLER_CUTS]:
         yield replace(_cut(plan, tries, rows), after=previous_name)
         previous_name = _cut(plan, tries, rows).name
-    failed_sizes = [rows for rows, tried in tries.tried.items() if tried.failed and rows > tries.largest]
+    failed_sizes = [rows for rows, trial in tries.tried.items() if trial.failed and rows > tries.largest]
     if failed_sizes:
         yield replace(_cut(plan, tries, min(failed_sizes)), reason=tries.tried[min(failed_sizes)].failed)
 
@@ -281,30 +281,30 @@ class Tuning(Search):
 
     def _search(self, others: Sequence[Alternative]) -> None:
         """Add results to the attributes step by step, so that they are kept if the search is interrupted."""
-        best = self.measured[0]
+        best_variant = self.measured[0]
         self.measured += others
         largest_rows = self.tries.largest
         if largest_rows and largest_rows < self.plan.per_device_train_batch_size.value:
-            best.reason = "out of memory with the largest batches"
+            best_variant.reason = "out of memory with the largest batches"
             self.is_too_large, self.patch = True, cut_patch(self.plan, largest_rows)
-            best = next(other for other in others if other.patch == self.patch)
+            best_variant = next(other for other in others if other.patch == self.patch)
         taken_groups: set[str] = set()
-        for alternative in self._screen(best, others):
+        for alternative in self._screen(best_variant, others):
             if alternative.group in taken_groups:
                 continue
             combined: Variant = alternative
-            if best.patch:
-                patch = {**best.patch, **alternative.patch}
-                combined = Variant(name=f"{best.name}, {alternative.name}", patch=patch)
+            if best_variant.patch:
+                patch = {**best_variant.patch, **alternative.patch}
+                combined = Variant(name=f"{best_variant.name}, {alternative.name}", patch=patch)
                 self.measured.append(combined)
-            gain = self._compare(best, combined)
-            combined.reason = combined.reason or self._why_rejected(best, combined, alternative.patch, gain)
+            gain = self._compare(best_variant, combined)
+            combined.reason = combined.reason or self._why_rejected(best_variant, combined, alternative.patch, gain)
             if not combined.reason:
                 taken_groups.add(alternative.group)
-                self.patch, best = {**self.patch, **alternative.patch}, combined
+                self.patch, best_variant = {**self.patch, **alternative.patch}, combined
                 self.gains.append(gain)
         if len(taken_groups) > 1 and not self.is_too_large:
-            whole_gain = self._compare(self.measured[0], best)
+            whole_gain = self._compare(self.measured[0], best_variant)
             self.gains = [whole_gain]
             if not whole_gain.is_difference:
                 self.patch, self.gains = {}, []
@@ -462,9 +462,9 @@ class Tuning(Search):
             "effective_batch_size": self.plan.effective_batch_size.value,
             "largest_micro_batch": self.tries.largest or None,
             "micro_batches": [
-                {"rows": tried.rows, "passes": tried.passes, "failed": tried.failed,
-                 "peak_memory_bytes": tried.peak_memory_bytes or None}
-                for tried in sorted(self.tries.tried.values(), key=attrgetter("rows"))
+                {"rows": trial.rows, "passes": trial.passes, "failed": trial.failed,
+                 "peak_memory_bytes": trial.peak_memory_bytes or None}
+                for trial in sorted(self.tries.tried.values(), key=attrgetter("rows"))
             ],
             "variants": variants,
             "disturbed_by": steps.others_words(variants, probe().usable_cores),
@@ -474,7 +474,7 @@ class Tuning(Search):
 
 def micro_batch_line(tries: MicroBatches) -> str:
     """Return the result of the micro-batch search: `largest micro-batch: 32 of 32 rows; 64 failed`."""
-    failed_sizes = sorted(rows for rows, tried in tries.tried.items() if tried.failed)
+    failed_sizes = sorted(rows for rows, trial in tries.tried.items() if trial.failed)
     line = f"largest micro-batch: {tries.largest or 'none'} of {quantity(tries.step_rows, 'row')}"
     line += f"; {', '.join(map(str, failed_sizes))} failed" if failed_sizes else ""
     return line + (f"; {tries.cut_short}" if tries.cut_short else "")
@@ -590,8 +590,8 @@ class EffectiveBatches(Search):
 
     def _measure(self, size: Size) -> None:
         """Measure a size once, and add its answer or the reason of a failure. Raises TimeOver."""
-        previous = next((other for other in reversed(self.measured) if other.rows <= size.rows), None)
-        count = self.steps_of_a_turn(2 * previous.fastest_turn["step_seconds"]) if previous else _MOST_STEPS
+        last_size = next((other for other in reversed(self.measured) if other.rows <= size.rows), None)
+        count = self.steps_of_a_turn(2 * last_size.fastest_turn["step_seconds"]) if last_size else _MOST_STEPS
 
         def ask_steps(seconds: float) -> dict[str, Any]:
             try:
@@ -626,11 +626,11 @@ class EffectiveBatches(Search):
         Sizes that would leave too few steps are not recommended."""
         allowed_sizes = [size for size in self.measured if size.rows <= max(self.most_rows, self.now)]
         larger_sizes = [size for size in allowed_sizes if size.rows >= self.now]
-        best = larger_sizes[0] if larger_sizes else None
+        best_size = larger_sizes[0] if larger_sizes else None
         for size in (*larger_sizes[1:], *(size for size in allowed_sizes if size.rows < self.now)):
-            if best is None or size.rows_per_second >= GAIN * best.rows_per_second:
-                best = size
-        return best
+            if best_size is None or size.rows_per_second >= GAIN * best_size.rows_per_second:
+                best_size = size
+        return best_size
 
     @property
     def fastest(self) -> Size | None:
@@ -647,27 +647,27 @@ class EffectiveBatches(Search):
     @property
     def patch(self) -> Patch:
         """Settings for the best size and its learning rate; empty if the planned size is the best."""
-        best = self.best
-        if best is None or best.rows == self.now:
+        best_size = self.best
+        if best_size is None or best_size.rows == self.now:
             return {}
         is_accumulation_set = self.plan.config.training.gradient_accumulation_steps != "auto"
         accumulation_patch = {ACCUMULATION: "auto"} if is_accumulation_set else {}
-        return {EFFECTIVE: best.rows, LEARNING_RATE: best.learning_rate, **accumulation_patch}
+        return {EFFECTIVE: best_size.rows, LEARNING_RATE: best_size.learning_rate, **accumulation_patch}
 
     @property
     def sentence(self) -> str:
-        best, planned_size = self.best, next((size for size in self.measured if size.rows == self.now), None)
-        if best is None:
+        best_size, planned_size = self.best, next((size for size in self.measured if size.rows == self.now), None)
+        if best_size is None:
             return f"nothing was measured: {self.ended or self.cut_short}"
-        size_words = f"{best.rows} rows per step"
-        if best.rows == self.now:
+        size_words = f"{best_size.rows} rows per step"
+        if best_size.rows == self.now:
             size_words = f"{self.now} rows per step, as planned: no other size is {GAIN - 1:.0%} faster per row"
         elif planned_size:
-            speed_up = best.rows_per_second / planned_size.rows_per_second
+            speed_up = best_size.rows_per_second / planned_size.rows_per_second
             size_words += f" are {speed_up:.2f} times as fast per row as {self.now}"
-            size_words += f"; use the learning rate {best.learning_rate:g}"
+            size_words += f"; use the learning rate {best_size.learning_rate:g}"
         fastest = self.fastest
-        if fastest and fastest.rows > self.most_rows and fastest is not best:
+        if fastest and fastest.rows > self.most_rows and fastest is not best_size:
             size_words += f"; {fastest.rows} would be faster, but would leave fewer than {LEAST_STEPS_OF_A_RUN} steps"
         slower_words = f"slower again with {self.slower_from} rows" if self.slower_from else "no larger size was slower"
         busy_words = "other programs keep this machine busy: measure again when it is idle" if self.is_busy else ""

@@ -194,8 +194,8 @@ def _begin_bitsandbytes(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
     `Optimizer8bit.step` and `Optimizer2State.init_state` in bitsandbytes/optim/optimizer.py of 0.50.
     """
     for group_index, group in enumerate(optimizer.param_groups):
-        for index, other in enumerate(group["params"]):
-            if other is parameter:
+        for index, candidate in enumerate(group["params"]):
+            if candidate is parameter:
                 optimizer.init_state(group, parameter, group_index, index)
                 state: dict[str, Any] = optimizer.state[parameter]
                 return state
@@ -208,8 +208,8 @@ def _begin_torchao(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
 
     state: dict[str, Any] = optimizer.state[parameter]
     state["step"] = torch.tensor(0.0)
-    for key, signed in (("exp_avg", True), ("exp_avg_sq", False)):
-        state[key] = optimizer._new_buffer(parameter, signed)
+    for key, is_signed in (("exp_avg", True), ("exp_avg_sq", False)):
+        state[key] = optimizer._new_buffer(parameter, is_signed)
     return state
 
 

@@ -52,11 +52,11 @@ def begin(checkpoints: Path, step: int) -> Path:
 
 def describe(folder: Path, names: Iterable[str]) -> Described:
     """Sync the files that this process has written, and return their sizes and hashes for `commit`."""
-    described = {}
+    files = {}
     for name in names:
         make_file_durable(folder / name)
-        described[name] = _describe(folder / name)
-    return described
+        files[name] = _describe(folder / name)
+    return files
 
 
 def commit(folder: Path, step: int, described: Described | None = None) -> CheckpointFolder:
@@ -66,9 +66,9 @@ def commit(folder: Path, step: int, described: Described | None = None) -> Check
     see one of their files.
     """
     described = described or {}
-    for name, expected in described.items():
+    for name, file_entry in described.items():
         # A listing is not enough: a shared disk may list files of other machines late.
-        if not (folder / name).is_file() or (folder / name).stat().st_size != expected["bytes"]:
+        if not (folder / name).is_file() or (folder / name).stat().st_size != file_entry["bytes"]:
             raise OSError(f"{name} is not in {folder}: output.runs_dir must be on a disk that all processes can access")
     make_durable(folder)
     names = sorted({*files_below(folder), *described})
@@ -182,10 +182,10 @@ def damage_of(path: Path, step: int) -> str | None:
             return f"the manifest says step {manifest['step']}"
         # A path that leads out of the folder, directly or by a link, is not among its files.
         existing_names = set(files_below(path))
-        for name, expected in manifest["files"].items():
+        for name, file_entry in manifest["files"].items():
             if name not in existing_names:
                 return f"{name} is missing"
-            if _describe(path / name) != expected:
+            if _describe(path / name) != file_entry:
                 return f"{name} differs from what was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename or MANIFEST).name} is missing"

@@ -157,11 +157,11 @@ class Between:
         self._steps, self._journal_seconds, self._empty_cache_seconds, self._other_seconds = 0, 0.0, 0.0, 0.0
 
     def step_begins(self, step: int) -> None:
-        now = perf_counter()
+        now_seconds = perf_counter()
         if self._ended is not None:
-            self._other_seconds += max(now - self._ended - self._known_seconds, 0.0)
+            self._other_seconds += max(now_seconds - self._ended - self._known_seconds, 0.0)
         self._known_seconds = 0.0
-        if self._steps and now - self._written >= _PERIOD_SECONDS:
+        if self._steps and now_seconds - self._written >= _PERIOD_SECONDS:
             self.write(step - 1)
 
     def step_ended(self) -> None:

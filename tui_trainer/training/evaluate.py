@@ -94,8 +94,8 @@ def evaluate(
 
     `go_on` gets the number of rows so far. If it returns False, the evaluation stops and None is returned.
     """
-    observed = observe(components, batches, go_on)
-    return concluded(components, [observed]) if observed else None
+    observation = observe(components, batches, go_on)
+    return concluded(components, [observation]) if observation else None
 
 
 class EvaluationGivenUp(Exception):

@@ -93,8 +93,8 @@ def _unpacked(weight: Tensor, dtype: torch.dtype) -> Tensor:
         return weight.to(dtype)
     from bitsandbytes.functional import dequantize_4bit
 
-    unpacked: Tensor = dequantize_4bit(weight.data, state)
-    return unpacked.to(dtype)
+    weight_values: Tensor = dequantize_4bit(weight.data, state)
+    return weight_values.to(dtype)
 
 
 class FusedAdapters:
@@ -153,9 +153,9 @@ class FusedAdapters:
             b.data.copy_(torch.randn(b.shape, generator=generator) / b.shape[1] ** 0.5)
             try:
                 with self._mixed_precision.autocast(), _Copies([layer], self._mixed_precision.dtype).made():
-                    expected, fused = type(layer).forward(layer, x), layer.forward(x)
+                    expected, actual = type(layer).forward(layer, x), layer.forward(x)
                 dy = torch.randn(expected.shape, generator=generator).to(expected.device, expected.dtype)
-                results = [(y.detach(), *torch.autograd.grad(y, (x, a, b), dy)) for y in (expected, fused)]
+                results = [(y.detach(), *torch.autograd.grad(y, (x, a, b), dy)) for y in (expected, actual)]
             finally:
                 b.data.copy_(old_b)
             precision = self._mixed_precision

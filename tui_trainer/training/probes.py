@@ -76,12 +76,12 @@ def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
     outputs: list[Any] = []
     handle = model.register_forward_hook(lambda _module, _args, output: outputs.append(output.logits))
     try:
-        with cut_at_embeddings(model) as embedded:
+        with cut_at_embeddings(model) as embeddings:
             with run.mixed_precision.autocast():
                 result = run.loss(replace(batch, terms=no_terms(run.loss, run.device)))
             vectors = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
             sums = NamedLossSums.of(run.loss)
-            gradients = torch.autograd.grad(sums.loss(result), [embedded[0], *vectors], allow_unused=True)
+            gradients = torch.autograd.grad(sums.loss(result), [embeddings[0], *vectors], allow_unused=True)
     finally:
         handle.remove()
     gradient = torch.cat([x.float().flatten() for x in gradients if x is not None])
@@ -96,18 +96,18 @@ def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
 def cut_at_embeddings(model: Any) -> Iterator[list[Tensor]]:
     """Return a context without dropout that yields a list. Each forward pass appends its embeddings to the list, as a
     leaf tensor whose gradient can be computed."""
-    embedded: list[Tensor] = []
+    embeddings: list[Tensor] = []
 
     def detach(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
-        embedded.append(output.detach().requires_grad_())
-        return embedded[-1]
+        embeddings.append(output.detach().requires_grad_())
+        return embeddings[-1]
 
     handle = model.get_input_embeddings().register_forward_hook(detach)
     for module in model.modules():
         # Layers checkpoint activations only in training mode, and memory may be short here too.
         module.training = bool(getattr(module, "gradient_checkpointing", False))
     try:
-        yield embedded
+        yield embeddings
     finally:
         handle.remove()
         model.train()
@@ -168,9 +168,9 @@ def packing_leaks(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> st
     width = max(len(document) - 1 for row in packed_rows for document in row)
     document_numbers = [_pass(run, [[document]], packed=False, width=width) for row in packed_rows for document in row]
     alone = Numbers(torch.cat([x.logits for x in document_numbers]), torch.cat([x.gradients for x in document_numbers]))
-    packed = _pass(run, packed_rows, packed=True, by_lengths=by_lengths)
-    control = _pass(run, packed_rows, packed=False)
-    return _difference(alone, packed, control, coarse=_is_coarse(run))
+    packed_numbers = _pass(run, packed_rows, packed=True, by_lengths=by_lengths)
+    control_numbers = _pass(run, packed_rows, packed=False)
+    return _difference(alone, packed_numbers, control_numbers, coarse=_is_coarse(run))
 
 
 def _difference(alone: Numbers, packed: Numbers, control: Numbers, *, coarse: bool) -> str | None:
@@ -218,9 +218,9 @@ def _pass(
     batch = micro_batch(collate_packed(rows, run.pad_id, width=width), by_lengths=by_lengths).to(run.device)
     if not packed:
         batch = replace(batch, inputs={"input_ids": batch.inputs["input_ids"]})
-    with cut_at_embeddings(run.model) as embedded:
+    with cut_at_embeddings(run.model) as embeddings:
         with run.mixed_precision.autocast(), known_masks(batch):
             logits_NV = run.model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places].float()
             loss = F.cross_entropy(logits_NV, batch.labels, reduction="sum")
-        (gradient,) = torch.autograd.grad(loss, embedded[:1])
+        (gradient,) = torch.autograd.grad(loss, embeddings[:1])
     return Numbers(logits_NV.detach(), gradient.flatten(0, 1)[batch.places].float())

@@ -199,9 +199,9 @@ class Rehearsal:
             if step > WARM_UP_STEPS + 2 and perf_counter() - started_at > _TYPICAL_SECONDS:
                 break
         step_seconds = read_run(session.job.folder).step_seconds
-        measured = step_seconds[WARM_UP_STEPS:] or step_seconds
-        low, _, high = quantiles([*measured, *measured], n=4)
-        return {"steps": len(measured), "step_seconds": median(measured), "least_seconds": low, "most_seconds": high}
+        seconds = step_seconds[WARM_UP_STEPS:] or step_seconds
+        low, _, high = quantiles([*seconds, *seconds], n=4)
+        return {"steps": len(seconds), "step_seconds": median(seconds), "least_seconds": low, "most_seconds": high}
 
     def _evaluation(self) -> dict[str, Any]:
         """Evaluate the largest batch, in smaller passes if memory runs out, and then time some typical passes."""
@@ -236,7 +236,7 @@ class Rehearsal:
         """Save a checkpoint, compare its files with the tensors in memory, load it, and return its size and time."""
         components, folder = self.session.components, self.session.job.folder
         started_at = perf_counter()
-        saved = checkpoint.save_checkpoint(folder.checkpoints, components, self.session.position, self.session.plan)
+        result = checkpoint.save_checkpoint(folder.checkpoints, components, self.session.position, self.session.plan)
         save_seconds = perf_counter() - started_at
         method = components.method
         for tensors, single_name in (
@@ -244,15 +244,15 @@ class Rehearsal:
             (components.optimizer.tensors(), checkpoint.OPTIMIZER),
         ):
             names = set(tensors)
-            for path in shards.files_of(saved.path, single_name):
+            for path in shards.files_of(result.path, single_name):
                 for name, tensor in load_file(path).items():
                     names.discard(name)
                     if not torch.equal(tensor, whole(tensors[name]).cpu()):
                         raise OSError(f"{name} differs after reading it back")
             if names:
                 raise OSError(f"{min(names)} was written but is missing from its file")
-        checkpoint.load_checkpoint(saved, components)
-        return {"bytes": saved.bytes, "save_seconds": save_seconds}
+        checkpoint.load_checkpoint(result, components)
+        return {"bytes": result.bytes, "save_seconds": save_seconds}
 
     def _final(self) -> dict[str, Any]:
         self.session.write_final_model()

@@ -102,8 +102,8 @@ class RowReader:
             values: Values = np.load(self._path(number), allow_pickle=False)
         except (OSError, ValueError, EOFError):
             return None
-        expected = len(self._blocks[number]), self._pass.width
-        return values if values.shape == expected and values.dtype == np.float32 else None
+        expected_shape = len(self._blocks[number]), self._pass.width
+        return values if values.shape == expected_shape and values.dtype == np.float32 else None
 
     def _keep(self, number: int, values: Values) -> None:
         buffer = io.BytesIO()

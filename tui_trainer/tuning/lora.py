@@ -70,18 +70,18 @@ class Lora(Method):
         with warnings.catch_warnings():
             # peft uses a deprecated name of transformers, and warns that GPT-2's matrices are transposed.
             warnings.simplefilter("ignore")
-            adapted: Any = get_peft_model(model, config)
-        wrappers = (module for module in adapted.modules() if isinstance(module, ModulesToSaveWrapper))
+            peft_model: Any = get_peft_model(model, config)
+        wrappers = (module for module in peft_model.modules() if isinstance(module, ModulesToSaveWrapper))
         spared_parameters = {parameter for wrapper in wrappers for parameter in wrapper.parameters()}
-        for parameter in adapted.parameters():
+        for parameter in peft_model.parameters():
             if parameter.requires_grad and parameter not in spared_parameters and parameter.dtype != torch.float32:
                 parameter.data = parameter.data.float()
         if autocast:
-            _without_input_casts(adapted)
-        setattr(adapted, _OTHER_CONFIG, bool(head_names) or _differs(model))
+            _without_input_casts(peft_model)
+        setattr(peft_model, _OTHER_CONFIG, bool(head_names) or _differs(model))
         if tuning.mutates_weights:
-            adapted.taken_out = TakenOut(adapted)
-        return adapted
+            peft_model.taken_out = TakenOut(peft_model)
+        return peft_model
 
     def weights(self, model: Any) -> dict[str, Tensor]:
         """Return the adapter's weights under peft's names. A weight that is both head and embedding has two names."""
@@ -186,7 +186,7 @@ def _ending(model: Any) -> tuple[str, tuple[str, ...]]:
         "ForTokenClassification": "TOKEN_CLS",
         **dict.fromkeys(("ForQuestionAnswering", "ForQuestionAnsweringSimple"), "QUESTION_ANS"),
     }
-    task = next((task for ending, task in task_by_ending.items() if name.endswith(ending)), "")
+    task = next((task for suffix, task in task_by_ending.items() if name.endswith(suffix)), "")
     if not task:
         return ("SEQ_2_SEQ_LM" if getattr(model.config, "is_encoder_decoder", False) else "CAUSAL_LM"), ()
     heads = (name for name, part in model.named_children() if name != model.base_model_prefix and _has_weights(part))

@@ -78,11 +78,11 @@ class Gguf(Format):
         settings = {name.removeprefix("tokenizer.ggml."): field.contents() for name, field in fields.items()}
         ids = {token: index for index, token in enumerate(settings["tokens"])}
         own_tokenizer = load_tokenizer(trained)
-        begin_ids = [settings["bos_token_id"]] if settings.get("add_bos_token") else []
-        after = [settings["eos_token_id"]] if settings.get("add_eos_token") else []
+        bos_ids = [settings["bos_token_id"]] if settings.get("add_bos_token") else []
+        eos_ids = [settings["eos_token_id"]] if settings.get("add_eos_token") else []
 
         def encode(text: str, **_: bool) -> dict[str, list[int]]:
-            return {"input_ids": [*begin_ids, *(ids.get(token, -1) for token in own_tokenizer.tokenize(text)), *after]}
+            return {"input_ids": [*bos_ids, *(ids.get(token, -1) for token in own_tokenizer.tokenize(text)), *eos_ids]}
 
         return encode
 
