@@ -78,17 +78,17 @@ class Certificate:
     def lines(self) -> list[str]:
         if self.exported is None:
             return [f"{self.format}: differs from the trained model: {'; '.join(self.faults)}"]
-        before, export = self.trained, self.exported
+        before, after = self.trained, self.exported
         score_words = "".join(
-            f", {plain(name)} {number(value)} -> {number(export.scores[name])}" for name, value in before.scores.items()
+            f", {plain(name)} {number(value)} -> {number(after.scores[name])}" for name, value in before.scores.items()
         )
         words = f"differ by {self.logit_difference:.1e} of the largest logit (allowed {self.tolerance.logits:.0e})"
         return [
             f"reloaded in a fresh process and compared on {self.rows} held-out rows:",
             f"  logits {words}",
-            f"  held-out loss {before.loss:.4f} -> {export.loss:.4f}{score_words}",
-            f"  {format_bytes(before.bytes)} -> {format_bytes(export.bytes)}, "
-            f"{format_number(1e3 * before.seconds_per_row, 2)} -> {format_number(1e3 * export.seconds_per_row, 2)} "
+            f"  held-out loss {before.loss:.4f} -> {after.loss:.4f}{score_words}",
+            f"  {format_bytes(before.bytes)} -> {format_bytes(after.bytes)}, "
+            f"{format_number(1e3 * before.seconds_per_row, 2)} -> {format_number(1e3 * after.seconds_per_row, 2)} "
             f"ms/row on the CPU",
             *(f"  differs from the trained model: {fault}" for fault in self.faults),
         ]

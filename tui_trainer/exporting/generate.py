@@ -111,8 +111,8 @@ def whole_text(text: str) -> str:
 
 def _text_of(messages: Sequence[Message]) -> str:
     """Return a conversation as one text. Each user message except the first starts on a new line."""
-    starts = ["", *("\n" if message["role"] == "user" else "" for message in messages[1:])]
-    return "".join(start + message["content"] for start, message in zip(starts, messages, strict=True))
+    separators = ["", *("\n" if message["role"] == "user" else "" for message in messages[1:])]
+    return "".join(separator + message["content"] for separator, message in zip(separators, messages, strict=True))
 
 
 class _Pieces(TextStreamer):

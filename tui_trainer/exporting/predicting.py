@@ -153,9 +153,9 @@ class PredictedFile:
             with self._opened() as file:
                 part_number = self._whole_parts(file)
                 rows = islice(rows, part_number * self._part_rows, None)
-                while part_rows := list(islice(rows, self._part_rows)):
-                    predictions = predict(part_number, [content for _, content in part_rows])
-                    for (row, _), prediction in zip(part_rows, predictions, strict=True):
+                while pairs := list(islice(rows, self._part_rows)):
+                    predictions = predict(part_number, [content for _, content in pairs])
+                    for (row, _), prediction in zip(pairs, predictions, strict=True):
                         file.write(_line({**row.values, name: prediction}))
                     file.flush()
                     os.fsync(file.fileno())

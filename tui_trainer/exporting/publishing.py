@@ -175,7 +175,7 @@ def _files(folder: RunFolder, source: Path) -> tuple[list[PublishedFile], list[s
         if _TOKEN.search(text):
             raise InputError(f"{name} contains what looks like an access token; nothing was published")
         clean_text, replacements = _without_paths(text, folder)
-        notes += [f"{name}: {one_line(old_path)} is replaced by {one_line(new)}" for old_path, new in replacements]
+        notes += [f"{name}: {one_line(old)} is replaced by {one_line(new)}" for old, new in replacements]
         other_paths = dict.fromkeys(_OTHER_PATH.findall(clean_text))
         notes += [f"{name} contains the path {one_line(other_path, 120)}" for other_path in other_paths]
         content = clean_text.encode("utf-8", "surrogateescape")

@@ -174,8 +174,8 @@ def encoded(graphs: Graphs, tokenizer: Any, *texts: str, stride: int = 0, strate
 def inputs(graphs: Graphs, encoding: Any) -> Arrays:
     """Return the model's inputs: `input_ids`, `attention_mask` and if needed `token_type_ids`, int64 [1, T] each."""
     values = {"input_ids": encoding.ids, "attention_mask": encoding.attention_mask, "token_type_ids": encoding.type_ids}
-    names = ("input_ids", "attention_mask", *graphs.reading.get("model_input_names", ()))
-    return {name: np.array([row], dtype=np.int64) for name, row in values.items() if name in names}
+    input_names = ("input_ids", "attention_mask", *graphs.reading.get("model_input_names", ()))
+    return {name: np.array([row], dtype=np.int64) for name, row in values.items() if name in input_names}
 
 
 def answer(graphs: Graphs, tokenizer: Any, text: str, max_new_tokens: int = 60) -> str:
@@ -228,9 +228,9 @@ def tagged(graphs: Graphs, tokenizer: Any, words: list[str]) -> list[tuple[str, 
     tags: dict[int, str] = {}
     for window in windows_of(encoding.ids, encoding.word_ids, graphs.reading["model_max_length"]):
         ids = np.array([window.ids], dtype=np.int64)
-        labels = graphs.logits(ids, np.ones_like(ids))[0].argmax(-1)
-        tags |= {word: graphs.config["id2label"][str(labels[token])] for token, word in window.firsts}
-    return [(word, tags.get(number, "?")) for number, word in enumerate(words)]
+        label_ids = graphs.logits(ids, np.ones_like(ids))[0].argmax(-1)
+        tags |= {word: graphs.config["id2label"][str(label_ids[token])] for token, word in window.firsts}
+    return [(word, tags.get(word_number, "?")) for word_number, word in enumerate(words)]
 
 
 def main() -> None:

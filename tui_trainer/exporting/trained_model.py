@@ -56,11 +56,11 @@ def weights_of(run: RunFolder) -> Path:
 
 def _final_checkpoint(run: RunFolder, newest_checkpoint: CheckpointFolder) -> tuple[Path, str]:
     """Return (folder, description) of the checkpoint that has the weights of a finished run's final model."""
-    best_number = best_step(newest_checkpoint.path) if plan_of(run).config.evaluation.early_stopping_patience else 0
-    if best_number in (0, newest_checkpoint.step):
+    best_saved_step = best_step(newest_checkpoint.path) if plan_of(run).config.evaluation.early_stopping_patience else 0
+    if best_saved_step in (0, newest_checkpoint.step):
         return newest_checkpoint.path, f"{newest_checkpoint.path.name} (last step)"
-    folder = newest_checkpoint.path.with_name(f"step-{best_number}")
-    if damage := damage_of(folder, best_number):
+    folder = newest_checkpoint.path.with_name(f"step-{best_saved_step}")
+    if damage := damage_of(folder, best_saved_step):
         reason = f"{folder.name} with the best evaluation is damaged: {damage}"
         return newest_checkpoint.path, f"{newest_checkpoint.path.name} (last step), because {reason}"
     return folder, f"{folder.name} (best evaluation)"

@@ -105,7 +105,7 @@ def measure_in_turns(
     with limit:
         for round_number in range(rounds):
             for variant in [candidate for candidate in variants if not candidate.reason]:
-                if needs_all and any(other.reason for other in variants):
+                if needs_all and any(any_variant.reason for any_variant in variants):
                     return
                 left_seconds, started_at = limit.require(longest_seconds if round_number else 0.0), monotonic()
                 notify(f"round {round_number + 1} of {rounds}: {variant.name}")

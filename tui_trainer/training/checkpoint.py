@@ -410,9 +410,9 @@ def load_weights(folder: Path, components: Components) -> None:
             fill(weights[name], saved_tensors.like(name, weights[name]))
         odd_names = saved_tensors.names ^ weights.keys()
     if odd_names:
-        others = f" and {len(odd_names) - 1} more" if len(odd_names) > 1 else ""
+        suffix = f" and {len(odd_names) - 1} more" if len(odd_names) > 1 else ""
         raise CheckpointError(
-            f"{folder.name} does not have the weights of this model: only one of the two has {min(odd_names)}{others}"
+            f"{folder.name} does not have the weights of this model: only one of the two has {min(odd_names)}{suffix}"
         )
     components.together.weights_were_loaded()
 

@@ -77,11 +77,11 @@ def box_of(tensor: DTensor) -> Box:
 
 def writes_part(tensor: DTensor, name: str) -> bool:
     """Return whether this process writes its part of a tensor. If several processes have equal parts, only one does."""
-    mesh, copy_index, copy_count = tensor.device_mesh, 0, 1
+    device_mesh, copy_index, copy_count = tensor.device_mesh, 0, 1
     for dimension, placement in enumerate(tensor.placements):
         if isinstance(placement, Replicate):
-            copy_index = copy_index * mesh.size(dimension) + mesh.get_local_rank(dimension)
-            copy_count *= mesh.size(dimension)
+            copy_index = copy_index * device_mesh.size(dimension) + device_mesh.get_local_rank(dimension)
+            copy_count *= device_mesh.size(dimension)
     return tensor.to_local().numel() > 0 and crc32(name.encode()) % copy_count == copy_index
 
 

@@ -128,17 +128,17 @@ def _published(source: str, config: Config) -> str:
 
 
 def _origin(plan: Plan) -> str:
-    count = format_count(plan.parameters.value)
+    size = format_count(plan.parameters.value)
     if plan.config.is_from_scratch:
-        return f"A model with {count} parameters, trained from scratch with tui-trainer."
+        return f"A model with {size} parameters, trained from scratch with tui-trainer."
     name = as_markdown(chain_words(plan.ancestors) or published_name(plan.config.model.model_name_or_path))
     if plan.config.tuning.has_adapter:
-        trained = format_count(plan.trained_parameters.value)
-        return f"An adapter with {trained} parameters for {name} ({count} parameters), trained with tui-trainer."
+        portion = format_count(plan.trained_parameters.value)
+        return f"An adapter with {portion} parameters for {name} ({size} parameters), trained with tui-trainer."
     if plan.config.tuning.trainable_layers:
-        trained = format_count(plan.trained_parameters.value)
-        return f"Based on {name}, a model with {count} parameters; {trained} of them were fine-tuned with tui-trainer."
-    return f"Based on {name}, a model with {count} parameters; all of them were fine-tuned with tui-trainer."
+        portion = format_count(plan.trained_parameters.value)
+        return f"Based on {name}, a model with {size} parameters; {portion} of them were fine-tuned with tui-trainer."
+    return f"Based on {name}, a model with {size} parameters; all of them were fine-tuned with tui-trainer."
 
 
 def _use(plan: Plan, model_type: str = "") -> list[str]:

@@ -153,9 +153,9 @@ class FusedAdapters:
             b.data.copy_(torch.randn(b.shape, generator=generator) / b.shape[1] ** 0.5)
             try:
                 with self._mixed_precision.autocast(), _Copies([layer], self._mixed_precision.dtype).made():
-                    expected, actual = type(layer).forward(layer, x), layer.forward(x)
-                dy = torch.randn(expected.shape, generator=generator).to(expected.device, expected.dtype)
-                results = [(y.detach(), *torch.autograd.grad(y, (x, a, b), dy)) for y in (expected, actual)]
+                    reference, actual = type(layer).forward(layer, x), layer.forward(x)
+                dy = torch.randn(reference.shape, generator=generator).to(reference.device, reference.dtype)
+                results = [(y.detach(), *torch.autograd.grad(y, (x, a, b), dy)) for y in (reference, actual)]
             finally:
                 b.data.copy_(old_b)
             precision = self._mixed_precision

@@ -116,12 +116,12 @@ class MicroBatchTries:
         def step_batches(step: int) -> list[MicroBatch]:
             return [batch.to(components.device) for batch in batches.at(step)]
 
-        seconds = []
+        durations = []
         for step in range(first, first + count):
             started_at = perf_counter()
             float(components.take_step(1, partial(step_batches, step)).grad_norm)
-            seconds.append(perf_counter() - started_at)
-        return seconds
+            durations.append(perf_counter() - started_at)
+        return durations
 
 
 _SHOWN_TOKENS = 40
