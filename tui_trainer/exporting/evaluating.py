@@ -211,12 +211,12 @@ class MeasuredRows:
 
     def _samples(self, candidate: Candidate, indices: Sequence[int]) -> list[tuple[str, str]]:
         model, tokenizer = self._load(candidate), load_tokenizer(self.trained)
-        write, texts = self.trained.task.sample, []
+        sampler, texts = self.trained.task.sample, []
         with torch.inference_mode():
             for index in indices:
                 torch.manual_seed(_SEED)
                 row = self.rows.example(self.chosen[index])
-                texts.append(write(self.trained.config, self.data, model, tokenizer, row, new_tokens=SAMPLE_TOKENS))
+                texts.append(sampler(self.trained.config, self.data, model, tokenizer, row, new_tokens=SAMPLE_TOKENS))
         return texts
 
     def _load(self, candidate: Candidate) -> Any:

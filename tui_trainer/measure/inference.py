@@ -69,20 +69,20 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
     trained = _trained(question)
     data = prepared_data(trained)
     predictor = _predictor(trained, question)
-    output_tokens = _count_output_tokens(predictor.model)
+    output_counts = _count_output_tokens(predictor.model)
     contents = _contents(trained, data, question["rows"])
     with compiler():
         compile_seconds = _compile(predictor, contents) if question.get("compiled") else None
         predictor.predict(contents[:1])
         latencies = [_seconds(predictor, [content]) for content in contents[:_LATENCY_ROWS]]
         predictor.predict(contents[:2] if question["batched"] else contents[:1])
-        output_tokens.clear()
+        output_counts.clear()
         started_at = perf_counter()
         groups = [contents] if question["batched"] else [[content] for content in contents]
         predictions = [prediction for group in groups for prediction in predictor.predict(group)]
         seconds = perf_counter() - started_at
         if trained.writes:
-            token_count = sum(output_tokens)
+            token_count = sum(output_counts)
             predictor.sampling = replace(predictor.sampling, max_new_tokens=1)
             first_token_seconds = [_seconds(predictor, [content]) for content in contents[:_FIRST_TOKEN_ROWS]]
         else:

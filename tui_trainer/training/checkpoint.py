@@ -242,8 +242,8 @@ class SavedTensors:
 
     def shape(self, name: str) -> torch.Size:
         """Return the shape of the whole tensor."""
-        ends = [[dimension_slice.stop for dimension_slice in box] for _, box in self._parts[name].values()]
-        return torch.Size(max(dimension_slice) for dimension_slice in zip(*ends, strict=True))
+        ends = [[dimension.stop for dimension in box] for _, box in self._parts[name].values()]
+        return torch.Size(max(dimension) for dimension in zip(*ends, strict=True))
 
     def read(self, name: str, box: Box | None = None) -> Tensor:
         """Read a tensor, or only a box of it, into new memory. Raises CheckpointError if a part is missing."""
